@@ -1,0 +1,47 @@
+# Two commands: `make demo` and `make test`. Each makes .venv with what it needs, on nothing but Python and an index.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+WORKERS ?= 2
+
+.PHONY: demo test slow lint gsm8k benchmarks clean
+
+demo: $(VENV)/.train
+	$(BIN)/humanline demo
+
+test: $(VENV)/.dev lint
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu"
+
+slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+gsm8k: $(VENV)/.train
+	$(BIN)/python examples/gsm8k/run.py
+
+benchmarks: $(VENV)/.bench
+	$(BIN)/python -m benchmarks
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[train]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[train,dev]'
+	touch $@
+
+$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[train,bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

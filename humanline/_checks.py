@@ -1,0 +1,101 @@
+"""The one home of argument checks.
+
+Every message has the same three parts: the argument's name, the rule it broke and the value that was given.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def fail(name: str, rule: str, got: Any) -> ValueError:
+    """Return the ValueError for argument `name` that breaks `rule`."""
+    return ValueError(f"{name} must {rule}; got {got!r}")
+
+
+def finite(name: str, value: Any) -> float:
+    """Return `value` as a float; raise unless it is one finite real number."""
+    number = _number(name, value)
+    if not math.isfinite(number):
+        raise fail(name, "be finite", value)
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """Return `value` as a float; raise unless it is finite and > 0."""
+    number = finite(name, value)
+    if number <= 0:
+        raise fail(name, "be > 0", value)
+    return number
+
+
+def non_negative(name: str, value: Any) -> float:
+    """Return `value` as a float; raise unless it is finite and >= 0."""
+    number = finite(name, value)
+    if number < 0:
+        raise fail(name, "be >= 0", value)
+    return number
+
+
+def greater_than_one(name: str, value: Any) -> float:
+    """Return `value` as a float; raise unless it is finite and > 1."""
+    number = finite(name, value)
+    if number <= 1:
+        raise fail(name, "be > 1", value)
+    return number
+
+
+def clip_bounds(low: Any, high: Any, *, low_name: str = "low", high_name: str = "high") -> tuple[float, float]:
+    """Return both bounds as floats; raise unless low <= 0 <= high (either may be infinite).
+
+    A clip range that leaves out 0 would turn the zero log-ratio of padding, or of a policy equal to its
+    reference, into a contribution of its own.
+    """
+    lower, upper = _number(low_name, low), _number(high_name, high)
+    if not lower <= 0:
+        raise fail(low_name, "be <= 0 nats, so that a log-ratio of 0 is left alone", low)
+    if not upper >= 0:
+        raise fail(high_name, "be >= 0 nats, so that a log-ratio of 0 is left alone", high)
+    return lower, upper
+
+
+def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """Return `value`; raise unless it is one of `allowed`."""
+    if value not in allowed:
+        raise fail(name, f"be one of {', '.join(map(repr, allowed))}", value)
+    return str(value)
+
+
+def same_shape(name: str, shape: Any, other_name: str, other_shape: Any) -> None:
+    """Raise unless two shapes are equal; no broadcasting is guessed."""
+    if tuple(shape) != tuple(other_shape):
+        raise ValueError(f"{name} must have the shape of {other_name} {tuple(other_shape)}; got {tuple(shape)}")
+
+
+def instance(name: str, value: Any, kind: type) -> None:
+    """Raise unless `value` is an instance of `kind`."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}; got {value!r}")
+
+
+def no_element(name: str, rule: str, bad: Any, values: Any) -> None:
+    """Raise for the first of `values` at which the bool array `bad` (same shape) is True.
+
+    Values that cannot be read (inside torch.func.vmap, on the meta device) are not checked.
+    """
+    try:
+        found = bool(bad.any())
+    except RuntimeError:
+        return
+    if found:
+        raise fail(name, rule, float(values[bad][0]))
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool | str) or getattr(value, "ndim", 0) != 0:
+        raise TypeError(f"{name} must be one real number; got {value!r}")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be one real number; got {value!r}") from None

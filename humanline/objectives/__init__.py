@@ -1,0 +1,20 @@
+"""Pure tensor functions: token log-probabilities, log-ratio transforms, losses and advantages (needs torch)."""
+
+from humanline.objectives.advantages import group_advantages
+from humanline.objectives.log_ratio import clip_metrics, detach_rejected, rejection_metrics, token_log_ratio
+from humanline.objectives.logprobs import token_logprobs
+from humanline.objectives.losses import dpo_loss, grpo_loss, kto_loss, kto_reference_point, nll_loss
+
+__all__ = [
+    "clip_metrics",
+    "detach_rejected",
+    "dpo_loss",
+    "group_advantages",
+    "grpo_loss",
+    "kto_loss",
+    "kto_reference_point",
+    "nll_loss",
+    "rejection_metrics",
+    "token_log_ratio",
+    "token_logprobs",
+]

@@ -1,0 +1,309 @@
+"""DPO, KTO, GRPO and plain next-token losses as pure functions of log-ratios and a mask.
+
+A loss never sees a model, a reference, a config or a clip range: log-ratios arrive transformed. Every loss and every
+metric is a sum over this batch divided by `denominator`, so that adding them up over micro-batches and ranks with one
+global denominator gives the loss of the whole step, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from humanline import _checks
+from humanline.objectives.log_ratio import fill_masked
+from humanline.theory import ClipRange
+
+Metrics = dict[str, Tensor]
+Denominator = Tensor | float | None
+
+
+def nll_loss(logprobs: Tensor, *, mask: Tensor, denominator: Denominator = None) -> tuple[Tensor, Metrics]:
+    """Compute the negative log-likelihood of next-token training.
+
+    ``-sum_t log pi(y_t) / denominator`` over unmasked tokens.
+
+    Parameters
+    ----------
+    logprobs : (B, T) floating tensor
+        Token log-probabilities, nats.
+    mask : (B, T) bool tensor
+    denominator : number, optional
+        The global token count; None = this batch's own.
+
+    Returns
+    -------
+    loss : 0-d tensor
+        Nats a token.
+    metrics : dict
+        Empty: the loss says it all.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ or the mask is not bool.
+
+    Notes
+    -----
+    Source: not from arXiv 2509.24207; it makes the start model. A batch without a single unmasked token gives nan.
+    """
+    total = fill_masked(logprobs, mask, "logprobs").sum()
+    return -total / _denominator(denominator, mask.sum()), {}
+
+
+def dpo_loss(
+    chosen_log_ratio: Tensor,
+    rejected_log_ratio: Tensor,
+    *,
+    chosen_mask: Tensor,
+    rejected_mask: Tensor,
+    beta: float,
+    denominator: Denominator = None,
+) -> tuple[Tensor, Metrics]:
+    """Compute the DPO loss of preference pairs.
+
+    ``-log sigmoid(beta (z_chosen - z_rejected))`` with z the sum of a response's token log-ratios.
+
+    Parameters
+    ----------
+    chosen_log_ratio, rejected_log_ratio : (B, T) and (B, T') floating tensors
+        Transformed token log-ratios, nats.
+    chosen_mask, rejected_mask : bool tensors of the same shapes
+        True = the token counts.
+    beta : float, > 0
+    denominator : number, optional
+        The global count of pairs; None = B.
+
+    Returns
+    -------
+    loss : 0-d tensor
+        Nats.
+    metrics : dict of 0-d tensors
+        ``margin`` (beta times the difference), ``chosen_reward`` and ``rejected_reward`` (implicit, beta z),
+        ``accuracy`` (margin > 0; a tie counts one half), ``saturation`` (sigmoid of the margin: 1 minus it is the
+        weight of the pair's gradient).
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, a mask is not bool, beta <= 0, or B = 0 without a denominator.
+
+    Notes
+    -----
+    Source: arXiv 2509.24207, Eq. 6.
+    """
+    beta = _checks.positive("beta", beta)
+    _checks.same_shape(
+        "rejected_log_ratio's batch", rejected_log_ratio.shape[:-1], "chosen_log_ratio's", chosen_log_ratio.shape[:-1]
+    )
+    chosen = beta * fill_masked(chosen_log_ratio, chosen_mask, "chosen_log_ratio").sum(-1)
+    rejected = beta * fill_masked(rejected_log_ratio, rejected_mask, "rejected_log_ratio").sum(-1)
+    margin, count = chosen - rejected, _denominator(denominator, chosen.shape[0])
+    per_pair = {
+        "margin": margin,
+        "chosen_reward": chosen,
+        "rejected_reward": rejected,
+        "accuracy": _wins(margin),
+        "saturation": margin.sigmoid(),
+    }
+    return -logsigmoid(margin).sum() / count, _averages(per_pair, count)
+
+
+def kto_loss(
+    log_ratio: Tensor,
+    *,
+    mask: Tensor,
+    desirable: Tensor,
+    kl_log_ratio: Tensor | None = None,
+    kl_mask: Tensor | None = None,
+    reference_point: Tensor | float | None = None,
+    beta: float,
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+    denominator: Denominator = None,
+) -> tuple[Tensor, Metrics]:
+    """Compute the KTO loss of desirable and undesirable examples.
+
+    ``w_y (1 - sigmoid(s beta (z - z_0)))`` with s = +1 for desirable and -1 for undesirable examples, z the sum of
+    the token log-ratios and z_0 = max(0, mean over mismatched pairs of their z), which carries no gradient.
+
+    Parameters
+    ----------
+    log_ratio : (B, T) floating tensor
+        Transformed token log-ratios, nats.
+    mask : (B, T) bool tensor
+    desirable : (B,) bool tensor
+    kl_log_ratio, kl_mask : (K, T') tensors, optional
+        Transformed log-ratios of mismatched prompts and answers, from which z_0 is taken.
+    reference_point : number >= 0, optional
+        z_0 itself, nats, where the caller has it (for instance over a whole step). Give this or the KL batch.
+    beta : float, > 0
+    desirable_weight, undesirable_weight : float, >= 0
+    denominator : number, optional
+        The global count of examples; None = B.
+
+    Returns
+    -------
+    loss : 0-d tensor
+    metrics : dict of 0-d tensors
+        ``desirable_reward`` and ``undesirable_reward`` (beta z summed over that label only, over the common
+        denominator), ``accuracy`` (z on its label's side of z_0; a tie counts one half), ``reference_point``
+        (z_0 in nats, weighted so that it adds up over micro-batches).
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, a mask is not bool, beta <= 0, a weight is negative, both or neither of the KL batch and
+        reference_point are given, the KL batch is empty, or B = 0 without a denominator.
+
+    Notes
+    -----
+    Source: arXiv 2509.24207, Eq. 7. The paper's listing clamps the count in place of the KL and counts non-zero
+    ratios; here the mean is over the mismatched pairs and clamped at 0. A batch may lack one label.
+    """
+    beta = _checks.positive("beta", beta)
+    weights = [
+        _checks.non_negative("desirable_weight", desirable_weight),
+        _checks.non_negative("undesirable_weight", undesirable_weight),
+    ]
+    _checks.same_shape("desirable", desirable.shape, "log_ratio's batch", log_ratio.shape[:-1])
+    if desirable.dtype != torch.bool:
+        raise _checks.fail("desirable", "be bool", desirable.dtype)
+    z, z_0 = fill_masked(log_ratio, mask, "log_ratio").sum(-1), _reference_point(kl_log_ratio, kl_mask, reference_point)
+    count = _denominator(denominator, z.shape[0])
+    distance = beta * (z - z_0)
+    gain = torch.where(desirable, distance, -distance)
+    saturated = torch.sigmoid(-gain)
+    losses = torch.where(desirable, weights[0] * saturated, weights[1] * saturated)
+    per_example = {
+        "desirable_reward": torch.where(desirable, beta * z, 0.0),
+        "undesirable_reward": torch.where(desirable, 0.0, beta * z),
+        "accuracy": _wins(gain),
+        "reference_point": torch.zeros_like(z) + z_0,
+    }
+    return losses.sum() / count, _averages(per_example, count)
+
+
+def grpo_loss(
+    log_ratio: Tensor,
+    *,
+    mask: Tensor,
+    advantages: Tensor,
+    kl_log_ratio: Tensor | None,
+    clip_eps: float,
+    kl_coef: float,
+    denominator: Denominator = None,
+) -> tuple[Tensor, Metrics]:
+    """Compute the GRPO loss of scored completions.
+
+    ``-min(r A, clip(r, 1 - eps, 1 + eps) A) + kl_coef (exp(d) - d - 1)`` per token, with r = exp(log_ratio) and
+    d = log pi_0 - log pi_theta.
+
+    Parameters
+    ----------
+    log_ratio : (B, T) floating tensor
+        Transformed token log-ratios against the reference, nats. Under humanline it has been clipped once already.
+    mask : (B, T) bool tensor
+    advantages : (B,) floating tensor
+        Group-relative advantage of each completion.
+    kl_log_ratio : (B, T) floating tensor, or None where kl_coef is 0
+        *Untransformed* log-ratio against the baseline, log pi_theta - log pi_0, nats.
+    clip_eps : float in (0, 1)
+    kl_coef : float, >= 0
+    denominator : number, optional
+        The global count of unmasked tokens; None = this batch's own.
+
+    Returns
+    -------
+    loss : 0-d tensor
+    metrics : dict of 0-d tensors
+        ``ratio`` (mean of r), ``inner_clipped`` (share of tokens where the clipped branch is the minimum and has no
+        gradient), ``kl`` (the k3 estimate, nats a token; absent where kl_coef is 0).
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, the mask is not bool, clip_eps is outside (0, 1), kl_coef < 0, or kl_log_ratio is None
+        while kl_coef > 0.
+
+    Notes
+    -----
+    Source: arXiv 2509.24207, Eq. 1 (maximised there), normalised over all tokens of the batch as in its section
+    C.1.4 and not within each sequence. The clip is a ClipRange applied to the log-ratio.
+    """
+    clip_eps, kl_coef = _checks.positive("clip_eps", clip_eps), _checks.non_negative("kl_coef", kl_coef)
+    if clip_eps >= 1:
+        raise _checks.fail("clip_eps", "be in (0, 1)", clip_eps)
+    _checks.same_shape("advantages", advantages.shape, "log_ratio's batch", log_ratio.shape[:-1])
+    inner = ClipRange(math.log1p(-clip_eps), math.log1p(clip_eps))
+    log_ratio = fill_masked(log_ratio, mask, "log_ratio")
+    count, advantage = _denominator(denominator, mask.sum()), advantages.unsqueeze(-1)
+    ratio = log_ratio.exp()
+    free, clipped = ratio * advantage, inner.clip(log_ratio).exp() * advantage
+    objective = torch.minimum(free, clipped)
+    per_token = {"ratio": ratio, "inner_clipped": (clipped < free).to(ratio.dtype)}
+    if kl_coef > 0:
+        if kl_log_ratio is None:
+            raise ValueError("kl_log_ratio must be given where kl_coef > 0; got None")
+        d = -fill_masked(kl_log_ratio, mask, "kl_log_ratio")
+        per_token["kl"] = torch.expm1(d) - d
+        objective = objective - kl_coef * per_token["kl"]
+    metrics = _averages({name: fill_masked(value, mask) for name, value in per_token.items()}, count)
+    return -fill_masked(objective, mask).sum() / count, metrics
+
+
+def kto_reference_point(z_sum: Tensor, count: int) -> Tensor:
+    """Return KTO's z_0: the mean of mismatched sequence log-ratios, not below 0 and without gradient.
+
+    Parameters
+    ----------
+    z_sum : 0-d tensor
+        Sum of the mismatched pairs' sequence log-ratios over the whole step and all ranks, nats.
+    count : int
+        Their number.
+
+    Raises
+    ------
+    ValueError
+        If there is no mismatched pair.
+
+    Notes
+    -----
+    Source: arXiv 2509.24207, Eq. 7 (z_0) and the text after it.
+    """
+    if count < 1:
+        raise _checks.fail("the number of mismatched pairs", "be >= 1", count)
+    return (z_sum.detach() / count).clamp(min=0)
+
+
+def _reference_point(
+    kl_log_ratio: Tensor | None, kl_mask: Tensor | None, reference_point: Tensor | float | None
+) -> Tensor | float:
+    if (kl_log_ratio is None) == (reference_point is None):
+        raise ValueError("give exactly one of kl_log_ratio (with kl_mask) and reference_point")
+    if kl_log_ratio is None:
+        assert reference_point is not None
+        return reference_point.detach() if isinstance(reference_point, Tensor) else reference_point
+    if kl_mask is None:
+        raise ValueError("kl_mask must be given with kl_log_ratio; got None")
+    z = fill_masked(kl_log_ratio, kl_mask, "kl_log_ratio").sum(-1)
+    return kto_reference_point(z.sum(), z.shape[0])
+
+
+def _wins(margin: Tensor) -> Tensor:
+    return 0.5 * ((margin > 0).to(margin.dtype) + (margin >= 0).to(margin.dtype))
+
+
+def _averages(values: Metrics, count: Tensor | float) -> Metrics:
+    return {name: value.detach().sum() / count for name, value in values.items()}
+
+
+def _denominator(given: Denominator, own: Tensor | int) -> Tensor | float:
+    if given is not None:
+        return given
+    if isinstance(own, int) and own == 0:
+        raise ValueError("an empty batch needs a denominator")
+    return own

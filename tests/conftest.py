@@ -1,0 +1,49 @@
+"""Fixtures that several folders of tests share."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of public data sets beside the project; tests that want it skip where it is absent."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the public data sets (../shared/data) are not here")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory) -> dict[str, str]:
+    """A tiny start model and small data files of every shape: sort the letters of a word."""
+    folder = tmp_path_factory.mktemp("toy")
+    rng = random.Random(0)
+    rows = []
+    for i in range(48):
+        word = "".join(rng.choice("abcdefgh") for _ in range(rng.randint(2, 9)))
+        rows.append((f"{i} {word}", "".join(sorted(word)), word[::-1] + "!"))
+
+    def write(name, lines):
+        path = folder / name
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        return str(path)
+
+    pairs = [{"prompt": p, "chosen": c, "rejected": r} for p, c, r in rows]
+    unpaired = [{"prompt": p, "completion": (c, r)[i % 2], "label": i % 2 == 0} for i, (p, c, r) in enumerate(rows)]
+    files = {
+        "pairs": write("pairs.jsonl", pairs),
+        "held_out": write("held_out.jsonl", pairs[:9]),
+        "unpaired": write("unpaired.jsonl", unpaired),
+        "completions": write("completions.jsonl", [{"prompt": p, "completion": c} for p, c, _ in rows]),
+    }
+    from humanline.train.new_model import new_model
+
+    model = new_model(folder / "model", text=files["pairs"], vocab_size=320, hidden_size=16, heads=2, max_length=128)
+    return files | {"model": str(model)}

@@ -1,0 +1,251 @@
+"""The losses against oracles written from the equations, and what must leave them unchanged."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from humanline.objectives import dpo_loss, grpo_loss, kto_loss, kto_reference_point, nll_loss
+from tests import oracles_loss as oracle
+
+B, T = 5, 7
+
+
+def batch(seed: int, rows: int = B, width: int = T, scale: float = 1.0):
+    """Random float64 log-ratios and a ragged mask with at least one True a row."""
+    generator = torch.Generator().manual_seed(seed)
+    values = scale * torch.randn(rows, width, generator=generator, dtype=torch.float64)
+    lengths = torch.randint(1, width + 1, (rows,), generator=generator)
+    return values, torch.arange(width)[None, :] < lengths[:, None]
+
+
+def dpo(values, mask, other, other_mask, **options):
+    return dpo_loss(values, other, chosen_mask=mask, rejected_mask=other_mask, **{"beta": 0.3, **options})
+
+
+def kto(values, mask, **options):
+    settings = dict(desirable=torch.arange(len(values)) % 2 == 0, beta=0.3, reference_point=0.4) | options
+    return kto_loss(values, mask=mask, **settings)
+
+
+def grpo(values, mask, **options):
+    settings = (
+        dict(advantages=torch.linspace(-1.5, 1.2, len(values), dtype=values.dtype), kl_log_ratio=1.3 * values)
+        | dict(clip_eps=0.2, kl_coef=0.05)
+        | options
+    )
+    return grpo_loss(values, mask=mask, **settings)
+
+
+LOSSES = {
+    "nll": lambda values, mask: nll_loss(values, mask=mask),
+    "dpo": lambda values, mask: dpo(values, mask, -0.4 * values.flip(1) + 0.1, mask.flip(1)),
+    "kto": lambda values, mask: kto(values, mask),
+    "grpo": lambda values, mask: grpo(values, mask),
+}
+each_loss = pytest.mark.parametrize("name", LOSSES)
+
+
+class TestOracles:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_dpo_is_equation_6(self, seed):
+        """The DPO loss equals Eq. 6 computed in plain Python."""
+        (c, cm), (r, rm) = batch(seed), batch(seed + 100, width=9)
+        expected = oracle.dpo(c.tolist(), r.tolist(), cm.tolist(), rm.tolist(), 0.3)
+        assert dpo(c, cm, r, rm)[0].item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("desirable", ["mixed", "all", "none"])
+    def test_kto_is_equation_7(self, seed, desirable):
+        """The KTO loss with z_0 from a mismatched batch equals Eq. 7, also where a batch lacks one label."""
+        (z, m), (kl, km) = batch(seed), batch(seed + 100, rows=4, width=3)
+        good = {"mixed": [True, False, True, True, False], "all": [True] * B, "none": [False] * B}[desirable]
+        value = kto(
+            z,
+            m,
+            desirable=torch.tensor(good),
+            reference_point=None,
+            kl_log_ratio=kl,
+            kl_mask=km,
+            desirable_weight=1.1,
+            undesirable_weight=0.7,
+        )[0]
+        z_0 = oracle.kto_z_0(kl.tolist(), km.tolist())
+        expected = oracle.kto(z.tolist(), m.tolist(), good, z_0, 0.3, 1.1, 0.7)
+        assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_grpo_is_equation_1(self, seed):
+        """The GRPO loss equals minus Eq. 1 over the tokens of the batch, with the k3 estimate of the KL term."""
+        (z, m), (kl, _) = batch(seed), batch(seed + 100)
+        a = torch.linspace(-2, 1, B, dtype=torch.float64)
+        expected = oracle.grpo(z.tolist(), m.tolist(), a.tolist(), kl.tolist(), 0.2, 0.05)
+        assert grpo(z, m, advantages=a, kl_log_ratio=kl)[0].item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+    def test_nll_is_the_mean_over_tokens(self):
+        """The next-token loss is minus the mean log-probability of the tokens that count."""
+        values, mask = batch(0)
+        assert nll_loss(values, mask=mask)[0].item() == pytest.approx(-values[mask].mean().item(), rel=1e-12)
+
+    def test_first_dpo_step_is_ln_2(self):
+        """Where policy and reference are equal every pair costs ln 2 and the accuracy is one half."""
+        zero, mask = torch.zeros(3, 4, dtype=torch.float64), torch.ones(3, 4, dtype=torch.bool)
+        loss, metrics = dpo(zero, mask, zero, mask)
+        assert loss.item() == pytest.approx(math.log(2), rel=1e-15)
+        assert metrics["accuracy"].item() == 0.5
+
+    def test_kl_term_is_k3_of_baseline_minus_policy(self):
+        """With no advantage only kl_coef (exp(d) - d - 1), d = log pi_0 - log pi_theta, is left, unclipped."""
+        values, mask = torch.tensor([[3.0, -2.0]], dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool)
+        loss = grpo(values, mask, advantages=torch.zeros(1, dtype=torch.float64), kl_log_ratio=values, kl_coef=2.0)[0]
+        expected = 2.0 * ((math.exp(-3.0) + 3.0 - 1) + (math.exp(2.0) - 2.0 - 1)) / 2
+        assert loss.item() == pytest.approx(expected, rel=1e-12)
+
+
+class TestGradients:
+    @each_loss
+    def test_gradcheck(self, name):
+        """Analytic gradients agree with finite differences in float64."""
+        values, mask = batch(3)
+        assert torch.autograd.gradcheck(lambda v: LOSSES[name](v, mask)[0], values.requires_grad_())
+
+    @pytest.mark.parametrize(
+        "ratio,advantage,live", [(1.5, 1.0, False), (1.5, -1.0, True), (0.5, 1.0, True), (0.5, -1.0, False)]
+    )
+    def test_grpo_keeps_the_unclipped_branch(self, ratio, advantage, live):
+        """min(rA, clip(r)A) has a gradient at r > 1 + eps only for A < 0 and at r < 1 - eps only for A > 0."""
+        value = torch.tensor([[math.log(ratio)]], dtype=torch.float64, requires_grad=True)
+        mask = torch.ones(1, 1, dtype=torch.bool)
+        loss = grpo(value, mask, advantages=torch.tensor([advantage], dtype=torch.float64), kl_coef=0.0)[0]
+        loss.backward()
+        assert (value.grad.item() != 0) is live
+
+    def test_no_gradient_through_the_reference_point(self):
+        """z_0 moves the loss but carries no gradient to the log-ratios it was taken from."""
+        values, mask = batch(1)
+        kl, kl_mask = batch(2)
+        kl = (kl.abs() + 0.1).requires_grad_()
+        loss = kto(values.requires_grad_(), mask, reference_point=None, kl_log_ratio=kl, kl_mask=kl_mask)[0]
+        loss.backward()
+        assert kl.grad is None and values.grad.abs().sum() > 0
+
+    def test_reference_point_is_never_negative(self):
+        """z_0 is clamped at 0."""
+        assert kto_reference_point(torch.tensor(-3.0), 2).item() == 0.0
+        assert kto_reference_point(torch.tensor(3.0), 2).item() == 1.5
+
+
+class TestInvariance:
+    @each_loss
+    @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf])
+    def test_masked_garbage_changes_nothing(self, name, garbage):
+        """Nan or inf under a False mask changes neither the loss, nor a metric, nor any gradient."""
+        values, mask = batch(4)
+        clean = values.clone().requires_grad_()
+        dirty = torch.where(mask, values, garbage).requires_grad_()
+        results = [LOSSES[name](clean, mask), LOSSES[name](dirty, mask)]
+        for loss, _ in results:
+            loss.backward()
+        assert results[0][0].item() == results[1][0].item()
+        assert {k: v.item() for k, v in results[0][1].items()} == {k: v.item() for k, v in results[1][1].items()}
+        assert torch.equal(clean.grad, dirty.grad)
+
+    @each_loss
+    def test_padding(self, name):
+        """More padding on the right changes nothing."""
+        values, mask = batch(5)
+        wide = torch.nn.functional.pad(values, (0, 6), value=9.0), torch.nn.functional.pad(mask, (0, 6))
+        if name == "dpo":
+            results = [dpo(v, m, -v, m)[0].item() for v, m in [(values, mask), wide]]
+        else:
+            results = [LOSSES[name](v, m)[0].item() for v, m in [(values, mask), wide]]
+        assert results[0] == pytest.approx(results[1], rel=1e-12)
+
+    @each_loss
+    def test_permutation(self, name):
+        """The order of the examples does not matter."""
+        values, mask = batch(6)
+        good, scores = torch.tensor([True, True, False, False, True]), torch.randn(B, dtype=torch.float64)
+        order = torch.tensor([3, 1, 4, 0, 2])
+
+        def loss(rows):
+            v, m = values[rows], mask[rows]
+            return {
+                "nll": lambda: nll_loss(v, mask=m),
+                "dpo": lambda: dpo(v, m, -0.5 * v, m),
+                "kto": lambda: kto(v, m, desirable=good[rows]),
+                "grpo": lambda: grpo(v, m, advantages=scores[rows], kl_log_ratio=v),
+            }[name]()[0].item()
+
+        assert loss(order) == pytest.approx(loss(torch.arange(B)), rel=1e-12)
+
+    @each_loss
+    @pytest.mark.parametrize("cuts", [(1, 4), (2, 2, 1), (1, 1, 1, 1, 1)])
+    def test_micro_batches_add_up(self, name, cuts):
+        """With one global denominator the losses, metrics and gradients of any split sum to those of the whole."""
+        values, mask = batch(7)
+        good, scores = torch.tensor([True, True, False, False, True]), torch.randn(B, dtype=torch.float64)
+        tokens = int(mask.sum())
+
+        def run(v, m, rows):
+            return {
+                "nll": lambda: nll_loss(v, mask=m, denominator=tokens),
+                "dpo": lambda: dpo(v, m, -0.5 * v, m, denominator=B),
+                "kto": lambda: kto(v, m, desirable=good[rows], denominator=B),
+                "grpo": lambda: grpo(v, m, advantages=scores[rows], kl_log_ratio=v, denominator=tokens),
+            }[name]()
+
+        whole = values.clone().requires_grad_()
+        loss, metrics = run(whole, mask, torch.arange(B))
+        loss.backward()
+        parts = values.clone().requires_grad_()
+        total, sums = 0.0, dict.fromkeys(metrics, 0.0)
+        for rows in torch.arange(B).split(list(cuts)):
+            part, part_metrics = run(parts[rows], mask[rows], rows)
+            part.backward()
+            total += part.item()
+            sums = {k: sums[k] + v.item() for k, v in part_metrics.items()}
+        assert total == pytest.approx(loss.item(), rel=1e-12)
+        assert sums == pytest.approx({k: v.item() for k, v in metrics.items()}, rel=1e-12, abs=1e-15)
+        torch.testing.assert_close(parts.grad, whole.grad, rtol=1e-12, atol=1e-15)
+
+    @each_loss
+    def test_vmap_over_seeds(self, name):
+        """A loss mapped over a leading axis equals a loop over it, value and gradient."""
+        many = torch.stack([batch(seed)[0] for seed in range(4)])
+        mask = batch(0)[1]
+        mapped = torch.func.vmap(torch.func.grad_and_value(lambda v: LOSSES[name](v, mask)[0]))(many)
+        looped = [torch.func.grad_and_value(lambda v: LOSSES[name](v, mask)[0])(v) for v in many]
+        torch.testing.assert_close(mapped[0], torch.stack([g for g, _ in looped]), rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(mapped[1], torch.stack([v for _, v in looped]), rtol=1e-12, atol=1e-15)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "call,message",
+        [
+            (lambda v, m: dpo(v, m, v, m, beta=0.0), "beta must be > 0; got 0.0"),
+            (lambda v, m: dpo(v, m.float(), v, m), "mask must be bool"),
+            (lambda v, m: dpo(v, m, v[:2], m[:2]), "rejected_log_ratio's batch must have the shape of"),
+            (lambda v, m: dpo(v[:0], m[:0], v[:0], m[:0]), "an empty batch needs a denominator"),
+            (lambda v, m: kto(v, m, desirable=torch.ones(B)), "desirable must be bool"),
+            (lambda v, m: kto(v, m, reference_point=None), "exactly one of kl_log_ratio"),
+            (lambda v, m: kto(v, m, kl_log_ratio=v, kl_mask=m), "exactly one of kl_log_ratio"),
+            (lambda v, m: kto(v, m, reference_point=None, kl_log_ratio=v), "kl_mask must be given"),
+            (
+                lambda v, m: kto(v, m, reference_point=None, kl_log_ratio=v[:0], kl_mask=m[:0]),
+                "the number of mismatched pairs must be >= 1; got 0",
+            ),
+            (lambda v, m: kto(v, m, desirable_weight=-1), "desirable_weight must be >= 0; got -1"),
+            (lambda v, m: grpo(v, m, clip_eps=1.0), r"clip_eps must be in \(0, 1\); got 1.0"),
+            (lambda v, m: grpo(v, m, kl_log_ratio=None), "kl_log_ratio must be given where kl_coef > 0"),
+            (lambda v, m: grpo(v, m, advantages=torch.ones(B, 1)), "advantages must have the shape of"),
+            (lambda v, m: nll_loss(v, mask=m[:, :2]), "mask must have the shape of logprobs"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, call, message):
+        """Every refused argument is named with its rule and its value."""
+        with pytest.raises(ValueError, match=message):
+            call(*batch(0))
