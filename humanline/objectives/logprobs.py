@@ -68,7 +68,7 @@ def token_logprobs(
     """
     if hidden.ndim != 2 or head_weight.ndim != 2 or hidden.shape[1] != head_weight.shape[1]:
         raise ValueError(
-            f"hidden and head_weight must be (N, H) and (V, H); got {tuple(hidden.shape)} and {tuple(head_weight.shape)}"
+            f"hidden and head_weight must be (N, H) and (V, H); got {tuple(hidden.shape)}, {tuple(head_weight.shape)}"
         )
     if not hidden.is_floating_point() or not head_weight.is_floating_point():
         raise ValueError(f"hidden and head_weight must be floating; got {hidden.dtype} and {head_weight.dtype}")
@@ -134,7 +134,7 @@ class _TokenLogprobs(torch.autograd.Function):
         live = grad.nonzero().squeeze(1)
         hidden_grad = torch.zeros_like(hidden) if wants_hidden else None
         head_grad = torch.zeros(head_weight.shape, dtype=wide, device=head.device) if wants_head else None
-        for rows in live.split(chunk_size):
+        for rows in torch.split(live, chunk_size):
             part, row_grad = hidden[rows], grad[rows, None]
             logits, slope = _logits(part, head, temperature, softcap, wide, with_slope=True)
             # d logprob / d logits = onehot(label) - softmax(logits), built in place over the logits.

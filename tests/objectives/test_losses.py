@@ -26,16 +26,13 @@ def dpo(values, mask, other, other_mask, **options):
 
 
 def kto(values, mask, **options):
-    settings = dict(desirable=torch.arange(len(values)) % 2 == 0, beta=0.3, reference_point=0.4) | options
+    settings = {"desirable": torch.arange(len(values)) % 2 == 0, "beta": 0.3, "reference_point": 0.4} | options
     return kto_loss(values, mask=mask, **settings)
 
 
 def grpo(values, mask, **options):
-    settings = (
-        dict(advantages=torch.linspace(-1.5, 1.2, len(values), dtype=values.dtype), kl_log_ratio=1.3 * values)
-        | dict(clip_eps=0.2, kl_coef=0.05)
-        | options
-    )
+    advantages = torch.linspace(-1.5, 1.2, len(values), dtype=values.dtype)
+    settings = {"advantages": advantages, "kl_log_ratio": 1.3 * values, "clip_eps": 0.2, "kl_coef": 0.05} | options
     return grpo_loss(values, mask=mask, **settings)
 
 

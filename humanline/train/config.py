@@ -1,0 +1,361 @@
+"""The configuration of a run: one frozen tree of typed sections, and its reader.
+
+Every section names each number that a run depends on; unknown keys are errors, and all errors of a file and of the
+command line are reported together. No field here is without a reader in humanline.train (a test looks for them).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from humanline.theory import BetaRejection, BetaShape, ClipRange
+from humanline.train.schedule import Never, PositiveInt, Schedule
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+NonEmpty = Annotated[str, Field(min_length=1)]
+RatioBound = Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["batch_max"]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message lists every problem with its place."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class NllObjective(_Section):
+    """Plain next-token training, which makes a start model; it has no reference."""
+
+    kind: Literal["nll"] = "nll"
+
+
+class DpoObjective(_Section):
+    """DPO (Eq. 6)."""
+
+    kind: Literal["dpo"] = "dpo"
+    beta: Positive = 0.1
+
+
+class KtoObjective(_Section):
+    """KTO (Eq. 7)."""
+
+    kind: Literal["kto"] = "kto"
+    beta: Positive = 0.25
+    desirable_weight: NonNegative = 1.1
+    undesirable_weight: NonNegative = 1.0
+    allow_single_label: bool = False
+
+
+class GrpoObjective(_Section):
+    """GRPO (Eq. 1), normalised over the tokens of the whole step, or of each micro-batch (`local`, as HALOs does)."""
+
+    kind: Literal["grpo"] = "grpo"
+    clip_eps: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    kl_coef: NonNegative = 0.01
+    normalise: Literal["global", "local"] = "global"
+    advantage_std: Literal["population", "sample", "none"] = "population"
+    advantage_eps: NonNegative = 0.0
+
+
+class NoTransform(_Section):
+    """Leave log-ratios as they are."""
+
+    kind: Literal["none"] = "none"
+
+
+class ClipTransform(_Section):
+    """Humanline clipping (section 5.1), in nats."""
+
+    kind: Literal["clip"] = "clip"
+    log_eps_low: Annotated[float, Field(le=0)] = -1.5
+    log_eps_high: Annotated[float, Field(ge=0)] = 1.5
+
+    def build(self) -> ClipRange:
+        """Return the theory's object."""
+        return ClipRange(self.log_eps_low, self.log_eps_high)
+
+
+class Beta(_Section):
+    """The two shapes of one Beta draw."""
+
+    a: Positive
+    b: Positive
+
+
+class BetaTransform(_Section):
+    """Humanline sampling (Def. 4.2): rejected tokens are detached.
+
+    A bound is a number > 1, or `batch_max`: the largest ratio of the step's batch, which costs a forward pass a step.
+    """
+
+    kind: Literal["beta_rejection"] = "beta_rejection"
+    policy: Beta
+    ref: Beta
+    policy_ratio_bound: RatioBound
+    ref_ratio_bound: RatioBound
+    rule: Literal["either", "both"] = "either"
+
+    def needs_batch_max(self) -> bool:
+        """Return whether a bound depends on the batch."""
+        return "batch_max" in (self.policy_ratio_bound, self.ref_ratio_bound)
+
+    def build(self, policy_max: float = math.nan, ref_max: float = math.nan) -> BetaRejection:
+        """Return the theory's object, with `batch_max` bounds taken from the given largest ratios."""
+        smallest = 1 + 1e-6  # right after a sync every ratio is 1, and a bound has to exceed 1
+        return BetaRejection(
+            policy=BetaShape(self.policy.a, self.policy.b),
+            ref=BetaShape(self.ref.a, self.ref.b),
+            policy_ratio_bound=max(policy_max, smallest)
+            if self.policy_ratio_bound == "batch_max"
+            else float(self.policy_ratio_bound),
+            ref_ratio_bound=max(ref_max, smallest)
+            if self.ref_ratio_bound == "batch_max"
+            else float(self.ref_ratio_bound),
+            rule=self.rule,
+        )
+
+
+Objective = Annotated[NllObjective | DpoObjective | KtoObjective | GrpoObjective, Field(discriminator="kind")]
+Transform = Annotated[NoTransform | ClipTransform | BetaTransform, Field(discriminator="kind")]
+
+
+class ReferenceConfig(_Section):
+    """Who scores a batch: the schedule, where its weights live, and the anchor of the KL penalty."""
+
+    schedule: Schedule = Never()
+    storage: Literal["score_ahead", "model"] = "score_ahead"
+    baseline: Literal["reference", "initial"] = "reference"
+
+
+class DataConfig(_Section):
+    """JSON lines, how to read them and how to turn them into tokens."""
+
+    train: NonEmpty
+    eval: NonEmpty | None = None
+    shape: Literal["completion", "preference", "unpaired"] | None = None
+    columns: dict[str, str] = {}
+    template: Literal["chat", "plain"] = "chat"
+    max_length: PositiveInt = 1024
+    too_long: Literal["error", "drop", "truncate"] = "error"
+
+
+class TrainingConfig(_Section):
+    """How far, how much at a time and in which precision."""
+
+    steps: PositiveInt | None = None
+    epochs: Positive | None = None
+    batch_size: PositiveInt = 32
+    micro_batch_size: PositiveInt | None = None
+    precision: Literal["float32", "bf16"] = "float32"
+    dropout: bool = False
+
+    @model_validator(mode="after")
+    def _one_length(self) -> TrainingConfig:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give exactly one of steps and epochs")
+        return self
+
+
+class OptimizerConfig(_Section):
+    """AdamW, with warm-up to a constant learning rate."""
+
+    lr: NonNegative
+    adam_beta1: Fraction = 0.9
+    adam_beta2: Fraction = 0.999
+    adam_eps: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
+    warmup_fraction: Fraction = 0.1
+    max_grad_norm: Positive = 1.0
+
+
+class EvaluationConfig(_Section):
+    """When to look at the held-out set: always at the start and the end, and every so many steps."""
+
+    every: PositiveInt | None = None
+    batch_size: PositiveInt = 32
+
+
+class TrainConfig(_Section):
+    """One run."""
+
+    model: NonEmpty
+    output: NonEmpty
+    seed: Annotated[int, Field(ge=0)] = 0
+    objective: Objective
+    transform: Transform = NoTransform()
+    reference: ReferenceConfig = ReferenceConfig()
+    data: DataConfig
+    training: TrainingConfig
+    optimizer: OptimizerConfig
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def data_shape(self) -> Literal["completion", "preference", "unpaired"]:
+        """Return the shape of the rows: the one given, or the natural one of the objective."""
+        return self.data.shape or _SHAPES[self.objective.kind][0]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TrainConfig:
+        allowed = _SHAPES[self.objective.kind]
+        if self.data_shape not in allowed:
+            raise ValueError(
+                f"data.shape for {self.objective.kind} must be {' or '.join(allowed)}; got {self.data.shape}"
+            )
+        if self.objective.kind == "nll" and (self.transform.kind != "none" or self.reference != ReferenceConfig()):
+            raise ValueError("objective nll has no reference: leave out the sections transform and reference")
+        if self.objective.kind != "grpo" and self.reference.baseline == "initial":
+            raise ValueError("reference.baseline is the anchor of GRPO's KL penalty; no other objective has one")
+        return self
+
+
+_SHAPES: dict[str, tuple[Literal["completion", "preference", "unpaired"], ...]] = {
+    "nll": ("completion", "preference"),
+    "dpo": ("preference",),
+    "kto": ("preference", "unpaired"),
+    "grpo": ("preference",),
+}
+
+
+_REFERENCE_FREE = ("simpo", "orpo", "slic", "cpo")
+
+
+def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> TrainConfig:
+    """Read a YAML recipe, apply dotted overrides and validate both in one pass.
+
+    Parameters
+    ----------
+    path : path
+        A YAML 1.2 file; duplicate keys are refused and `5e-6` is a number.
+    overrides : sequence of "section.key=value"
+        Values are YAML; a mapping in braces replaces a whole section, which is how a `kind` is switched.
+
+    Returns
+    -------
+    TrainConfig
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing, is not YAML, or anything in it or in an override is unknown or out of range. All
+        problems are listed at once, with file, line, and the nearest name for an unknown key.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.comments import CommentedMap
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    path = Path(path)
+    try:
+        tree = YAML().load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: not valid YAML: {str(error.problem).strip()}") from None
+    except YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {str(error).strip()}") from None
+    if not isinstance(tree, CommentedMap):
+        raise ConfigError(f"{path}: must hold sections such as model: and data:; got {type(tree).__name__}")
+
+    problems: list[str] = []
+    given: set[tuple[str, ...]] = set()
+    for override in overrides:
+        dotted, equals, text = override.partition("=")
+        keys = tuple(dotted.strip().split("."))
+        if not equals or not all(keys):
+            problems.append(f"command line: {override!r} must look like section.key=value")
+            continue
+        try:
+            value = YAML(typ="safe").load(text)
+        except YAMLError:
+            problems.append(f"command line: the value of {override!r} is not valid YAML")
+            continue
+        place: Any = tree
+        for key in keys[:-1]:
+            if not isinstance(place.get(key), dict):
+                place[key] = CommentedMap()
+            place = place[key]
+        place[keys[-1]] = value
+        given.add(keys)
+    try:
+        config = TrainConfig.model_validate(_plain(tree))
+    except ValidationError as error:
+        problems += [_describe(problem, tree, path, given) for problem in error.errors()]
+    if problems:
+        raise ConfigError("\n".join([f"{len(problems)} problem(s) in the configuration:", *problems]))
+    return config
+
+
+def _plain(node: Any) -> Any:
+    """Return a YAML tree as plain dicts, lists and scalars."""
+    if isinstance(node, dict):
+        return {str(key): _plain(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_plain(value) for value in node]
+    for kind in (bool, int, float, str):
+        if isinstance(node, kind):
+            return kind(node)
+    return node
+
+
+def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) -> str:
+    """Return one line: place, key, what is wrong, and the nearest name."""
+    keys, node, model = [], tree, TrainConfig
+    place = str(path)
+    for part in problem["loc"]:
+        if isinstance(part, str) and isinstance(node, dict) and part not in node and part == node.get("kind"):
+            continue  # pydantic puts the tag of a union into the location
+        keys.append(str(part))
+        if isinstance(node, dict) and part in node:
+            if hasattr(node, "lc") and part in (node.lc.data or {}):
+                line, column = node.lc.key(part)
+                place = f"{path}:{line + 1}:{column + 1}"
+            node = node[part]
+    if any(tuple(keys[: len(one)]) == one for one in given):
+        place = "command line"
+    name, text = ".".join(keys), problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        text = "unknown key"
+        near = difflib.get_close_matches(keys[-1], _names(model, keys[:-1], tree), n=1)
+        text += f"; did you mean {near[0]}?" if near else f"; known: {', '.join(_names(model, keys[:-1], tree))}"
+    elif problem["type"] == "missing":
+        text = "is missing"
+    elif problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        name += ".kind"
+        expected = problem["ctx"].get("expected_tags", "").replace("'", "") or "a kind"
+        tag = str(problem["ctx"].get("tag", ""))
+        near = difflib.get_close_matches(tag, expected.split(", "), n=1)
+        text = f"must be one of {expected}; got {tag or 'nothing'}" + (f"; did you mean {near[0]}?" if near else "")
+        if name == "objective.kind" and tag.lower() in _REFERENCE_FREE:
+            text += "; a loss without a reference model has no humanline variant: nothing to sync, no ratio to clip"
+    elif not problem["type"].startswith("value_error"):
+        text = f"{text[0].lower()}{text[1:]}; got {problem['input']!r}"
+    return f"{place}: {name + ': ' if name else ''}{text}"
+
+
+def _names(model: type[BaseModel], keys: list[str], tree: Any) -> list[str]:
+    """Return the field names of the section that `keys` lead to."""
+    for key in keys:
+        field = model.model_fields.get(key)
+        tree = tree.get(key) if isinstance(tree, dict) else None
+        if field is None:
+            return []
+        choices = [c for c in (field.annotation, *getattr(field.annotation, "__args__", ())) if _is_section(c)]
+        kind = tree.get("kind") if isinstance(tree, dict) else None
+        tagged = [c for c in choices if "kind" in c.model_fields and c.model_fields["kind"].default == kind]
+        if not choices:
+            return []
+        model = (tagged or choices)[0]
+    return list(model.model_fields)
+
+
+def _is_section(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, BaseModel)

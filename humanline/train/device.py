@@ -1,0 +1,62 @@
+"""Where training runs: the accelerator, and moving a step's batch to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from humanline.train.batch import Block
+from humanline.train.objective import Reduce
+from humanline.train.reference import Score
+from humanline.train.stream import StepBatch
+
+
+def start_accelerator(precision: str) -> Any:
+    """Return an Accelerator for this run, also where an earlier run in the process had another precision."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
+    from accelerate.utils import AutocastKwargs
+
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    # Without its weight cache autocast holds no second, bf16 copy of the float32 weights.
+    return Accelerator(
+        mixed_precision="bf16" if precision == "bf16" else "no",
+        kwargs_handlers=[AutocastKwargs(cache_enabled=False)],
+    )
+
+
+def scoring_pass(policy: nn.Module) -> Score:
+    """Return the policy's scoring pass: no gradient, no dropout, otherwise the code path of training."""
+
+    def score(block: Block) -> Tensor:
+        was_training = policy.training
+        policy.eval()
+        try:
+            with torch.no_grad():
+                return policy(block.input_ids, block.mask)  # type: ignore[no-any-return]
+        finally:
+            policy.train(was_training)
+
+    return score
+
+
+def on_device(batch: StepBatch, device: torch.device) -> StepBatch:
+    """Return the step's batch with its micro-batches on a device."""
+    return replace(batch, micro_batches=tuple(micro.to(device) for micro in batch.micro_batches))
+
+
+def over_ranks(accelerator: Any) -> Reduce:
+    """Return a function that reduces a tensor over all ranks, by "sum" or "max"."""
+
+    def reduce(value: Tensor, how: str) -> Tensor:
+        if accelerator.num_processes == 1:
+            return value
+        if how == "max":
+            return accelerator.gather(value.unsqueeze(0)).amax(0)  # type: ignore[no-any-return]
+        return accelerator.reduce(value, how)  # type: ignore[no-any-return]
+
+    return reduce

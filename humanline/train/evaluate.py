@@ -1,0 +1,144 @@
+"""Held-out metrics, always against the initial policy.
+
+The reference of training moves with the schedule; measured against it, two variants could not be compared. Here every
+variant is held against the same fixed point, the weights the run started from, with untransformed log-ratios.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from humanline.objectives import token_log_ratio
+from humanline.train.batch import Unit
+from humanline.train.config import DpoObjective, NoTransform, Objective
+from humanline.train.objective import ObjectiveStep, Reduce
+from humanline.train.reference import Score, Scored
+from humanline.train.stream import StepBatch, Stream
+
+
+class Evaluator:
+    """Measure a policy on held-out data.
+
+    Building it scores the data once with the initial policy.
+
+    Parameters
+    ----------
+    objective : Objective
+        Its loss is reported, with its own settings.
+    units : sequence of Unit
+        Of the objective's own kind.
+    pairs : sequence of Unit
+        The same data as (chosen, rejected) pairs where `units` are not pairs themselves (KTO); else empty.
+    score : callable
+        The policy's scoring pass; it must still hold the initial weights.
+    reduce : callable
+        Reduction over ranks.
+    batch_size : int
+        Units a forward pass and rank.
+    pad_id, max_length, rank, ranks : int
+    device : torch.device
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        units: Sequence[Unit],
+        pairs: Sequence[Unit],
+        *,
+        score: Score,
+        reduce: Reduce,
+        batch_size: int,
+        pad_id: int,
+        max_length: int,
+        device: torch.device,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        self.score, self.reduce, self.device = score, reduce, device
+
+        def whole(of: Sequence[Unit], kind: Objective) -> StepBatch:
+            micro = math.ceil(len(of) / (ranks * max(1, round(len(of) / (ranks * batch_size)))))
+            stream = Stream(
+                of,
+                kind,
+                batch_size=len(of),
+                micro_batch_size=micro,
+                seed=None,
+                pad_id=pad_id,
+                max_length=max_length,
+                rank=rank,
+                ranks=ranks,
+            )
+            return stream.step(0)
+
+        self.objective = ObjectiveStep(objective, NoTransform(), seed=0)
+        self.batch = whole(units, objective)
+        self.pairs = whole(pairs, DpoObjective()) if pairs else None
+        if objective.kind in ("dpo", "grpo"):
+            self.pairs = self.batch
+        self.initial = [] if objective.kind == "nll" else self._score(self.batch)
+        self.initial_pairs = self.initial if self.pairs is self.batch else self._score(self.pairs)
+
+    @torch.no_grad()
+    def __call__(self) -> dict[str, float]:
+        """Return the metrics of the policy as it is now.
+
+        Returns
+        -------
+        dict
+            ``loss`` (the objective's, against the initial policy); for nll ``perplexity``; for preference data
+            ``accuracy`` (share of pairs whose chosen answer gained more than the rejected one; a tie counts one
+            half), its standard error ``accuracy_se``, ``margin`` (mean difference of sequence log-ratios, nats), and
+            ``chosen_logprob``, ``rejected_logprob`` (mean log-probability a token, nats).
+        """
+        scored = self._score(self.batch)
+        on_device = [micro.to(self.device) for micro in self.batch.micro_batches]
+        batch = replace(self.batch, micro_batches=tuple(on_device))
+        facts = self.objective.look(0, batch, self.initial, self.score, self.reduce)
+        total = torch.zeros((), device=self.device)
+        for index, micro in enumerate(on_device):
+            ref = self.initial[index][0] if self.initial else None
+            total += self.objective.loss(facts, micro, scored[index][0], ref, None)[0]
+        result = {"loss": float(self.reduce(total, "sum"))}
+        if self.objective.objective.kind == "nll":
+            result["perplexity"] = math.exp(min(result["loss"], 700.0))
+        if self.pairs is not None:
+            result |= self._preferences(self.pairs, scored if self.pairs is self.batch else self._score(self.pairs))
+        return result
+
+    def _preferences(self, pairs: StepBatch, scored: list[Scored]) -> dict[str, float]:
+        sums = torch.zeros(6, dtype=torch.float64, device=self.device)
+        for micro, (now, _), (initial, _) in zip(pairs.micro_batches, scored, self.initial_pairs, strict=True):
+            half, mask = len(micro.units), micro.block.mask.to(self.device)
+            z = token_log_ratio(now, initial, mask).sum(1)
+            margin = z[:half] - z[half:]
+            wins = 0.5 * ((margin > 0).double() + (margin >= 0).double())
+            lengths, totals = mask.sum(1), now.sum(1)
+            sums += torch.stack(
+                [
+                    wins.sum(),
+                    margin.sum(),
+                    totals[:half].sum(),
+                    totals[half:].sum(),
+                    lengths[:half].sum(),
+                    lengths[half:].sum(),
+                ]
+            )
+        count = pairs.total_units
+        won, margin_sum, chosen, rejected, chosen_tokens, rejected_tokens = self.reduce(sums, "sum").tolist()
+        accuracy = won / count
+        return {
+            "accuracy": accuracy,
+            "accuracy_se": math.sqrt(accuracy * (1 - accuracy) / count),
+            "margin": margin_sum / count,
+            "chosen_logprob": chosen / chosen_tokens,
+            "rejected_logprob": rejected / rejected_tokens,
+        }
+
+    def _score(self, batch: StepBatch | None) -> list[Scored]:
+        micros = () if batch is None else (micro.to(self.device) for micro in batch.micro_batches)
+        return [(self.score(m.block), None if m.mismatched is None else self.score(m.mismatched)) for m in micros]

@@ -1,0 +1,48 @@
+"""The line that no number passes unless it is finite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from humanline.train.batch import MicroBatch
+from humanline.train.objective import Reduce
+
+
+class NonFiniteError(FloatingPointError):
+    """A loss or gradient that is not finite; the run stopped before the update and saved nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A micro-batch of the step, kept until its numbers are known to be finite."""
+
+    batch: MicroBatch
+    loss: Tensor
+    logprobs: Tensor
+
+
+def refuse_non_finite(step: int, suspects: list[Suspect], grad_norm: Tensor, reduce: Reduce) -> None:
+    """Raise NonFiniteError on every rank, naming the examples, unless losses and gradients of the step are finite."""
+    bad = torch.stack([~torch.isfinite(s.loss) for s in suspects])
+    stop = (bad.any() | ~torch.isfinite(grad_norm)).to(torch.float32)
+    if not reduce(stop, "max").item():
+        return
+    rows = []
+    for suspect in suspects:
+        wrong = (~torch.isfinite(suspect.logprobs)).any(1).tolist()
+        rows += [name for name, flag in zip(suspect.batch.block.names, wrong, strict=True) if flag]
+    where = "log-probabilities of"
+    if not rows and bad.any():
+        where = "the loss of a micro-batch with"
+        rows = [unit.id for s in suspects if not torch.isfinite(s.loss) for unit in s.batch.units]
+    elif not rows:
+        where = "the gradient, though not a loss, of a step with"
+        rows = [unit.id for s in suspects for unit in s.batch.units]
+    more = f" and {len(rows) - 8} more" if len(rows) > 8 else ""
+    raise NonFiniteError(
+        f"step {step}: not finite: {where} {', '.join(rows[:8])}{more}. Nothing was updated or saved by this step. "
+        "Look at these examples; if they are in order, lower optimizer.lr or use training.precision: float32."
+    )

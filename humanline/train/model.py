@@ -1,0 +1,148 @@
+"""The policy as training sees it: token ids in, token log-probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from humanline.objectives import token_logprobs
+
+
+class ModelError(ValueError):
+    """A model, or its tokenizer, that cannot be trained as it is."""
+
+
+class TokenScorer(nn.Module):
+    """Give the log-probability of every token from the ones before it, logits never held for a whole batch.
+
+    Parameters
+    ----------
+    model : a causal language model of transformers
+        With a linear output head.
+
+    Raises
+    ------
+    ModelError
+        If the model has no output head, or one with a bias.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        head = model.get_output_embeddings()
+        if head is None or getattr(head, "weight", None) is None:
+            raise ModelError(f"{type(model).__name__} has no output head to take token log-probabilities from")
+        if getattr(head, "bias", None) is not None:
+            raise ModelError(f"{type(model).__name__} has an output head with a bias, which is not supported")
+        self.softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+
+    def forward(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """Compute log pi(token t+1 | tokens 0..t).
+
+        Parameters
+        ----------
+        input_ids : (R, T) integer tensor
+            Padded on the right; no attention mask is needed under a causal model.
+        mask : (R, T - 1) bool tensor
+            True = label t + 1 counts.
+
+        Returns
+        -------
+        (R, T - 1) float32 tensor
+            Nats; 0 where the mask is False.
+        """
+        decoder = self.model.get_decoder()
+        hidden = decoder(input_ids=input_ids, use_cache=False).last_hidden_state[:, :-1]
+        if torch.is_autocast_enabled(hidden.device.type):
+            # Norms return float32 under autocast; the head computes in the narrow type like every other matmul.
+            hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+        flat = token_logprobs(
+            hidden.flatten(0, 1),
+            self.model.get_output_embeddings().weight,
+            input_ids[:, 1:].flatten(),
+            mask=mask.flatten(),
+            softcap=self.softcap,
+        )
+        return flat.view(mask.shape)
+
+
+def load_policy(path: str, *, dropout: bool, max_length: int) -> tuple[Any, Any]:
+    """Load a model with float32 weights, and its tokenizer.
+
+    Parameters
+    ----------
+    path : str
+        A folder in Hugging Face format, or the name of a model on the hub (the only case that uses the network).
+    dropout : bool
+        False sets every dropout rate to 0.
+    max_length : int
+        The longest sequence training will use, tokens.
+
+    Returns
+    -------
+    model, tokenizer
+
+    Raises
+    ------
+    ModelError
+        If the folder is missing or does not hold a causal language model, the tokenizer has no end or pad token, the
+        vocabulary is larger than the embedding, or max_length exceeds what the model was built for.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    local = Path(path).exists() or path.startswith((".", "/", "~")) or path.count("/") != 1
+    if local and not (Path(path) / "config.json").is_file():
+        raise ModelError(
+            f"model {path!r}: no config.json at {Path(path).resolve()}; give a folder in Hugging Face format"
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local)
+        model = AutoModelForCausalLM.from_pretrained(path, local_files_only=local, dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"model {path!r} cannot be loaded: {str(error).strip()[:500]}") from error
+    if tokenizer.eos_token_id is None:
+        raise ModelError(f"the tokenizer of {path!r} has no end token (eos_token): answers could not be ended")
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ModelError(f"the tokenizer of {path!r} has {len(tokenizer)} tokens but the model embeds only {rows}")
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and max_length > longest:
+        raise ModelError(f"data.max_length {max_length} exceeds the {longest} positions of the model {path!r}")
+    if not dropout:
+        turn_off_dropout(model)
+    return model, tokenizer
+
+
+def turn_off_dropout(model: nn.Module) -> None:
+    """Set every dropout rate of a model to 0: modules, and the plain numbers that attention layers keep."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
+def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
+    """Compare the scorer with the model's own logits on a few tokens.
+
+    Raises
+    ------
+    ModelError
+        If they differ by more than 1e-2 nats: the model does something between its last hidden state and its logits
+        that the scorer does not know.
+    """
+    input_ids = torch.tensor([list(ids)], device=scorer.model.device)
+    with torch.no_grad():
+        logits = scorer.model(input_ids=input_ids, use_cache=False).logits[:, :-1].float()
+        own = torch.log_softmax(logits, -1).gather(2, input_ids[:, 1:, None]).squeeze(2)
+        gap = (scorer(input_ids, torch.ones_like(own, dtype=torch.bool)) - own).abs().max().item()
+    if not gap <= 1e-2:
+        raise ModelError(
+            f"{type(scorer.model).__name__}: token log-probabilities from the last hidden state differ from its own "
+            f"logits by {gap:.3g} nats; its output head is not supported"
+        )

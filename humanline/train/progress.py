@@ -1,0 +1,69 @@
+"""What a person sees of a run: a progress bar in a terminal, a few lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class RunProgress:
+    """Show step, loss, margin, clip share, speed and time left.
+
+    Parameters
+    ----------
+    steps : int
+    show : bool
+        False prints nothing (other ranks, tests, callers with a display of their own).
+    """
+
+    def __init__(self, steps: int, show: bool) -> None:
+        self.steps, self.show = steps, show
+        self.console = Console(stderr=True)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not (show and self.console.is_terminal),
+        )
+        self.task = self.bar.add_task("training", total=steps, facts="")
+        self.lines = set() if self.console.is_terminal else {round(steps * i / 10) - 1 for i in range(1, 11)}
+        self.started = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        self.bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.__exit__(kind, error, trace)
+
+    def scoring(self, done: int, due: int) -> None:
+        """Show that a window is being scored ahead, if it is long enough to wonder."""
+        if due > 1:
+            self.bar.update(self.task, description=f"scoring ahead {done + 1}/{due}")
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """Show one finished step."""
+        parts = [f"loss {metrics['loss']:.4f}"]
+        if "margin" in metrics:
+            parts.append(f"margin {metrics['margin']:+.3f}")
+        if "clipped_low" in metrics:
+            parts.append(f"clipped {metrics['clipped_low']:.1%} low {metrics['clipped_high']:.1%} high")
+        parts.append(f"{metrics['tokens_per_second']:,.0f} tok/s")
+        self.bar.update(self.task, description="training", completed=step + 1, facts="  ".join(parts))
+        if self.show and step in self.lines:
+            left = (time.perf_counter() - self.started) / (step + 1) * (self.steps - step - 1)
+            self.say(f"step {step + 1}/{self.steps}  {'  '.join(parts)}  {left:,.0f} s left")
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        if self.show:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,167 @@
+"""Who scores a batch: the policy itself ahead of time, or a second model in memory.
+
+Both stores answer the same questions for every schedule. `ScoreAhead` keeps token log-probabilities and no weights:
+at the start of step t it runs the policy, without gradient, over the batches of all steps that theta_t has to score.
+`SecondModel` is the paper's way, a copy of the weights that is overwritten at the schedule's events; it serves as
+comparison and as the oracle of the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from humanline.train.batch import Block, MicroBatch
+from humanline.train.schedule import Schedule
+from humanline.train.stream import Stream
+
+Score = Callable[[Block], Tensor]  # token log-probabilities of a block, without gradient
+Scored = tuple[Tensor, Tensor | None]  # of a micro-batch's rows, and of its mismatched pairs
+
+
+class Reference(Protocol):
+    """The life of a reference within one step, in this order."""
+
+    def begin_step(self, step: int) -> None:
+        """Prepare the step; the policy holds theta_step."""
+
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+        """Return the reference's token log-probabilities for micro-batch `index` of the step."""
+
+    def before_update(self, step: int) -> None:
+        """Be told that all losses of the step are computed and the optimizer is about to step."""
+
+    def after_update(self, step: int) -> None:
+        """Be told that the optimizer has stepped; the policy holds theta_{step+1}."""
+
+
+class ScoreAhead:
+    """Score the batches of coming steps with the weights the schedule names, while the policy still holds them.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    score : callable
+        The policy's scoring pass, in eval mode, with exactly the micro-batches of training.
+    stream : Stream
+    steps : int
+        Length of the run; nothing beyond it is scored.
+    device : torch.device
+        Where training wants the log-probabilities; they wait in host memory.
+    progress : callable, optional
+        Called with (done, due) while a window is scored.
+
+    Raises
+    ------
+    FloatingPointError
+        From `begin_step`, if a scored log-probability that counts is not finite.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        score: Score,
+        stream: Stream,
+        steps: int,
+        device: torch.device,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.schedule, self.score, self.stream, self.steps = schedule, score, stream, steps
+        self.device, self.progress = device, progress
+        self.window: dict[int, list[Scored]] = {}
+        self.next_step = 0
+
+    def begin_step(self, step: int) -> None:
+        """Score every step whose snapshot is theta_step and drop the window of steps gone by."""
+        for past in [s for s in self.window if s < step]:
+            del self.window[past]
+        due = []
+        while self.next_step < self.steps and self.schedule.snapshot(self.next_step) == step:
+            due.append(self.next_step)
+            self.next_step += 1
+        for done, ahead in enumerate(due):
+            if self.progress is not None:
+                self.progress(done, len(due))
+            batches = (batch.to(self.device) for batch in self.stream.step(ahead).micro_batches)
+            self.window[ahead] = [(self._host(b.block), self._host(b.mismatched)) for b in batches]  # type: ignore[misc]
+
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+        """Return what was scored for this micro-batch."""
+        rows, mismatched = self.window[step][index]
+        return rows.to(self.device), None if mismatched is None else mismatched.to(self.device)
+
+    def before_update(self, step: int) -> None:
+        """Do nothing: no weights are kept."""
+
+    def after_update(self, step: int) -> None:
+        """Do nothing: no weights are kept."""
+
+    def _host(self, block: Block | None) -> Tensor | None:
+        if block is None:
+            return None
+        scores = self.score(block)
+        wrong = ~torch.isfinite(scores) & block.mask
+        if wrong.any():
+            names = [name for name, row in zip(block.names, wrong.any(1).tolist(), strict=True) if row]
+            raise FloatingPointError(f"scoring gave log-probabilities that are not finite for {', '.join(names[:8])}")
+        return scores.cpu()
+
+
+class SecondModel:
+    """Keep a copy of the policy's weights and overwrite it at the schedule's events.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    copy : nn.Module
+        A scorer of its own weights, equal to the policy's at the start.
+    policy : nn.Module
+        The unwrapped policy whose weights are taken over.
+    precision : callable
+        Context in which the copy computes, the policy's own.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        copy: nn.Module,
+        policy: nn.Module,
+        precision: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self.schedule, self.copy, self.policy, self.precision = schedule, copy, policy, precision
+        copy.eval().requires_grad_(False)
+
+    def begin_step(self, step: int) -> None:
+        """Do nothing: the copy scores when asked."""
+
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+        """Run the copy over the micro-batch."""
+        mismatched = batch.mismatched
+        return self._score(batch.block), None if mismatched is None else self._score(mismatched)
+
+    def before_update(self, step: int) -> None:
+        """Take over theta_step if the schedule says so."""
+        if self.schedule.copies_before_update(step):
+            self._take_over()
+
+    def after_update(self, step: int) -> None:
+        """Take over theta_{step+1} if the schedule says so."""
+        if self.schedule.copies_after_update(step):
+            self._take_over()
+
+    def _score(self, block: Block) -> Tensor:
+        with torch.no_grad(), self.precision():
+            return self.copy(block.input_ids, block.mask)  # type: ignore[no-any-return]
+
+    def _take_over(self) -> None:
+        with torch.no_grad():
+            for mine, theirs in zip(_tensors(self.copy), _tensors(self.policy), strict=True):
+                mine.copy_(theirs)
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]

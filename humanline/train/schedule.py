@@ -1,0 +1,95 @@
+"""Reference schedules: which earlier snapshot of the policy scores the batch of a step.
+
+theta_t are the weights before update t (t = 0, 1, ...). A schedule says the same thing in two ways, and the tests hold
+them against each other: `snapshot(step)` is the closed form that scoring ahead asks, the two `copies_*` events are what
+a reference model in memory needs. This module knows nothing about models.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+class _Schedule(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def snapshot(self, step: int) -> int:
+        """Return t such that theta_t scores the batch of `step`."""
+        raise NotImplementedError
+
+    def copies_before_update(self, step: int) -> bool:
+        """Return whether a reference model takes over theta_step after the loss and before update `step`."""
+        return False
+
+    def copies_after_update(self, step: int) -> bool:
+        """Return whether a reference model takes over theta_{step+1} right after update `step`."""
+        return False
+
+
+class Never(_Schedule):
+    """Offline: theta_0 scores everything (arXiv 2509.24207, Fig. 3 left)."""
+
+    kind: Literal["never"] = "never"
+
+    def snapshot(self, step: int) -> int:
+        """Return 0."""
+        return 0
+
+
+class BeforeStep(_Schedule):
+    """Humanline syncing (arXiv 2509.24207, section 5.1): every k steps the policy as it was before its update.
+
+    theta_t, t = k * floor(max(0, s - 1) / k), scores step s: the weights just before the update of sync step t score
+    the batches of steps t + 1 ... t + k. Steps 0 and 1 both see theta_0 when k = 1.
+    """
+
+    kind: Literal["before_step"] = "before_step"
+    every: PositiveInt = 1
+
+    def snapshot(self, step: int) -> int:
+        """Return k * floor(max(0, step - 1) / k)."""
+        return self.every * (max(0, step - 1) // self.every)
+
+    def copies_before_update(self, step: int) -> bool:
+        """Return whether `step` is 0, k, 2k, ..."""
+        return step % self.every == 0
+
+
+class AfterStep(_Schedule):
+    """Trust-region syncing (arXiv 2509.24207, Fig. 10): after every k-th update the reference equals the policy."""
+
+    kind: Literal["after_step"] = "after_step"
+    every: PositiveInt
+
+    def snapshot(self, step: int) -> int:
+        """Return k * floor(step / k)."""
+        return self.every * (step // self.every)
+
+    def copies_after_update(self, step: int) -> bool:
+        """Return whether update `step` is the k-th since the last copy."""
+        return (step + 1) % self.every == 0
+
+
+class EachRound(_Schedule):
+    """Online (arXiv 2509.24207, Algorithm 1 line 3): the weights at the start of the round score the whole round.
+
+    On a fixed data set a round is a given number of steps; the paper's is 32 (1024 contexts).
+    """
+
+    kind: Literal["each_round"] = "each_round"
+    round_steps: PositiveInt
+
+    def snapshot(self, step: int) -> int:
+        """Return the first step of the round that `step` belongs to."""
+        return self.round_steps * (step // self.round_steps)
+
+    def copies_after_update(self, step: int) -> bool:
+        """Return whether update `step` ends a round."""
+        return (step + 1) % self.round_steps == 0
+
+
+Schedule = Annotated[Never | BeforeStep | AfterStep | EachRound, Field(discriminator="kind")]

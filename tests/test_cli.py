@@ -1,0 +1,109 @@
+"""The command line, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from humanline.cli import main
+
+
+@pytest.fixture
+def recipe(toy, tmp_path):
+    """A good recipe of two steps, with its output in tmp_path / "run"."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        f"model: {toy['model']}\n"
+        f"output: {tmp_path / 'run'}\n"
+        "objective: {kind: dpo}\n"
+        f"data: {{train: {toy['pairs']}, max_length: 64}}\n"
+        "training: {steps: 2, batch_size: 4}\n"
+        "optimizer: {lr: 1e-3}\n"
+    )
+    return path
+
+
+def test_train_from_the_command_line(recipe, tmp_path, capsys):
+    """`humanline train` runs a recipe with overrides and leaves a model in Hugging Face format."""
+    assert main(["train", str(recipe), "training.steps=3"]) == 0
+    assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["training"]["steps"] == 3
+    err = capsys.readouterr().err
+    assert "step 3/3  loss" in err and f"model: {tmp_path / 'run' / 'final'}" in err
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        ("trainer.steps=3", "trainer: unknown key; did you mean training?"),
+        ("data.train=nowhere.jsonl", "nowhere.jsonl"),
+        ("model=./nowhere", "no config.json at"),
+        ("training.batch_size=1000", "larger than the data"),
+    ],
+)
+def test_a_mistake_gives_a_message_and_exit_code_2(recipe, tmp_path, capsys, change, message):
+    """Mistakes of a user end with exit code 2 and a message of a dozen lines at most, without a traceback."""
+    assert main(["train", str(recipe), change]) == 2
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err and len(err.splitlines()) <= 16
+    assert not (tmp_path / "run").exists()
+
+
+def test_numbers_that_are_not_finite_have_their_own_exit_code(recipe, tmp_path, capsys):
+    """A run that blows up ends with exit code 3 and names examples."""
+    assert main(["train", str(recipe), "--quiet", "optimizer={lr: 1e30, warmup_fraction: 0.0}"]) == 3
+    assert "pairs.jsonl:" in capsys.readouterr().err
+
+
+def test_an_error_of_ours_keeps_its_traceback(recipe, monkeypatch):
+    """A ValueError from inside a library is a fault, not a user's mistake, and is not hidden."""
+    import torch
+
+    def broken(*args, **kwargs):
+        return int("not a number")
+
+    monkeypatch.setattr(torch.optim, "AdamW", broken)
+    with pytest.raises(ValueError, match="invalid literal"):
+        main(["train", str(recipe), "--quiet"])
+
+
+def test_new_model_from_the_command_line(toy, tmp_path, capsys):
+    """`humanline new-model` makes a folder that transformers can load, and prints where it is."""
+    out = tmp_path / "model"
+    options = ["--vocab-size", "300", "--hidden-size", "16", "--heads", "2"]
+    assert main(["new-model", str(out), "--text", toy["pairs"], *options]) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    from transformers import AutoModelForCausalLM
+
+    assert AutoModelForCausalLM.from_pretrained(out).config.hidden_size == 16
+    assert main(["new-model", str(out), "--text", toy["pairs"], *options]) == 2
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["new-model"], ["demo"]])
+def test_help_loads_nothing_heavy(command):
+    """--help imports neither torch nor transformers nor numpy."""
+    code = (
+        "import sys; from humanline.cli import main\n"
+        f"try: main({[*command, '--help']!r})\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'pydantic'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "usage: humanline" in result.stdout
+
+
+@pytest.mark.slow
+def test_help_answers_in_half_a_second():
+    """The best of five calls of `humanline --help` takes less than half a second."""
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "humanline.cli", "--help"], capture_output=True, check=True)
+        times.append(time.perf_counter() - started)
+    assert min(times) < 0.5

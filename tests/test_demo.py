@@ -1,0 +1,63 @@
+"""The demo: its task, its table, and a short run of the whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from humanline import demo as module
+from humanline.demo import Outcome, demo, table
+from humanline.train.export import OutputError
+
+
+def outcome(name: str, human: bool, seed: int, score: float) -> Outcome:
+    return Outcome(name, human, seed, score, 0.8, -1.0, 0.01 if human else 0.0, None)
+
+
+def test_the_table_counts_only_differences_whose_interval_excludes_zero():
+    """A row is starred, and counted as better or worse, only where the paired interval excludes 0."""
+    rows = []
+    for name, gains in {"up": (0.1, 0.11, 0.12), "down": (-0.1, -0.11, -0.1), "unclear": (0.3, -0.2, 0.1)}.items():
+        for seed, gain in enumerate(gains):
+            rows += [outcome(name, False, seed, 0.5 + seed), outcome(name, True, seed, 0.5 + seed + gain)]
+    text = table(rows, 0.4)
+    starred = [line.split()[0] for line in text.splitlines() if line.split() and "*" in line.split()]
+    assert starred == ["up", "down"]
+    assert "better in 1 and worse in\n1 of 3 settings" in text
+
+
+def test_the_score_is_the_share_of_letters_in_place():
+    """Missing and surplus letters count against an answer."""
+    assert module._right("cab", "abc") == 1.0
+    assert module._right("cab", "acb") == pytest.approx(1 / 3)
+    assert module._right("cab", "abcd") == 0.75
+    assert module._right("cab", "") == 0.0
+
+
+def test_words_do_not_repeat():
+    """Training, pair and held-out words are disjoint, and the same at every call."""
+    words = module._words(500, seed=1)
+    assert len(set(words)) == 500 and words == module._words(500, seed=1)
+
+
+def test_an_output_in_use_is_refused(tmp_path):
+    """The demo overwrites nothing."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OutputError, match="not an empty folder"):
+        demo(tmp_path)
+
+
+def test_counts_are_checked(tmp_path):
+    """At least one seed and one process are needed."""
+    with pytest.raises(ValueError, match="must be >= 1"):
+        demo(tmp_path / "out", seeds=0)
+
+
+@pytest.mark.slow
+def test_the_whole_demo(tmp_path, capsys):
+    """The demo learns its task and leaves its table, its outcomes and every model where it says."""
+    outcomes = demo(tmp_path / "out", seeds=1)
+    assert len(outcomes) == 2 * len(module.SETTINGS)
+    printed = capsys.readouterr().out
+    assert (tmp_path / "out" / "table.txt").read_text().strip() in printed
+    assert len(list((tmp_path / "out" / "runs").glob("*/final/model.safetensors"))) == len(outcomes)
+    assert all(0.6 < o.accuracy <= 1 for o in outcomes)

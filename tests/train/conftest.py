@@ -1,0 +1,20 @@
+"""A tokenizer for every test of training, built here: nothing is downloaded."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from humanline.train.new_model import train_tokenizer
+
+TEXTS = [
+    "The cat sat on the mat, and the dog sat on the cat. What is the cat on? The mat.",
+    "def add(a, b):\n    return a + b\n\nprint(add(2, 2))  # 4\n",
+    "Two and two make four; four and four make eight. Grüße aus Köln, 東京 и Москва. 🙂",
+]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Offer a byte-level tokenizer with a chat template; tests that change it make a copy."""
+    return train_tokenizer(TEXTS * 3, vocab_size=400)

@@ -1,0 +1,161 @@
+"""Configuration: what is accepted, and how every mistake is named."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from humanline.theory import ClipRange
+from humanline.train import config as module
+from humanline.train.config import BetaTransform, ConfigError, TrainConfig, load_config
+
+GOOD = """\
+model: m
+output: o
+objective: {kind: dpo, beta: 0.1}
+transform:
+  kind: clip
+reference:
+  schedule: {kind: before_step, every: 4}
+data: {train: pairs.jsonl}
+training:
+  steps: 3
+optimizer:
+  lr: 5e-6
+"""
+
+
+def load(tmp_path, text=GOOD, *overrides):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_config(path, overrides)
+
+
+def test_a_recipe_becomes_types(tmp_path):
+    """A recipe gives typed sections with the paper's defaults, and 5e-6 is a number."""
+    config = load(tmp_path)
+    assert config.optimizer.lr == 5e-6 and config.reference.schedule.every == 4
+    assert config.transform.build() == ClipRange(-1.5, 1.5)
+    assert config.reference.storage == "score_ahead" and config.data_shape == "preference"
+
+
+def test_overrides_are_part_of_the_same_tree(tmp_path):
+    """Dotted overrides replace values, make sections, and replace a whole section in braces."""
+    config = load(
+        tmp_path,
+        GOOD,
+        "optimizer.lr=1e-4",
+        "evaluation.every=2",
+        "reference.schedule={kind: never}",
+        "data.columns.prompt=question",
+    )
+    assert config.optimizer.lr == 1e-4 and config.evaluation.every == 2
+    assert config.reference.schedule.kind == "never" and config.data.columns == {"prompt": "question"}
+
+
+@pytest.mark.parametrize(
+    "old,new,message",
+    [
+        ("  lr: 5e-6", "  lrr: 5e-6", r"recipe.yaml:12:3: optimizer.lrr: unknown key; did you mean lr\?"),
+        ("beta: 0.1", "betta: 0.1", r"recipe.yaml:3:24: objective.betta: unknown key; did you mean beta\?"),
+        ("  lr: 5e-6", "  lr: fast", r"recipe.yaml:12:3: optimizer.lr: input should be a valid number; got 'fast'"),
+        ("  lr: 5e-6", "  lr: -1.0", r"optimizer.lr: input should be greater than or equal to 0; got -1.0"),
+        ("  lr: 5e-6", "  weight_decay: 0.1", r"optimizer.lr: is missing"),
+        (
+            "kind: clip",
+            "kind: clipp",
+            r"transform.kind: must be one of none, clip, beta_rejection; got clipp; did you mean",
+        ),
+        (
+            "kind: clip",
+            "kind: clip\n  log_eps_low: 0.5",
+            r"transform.log_eps_low: input should be less than or equal to 0",
+        ),
+        ("kind: dpo, beta: 0.1", "kind: simpo", r"objective.kind: must be one of nll, dpo, kto, grpo; got simpo"),
+        ("every: 4", "every: 0", r"reference.schedule.every: input should be greater than or equal to 1; got 0"),
+        ("every: 4", "every: 1.5", r"reference.schedule.every: input should be a valid integer; got 1.5"),
+        ("steps: 3", "steps: 3\n  epochs: 1", r"training: give exactly one of steps and epochs"),
+        ("steps: 3", "batch_size: 3", r"training: give exactly one of steps and epochs"),
+        ("model: m\n", "", r"recipe.yaml: model: is missing"),
+        ("model: m", "model: m\nmodel: n", r"recipe.yaml:2:1: not valid YAML: found duplicate key"),
+        ("model: m", "model: [m", r"recipe.yaml:\d+:\d+: not valid YAML"),
+        ("kind: dpo, beta: 0.1", "kind: nll", r"objective nll has no reference"),
+        ("schedule:", "baseline: initial\n  schedule:", r"no other objective has one"),
+        ("train: pairs.jsonl", "train: x, shape: unpaired", r"data.shape for dpo must be preference; got unpaired"),
+    ],
+)
+def test_mistakes_are_named_with_place_and_remedy(tmp_path, old, new, message):
+    """Each mistake is named with its line, its key, what is wrong and, for a typo, the nearest name."""
+    assert old in GOOD
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, GOOD.replace(old, new))
+
+
+def test_simpo_is_refused_with_the_papers_reason(tmp_path):
+    """Reference-free losses are refused, and the message says why."""
+    for name in ("simpo", "orpo", "slic"):
+        with pytest.raises(ConfigError, match="a loss without a reference model has no humanline variant"):
+            load(tmp_path, GOOD.replace("kind: dpo, beta: 0.1", f"kind: {name}"))
+
+
+def test_all_problems_are_listed_at_once(tmp_path):
+    """Problems of the file and of the command line appear in one message."""
+    text = GOOD.replace("lr: 5e-6", "lr: fast").replace("every: 4", "every: 0")
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, text, "trainning.steps=2", "no-equals-sign", "evaluation.every=x")
+    lines = str(error.value).splitlines()
+    assert lines[0] == "5 problem(s) in the configuration:"
+    for part in ("optimizer.lr", "reference.schedule.every", "did you mean training?", "no-equals-sign"):
+        assert part in str(error.value)
+    assert "command line: evaluation.every: input should be a valid integer; got 'x'" in lines
+
+
+def test_missing_and_foreign_files(tmp_path):
+    """A missing file, bytes that are not text and a list in place of sections are errors with the file's name."""
+    with pytest.raises(ConfigError, match=r"nowhere.yaml: cannot be read"):
+        load_config(tmp_path / "nowhere.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"binary.yaml: cannot be read"):
+        load_config(tmp_path / "binary.yaml")
+    with pytest.raises(ConfigError, match="must hold sections"):
+        load(tmp_path, "- a\n- b\n")
+    with pytest.raises(ConfigError, match="must hold sections"):
+        load(tmp_path, "")
+
+
+def test_batch_max_bounds_are_taken_from_the_step():
+    """`batch_max` takes the step's largest ratio, never less than just above 1; numbers stay as they are."""
+    shapes = {"policy": {"a": 1.0, "b": 1.0}, "ref": {"a": 1.0, "b": 1.0}}
+    transform = BetaTransform.model_validate(
+        {"kind": "beta_rejection", **shapes, "policy_ratio_bound": "batch_max", "ref_ratio_bound": 6.0}
+    )
+    assert transform.needs_batch_max()
+    assert transform.build(2.5, 9.0).policy_ratio_bound == 2.5 and transform.build(2.5, 9.0).ref_ratio_bound == 6.0
+    assert 1 < transform.build(1.0, 1.0).policy_ratio_bound < 1.001
+
+
+def _sections(model: type[BaseModel], seen: set[type[BaseModel]]) -> set[type[BaseModel]]:
+    seen.add(model)
+    for field in model.model_fields.values():
+        stack = [field.annotation]
+        while stack:
+            kind = stack.pop()
+            stack += getattr(kind, "__args__", ())
+            if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in seen:
+                _sections(kind, seen)
+    return seen
+
+
+def test_every_field_is_read_somewhere():
+    """Every field of every section is read, as an attribute, by some code of humanline.train."""
+    read = set()
+    for path in Path(module.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                read.add(node.attr)
+    fields = {f"{m.__name__}.{name}" for m in _sections(TrainConfig, set()) for name in m.model_fields}
+    assert len(fields) > 40
+    assert {f for f in fields if f.split(".")[1] not in read} == set()

@@ -1,0 +1,415 @@
+"""The training loop: normalisation, transforms, evaluation, outputs and refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from humanline.train.export import OutputError
+from humanline.train.guard import NonFiniteError
+from humanline.train.metrics import read_metrics
+from humanline.train.model import ModelError, TokenScorer, load_policy
+from tests import oracles_loss as oracle
+from tests.train.support import CLIP, OBJECTIVES, REJECT, config, run, same, steps, weights
+
+HUMANLINE = {"reference": {"schedule": {"kind": "before_step", "every": 2}}}
+
+
+class TestNormalisation:
+    @pytest.mark.parametrize("transform", [CLIP, REJECT], ids=["clip", "reject"])
+    @pytest.mark.parametrize("objective", [*OBJECTIVES, "nll"])
+    def test_accumulation_changes_nothing(self, toy, tmp_path, objective, transform):
+        """A step cut into 1, 3 or 10 micro-batches gives the same metrics and weights up to rounding."""
+        if objective == "nll":
+            changes = {"objective": {"kind": "nll"}}
+        else:
+            changes = {"objective": OBJECTIVES[objective], "transform": transform, **HUMANLINE}
+        results = [
+            run(
+                toy,
+                tmp_path / str(micro),
+                **changes,
+                training={"steps": 5, "batch_size": 10, "micro_batch_size": micro},
+            )
+            for micro in (10, 4, 1)
+        ]
+        whole, *cut = [steps(result) for result in results]
+        for other in cut:
+            for mine, theirs in zip(whole, other, strict=True):
+                timing = {"seconds", "tokens_per_second"}
+                assert {k: v for k, v in mine.items() if k not in timing} == pytest.approx(
+                    {k: v for k, v in theirs.items() if k not in timing}, rel=2e-3, abs=2e-5
+                )
+        if transform is CLIP and objective != "nll":
+            assert max(row["clipped_low"] + row["clipped_high"] for row in whole) > 0.01
+        if transform is REJECT and objective != "nll":
+            assert all(0.05 < row["detached"] < 1 for row in whole)
+
+    def test_grpo_local_normalisation_differs(self, toy, tmp_path):
+        """`normalise: local` is the mean over micro-batches of their own token means, so it depends on the cut."""
+        losses = {}
+        for normalise in ("global", "local"):
+            objective = OBJECTIVES["grpo"] | {"normalise": normalise, "kl_coef": 0.0}
+            result = run(
+                toy,
+                tmp_path / normalise,
+                objective,
+                training={"steps": 2, "batch_size": 8, "micro_batch_size": 1},
+            )
+            losses[normalise] = steps(result)[0]["loss"]
+        assert losses["global"] != pytest.approx(losses["local"], rel=1e-3)
+
+    def test_first_dpo_step_is_ln_2(self, toy, tmp_path):
+        """The first DPO step has loss ln 2 and log-ratios of exactly 0."""
+        row = steps(run(toy, tmp_path / "run", training__steps=1))[0]
+        assert row["loss"] == pytest.approx(math.log(2), abs=1e-7) and row["log_ratio_rms"] == 0.0
+
+    def test_learning_rate_warms_up_then_stays(self, toy, tmp_path):
+        """With warmup_fraction .5 of 8 steps the rate climbs in 5 equal steps and stays."""
+        rows = steps(run(toy, tmp_path / "run", optimizer={"lr": 1e-3, "warmup_fraction": 0.5}))
+        assert [r["lr"] for r in rows] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 1e-3, 1e-3, 1e-3, 1e-3])
+
+    def test_optimizer_settings_reach_the_optimizer(self, toy, tmp_path, monkeypatch):
+        """Every AdamW number of the configuration arrives in AdamW."""
+        seen = {}
+        original = torch.optim.AdamW.__init__
+        monkeypatch.setattr(
+            torch.optim.AdamW, "__init__", lambda s, p, **kw: (seen.update(kw), original(s, p, **kw))[1]
+        )
+        settings = {"lr": 1e-3, "adam_beta1": 0.8, "adam_beta2": 0.97, "adam_eps": 1e-5, "weight_decay": 0.03}
+        run(toy, tmp_path / "run", training__steps=1, optimizer=settings)
+        assert seen == {"lr": 1e-3, "betas": (0.8, 0.97), "eps": 1e-5, "weight_decay": 0.03}
+
+    def test_gradients_are_clipped_to_the_norm(self, toy, tmp_path, monkeypatch):
+        """With plain SGD one step moves the weights by lr times max_grad_norm where the gradient is longer."""
+        monkeypatch.setattr(torch.optim, "AdamW", lambda params, lr, **_: torch.optim.SGD(params, lr=lr))
+        result = run(
+            toy,
+            tmp_path / "run",
+            training__steps=1,
+            optimizer={"lr": 1.0, "warmup_fraction": 0.0, "max_grad_norm": 1e-3},
+        )
+        before = load_policy(toy["model"], dropout=False, max_length=64)[0].state_dict()
+        after = load_policy(str(result.model), dropout=False, max_length=64)[0].state_dict()
+        tied = [name for name in before if name != "lm_head.weight"]
+        moved = math.sqrt(sum((before[n] - after[n]).double().square().sum().item() for n in tied))
+        assert steps(result)[0]["grad_norm"] > 1e-3
+        assert moved == pytest.approx(1e-3, rel=1e-2)
+
+
+class TestTransforms:
+    def test_beta_draws_do_not_depend_on_company(self, toy):
+        """A row's draws depend on seed, step, its name and the place in its answer, not on padding or neighbours."""
+        from humanline.theory import BetaRejection, BetaShape
+        from humanline.train.batch import make_block
+        from humanline.train.objective import beta_draws
+        from humanline.train.tokens import TokenSequence
+
+        rejection = BetaRejection(BetaShape(0.6, 1.0), BetaShape(0.7, 1.3), policy_ratio_bound=2.0, ref_ratio_bound=2.0)
+        short, long = TokenSequence((1, 2, 3, 4), 2), TokenSequence(tuple(range(12)), 5)
+        alone = beta_draws(rejection, 0, 3, make_block([short], ["a"], 0))
+        paired = beta_draws(rejection, 0, 3, make_block([long, short], ["b", "a"], 0))
+        for one, two in zip(alone, paired, strict=True):
+            assert torch.equal(one[0, 1:3], two[1, 1:3]) and one[0, 1:3].min() > 0
+        later = beta_draws(rejection, 0, 4, make_block([short], ["a"], 0))
+        assert not torch.equal(alone[0], later[0]) and not torch.equal(alone[0], alone[1])
+
+    def test_batch_max_bounds_come_from_the_whole_step(self, toy, tmp_path):
+        """With batch_max no ratio lies above its bound, whatever the accumulation, and runs agree."""
+        transform = REJECT | {"policy_ratio_bound": "batch_max", "ref_ratio_bound": "batch_max"}
+        rows = [
+            steps(
+                run(
+                    toy,
+                    tmp_path / str(micro),
+                    transform=transform,
+                    training={"steps": 4, "batch_size": 8, "micro_batch_size": micro},
+                )
+            )
+            for micro in (8, 3)
+        ]
+        assert all(row["above_bound"] == 0 for row in rows[0] + rows[1])
+        assert [r["loss"] for r in rows[0]] == pytest.approx([r["loss"] for r in rows[1]], rel=1e-4)
+
+    def test_ratios_above_a_fixed_bound_are_counted(self, toy, tmp_path):
+        """A bound that the ratios outgrow shows in the metrics."""
+        transform = REJECT | {"policy_ratio_bound": 1.001, "ref_ratio_bound": 1.001}
+        rows = steps(run(toy, tmp_path / "run", transform=transform))
+        assert rows[0]["above_bound"] == 0 and rows[-1]["above_bound"] > 0
+
+
+class TestEvaluation:
+    def test_held_out_metrics_equal_a_computation_by_hand(self, toy, tmp_path):
+        """Held-out loss, accuracy and margin are those of the final against the initial model, pair by pair."""
+        result = run(toy, tmp_path / "run", data__eval=toy["held_out"], evaluation={"batch_size": 4})
+        margins, chosen_sum, chosen_tokens = [], 0.0, 0
+        models = [load_policy(path, dropout=False, max_length=64) for path in (toy["model"], str(result.model))]
+        from humanline.train.data import read_rows
+        from humanline.train.tokens import Renderer
+
+        renderer = Renderer(models[0][1], "chat", 64, "error")
+        for pair in read_rows(toy["held_out"], "preference"):
+            z = []
+            for answer in (pair.chosen, pair.rejected):
+                sequence = renderer.render(pair.prompt, answer)
+                ids = torch.tensor([sequence.ids])
+                totals = []
+                for model, _ in models:
+                    with torch.no_grad():
+                        lp = torch.log_softmax(model(ids).logits[0, :-1].double(), -1)
+                    totals.append(lp.gather(1, ids[0, 1:, None])[sequence.prompt_length - 1 :].sum().item())
+                z.append(totals[1] - totals[0])
+                if answer is pair.chosen:
+                    chosen_sum += totals[1]
+                    chosen_tokens += sequence.completion_length
+            margins.append(z[0] - z[1])
+        expected = sum(-math.log(oracle.sigmoid(0.5 * m)) for m in margins) / len(margins)
+        assert result.final["loss"] == pytest.approx(expected, abs=1e-5)
+        assert result.final["margin"] == pytest.approx(sum(margins) / len(margins), abs=1e-4)
+        assert result.final["accuracy"] == pytest.approx(sum(m > 0 for m in margins) / len(margins))
+        assert result.final["chosen_logprob"] == pytest.approx(chosen_sum / chosen_tokens, abs=1e-5)
+        assert result.initial["accuracy"] == 0.5 and result.initial["margin"] == 0.0
+
+    @pytest.mark.parametrize("objective", OBJECTIVES)
+    def test_every_objective_reports_preferences_against_the_start(self, toy, tmp_path, objective):
+        """DPO, KTO and GRPO report the same held-out metrics, at ties to begin with."""
+        result = run(toy, tmp_path / "run", objective, data__eval=toy["held_out"], evaluation={"every": 4})
+        assert result.initial["accuracy"] == 0.5
+        assert set(result.final) == {"loss", "accuracy", "accuracy_se", "margin", "chosen_logprob", "rejected_logprob"}
+        updates = [row["updates"] for row in read_metrics(result.metrics) if "held_out" in row]
+        assert updates == [0, 4, 8]
+
+    def test_next_token_training_lowers_perplexity(self, toy, tmp_path):
+        """Nll training lowers the held-out perplexity and reports it as exp(loss)."""
+        result = run(
+            toy,
+            tmp_path / "run",
+            {"kind": "nll"},
+            data={"train": toy["completions"], "eval": toy["completions"], "max_length": 64},
+            training__steps=20,
+        )
+        assert result.final["perplexity"] < 0.8 * result.initial["perplexity"]
+        assert result.final["perplexity"] == pytest.approx(math.exp(result.final["loss"]), rel=1e-9)
+
+    def test_unpaired_data(self, toy, tmp_path):
+        """KTO trains and evaluates on unpaired rows."""
+        data = {"train": toy["unpaired"], "eval": toy["unpaired"], "max_length": 64, "shape": "unpaired"}
+        result = run(toy, tmp_path / "run", "kto", data=data)
+        assert set(result.final) == {"loss"} and result.final["loss"] < result.initial["loss"]
+
+
+class TestOutput:
+    def test_the_final_model_loads_and_scores_the_same(self, toy, tmp_path):
+        """AutoModelForCausalLM loads the result; template and end token are there; the weights have moved."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        result = run(toy, tmp_path / "run")
+        model, tokenizer = (
+            AutoModelForCausalLM.from_pretrained(result.model),
+            AutoTokenizer.from_pretrained(result.model),
+        )
+        assert tokenizer.chat_template == AutoTokenizer.from_pretrained(toy["model"]).chat_template
+        assert not torch.equal(
+            model.get_input_embeddings().weight,
+            AutoModelForCausalLM.from_pretrained(toy["model"]).get_input_embeddings().weight,
+        )
+        assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+            "config.json",
+            "data.json",
+            "final",
+            "metrics.jsonl",
+        ]
+
+    def test_same_seed_same_bits_other_seed_other_order(self, toy, tmp_path):
+        """A run repeats bit for bit, and the seed changes the order of the data."""
+        runs = [run(toy, tmp_path / str(i), seed=seed) for i, seed in enumerate((1, 1, 2))]
+        assert same(weights(runs[0]), weights(runs[1])) and not same(weights(runs[0]), weights(runs[2]))
+
+    def test_an_output_in_use_is_refused(self, toy, tmp_path):
+        """Nothing of an earlier run is overwritten."""
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "precious").write_text("x")
+        with pytest.raises(OutputError, match="already exists and is not an empty folder"):
+            run(toy, tmp_path / "run")
+        assert [p.name for p in (tmp_path / "run").iterdir()] == ["precious"]
+
+    def test_bad_data_leaves_no_output(self, toy, tmp_path):
+        """Data is refused before the output folder is made."""
+        bad = tmp_path / "bad.jsonl"
+        bad.write_text('{"prompt": "a", "chosen": "b"}\n')
+        with pytest.raises(ValueError, match=r"bad.jsonl:1.*rejected"):
+            run(toy, tmp_path / "run", data__train=str(bad))
+        assert not (tmp_path / "run").exists()
+
+
+class TestNonFinite:
+    def test_a_run_that_blows_up_stops_with_names_and_saves_nothing(self, toy, tmp_path):
+        """A learning rate that destroys the weights stops the run, names examples and leaves no model."""
+        with pytest.raises(FloatingPointError, match=r"pairs.jsonl:\d+"):
+            run(toy, tmp_path / "run", optimizer={"lr": 1e30, "warmup_fraction": 0.0})
+        assert not (tmp_path / "run" / "final").exists()
+        assert not list((tmp_path / "run").glob(".*"))
+        rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        assert all(math.isfinite(row["loss"]) for row in rows if "step" in row)
+
+    def test_the_guilty_example_is_named(self, toy, tmp_path, monkeypatch):
+        """A log-probability that is not finite in one row stops the step before its update and names that row."""
+        forward = TokenScorer.forward
+
+        def poisoned(self, input_ids, mask):
+            result = forward(self, input_ids, mask)
+            if torch.is_grad_enabled():
+                result = result.clone()
+                result[1, mask[1].nonzero()[0]] = math.nan
+            return result
+
+        monkeypatch.setattr(TokenScorer, "forward", poisoned)
+        stepped = []
+        monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, *a, **k: stepped.append(1))
+        with pytest.raises(NonFiniteError, match=r"step 0: .*log-probabilities of pairs.jsonl:\d+#[01]\. Nothing was"):
+            run(toy, tmp_path / "run", training__micro_batch_size=8)
+        assert stepped == []
+
+    def test_an_infinite_gradient_behind_a_finite_loss_is_caught(self, toy, tmp_path, monkeypatch):
+        """A gradient that is not finite stops the run even where every loss is finite."""
+
+        class Trap(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * math.inf
+
+        forward = TokenScorer.forward
+        monkeypatch.setattr(TokenScorer, "forward", lambda self, *args: Trap.apply(forward(self, *args)))
+        with pytest.raises(NonFiniteError, match="the gradient, though not a loss"):
+            run(toy, tmp_path / "run")
+
+
+class TestModels:
+    def test_dropout_is_off_by_default_and_never_on_while_scoring(self, toy, tmp_path):
+        """A model built with dropout gives log-ratios of exactly 0 at lr 0, unless dropout is asked for."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        model = AutoModelForCausalLM.from_pretrained(toy["model"], attention_dropout=0.5)
+        model.save_pretrained(tmp_path / "dropping")
+        AutoTokenizer.from_pretrained(toy["model"]).save_pretrained(tmp_path / "dropping")
+        changes = {"model": str(tmp_path / "dropping"), "optimizer": {"lr": 0.0}}
+        off = steps(run(toy, tmp_path / "off", **changes))
+        on = steps(run(toy, tmp_path / "on", **changes, training__dropout=True))
+        assert [row["log_ratio_rms"] for row in off] == [0.0] * 8
+        assert all(row["log_ratio_rms"] > 0 for row in on)
+
+    def test_soft_capped_logits(self, toy, tmp_path):
+        """Gemma 2's soft cap on the logits is found in its configuration and agrees with the model's own logits."""
+        from transformers import Gemma2Config, Gemma2ForCausalLM
+
+        from humanline.train.model import check_scorer
+
+        shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+        sizes = {"vocab_size": 50, "intermediate_size": 32, "head_dim": 8}
+        torch.manual_seed(0)
+        model = Gemma2ForCausalLM(Gemma2Config(**shape, **sizes, final_logit_softcapping=0.05, initializer_range=0.5))
+        scorer = TokenScorer(model.eval())
+        assert scorer.softcap == 0.05
+        check_scorer(scorer, range(16))
+        scorer.softcap = None
+        with pytest.raises(ModelError, match="its output head is not supported"):
+            check_scorer(scorer, range(16))
+
+    @pytest.mark.parametrize(
+        "change,message",
+        [
+            ({"model": "./nowhere"}, "no config.json at"),
+            ({"data__max_length": 4096}, "exceeds the 128 positions"),
+        ],
+    )
+    def test_models_that_do_not_fit_are_refused(self, toy, tmp_path, change, message):
+        """A missing model and a length beyond its positions are refused before anything is written."""
+        with pytest.raises(ModelError, match=message):
+            run(toy, tmp_path / "run", **change)
+        assert not (tmp_path / "run").exists()
+
+    def test_a_tokenizer_larger_than_the_model_is_refused(self, toy, tmp_path):
+        """A tokenizer with more tokens than the embedding has rows is refused."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(toy["model"])
+        tokenizer.add_tokens(["extra"])
+        tokenizer.save_pretrained(tmp_path / "model")
+        AutoModelForCausalLM.from_pretrained(toy["model"]).save_pretrained(tmp_path / "model")
+        with pytest.raises(ModelError, match=r"has \d+ tokens but the model embeds only"):
+            run(toy, tmp_path / "run", model=str(tmp_path / "model"))
+
+
+class TestStream:
+    @pytest.mark.parametrize(
+        "change,message",
+        [
+            ({"training__batch_size": 49}, "batch_size 49 is larger than the data: 48 examples"),
+            (
+                {"objective": OBJECTIVES["kto"], "training": {"steps": 1, "batch_size": 1}},
+                "training.batch_size must be at least 2",
+            ),
+        ],
+    )
+    def test_batches_that_cannot_be_are_refused(self, toy, tmp_path, change, message):
+        """A batch larger than the data, and KTO with one example, are refused."""
+        with pytest.raises(ValueError, match=message):
+            run(toy, tmp_path / "run", **change)
+
+    def test_epochs_run_on_over_the_seam(self, toy):
+        """Every epoch holds every example once, in another order, and batches cross the seam."""
+        from humanline.train.examples import read_units
+        from humanline.train.stream import Stream
+        from humanline.train.tokens import Renderer
+
+        settings = config(toy, Path("unused"))
+        units, _ = read_units(
+            settings, toy["pairs"], Renderer(load_policy(toy["model"], dropout=False, max_length=64)[1], "chat", 64)
+        )
+        stream = Stream(units, settings.objective, batch_size=7, micro_batch_size=3, seed=0, pad_id=0, max_length=64)
+        drawn = [u.id for s in range(48) for m in stream.step(s).micro_batches for u in m.units]
+        flat = [unit.id for s in range(48) for unit in stream._draw(s)]
+        assert sorted(drawn) == sorted(flat)
+        epochs = [flat[i : i + 48] for i in range(0, len(flat), 48)]
+        assert all(len(set(epoch)) == 48 for epoch in epochs) and epochs[0] != epochs[1]
+        assert stream.steps(1.0) == 6 and stream.steps(2.0) == 13
+
+    def test_mismatched_pairs_have_other_prompts(self, toy):
+        """KTO's mismatched answers come from another prompt, for odd batches and for the two halves of a pair."""
+        from humanline.train.examples import read_units
+        from humanline.train.stream import Stream
+        from humanline.train.tokens import Renderer
+
+        settings = config(toy, Path("unused"), "kto")
+        tokenizer = load_policy(toy["model"], dropout=False, max_length=64)[1]
+        units, _ = read_units(settings, toy["pairs"], Renderer(tokenizer, "chat", 64))
+        stream = Stream(units, settings.objective, batch_size=5, micro_batch_size=5, seed=None, pad_id=0, max_length=64)
+        by_name = {unit.id: unit.sequences[0] for unit in units}
+        answers = {u.sequences[0].ids[u.sequences[0].prompt_length :]: u for u in units}
+        for step in range(4):
+            (micro,) = stream.step(step).micro_batches
+            for name, ids, mask in zip(
+                micro.mismatched.names, micro.mismatched.input_ids, micro.mismatched.mask, strict=True
+            ):
+                own = by_name[name.removesuffix("#mismatched")]
+                answer = tuple(ids[1:][mask].tolist())
+                assert tuple(ids[: own.prompt_length].tolist()) == own.ids[: own.prompt_length]
+                other = answers[answer].sequences[0]
+                assert other.ids[: other.prompt_length] != own.ids[: own.prompt_length]
+
+    def test_a_batch_with_one_prompt_has_no_mismatched_pair(self, toy, tmp_path):
+        """A KTO step whose examples share their prompt is refused with its number."""
+        path = tmp_path / "same.jsonl"
+        path.write_text(
+            "".join(json.dumps({"prompt": "p", "chosen": f"a{i}", "rejected": "b"}) + "\n" for i in range(4))
+        )
+        with pytest.raises(ValueError, match="step 0: all 4 examples have the same prompt"):
+            run(toy, tmp_path / "run", "kto", data__train=str(path), training={"steps": 1, "batch_size": 4})
