@@ -13,13 +13,13 @@ from transformers import PreTrainedTokenizerFast
 
 from humanline.train.data import DataError, Group, Message, Preference, PromptOnly, Unpaired
 from humanline.train.tokens import Renderer, RenderError, TokenSequence, Unfit, tokenize
+from tests import strategies
 
 USER = (Message("user", "What is the cat on?"),)
 TALK = (Message("system", "Be brief."), *USER, Message("assistant", "A mat."), Message("user", "And the dog?"))
 END, BOS, PAD = "<|end|>", "<|bos|>", "<|pad|>"
 SEEN = "The cat sat on the mat, and the dog sat on the cat. What is the cat on? "  # words that merge into long tokens
-pieces = st.tuples(st.integers(0, 60), st.integers(1, 15)).map(lambda cut: SEEN[cut[0] : sum(cut)])
-text_of = (st.text(min_size=1, max_size=40) | pieces).filter(lambda text: text.strip() and "<|" not in text)
+text_of = strategies.texts(SEEN)
 
 
 def decode(tokenizer, ids):

@@ -1,0 +1,193 @@
+"""The thirty mistakes of earlier code: for each, the tests that cover it here or the piece of work that will.
+
+A name is `file::test`; the test below fails if one is missing, so the table cannot go stale.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.conftest import ROOT
+
+LATER = "later: "
+REF, LOOP = "train/test_reference.py", "train/test_loop.py"
+LOSS, ADV, LOGP = "objectives/test_losses.py", "objectives/test_advantages.py", "objectives/test_logprobs.py"
+DATA, TOKENS, CONFIG = "train/test_data.py", "train/test_tokens.py", "train/test_config.py"
+
+TRAPS: dict[int, tuple[str, list[str]]] = {
+    1: ("post-update sync switches the method off", [f"{REF}::test_post_update_sync_switches_the_method_off"]),
+    2: (
+        "a hook before the optimizer step is too late under DeepSpeed",
+        [
+            f"{REF}::test_before_step_scores_with_the_weights_before_the_sync",
+            LATER + "8 (DeepSpeed itself); scoring happens at the start of the step, before any backward pass",
+        ],
+    ),
+    3: ("FSDP2 goes silently stale after a scoring pass", [LATER + "8 (distributed: reshard after scoring)"]),
+    4: ("live tensors in place of a snapshot", [f"{REF}::test_a_live_reference_is_never_aliased"]),
+    5: ("sync counter and reference are training state", [LATER + "2 (checkpoints and bitwise resume)"]),
+    6: (
+        "sync belongs to optimizer steps, and works with LoRA",
+        [
+            f"{REF}::test_before_step_scores_with_the_weights_before_the_sync",
+            LATER + "5 (LoRA under every schedule)",
+        ],
+    ),
+    7: ("k ignored, defaults that differ from the tables", [f"{CONFIG}::test_a_recipe_becomes_types"]),
+    8: (
+        "masks guessed from log_ratio != 0",
+        [f"{LOSS}::test_first_dpo_step_is_ln_2", f"{LOSS}::test_masked_garbage_changes_nothing"],
+    ),
+    9: (
+        "a clip range without 0 turns padding into a contribution",
+        ["theory/test_clipping.py::test_refuses_ranges_without_zero", f"{LOSS}::test_padding"],
+    ),
+    10: (
+        "KTO's z_0",
+        [
+            f"{LOSS}::test_kto_is_equation_7",
+            f"{LOSS}::test_reference_point_is_never_negative",
+            f"{LOSS}::test_no_gradient_through_the_reference_point",
+            f"{LOOP}::test_mismatched_pairs_have_other_prompts",
+            f"{LOOP}::test_batches_that_cannot_be_are_refused",
+            f"{LOOP}::test_a_batch_with_one_prompt_has_no_mismatched_pair",
+            "train/test_distributed.py::test_two_ranks_equal_one",
+        ],
+    ),
+    11: (
+        "advantages of pairs and of equal scores",
+        [
+            f"{ADV}::test_pairs_are_plus_and_minus_one",
+            f"{ADV}::test_equal_scores_up_to_rounding_give_zero",
+            f"{ADV}::test_settings_of_other_code",
+        ],
+    ),
+    12: (
+        "token means per micro-batch",
+        [
+            f"{LOOP}::test_accumulation_changes_nothing",
+            f"{LOOP}::test_grpo_local_normalisation_differs",
+            "train/test_distributed.py::test_two_ranks_equal_one",
+        ],
+    ),
+    13: (
+        "GRPO's KL term is k3 of the unclipped difference",
+        [f"{LOSS}::test_kl_term_is_k3_of_baseline_minus_policy"],
+    ),
+    14: (
+        "humanline on losses without a reference",
+        [f"{CONFIG}::test_simpo_is_refused_with_the_papers_reason"],
+    ),
+    15: (
+        "precision of log-probabilities; one path for policy and reference",
+        [
+            f"{LOGP}::test_bf16_operands_give_float32_logits",
+            f"{LOGP}::test_forward_only_is_bitwise_training",
+            f"{REF}::test_log_ratios_are_exactly_zero_at_learning_rate_zero",
+        ],
+    ),
+    16: ("dropout while scoring", [f"{LOOP}::test_dropout_is_off_by_default_and_never_on_while_scoring"]),
+    17: (
+        "pure bf16 weights swallow updates",
+        [f"{LOOP}::test_weights_are_float32_masters_under_bf16", LATER + "2 (said in the recipes)"],
+    ),
+    18: ("optimizer settings that never arrive", [f"{LOOP}::test_optimizer_settings_reach_the_optimizer"]),
+    19: (
+        "masks by token id; truncation",
+        [
+            f"{TOKENS}::test_the_mask_goes_by_position_when_pad_is_the_end_token",
+            f"{TOKENS}::test_a_cut_completion_has_no_end_token_and_the_example_is_untouched",
+            f"{TOKENS}::test_pairs_identical_once_cut_are_dropped_and_counted",
+        ],
+    ),
+    20: (
+        "prompts too long, completions left empty",
+        [
+            f"{TOKENS}::test_a_prompt_that_leaves_no_room_is_never_trained_on",
+            f"{TOKENS}::test_the_99_percent_limit_is_the_smallest",
+        ],
+    ),
+    21: (
+        "one template path",
+        [
+            f"{TOKENS}::test_the_template_hash_follows_template_and_special_tokens",
+            f"{TOKENS}::test_the_prompt_to_sample_from_is_the_prompt_trained_on",
+            f"{DATA}::test_spaces_are_kept",
+            LATER + "2 (hash in the checkpoint), 6 (sampling, reward models' own templates)",
+        ],
+    ),
+    22: (
+        "malformed lines, nulls and nan scores; the boundary",
+        [
+            f"{DATA}::test_a_wrong_pair_is_named_by_line_and_reason",
+            f"{DATA}::test_a_file_without_rows_is_an_error",
+            f"{TOKENS}::test_the_boundary_never_merges",
+            f"{TOKENS}::test_the_boundary_holds_where_joint_tokenisation_would_merge",
+        ],
+    ),
+    23: (
+        "single-label KTO data, duplicates, contradictions",
+        [
+            f"{DATA}::test_a_single_label_is_an_error_unless_allowed",
+            f"{DATA}::test_duplicates_and_contradictions_are_reported",
+        ],
+    ),
+    24: ("the newest checkpoint is not always good", [LATER + "2 (checkpoints)"]),
+    25: (
+        "nan hidden from the log and stepped on",
+        [
+            f"{LOOP}::test_the_guilty_example_is_named",
+            f"{LOOP}::test_an_infinite_gradient_behind_a_finite_loss_is_caught",
+            f"{LOOP}::test_a_run_that_blows_up_stops_with_names_and_saves_nothing",
+        ],
+    ),
+    26: ("SIGTERM polled in the step loop only", [LATER + "2 (stopping)"]),
+    27: ("math-verify in the main process", [LATER + "6 (verifiers in worker processes)"]),
+    28: (
+        "configuration typos, numbers read as strings, duplicate keys",
+        [f"{CONFIG}::test_mistakes_are_named_with_place_and_remedy", f"{CONFIG}::test_a_recipe_becomes_types"],
+    ),
+    29: (
+        "remote code and pickle",
+        ["test_traps.py::test_no_remote_code_and_no_pickle", LATER + "2 (checkpoints without pickle)"],
+    ),
+    30: (
+        "two runs in one directory, secrets, control characters, trackers",
+        [f"{LOOP}::test_an_output_in_use_is_refused", LATER + "2 (locks, trackers, control characters)"],
+    ),
+}
+
+
+def names_in(file: str) -> set[str]:
+    tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+def test_every_trap_is_listed():
+    """All thirty are here, each with at least one test or the work that will bring it."""
+    assert sorted(TRAPS) == list(range(1, 31))
+    assert all(what and covered for what, covered in TRAPS.values())
+
+
+@pytest.mark.parametrize("number", TRAPS)
+def test_the_named_tests_exist(number):
+    """Every test named for a trap exists."""
+    for entry in TRAPS[number][1]:
+        if not entry.startswith(LATER):
+            file, _, name = entry.partition("::")
+            assert name in names_in(file), entry
+
+
+def test_no_remote_code_and_no_pickle():
+    """No code of ours asks for remote code, unpickles, or saves with torch.save."""
+    for path in (ROOT / "humanline").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
+                raise AssertionError(f"{path.name}:{node.value.lineno} passes trust_remote_code")
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {alias.name.split(".")[0] for alias in node.names} | {getattr(node, "module", "") or ""}
+                assert not names & {"pickle", "dill", "cloudpickle", "joblib"}, path.name
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                assert (node.value.id, node.attr) not in {("torch", "save"), ("torch", "load")}, path.name

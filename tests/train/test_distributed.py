@@ -1,0 +1,96 @@
+"""Two processes compute what one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from humanline.train.loop import train
+from humanline.train.metrics import read_metrics
+from tests.conftest import ROOT
+from tests.train.support import CLIP, OBJECTIVES, config, weights
+
+TRAINING = {"steps": 5, "batch_size": 12, "micro_batch_size": 3}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_two_ranks_equal_one(toy, tmp_path):
+    """Loss, z_0, token counts and weights of two gloo processes are those of one, for every objective."""
+    configs = {
+        (name, where): config(
+            toy,
+            tmp_path / f"{name}-{where}",
+            name,
+            training=TRAINING,
+            transform=CLIP,
+            data__eval=toy["held_out"],
+            reference={"schedule": {"kind": "before_step", "every": 2}},
+        )
+        for name in OBJECTIVES
+        for where in ("one", "two")
+    }
+    single = {name: train(configs[name, "one"], show_progress=False) for name in OBJECTIVES}
+    tasks = tmp_path / "tasks.json"
+    tasks.write_text(json.dumps([configs[name, "two"].model_dump() for name in OBJECTIVES]))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--master_port",
+        str(free_port()),
+    ]
+    result = subprocess.run(
+        [*command, "tests/train/ddp_run.py", str(tasks)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"},
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    for name in OBJECTIVES:
+        output = tmp_path / f"{name}-two"
+        mine = list(read_metrics(single[name].metrics))
+        theirs = list(read_metrics(output / "metrics.jsonl"))
+        for one, two in zip(mine, theirs, strict=True):
+            for key in set(one) - {"seconds", "tokens_per_second"}:
+                assert two[key] == pytest.approx(one[key], rel=2e-3, abs=2e-5), (name, key)
+        from safetensors.torch import load_file
+
+        for key, tensor in load_file(output / "final" / "model.safetensors").items():
+            torch.testing.assert_close(tensor, weights(single[name])[key], rtol=1e-3, atol=2e-4)
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused(toy):
+    """A number of micro-batches that does not divide by the ranks is refused before anything runs."""
+    from humanline.train.batch import Unit
+    from humanline.train.config import DpoObjective
+    from humanline.train.stream import Stream
+    from humanline.train.tokens import TokenSequence
+
+    unit = Unit("a", (TokenSequence((1, 2), 1), TokenSequence((1, 3), 1)))
+    with pytest.raises(ValueError, match="makes 3 of them, which 2 processes cannot share evenly"):
+        Stream(
+            [unit] * 9,
+            DpoObjective(),
+            batch_size=9,
+            micro_batch_size=3,
+            seed=0,
+            pad_id=0,
+            max_length=8,
+            rank=0,
+            ranks=2,
+        )
