@@ -112,17 +112,19 @@ class _TokenLogprobs(torch.autograd.Function):
         chunk_size: int,
         wide: torch.dtype,
     ) -> Tensor:
-        head = _operand(head_weight, hidden, wide)
+        head = _Head(head_weight, hidden, chunk_size, temperature, softcap, wide)
         normaliser = torch.empty(len(labels), dtype=wide, device=hidden.device)
-        logprobs = torch.empty_like(normaliser)
+        chosen = torch.empty_like(normaliser)
         for start in range(0, len(labels), chunk_size):
-            part = slice(start, start + chunk_size)
-            logits, _ = _logits(hidden[part], head, temperature, softcap, wide)
-            normaliser[part] = torch.logsumexp(logits, dim=1)
-            logprobs[part] = logits.gather(1, labels[part, None]).squeeze(1) - normaliser[part]
+            rows = slice(start, start + chunk_size)
+            logits, _ = head.logits(hidden[rows])
+            chosen[rows] = logits.gather(1, labels[rows, None]).squeeze(1)
+            # The log-sum-exp in place: a chunk's logits are not needed again, and a copy would double the memory.
+            top = logits.amax(1, keepdim=True)
+            normaliser[rows] = logits.sub_(top).exp_().sum(1).log_().add_(top.squeeze(1))
         ctx.save_for_backward(hidden, head_weight, labels, normaliser)
         ctx.options = temperature, softcap, chunk_size, wide
-        return logprobs
+        return chosen - normaliser
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -130,50 +132,63 @@ class _TokenLogprobs(torch.autograd.Function):
         hidden, head_weight, labels, normaliser = ctx.saved_tensors
         temperature, softcap, chunk_size, wide = ctx.options
         wants_hidden, wants_head = ctx.needs_input_grad[:2]
-        head = _operand(head_weight, hidden, wide)
-        live = grad.nonzero().squeeze(1)
+        head = _Head(head_weight, hidden, chunk_size, temperature, softcap, wide)
         hidden_grad = torch.zeros_like(hidden) if wants_hidden else None
-        head_grad = torch.zeros(head_weight.shape, dtype=wide, device=head.device) if wants_head else None
-        for rows in torch.split(live, chunk_size):
-            part, row_grad = hidden[rows], grad[rows, None]
-            logits, slope = _logits(part, head, temperature, softcap, wide, with_slope=True)
-            # d logprob / d logits = onehot(label) - softmax(logits), built in place over the logits.
-            logits.sub_(normaliser[rows, None]).exp_().mul_(-row_grad)
-            logits.scatter_add_(1, labels[rows, None], row_grad)
+        head_grad = torch.zeros(head_weight.shape, dtype=wide, device=head_weight.device) if wants_head else None
+        for rows in torch.split(grad.nonzero().squeeze(1), chunk_size):
+            part, row_grad = hidden[rows], grad[rows, None] / -temperature
+            logits, slope = head.logits(part, with_slope=True)
+            # -d logprob / d logits = softmax(logits) - onehot(label), built in place over the logits; the incoming
+            # gradient multiplies the narrow factors of both products instead.
+            error = logits.sub_(normaliser[rows, None]).exp_()
+            error.scatter_add_(1, labels[rows, None], error.new_full((len(rows), 1), -1.0))
             if slope is not None:
-                logits.mul_(slope)
-            logits.div_(temperature)
-            logits = logits.to(head.dtype)
+                error.mul_(slope)
+            error = error.to(head.weight.dtype)
             if hidden_grad is not None:
-                hidden_grad[rows] = (logits @ head).to(hidden.dtype)
+                hidden_grad[rows] = (row_grad * (error @ head.weight)).to(hidden.dtype)
             if head_grad is not None:
-                head_grad.add_(_wide_mm(logits.T, part.to(head.dtype), wide))
+                scaled = (row_grad * part).to(head.weight.dtype)
+                if scaled.dtype == wide:
+                    head_grad.addmm_(error.T, scaled)
+                else:
+                    head_grad.add_(torch.mm(error.T, scaled, out_dtype=wide))
         if head_grad is not None:
             head_grad = head_grad.to(head_weight.dtype)
         return hidden_grad, head_grad, None, None, None, None, None
 
 
-def _logits(
-    hidden: Tensor, head: Tensor, temperature: float, softcap: float | None, wide: torch.dtype, with_slope: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """Return float32 (or float64) logits and, if asked for, the slope of the soft cap."""
-    logits, slope = _wide_mm(hidden.to(head.dtype), head.T, wide), None
-    if softcap is not None:
-        logits.div_(softcap).tanh_()
-        if with_slope:
-            slope = logits.square().neg_().add_(1.0)
-        logits.mul_(softcap)
-    if temperature != 1.0:
-        logits.div_(temperature)
-    return logits, slope
+class _Head:
+    """A linear head that writes float32 (or float64) logits into one buffer, again and again."""
 
+    def __init__(
+        self,
+        weight: Tensor,
+        hidden: Tensor,
+        chunk_size: int,
+        temperature: float,
+        softcap: float | None,
+        wide: torch.dtype,
+    ) -> None:
+        # Rounded to the type of `hidden`; only CUDA multiplies narrow operands into a wide result.
+        weight = weight.detach().to(hidden.dtype)
+        self.weight = weight if hidden.is_cuda else weight.to(wide)
+        self.temperature, self.softcap = temperature, softcap
+        shape = (min(chunk_size, len(hidden)), len(weight))
+        self.buffer = torch.empty(shape, dtype=wide, device=hidden.device)
 
-def _wide_mm(left: Tensor, right: Tensor, wide: torch.dtype) -> Tensor:
-    """Multiply two operands of one type with the result in `wide`."""
-    return left @ right if left.dtype == wide else torch.mm(left, right, out_dtype=wide)
-
-
-def _operand(head_weight: Tensor, hidden: Tensor, wide: torch.dtype) -> Tensor:
-    """Return the head rounded to the type of `hidden`; only CUDA multiplies narrow operands into a wide result."""
-    head = head_weight.detach().to(hidden.dtype)
-    return head if hidden.is_cuda else head.to(wide)
+    def logits(self, hidden: Tensor, with_slope: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Return the logits, valid until the next call, and if asked for the slope of the soft cap."""
+        hidden, logits, slope = hidden.to(self.weight.dtype), self.buffer[: len(hidden)], None
+        if hidden.dtype == logits.dtype:
+            torch.mm(hidden, self.weight.T, out=logits)
+        else:
+            torch.mm(hidden, self.weight.T, out_dtype=logits.dtype, out=logits)
+        if self.softcap is not None:
+            logits.div_(self.softcap).tanh_()
+            if with_slope:
+                slope = logits.square().neg_().add_(1.0)
+            logits.mul_(self.softcap)
+        if self.temperature != 1.0:
+            logits.div_(self.temperature)
+        return logits, slope

@@ -89,8 +89,8 @@ def test_rows_without_gradient_are_skipped(monkeypatch):
     hidden.requires_grad_()
     weights = torch.tensor([1.0] * 4 + [0.0] * 7, dtype=torch.float64)
     loss = (token_logprobs(hidden, head, labels) * weights).sum()
-    seen, original = [], module._logits
-    monkeypatch.setattr(module, "_logits", lambda h, *rest, **kw: seen.append(len(h)) or original(h, *rest, **kw))
+    seen, original = [], module._Head.logits
+    monkeypatch.setattr(module._Head, "logits", lambda self, h, **kw: seen.append(len(h)) or original(self, h, **kw))
     loss.backward()
     assert seen == [4]
     assert not hidden.grad[4:].any() and hidden.grad[:4].any()

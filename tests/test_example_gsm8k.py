@@ -1,0 +1,129 @@
+"""The GSM8K example: how its pairs are made, what it says without data, and the whole chain at tiny sizes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "gsm8k"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"gsm8k_{name}", EXAMPLE / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLE / "run.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, env=dict(os.environ))
+
+
+pairs = load("pairs")
+report = load("report")
+
+
+@pytest.fixture(scope="module")
+def graded(shared_data: Path) -> list[dict]:
+    path = shared_data / "gsm8k-model-solutions.jsonl"
+    if not path.is_file():
+        pytest.skip(f"{path.name} is not among the public data sets")
+    return pairs.read_lines(path)
+
+
+def toy_rows(count: int) -> list[dict]:
+    """Questions with two right and two wrong solutions, in every order of length."""
+    rows = []
+    for i in range(count):
+        row: dict = {"question": f"question {i}"}
+        for j, model in enumerate(pairs.MODELS):
+            row[model] = {"is_correct": (i + j) % 2 == 0, "solution": f"{i} {model} " + "x" * ((i + 1) * (j + 3) % 7)}
+        rows.append(row)
+    return rows
+
+
+def check_pairs(rows: list[dict], held_out: int) -> None:
+    train, rest = pairs.build_pairs(rows, held_out=held_out, seed=0)
+    solutions = {row["question"]: row for row in rows}
+    for pair in (*train, *rest):
+        row = solutions[pair["prompt"]]
+        chosen, rejected = row[pair["chosen_model"]], row[pair["rejected_model"]]
+        assert chosen["is_correct"] and chosen["solution"] == pair["chosen"]
+        assert not rejected["is_correct"] and rejected["solution"] == pair["rejected"]
+    questions = [pair["prompt"] for pair in (*train, *rest)]
+    assert len(rest) == held_out and len(set(questions)) == len(questions)
+    assert pairs.build_pairs(rows, held_out=held_out, seed=0) == (train, rest)
+    assert pairs.build_pairs(rows, held_out=held_out, seed=1) != (train, rest)
+
+
+def test_toy_pairs_have_one_right_and_one_wrong_solution_of_questions_that_the_split_keeps_apart():
+    check_pairs(toy_rows(40), held_out=10)
+
+
+def test_every_question_with_right_and_wrong_solutions_gives_one_pair(graded):
+    train, rest = pairs.build_pairs(graded, held_out=200, seed=0)
+    assert (len(train), len(rest)) == (531, 200)
+    check_pairs(graded, held_out=200)
+
+
+def test_the_choice_of_solutions_balances_length_model_and_verifier(graded):
+    for part in pairs.build_pairs(graded, held_out=200, seed=0):
+        for name in ("longer", "larger_model", "verified"):
+            chosen, rejected = pairs.giveaways(part)[name]
+            assert abs(chosen - rejected) <= 0.1, name
+
+
+def test_no_question_of_a_pair_is_trained_on_as_next_tokens(graded, shared_data):
+    trained = {row["question"].strip() for row in pairs.read_lines(shared_data / "gsm8k-train.jsonl")}
+    assert not trained & {row["question"].strip() for row in graded}
+
+
+def test_missing_data_are_named_with_their_source_and_the_way_to_give_them(tmp_path):
+    (tmp_path / "train.jsonl").write_text("", encoding="utf-8")  # under its name at the source: found
+    done = run("--data", str(tmp_path), "--work", str(tmp_path / "work"))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr and "gsm8k-train.jsonl" not in done.stderr
+    for part in ("gsm8k-model-solutions.jsonl", "example_model_solutions.jsonl", "MIT", "--data", pairs.SOURCE):
+        assert part in done.stderr
+    assert not (tmp_path / "work").exists()
+
+
+def test_the_interval_is_students():
+    mean, half = report.interval([1.0, 2.0, 3.0])
+    assert mean == 2.0 and half == pytest.approx(4.302652729911275 / 3**0.5)
+    assert report.interval([4.0, 4.0]) == (4.0, 0.0)
+
+
+@pytest.mark.slow
+def test_the_quick_chain_runs_from_data_to_table_and_is_not_run_again(shared_data, tmp_path):
+    pytest.importorskip("transformers")
+    arguments = ("--quick", "--data", str(shared_data), "--work", str(tmp_path))
+    first = run(*arguments)
+    assert first.returncode == 0, first.stderr
+    table = (tmp_path / "quick" / "results.md").read_text(encoding="utf-8")
+    results = json.loads((tmp_path / "quick" / "results.json").read_text(encoding="utf-8"))
+    perplexity = [point["perplexity"] for point in results["start"]["perplexity"]]
+    assert perplexity == sorted(perplexity, reverse=True) and len(perplexity) > 2
+    assert {(c["setting"].split(",")[0], c["variant"]) for c in results["cells"]} == {
+        (method, variant) for method in ("DPO", "KTO", "GRPO") for variant in ("offline", "humanline")
+    }
+    assert "offline" in table and "humanline" in table and "nan" not in table and str(tmp_path) not in table
+
+    # A cell that lost its model and one that was interrupted are run again; the others are not.
+    runs = sorted((tmp_path / "quick" / "runs").iterdir())
+    for folder, lost in zip(runs, ("final/model.safetensors", "done.json"), strict=False):
+        (folder / lost).unlink()
+    second = run(*arguments)
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.count(": trained") == 2
+    assert second.stdout.count(": was there") == len(runs)  # the random model, the start model, all cells but two
+    assert (tmp_path / "quick" / "results.md").read_text(encoding="utf-8") == table
