@@ -1,0 +1,1 @@
+"""Speed and memory, side by side with what a user would otherwise run: `python -m benchmarks`."""

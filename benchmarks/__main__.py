@@ -1,0 +1,54 @@
+"""Run the benchmarks: `python -m benchmarks [names] [--quick] [--objective dpo] [--out FOLDER]`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.logprobs import benchmark_logprobs
+from benchmarks.machine import machine
+from benchmarks.memory import benchmark_memory
+from benchmarks.report import Result, print_rows, write_result
+from benchmarks.steps import benchmark_equality, benchmark_steps
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is named, print a table for each and write the results."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed and memory, side by side.")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help="steps, equality, memory, logprobs; all of them by default"
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see that it runs; writes no results")
+    parser.add_argument("--objective", choices=("dpo", "kto", "grpo"), default="dpo", help="of `steps`")
+    parser.add_argument("--out", type=Path, help="folder of the results (default: benchmarks/results)")
+    chosen = parser.parse_args(arguments)
+    registry: dict[str, Callable[[bool], Result]] = {
+        "steps": lambda quick: benchmark_steps(quick, chosen.objective),
+        "equality": benchmark_equality,
+        "memory": benchmark_memory,
+        "logprobs": benchmark_logprobs,
+    }
+    for name in chosen.names:
+        if name not in registry:
+            parser.error(f"unknown benchmark {name!r}; known: {', '.join(registry)}")
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    facts = machine()
+    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    if chosen.quick:
+        print("quick: it runs; at these sizes no target means anything")
+    for name in chosen.names or registry:
+        started = time.perf_counter()
+        result = registry[name](chosen.quick)
+        print_rows(f"{name} ({time.perf_counter() - started:.0f} s)", result.rows)
+        if chosen.out or not chosen.quick:
+            stem = f"{name}-{chosen.objective}" if name == "steps" and chosen.objective != "dpo" else name
+            print(f"  written: {write_result(chosen.out or RESULTS, stem, result, facts)}")
+
+
+if __name__ == "__main__":
+    main()

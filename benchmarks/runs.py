@@ -1,0 +1,260 @@
+"""Small but not trivial training runs on synthetic data, and a way to run the real loop step by step."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.nn.functional import logsigmoid
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from benchmarks.machine import DEVICE
+from humanline.train.config import TrainConfig
+from humanline.train.examples import read_units
+from humanline.train.model import TokenScorer, load_policy
+from humanline.train.new_model import SMALLEST_VOCAB, train_tokenizer
+from humanline.train.progress import RunProgress
+from humanline.train.stream import Stream
+from humanline.train.tokens import Renderer
+
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "dpo": {"kind": "dpo", "beta": 0.1},
+    "kto": {"kind": "kto", "beta": 0.1},
+    "grpo": {"kind": "grpo"},
+}
+# What scores a batch: ahead of time at every step, once before the run, a second model, a second model synced.
+REFERENCES: dict[str, dict[str, Any]] = {
+    "ahead": {"schedule": {"kind": "before_step", "every": 1}},
+    "free": {"schedule": {"kind": "never"}},
+    "live": {"schedule": {"kind": "never"}, "storage": "model"},
+    "second": {"schedule": {"kind": "before_step", "every": 1}, "storage": "model"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Model and batch sizes; an answer has between half of `answer` and `answer` tokens."""
+
+    hidden: int
+    layers: int
+    heads: int
+    vocab: int
+    prompt: int
+    answer: int
+    batch: int
+    micro_batch: int
+    precision: str = "float32"
+
+
+QUICK = Workload(hidden=64, layers=2, heads=2, vocab=512, prompt=8, answer=24, batch=4, micro_batch=4)
+CPU = Workload(hidden=256, layers=4, heads=4, vocab=8192, prompt=32, answer=96, batch=12, micro_batch=6)
+GPU = Workload(
+    hidden=1024, layers=16, heads=16, vocab=32768, prompt=128, answer=384, batch=32, micro_batch=16, precision="bf16"
+)
+# Weights that outweigh activations, to see what a second copy of them costs.
+CPU_WEIGHTS = Workload(hidden=512, layers=8, heads=8, vocab=8192, prompt=8, answer=24, batch=4, micro_batch=4)
+GPU_WEIGHTS = Workload(
+    hidden=2048, layers=16, heads=16, vocab=32768, prompt=32, answer=96, batch=8, micro_batch=4, precision="bf16"
+)
+
+
+def prepare(folder: Path, workload: Workload, pairs: int = 64) -> dict[str, Any]:
+    """Write a random Llama and synthetic preference pairs; return the sections of a configuration that name them.
+
+    The tokenizer knows bytes only, so that a text has as many tokens as letters, while the model embeds the whole
+    vocabulary of the workload.
+    """
+    disable_progress_bar()
+    tokenizer = train_tokenizer(["no merges"], SMALLEST_VOCAB)
+    tokenizer.save_pretrained(folder / "model")
+    config = LlamaConfig(
+        vocab_size=workload.vocab,
+        hidden_size=workload.hidden,
+        intermediate_size=8 * round(workload.hidden / 3),
+        num_hidden_layers=workload.layers,
+        num_attention_heads=workload.heads,
+        num_key_value_heads=workload.heads,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder / "model")
+    rng = random.Random(0)
+
+    def text(length: int) -> str:
+        return "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=length))
+
+    def answer() -> str:
+        return text(rng.randint(workload.answer // 2, workload.answer))
+
+    rows = [{"prompt": text(workload.prompt), "chosen": answer(), "rejected": answer()} for _ in range(pairs)]
+    data = folder / "pairs.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return {
+        "model": str(folder / "model"),
+        "data": {"train": str(data), "shape": "preference", "template": "plain"},
+        "training": {
+            "batch_size": workload.batch,
+            "micro_batch_size": workload.micro_batch,
+            "precision": workload.precision,
+        },
+        "optimizer": {"lr": 1e-4, "warmup_fraction": 0.0},
+    }
+
+
+def run_config(
+    base: dict[str, Any],
+    output: Path,
+    reference: dict[str, Any],
+    *,
+    steps: int,
+    objective: str = "dpo",
+    lr: float = 1e-4,
+) -> TrainConfig:
+    """Return the configuration of one run on what `prepare` wrote."""
+    return TrainConfig.model_validate(
+        base
+        | {
+            "output": str(output),
+            "objective": OBJECTIVES[objective],
+            "reference": reference,
+            "training": base["training"] | {"steps": steps},
+            "optimizer": base["optimizer"] | {"lr": lr},
+        }
+    )
+
+
+class _Closed(BaseException):
+    """Unwinds a run that is not to go on."""
+
+
+class Stepped(threading.Thread):
+    """Work on a thread of its own that stands still wherever it calls `pause`, until it is asked for the next step.
+
+    Parameters
+    ----------
+    work : callable
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.work = work
+        self.finished = self.closed = False
+        self.error: BaseException | None = None
+        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self.start()
+
+    def run(self) -> None:
+        """Do the work, from the first `step` on."""
+        self._go.acquire()
+        try:
+            if not self.closed:
+                self.work()
+        except _Closed:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.finished = True
+        self._back.release()
+
+    def step(self) -> None:
+        """Let the work go on to its next pause or its end; what it raises is raised here."""
+        if self.finished:
+            raise RuntimeError("the work is over")
+        self._go.release()
+        self._back.acquire()
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        """End the work where it stands."""
+        if not self.finished:
+            self.closed = True
+            self._go.release()
+            self.join()
+
+    def pause(self) -> None:
+        """Hand control back; called by the work itself."""
+        self._back.release()
+        self._go.acquire()
+        if self.closed:
+            raise _Closed
+
+
+def pause() -> None:
+    """Hand control back if this is a thread that is stepped."""
+    thread = threading.current_thread()
+    if isinstance(thread, Stepped):
+        thread.pause()
+
+
+@contextmanager
+def pausing_loop() -> Iterator[None]:
+    """Make `humanline.train.loop.train` pause after every optimizer step where it runs under `Stepped`."""
+    shown = RunProgress.step
+
+    def step(self: RunProgress, *arguments: Any) -> None:
+        shown(self, *arguments)
+        pause()
+
+    with patch.object(RunProgress, "step", step):
+        yield
+
+
+def bare_dpo(config: TrainConfig) -> TokenScorer:
+    """Train with offline DPO in the fewest lines of torch: forward, backward, clip, step, and pause.
+
+    Batches and the reference's log-probabilities are ready on the device before the first step, nothing is logged or
+    checked, and nothing is read back from the device.
+    """
+    assert config.objective.kind == "dpo" and config.training.steps is not None
+    model, tokenizer = load_policy(config.model, dropout=False, max_length=config.data.max_length)
+    scorer = TokenScorer(model).to(DEVICE).train()
+    renderer = Renderer(tokenizer, config.data.template, config.data.max_length, config.data.too_long)
+    units, _ = read_units(config, config.data.train, renderer)
+    stream = Stream(
+        units,
+        config.objective,
+        batch_size=config.training.batch_size,
+        micro_batch_size=config.training.micro_batch_size,
+        seed=config.seed,
+        pad_id=tokenizer.pad_token_id,
+        max_length=config.data.max_length,
+    )
+    narrow = torch.autocast(DEVICE, torch.bfloat16, config.training.precision == "bf16", cache_enabled=False)
+    steps = []
+    for number in range(config.training.steps):
+        blocks = [micro.block.to(torch.device(DEVICE)) for micro in stream.step(number).micro_batches]
+        with torch.no_grad(), narrow:
+            steps.append([(b.input_ids, b.mask, scorer(b.input_ids, b.mask)) for b in blocks])
+    optimizer = torch.optim.AdamW(
+        scorer.parameters(),
+        lr=config.optimizer.lr,
+        betas=(config.optimizer.adam_beta1, config.optimizer.adam_beta2),
+        eps=config.optimizer.adam_eps,
+        weight_decay=config.optimizer.weight_decay,
+    )
+    for micro_batches in steps:
+        for input_ids, mask, ref in micro_batches:
+            with narrow:
+                logprobs = scorer(input_ids, mask)
+            chosen, rejected = (logprobs - ref).sum(1).chunk(2)
+            loss = -logsigmoid(config.objective.beta * (chosen - rejected)).sum() / config.training.batch_size
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(scorer.parameters(), config.optimizer.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        pause()
+    return scorer
