@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 _EXIT_USER_ERROR = 2
 _EXIT_NOT_FINITE = 3
+_EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 2 bad input, 3 training met a number that is not finite."""
+    """Run one command and return its exit code: 0 done, 2 bad input, 3 a number not finite, 130 interrupted."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if options.command == "train" and not any(word.startswith("-") for word in rest):
@@ -20,6 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return int(options.run(options))
+    except KeyboardInterrupt:
+        print(f"humanline {options.command}: interrupted; no model was saved", file=sys.stderr)
+        return _EXIT_INTERRUPTED
     except FloatingPointError as error:
         print(f"humanline {options.command}: stopped: {error}", file=sys.stderr)
         return _EXIT_NOT_FINITE

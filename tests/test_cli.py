@@ -42,7 +42,7 @@ def test_train_from_the_command_line(recipe, tmp_path, capsys):
     [
         ("trainer.steps=3", "trainer: unknown key; did you mean training?"),
         ("data.train=nowhere.jsonl", "nowhere.jsonl"),
-        ("model=./nowhere", "no config.json at"),
+        ("model=./nowhere", "no config.json in"),
         ("training.batch_size=1000", "larger than the data"),
     ],
 )

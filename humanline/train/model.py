@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from humanline.objectives import token_logprobs
 
+_HUB = "hub:"
+
 
 class ModelError(ValueError):
     """A model, or its tokenizer, that cannot be trained as it is."""
@@ -76,7 +78,8 @@ def load_policy(path: str, *, dropout: bool, max_length: int) -> tuple[Any, Any]
     Parameters
     ----------
     path : str
-        A folder in Hugging Face format, or the name of a model on the hub (the only case that uses the network).
+        A folder in Hugging Face format, or `hub:` and the name of a model on the hub: the only case that uses the
+        network, and never by a mistyped path.
     dropout : bool
         False sets every dropout rate to 0.
     max_length : int
@@ -94,14 +97,15 @@ def load_policy(path: str, *, dropout: bool, max_length: int) -> tuple[Any, Any]
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    local = Path(path).exists() or path.startswith((".", "/", "~")) or path.count("/") != 1
-    if local and not (Path(path) / "config.json").is_file():
+    local, name = not path.startswith(_HUB), path.removeprefix(_HUB)
+    if local and not (Path(name) / "config.json").is_file():
         raise ModelError(
-            f"model {path!r}: no config.json at {Path(path).resolve()}; give a folder in Hugging Face format"
+            f"model {path!r}: no config.json in {Path(name).resolve()}; give a folder in Hugging Face format, "
+            f"or {_HUB}organisation/name for a model on the hub"
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local)
-        model = AutoModelForCausalLM.from_pretrained(path, local_files_only=local, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local)
+        model = AutoModelForCausalLM.from_pretrained(name, local_files_only=local, dtype=torch.float32)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"model {path!r} cannot be loaded: {str(error).strip()[:500]}") from error
     if tokenizer.eos_token_id is None:

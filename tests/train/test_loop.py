@@ -338,7 +338,7 @@ class TestModels:
     @pytest.mark.parametrize(
         "change,message",
         [
-            ({"model": "./nowhere"}, "no config.json at"),
+            ({"model": "./nowhere"}, "no config.json in"),
             ({"data__max_length": 4096}, "exceeds the 128 positions"),
         ],
     )
