@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"humanline {options.command}: stopped: {error}", file=sys.stderr)
         return _EXIT_NOT_FINITE
     except (ValueError, OSError) as error:
-        if not _is_for_users(error):
+        if not (isinstance(error, OSError) or _is_for_users(error)):
             raise
         print(f"humanline {options.command}: {error}", file=sys.stderr)
         return _EXIT_USER_ERROR

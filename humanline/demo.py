@@ -135,7 +135,7 @@ def table(outcomes: Sequence[Outcome], start_score: float) -> str:
                 name,
                 str(mean_interval([o.score for o in plain])),
                 str(mean_interval([o.score for o in human])),
-                f"{gain.mean:+.3f} ± {gain.half_width:.3f}" + (" *" if sure else ""),
+                f"{'+' if gain.mean >= 0 else ''}{gain}" + (" *" if sure else ""),
                 f"{_mean(o.accuracy for o in plain):.3f} / {_mean(o.accuracy for o in human):.3f}",
                 f"{_mean(o.clipped for o in human):.2%}",
                 " / ".join(

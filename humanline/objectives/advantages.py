@@ -16,7 +16,7 @@ def group_advantages(scores: Tensor, group: Tensor, *, std: str = "population", 
     Parameters
     ----------
     scores : (B,) floating tensor
-        Finite scores.
+        Scores; nan or inf makes the advantages of its group nan.
     group : (B,) integer tensor
         Equal ids form a group; ids need not be sorted or contiguous.
     std : "population", "sample" or "none"

@@ -139,7 +139,8 @@ def kto_loss(
     kl_log_ratio, kl_mask : (K, T') tensors, optional
         Transformed log-ratios of mismatched prompts and answers, from which z_0 is taken.
     reference_point : number >= 0, optional
-        z_0 itself, nats, where the caller has it (for instance over a whole step). Give this or the KL batch.
+        z_0 itself, nats, where the caller has it (for instance over a whole step). Give this or the KL batch. The
+        sign is checked for plain numbers, not for tensors.
     beta : float, > 0
     desirable_weight, undesirable_weight : float, >= 0
     denominator : number, optional
@@ -156,8 +157,8 @@ def kto_loss(
     Raises
     ------
     ValueError
-        If shapes differ, a mask is not bool, beta <= 0, a weight is negative, both or neither of the KL batch and
-        reference_point are given, the KL batch is empty, or B = 0 without a denominator.
+        If shapes differ, a mask is not bool, beta <= 0, a weight or a plain reference_point is negative, both or
+        neither of the KL batch and reference_point are given, the KL batch is empty, or B = 0 without a denominator.
 
     Notes
     -----
@@ -221,7 +222,8 @@ def grpo_loss(
     loss : 0-d tensor
     metrics : dict of 0-d tensors
         ``ratio`` (mean of r), ``inner_clipped`` (share of tokens where the clipped branch is the minimum and has no
-        gradient), ``kl`` (the k3 estimate, nats a token; absent where kl_coef is 0).
+        gradient; a token with advantage 0 counts by its ratio alone), ``kl`` (the k3 estimate, nats a token; absent
+        where kl_coef is 0).
 
     Raises
     ------
@@ -238,13 +240,14 @@ def grpo_loss(
     if clip_eps >= 1:
         raise _checks.fail("clip_eps", "be in (0, 1)", clip_eps)
     _checks.same_shape("advantages", advantages.shape, "log_ratio's batch", log_ratio.shape[:-1])
-    inner = ClipRange(math.log1p(-clip_eps), math.log1p(clip_eps))
     log_ratio = fill_masked(log_ratio, mask, "log_ratio")
     count, advantage = _denominator(denominator, mask.sum()), advantages.unsqueeze(-1)
-    ratio = log_ratio.exp()
-    free, clipped = ratio * advantage, inner.clip(log_ratio).exp() * advantage
-    objective = torch.minimum(free, clipped)
-    per_token = {"ratio": ratio, "inner_clipped": (clipped < free).to(ratio.dtype)}
+    # min(r A, clip(r) A) clips from above where A >= 0 and from below where A < 0. Written so, the branch that is not
+    # taken is never computed, and a ratio too large for its type cannot turn the gradient into nan.
+    above, below = ClipRange(-math.inf, math.log1p(clip_eps)), ClipRange(math.log1p(-clip_eps), math.inf)
+    inner = torch.where(advantage >= 0, above.clip(log_ratio), below.clip(log_ratio))
+    objective = inner.exp() * advantage
+    per_token = {"ratio": log_ratio.detach().exp(), "inner_clipped": (inner != log_ratio).to(inner.dtype)}
     if kl_coef > 0:
         if kl_log_ratio is None:
             raise ValueError("kl_log_ratio must be given where kl_coef > 0; got None")
@@ -285,8 +288,9 @@ def _reference_point(
     if (kl_log_ratio is None) == (reference_point is None):
         raise ValueError("give exactly one of kl_log_ratio (with kl_mask) and reference_point")
     if kl_log_ratio is None:
-        assert reference_point is not None
-        return reference_point.detach() if isinstance(reference_point, Tensor) else reference_point
+        if isinstance(reference_point, Tensor):
+            return reference_point.detach()
+        return _checks.non_negative("reference_point", reference_point)
     if kl_mask is None:
         raise ValueError("kl_mask must be given with kl_log_ratio; got None")
     z = fill_masked(kl_log_ratio, kl_mask, "kl_log_ratio").sum(-1)

@@ -75,8 +75,8 @@ class ClipTransform(_Section):
     """Humanline clipping (section 5.1), in nats."""
 
     kind: Literal["clip"] = "clip"
-    log_eps_low: Annotated[float, Field(le=0)] = -1.5
-    log_eps_high: Annotated[float, Field(ge=0)] = 1.5
+    log_eps_low: Annotated[float, Field(le=0, allow_inf_nan=False)] = -1.5
+    log_eps_high: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
 
     def build(self) -> ClipRange:
         """Return the theory's object."""
@@ -144,6 +144,7 @@ class DataConfig(_Section):
     columns: dict[str, str] = {}
     template: Literal["chat", "plain"] = "chat"
     max_length: PositiveInt = 1024
+    max_prompt_length: PositiveInt | None = None
     too_long: Literal["error", "drop", "truncate"] = "error"
 
 
@@ -160,14 +161,16 @@ class TrainingConfig(_Section):
     @model_validator(mode="after")
     def _one_length(self) -> TrainingConfig:
         if (self.steps is None) == (self.epochs is None):
-            raise ValueError("give exactly one of steps and epochs")
+            raise ValueError(
+                "give exactly one of steps and epochs (training.epochs=null on the command line takes one back)"
+            )
         return self
 
 
 class OptimizerConfig(_Section):
     """AdamW, with warm-up to a constant learning rate."""
 
-    lr: NonNegative
+    lr: Annotated[float, Field(ge=0, le=3e38)]  # what float32 can hold
     adam_beta1: Fraction = 0.9
     adam_beta2: Fraction = 0.999
     adam_eps: Positive = 1e-8
@@ -188,7 +191,7 @@ class TrainConfig(_Section):
 
     model: NonEmpty
     output: NonEmpty
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     objective: Objective
     transform: Transform = NoTransform()
     reference: ReferenceConfig = ReferenceConfig()
@@ -213,13 +216,19 @@ class TrainConfig(_Section):
             raise ValueError("objective nll has no reference: leave out the sections transform and reference")
         if self.objective.kind != "grpo" and self.reference.baseline == "initial":
             raise ValueError("reference.baseline is the anchor of GRPO's KL penalty; no other objective has one")
+        if self.objective.kind == "grpo" and self.reference.baseline == "initial" and not self.objective.kl_coef:
+            raise ValueError(
+                "reference.baseline: initial anchors the KL penalty, which objective.kl_coef: 0 switches off"
+            )
+        if self.evaluation.every is not None and self.data.eval is None:
+            raise ValueError("evaluation.every needs a held-out set: data.eval")
         return self
 
 
 _SHAPES: dict[str, tuple[Literal["completion", "preference", "unpaired"], ...]] = {
     "nll": ("completion", "preference"),
     "dpo": ("preference",),
-    "kto": ("preference", "unpaired"),
+    "kto": ("unpaired", "preference"),
     "grpo": ("preference",),
 }
 
@@ -288,7 +297,13 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     try:
         config = TrainConfig.model_validate(_plain(tree))
     except ValidationError as error:
-        problems += [_describe(problem, tree, path, given) for problem in error.errors()]
+        found: dict[
+            str, list[str]
+        ] = {}  # by place and key: a value that fits no type of a union gives one problem each
+        for problem in error.errors():
+            place, text = _describe(problem, tree, path, given)
+            found.setdefault(place, []).append(text)
+        problems += [f"{place}: {' or '.join(texts)}" for place, texts in found.items()]
     if problems:
         raise ConfigError("\n".join([f"{len(problems)} problem(s) in the configuration:", *problems]))
     return config
@@ -306,20 +321,23 @@ def _plain(node: Any) -> Any:
     return node
 
 
-def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) -> str:
-    """Return one line: place, key, what is wrong, and the nearest name."""
-    keys, node, model = [], tree, TrainConfig
+def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) -> tuple[str, str]:
+    """Return place and key, and what is wrong with the nearest name."""
+    keys: list[str] = []
+    node, model = tree, TrainConfig
     place = str(path)
     for part in problem["loc"]:
         if isinstance(part, str) and isinstance(node, dict) and part not in node and part == node.get("kind"):
             continue  # pydantic puts the tag of a union into the location
+        if keys and not isinstance(node, dict):
+            break  # and the names of the types it tried for a plain value
         keys.append(str(part))
         if isinstance(node, dict) and part in node:
             if hasattr(node, "lc") and part in (node.lc.data or {}):
                 line, column = node.lc.key(part)
                 place = f"{path}:{line + 1}:{column + 1}"
             node = node[part]
-    if any(tuple(keys[: len(one)]) == one for one in given):
+    if any(tuple(keys[: len(one)]) == one or (keys and one[: len(keys)] == tuple(keys)) for one in given):
         place = "command line"
     name, text = ".".join(keys), problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
@@ -330,15 +348,24 @@ def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) 
         text = "is missing"
     elif problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
         name += ".kind"
-        expected = problem["ctx"].get("expected_tags", "").replace("'", "") or "a kind"
+        expected = ", ".join(_kinds(model, keys))
         tag = str(problem["ctx"].get("tag", ""))
         near = difflib.get_close_matches(tag, expected.split(", "), n=1)
         text = f"must be one of {expected}; got {tag or 'nothing'}" + (f"; did you mean {near[0]}?" if near else "")
         if name == "objective.kind" and tag.lower() in _REFERENCE_FREE:
             text += "; a loss without a reference model has no humanline variant: nothing to sync, no ratio to clip"
+    elif problem["type"] in ("model_attributes_type", "model_type", "dict_type"):
+        text = f"must be a section such as {{key: value}}; got {problem['input']!r}"
     elif not problem["type"].startswith("value_error"):
         text = f"{text[0].lower()}{text[1:]}; got {problem['input']!r}"
-    return f"{place}: {name + ': ' if name else ''}{text}"
+    return f"{place}: {name}" if name else place, text
+
+
+def _kinds(model: type[BaseModel], keys: list[str]) -> list[str]:
+    """Return the values of `kind` among which the section that `keys` lead to is chosen."""
+    for key in keys[:-1]:
+        model = next(c for c in _choices(model.model_fields[key].annotation) if keys[-1] in c.model_fields)
+    return [c.model_fields["kind"].default for c in _choices(model.model_fields[keys[-1]].annotation)]
 
 
 def _names(model: type[BaseModel], keys: list[str], tree: Any) -> list[str]:
@@ -348,7 +375,7 @@ def _names(model: type[BaseModel], keys: list[str], tree: Any) -> list[str]:
         tree = tree.get(key) if isinstance(tree, dict) else None
         if field is None:
             return []
-        choices = [c for c in (field.annotation, *getattr(field.annotation, "__args__", ())) if _is_section(c)]
+        choices = _choices(field.annotation)
         kind = tree.get("kind") if isinstance(tree, dict) else None
         tagged = [c for c in choices if "kind" in c.model_fields and c.model_fields["kind"].default == kind]
         if not choices:
@@ -357,5 +384,7 @@ def _names(model: type[BaseModel], keys: list[str], tree: Any) -> list[str]:
     return list(model.model_fields)
 
 
-def _is_section(candidate: Any) -> bool:
-    return isinstance(candidate, type) and issubclass(candidate, BaseModel)
+def _choices(annotation: Any) -> list[type[BaseModel]]:
+    """Return the sections of an annotation: itself, or the members of a union."""
+    kinds = (annotation, *getattr(annotation, "__args__", ()))
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]

@@ -9,24 +9,40 @@ import torch
 from torch import Tensor, nn
 
 from humanline.train.batch import Block
-from humanline.train.objective import Reduce
+from humanline.train.guard import Reduce
 from humanline.train.reference import Score
 from humanline.train.stream import StepBatch
 
 
 def start_accelerator(precision: str) -> Any:
-    """Return an Accelerator for this run, also where an earlier run in the process had another precision."""
+    """Return an Accelerator for this run, also where an earlier run in the process had another precision.
+
+    What the environment of accelerate could change behind the configuration's back is pinned or refused.
+
+    Raises
+    ------
+    ValueError
+        If the launcher asks for anything but plain data parallelism.
+    """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
-    from accelerate.utils import AutocastKwargs
+    from accelerate.utils import AutocastKwargs, GradientAccumulationPlugin
 
     AcceleratorState._reset_state()
     GradientState._reset_state()
     # Without its weight cache autocast holds no second, bf16 copy of the float32 weights.
-    return Accelerator(
+    accelerator = Accelerator(
         mixed_precision="bf16" if precision == "bf16" else "no",
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # a plain number loses to the environment
+        dynamo_backend="no",
         kwargs_handlers=[AutocastKwargs(cache_enabled=False)],
     )
+    how = accelerator.distributed_type.value
+    if how != "NO" and not how.startswith("MULTI_"):
+        raise ValueError(
+            f"the launcher asks for {how}; only one process or plain data parallelism (MULTI_*) works so far"
+        )
+    return accelerator
 
 
 def scoring_pass(policy: nn.Module) -> Score:
@@ -55,6 +71,7 @@ def over_ranks(accelerator: Any) -> Reduce:
     def reduce(value: Tensor, how: str) -> Tensor:
         if accelerator.num_processes == 1:
             return value
+        value = value.to(accelerator.device)
         if how == "max":
             return accelerator.gather(value.unsqueeze(0)).amax(0)  # type: ignore[no-any-return]
         return accelerator.reduce(value, how)  # type: ignore[no-any-return]

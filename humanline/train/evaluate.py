@@ -15,7 +15,8 @@ import torch
 from humanline.objectives import token_log_ratio
 from humanline.train.batch import Unit
 from humanline.train.config import DpoObjective, NoTransform, Objective
-from humanline.train.objective import ObjectiveStep, Reduce
+from humanline.train.guard import Reduce
+from humanline.train.objective import ObjectiveStep
 from humanline.train.reference import Score, Scored
 from humanline.train.stream import StepBatch, Stream
 
@@ -23,7 +24,7 @@ from humanline.train.stream import StepBatch, Stream
 class Evaluator:
     """Measure a policy on held-out data.
 
-    Building it scores the data once with the initial policy.
+    Building it only forms the batches; `start` scores them with the initial policy.
 
     Parameters
     ----------
@@ -34,13 +35,18 @@ class Evaluator:
     pairs : sequence of Unit
         The same data as (chosen, rejected) pairs where `units` are not pairs themselves (KTO); else empty.
     score : callable
-        The policy's scoring pass; it must still hold the initial weights.
+        The policy's scoring pass.
     reduce : callable
         Reduction over ranks.
     batch_size : int
         Units a forward pass and rank.
     pad_id, max_length, rank, ranks : int
     device : torch.device
+
+    Raises
+    ------
+    ValueError
+        If there are too few units for the objective (KTO needs two prompts).
     """
 
     def __init__(
@@ -60,28 +66,36 @@ class Evaluator:
     ) -> None:
         self.score, self.reduce, self.device = score, reduce, device
 
-        def whole(of: Sequence[Unit], kind: Objective) -> StepBatch:
-            micro = math.ceil(len(of) / (ranks * max(1, round(len(of) / (ranks * batch_size)))))
-            stream = Stream(
-                of,
-                kind,
-                batch_size=len(of),
-                micro_batch_size=micro,
-                seed=None,
-                pad_id=pad_id,
-                max_length=max_length,
-                rank=rank,
-                ranks=ranks,
-            )
-            return stream.step(0)
+        def share(of: Sequence[Unit], kind: Objective) -> StepBatch:
+            """Return this rank's micro-batches of the whole set, at most batch_size units each."""
+            try:
+                stream = Stream(
+                    of,
+                    kind,
+                    batch_size=len(of),
+                    micro_batch_size=min(batch_size, len(of)),
+                    seed=None,
+                    pad_id=pad_id,
+                    max_length=max_length,
+                )
+            except ValueError as error:
+                raise ValueError(f"the held-out data (data.eval) cannot be evaluated: {error}") from None
+            batch = stream.step(0)  # of all ranks; shares may be uneven, since no gradient is exchanged
+            return replace(batch, micro_batches=batch.micro_batches[rank::ranks])
 
-        self.objective = ObjectiveStep(objective, NoTransform(), seed=0)
-        self.batch = whole(units, objective)
-        self.pairs = whole(pairs, DpoObjective()) if pairs else None
+        self.objective = ObjectiveStep(objective, NoTransform(), seed=0, device=device)
+        self.batch = share(units, objective)
+        self.pairs = share(pairs, DpoObjective()) if pairs else None
         if objective.kind in ("dpo", "grpo"):
             self.pairs = self.batch
-        self.initial = [] if objective.kind == "nll" else self._score(self.batch)
-        self.initial_pairs = self.initial if self.pairs is self.batch else self._score(self.pairs)
+        self.initial: list[Scored] = []
+        self.initial_pairs: list[Scored] = []
+
+    def start(self) -> dict[str, float]:
+        """Score the data with the initial policy, which the policy must still be, and return its metrics."""
+        scored = self.initial = self._score(self.batch)
+        self.initial_pairs = scored if self.pairs is self.batch else self._score(self.pairs)
+        return self._measure(scored, self.initial_pairs)
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
@@ -96,25 +110,29 @@ class Evaluator:
             ``chosen_logprob``, ``rejected_logprob`` (mean log-probability a token, nats).
         """
         scored = self._score(self.batch)
-        on_device = [micro.to(self.device) for micro in self.batch.micro_batches]
-        batch = replace(self.batch, micro_batches=tuple(on_device))
-        facts = self.objective.look(0, batch, self.initial, self.score, self.reduce)
+        return self._measure(scored, scored if self.pairs is self.batch else self._score(self.pairs))
+
+    @torch.no_grad()
+    def _measure(self, scored: list[Scored], scored_pairs: list[Scored]) -> dict[str, float]:
+        micros = tuple(micro.to(self.device) for micro in self.batch.micro_batches)
+        mismatched = iter([other for _, other in scored if other is not None])  # scored already, so not once more
+        batch = replace(self.batch, micro_batches=micros)
+        facts = self.objective.look(0, batch, self.initial, lambda _: next(mismatched), self.reduce)
         total = torch.zeros((), device=self.device)
-        for index, micro in enumerate(on_device):
-            ref = self.initial[index][0] if self.initial else None
-            total += self.objective.loss(facts, micro, scored[index][0], ref, None)[0]
+        for micro, (now, _), (initial, _) in zip(micros, scored, self.initial, strict=True):
+            total += self.objective.loss(facts, micro, now, initial, None)[0]
         result = {"loss": float(self.reduce(total, "sum"))}
         if self.objective.objective.kind == "nll":
             result["perplexity"] = math.exp(min(result["loss"], 700.0))
         if self.pairs is not None:
-            result |= self._preferences(self.pairs, scored if self.pairs is self.batch else self._score(self.pairs))
+            result |= self._preferences(self.pairs, scored_pairs)
         return result
 
     def _preferences(self, pairs: StepBatch, scored: list[Scored]) -> dict[str, float]:
-        sums = torch.zeros(6, dtype=torch.float64, device=self.device)
+        sums = torch.zeros(6, dtype=torch.float64)
         for micro, (now, _), (initial, _) in zip(pairs.micro_batches, scored, self.initial_pairs, strict=True):
-            half, mask = len(micro.units), micro.block.mask.to(self.device)
-            z = token_log_ratio(now, initial, mask).sum(1)
+            half, mask, now = len(micro.units), micro.block.mask, now.cpu().double()
+            z = token_log_ratio(now, initial.cpu().double(), mask).sum(1)
             margin = z[:half] - z[half:]
             wins = 0.5 * ((margin > 0).double() + (margin >= 0).double())
             lengths, totals = mask.sum(1), now.sum(1)

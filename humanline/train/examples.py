@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any, cast
 
 from humanline.train.batch import Unit
 from humanline.train.config import TrainConfig
 from humanline.train.data import (
-    Preference,
-    Unpaired,
+    DataError,
+    DuplicateReport,
     check_labels,
     pairs_to_groups,
     pairs_to_unpaired,
     read_rows,
     report_duplicates,
 )
-from humanline.train.tokens import Renderer, tokenize
+from humanline.train.tokens import LengthReport, Renderer, tokenize
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a file: lengths, what was left out, duplicates."""
+
+    path: str
+    lengths: LengthReport
+    duplicates: DuplicateReport
+
+    def __str__(self) -> str:
+        parts = [f"{self.path}: {self.lengths}"]
+        if self.duplicates.duplicates:
+            parts.append(f"{self.duplicates.duplicates} duplicates")
+        if self.duplicates.contradictions:
+            parts.append(f"{self.duplicates.contradictions} contradictions")
+        return "; ".join(parts)
 
 
 def read_units(
     config: TrainConfig, path: str, renderer: Renderer, *, as_pairs: bool = False
-) -> tuple[list[Unit], dict[str, Any]]:
+) -> tuple[list[Unit], Report]:
     """Read, check and tokenise a file for the objective of a run.
 
     Preference rows become pairs (DPO), groups of two (GRPO), two unpaired examples (KTO) or their chosen answer (nll).
@@ -37,8 +54,7 @@ def read_units(
     Returns
     -------
     units : list of Unit
-    report : dict
-        What the lengths were, what was left out, and duplicates.
+    report : Report
 
     Raises
     ------
@@ -46,25 +62,29 @@ def read_units(
         If the file cannot be used; every problem is listed.
     """
     kind = "pairs" if as_pairs else config.objective.kind
-    examples = cast(
-        Any, read_rows(path, config.data_shape if kind != "nll" else "completion", columns=config.data.columns)
-    )
-    duplicates = report_duplicates(examples)
-    if config.data_shape == "preference" and kind == "kto":
-        examples = pairs_to_unpaired(cast(list[Preference], examples))
+    shape = "completion" if kind == "nll" else config.data_shape
+    try:
+        examples = cast(Any, read_rows(path, shape, columns=config.data.columns))
+    except DataError as error:
+        if config.objective.kind == "kto":
+            error.args = (f"{error}\nThis run reads data.shape: {shape}; KTO also reads preference or unpaired rows.",)
+        raise
+    from_pairs = kind == "kto" and shape == "preference"
+    duplicates = report_duplicates(pairs_to_unpaired(examples) if from_pairs else examples)
     if kind == "grpo":
-        examples = pairs_to_groups(cast(list[Preference], examples))
-    tokenized = tokenize(examples, renderer)
-    if kind == "kto" and config.objective.kind == "kto":  # after the lengths, which may leave out all of one label
-        kept = cast(tuple[Unpaired, ...], tokenized.examples)
-        check_labels(kept, allow_single_label=config.objective.allow_single_label)
-    units = [
-        Unit(
-            id=example.id,
-            sequences=sequences,
-            desirable=bool(getattr(example, "label", True)),
-            scores=getattr(example, "scores", ()),
-        )
-        for example, sequences in zip(tokenized.examples, tokenized.sequences, strict=True)
-    ]
-    return units, {"path": path, "lengths": asdict(tokenized.report), "duplicates": asdict(duplicates)}
+        examples = pairs_to_groups(examples)
+    tokenized = tokenize(examples, renderer)  # pairs as pairs, so that answers cut to the same tokens are found
+    units = []
+    for example, sequences in zip(tokenized.examples, tokenized.sequences, strict=True):
+        if from_pairs:
+            units += [
+                Unit(f"{example.id}#{name}", (sequence,), desirable=name == "chosen")
+                for name, sequence in zip(("chosen", "rejected"), sequences, strict=True)
+            ]
+        else:
+            label, scores = getattr(example, "label", True), getattr(example, "scores", ())
+            units.append(Unit(example.id, sequences, desirable=bool(label), scores=scores))
+    if config.objective.kind == "kto" and shape == "unpaired":
+        # After the lengths, which may leave out all examples of one label.
+        check_labels(tokenized.examples, allow_single_label=config.objective.allow_single_label)
+    return units, Report(path, tokenized.report, duplicates)

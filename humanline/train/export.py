@@ -12,23 +12,39 @@ class OutputError(ValueError):
     """An output folder that cannot be used."""
 
 
-def claim_folder(path: str | Path) -> Path:
-    """Create an output folder.
+def refuse_used_folder(path: str | Path) -> Path:
+    """Return the absolute path of an output folder that is free to be made.
 
     Raises
     ------
     OutputError
         If the path is a file, or a folder that already holds something: nothing of an earlier run is overwritten.
     """
-    folder = Path(path)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    folder = Path(path).expanduser().absolute()
+    try:
+        free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    except OSError as error:
+        raise OutputError(f"output {str(path)!r} cannot be used: {error.strerror}") from None
+    if not free:
         raise OutputError(
-            f"output {str(folder)!r} already exists and is not an empty folder; choose another or remove it"
+            f"output {str(path)!r} already exists and is not an empty folder; choose another or remove it"
         )
+    return folder
+
+
+def claim_folder(path: str | Path) -> Path:
+    """Create an output folder and return its absolute path.
+
+    Raises
+    ------
+    OutputError
+        If it is in use (`refuse_used_folder`) or cannot be created.
+    """
+    folder = refuse_used_folder(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"output {str(folder)!r} cannot be created: {error.strerror}") from None
+        raise OutputError(f"output {str(path)!r} cannot be created: {error.strerror}") from None
     return folder
 
 
@@ -46,11 +62,22 @@ def save_model(folder: Path, model: Any, tokenizer: Any) -> Path:
     """
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    model.save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    for file in partial.rglob("*"):
-        if file.is_file():
-            with open(file, "rb+") as handle:
-                os.fsync(handle.fileno())
-    partial.rename(folder)
+    try:
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        for path in [*partial.rglob("*"), partial]:
+            _flush(path)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    _flush(folder.parent)
     return folder
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from humanline.train.batch import MicroBatch
-from humanline.train.objective import Reduce
+
+Reduce = Callable[[Tensor, str], Tensor]  # over ranks, "sum" or "max"
 
 
 class NonFiniteError(FloatingPointError):
@@ -46,3 +48,13 @@ def refuse_non_finite(step: int, suspects: list[Suspect], grad_norm: Tensor, red
         f"step {step}: not finite: {where} {', '.join(rows[:8])}{more}. Nothing was updated or saved by this step. "
         "Look at these examples; if they are in order, lower optimizer.lr or use training.precision: float32."
     )
+
+
+def refuse_non_finite_model(model: nn.Module) -> None:
+    """Raise NonFiniteError if a weight is not finite or a float32 square of it would not be."""
+    for name, tensor in model.named_parameters():
+        if not bool(torch.isfinite(tensor.float().square().sum())):
+            raise NonFiniteError(
+                f"the weights {name} are not finite, or far beyond use, after the last update. No model was saved; "
+                "lower optimizer.lr."
+            )

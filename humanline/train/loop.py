@@ -14,20 +14,20 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from humanline.train.batch import Unit
 from humanline.train.config import TrainConfig
 from humanline.train.device import on_device, over_ranks, scoring_pass, start_accelerator
 from humanline.train.evaluate import Evaluator
 from humanline.train.examples import read_units
-from humanline.train.export import claim_folder, save_model
-from humanline.train.guard import Suspect, refuse_non_finite
+from humanline.train.export import claim_folder, refuse_used_folder, save_model
+from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
 from humanline.train.metrics import MetricsLog
 from humanline.train.model import TokenScorer, check_scorer, load_policy
 from humanline.train.objective import ObjectiveStep
@@ -67,15 +67,18 @@ def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
         If the output folder is not empty, or model, data and configuration do not fit together; all before the first
         step.
     NonFiniteError
-        If a loss or gradient is not finite. The examples are named.
+        If a log-probability, loss, gradient, held-out metric or final weight is not finite. Examples are named where
+        there are any to name, and no model is saved.
     """
+    folder = refuse_used_folder(config.output)
     accelerator = start_accelerator(config.training.precision)
     rank, ranks, device = accelerator.process_index, accelerator.num_processes, accelerator.device
     torch.manual_seed(config.seed)
 
     # Everything that can be refused is refused before anything is written.
     model, tokenizer = load_policy(config.model, dropout=config.training.dropout, max_length=config.data.max_length)
-    renderer = Renderer(tokenizer, config.data.template, config.data.max_length, config.data.too_long)
+    limits = config.data.max_length, config.data.too_long, config.data.max_prompt_length
+    renderer = Renderer(tokenizer, config.data.template, *limits)
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     units, report = read_units(config, config.data.train, renderer)
     stream = Stream(
@@ -89,19 +92,13 @@ def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
         rank=rank,
         ranks=ranks,
     )
-    steps = config.training.steps or stream.steps(config.training.epochs or 1.0)
-    held_out = None if config.data.eval is None else read_units(config, config.data.eval, renderer)
-    held_out_pairs: list[Unit] = []
-    if config.data.eval is not None and config.objective.kind == "kto" and config.data_shape == "preference":
-        held_out_pairs, _ = read_units(config, config.data.eval, renderer, as_pairs=True)
-
+    steps = config.training.steps or stream.steps(config.training.epochs or 0.0)
     scorer = TokenScorer(model)
     check_scorer(scorer, units[0].sequences[0].ids[:16])
     second = baseline_model = None
     uses_reference = config.objective.kind != "nll"
-    own_baseline = (
-        config.objective.kind == "grpo" and config.reference.baseline == "initial" and bool(config.objective.kl_coef)
-    )
+    # Under `never` the reference is the initial policy already.
+    own_baseline = config.reference.baseline == "initial" and config.reference.schedule.kind != "never"
     if config.reference.storage == "model" and uses_reference:
         second = copy.deepcopy(scorer).to(device)  # before the policy is wrapped for its device
         baseline_model = copy.deepcopy(scorer).to(device) if own_baseline else None
@@ -116,40 +113,42 @@ def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / (warmup + 1)))
     policy, optimizer = accelerator.prepare(scorer, optimizer)
     policy.train()
-    score = scoring_pass(policy)
+    score, reduce = scoring_pass(accelerator.unwrap_model(policy)), over_ranks(accelerator)
+    reports, evaluator = {"train": report}, None
+    if config.data.eval is not None:
+        held_out, reports["held_out"] = read_units(config, config.data.eval, renderer)
+        from_pairs = config.objective.kind == "kto" and config.data_shape == "preference"
+        evaluator = Evaluator(
+            config.objective,
+            held_out,
+            read_units(config, config.data.eval, renderer, as_pairs=True)[0] if from_pairs else (),
+            score=score,
+            reduce=reduce,
+            batch_size=config.evaluation.batch_size,
+            pad_id=pad_id,
+            max_length=config.data.max_length,
+            device=device,
+            rank=rank,
+            ranks=ranks,
+        )
 
-    if accelerator.is_main_process:
-        folder = claim_folder(config.output)
-        (folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        (folder / "data.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    accelerator.wait_for_everyone()
-    folder = Path(config.output)
-
-    reduce = over_ranks(accelerator)
-    objective = ObjectiveStep(config.objective, config.transform, config.seed)
-    log = MetricsLog(folder / "metrics.jsonl" if accelerator.is_main_process else None)
+    objective = ObjectiveStep(config.objective, config.transform, config.seed, device)
     progress = RunProgress(steps, show_progress and accelerator.is_main_process)
+    if accelerator.is_main_process:
+        claim_folder(folder)
+        (folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        facts_of_data = {"template": renderer.template_hash} | {name: asdict(r) for name, r in reports.items()}
+        (folder / "data.json").write_text(json.dumps(facts_of_data, indent=2) + "\n", encoding="utf-8")
+    accelerator.wait_for_everyone()
+    for one in reports.values():
+        progress.say(str(one))
+    log = MetricsLog(folder / "metrics.jsonl" if accelerator.is_main_process else None)
     with log, progress:
-        evaluator = None
-        if held_out is not None:
-            evaluator = Evaluator(
-                config.objective,
-                held_out[0],
-                held_out_pairs,
-                score=score,
-                reduce=reduce,
-                batch_size=config.evaluation.batch_size,
-                pad_id=pad_id,
-                max_length=config.data.max_length,
-                device=device,
-                rank=rank,
-                ranks=ranks,
-            )
 
         def make_reference(schedule: Schedule, copied: nn.Module | None) -> Reference:
             if copied is not None:
                 return SecondModel(schedule, copied, accelerator.unwrap_model(policy), accelerator.autocast)
-            return ScoreAhead(schedule, score, stream, steps, device, progress.scoring)
+            return ScoreAhead(schedule, score, stream, steps, device, reduce, progress.scoring)
 
         references: list[Reference] = []
         if uses_reference:
@@ -160,7 +159,11 @@ def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
         def evaluate(updates: int) -> dict[str, float]:
             if evaluator is None:
                 return {}
-            metrics = evaluator()
+            metrics = evaluator.start() if updates == 0 else evaluator()
+            if not all(math.isfinite(value) for value in metrics.values()):
+                raise NonFiniteError(
+                    f"held-out metrics after {updates} updates are not finite: {metrics}; nothing saved"
+                )
             log.write({"updates": updates, "held_out": metrics})
             progress.say(f"held out after {updates} updates: " + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
             return metrics
@@ -209,7 +212,7 @@ def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
                 reference.after_update(step)
 
             # 5. What happened.
-            values = reduce(torch.stack(list(sums.values())).double(), "sum").tolist()
+            values = reduce(torch.stack(list(sums.values())), "sum").tolist()
             metrics_now = dict(zip(sums, values, strict=True))
             seconds = time.perf_counter() - started
             metrics_now |= {
@@ -227,6 +230,7 @@ def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
                 final = evaluate(done)
 
     saved = folder / "final"
+    refuse_non_finite_model(accelerator.unwrap_model(policy).model)
     if accelerator.is_main_process:
         save_model(saved, accelerator.unwrap_model(policy).model, tokenizer)
     accelerator.wait_for_everyone()

@@ -24,7 +24,7 @@ class MetricsLog:
     def write(self, row: dict[str, Any]) -> None:
         """Write one row."""
         if self.handle is not None:
-            self.handle.write(json.dumps(row) + "\n")
+            self.handle.write(json.dumps(row, allow_nan=False) + "\n")
             self.handle.flush()
 
 

@@ -5,7 +5,6 @@ For demos, tests and teaching: it needs no download, and its files load like any
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from transformers import (
 
 from humanline._checks import fail
 from humanline.train.data import DataError, existing_file, json_lines
+from humanline.train.export import claim_folder, refuse_used_folder, save_model
 
 PAD, BOS, END = "<|pad|>", "<|bos|>", "<|end|>"
 ROLE_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>")
@@ -169,8 +169,8 @@ def new_model(
 
     Raises
     ------
-    FileExistsError
-        If `out` is a file or a directory with something in it.
+    OutputError
+        If `out` is a file, a directory with something in it, or a place where nothing can be made.
     FileNotFoundError
         If `text` is not a file.
     DataError
@@ -178,22 +178,14 @@ def new_model(
     ValueError
         If the file is of another type, `fields` comes with a .txt file, or a size is outside its domain.
     """
-    out = Path(out).expanduser()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FileExistsError(f"{out.resolve()} exists and is not an empty directory; choose another or remove it")
+    refuse_used_folder(out)
     texts = _texts(existing_file(text), fields)
     tokenizer = train_tokenizer(texts, vocab_size)
     tokenizer.model_max_length = max_length
     model = tiny_llama(tokenizer, hidden_size=hidden_size, layers=layers, heads=heads, max_length=max_length, seed=seed)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as workplace:
-        target = Path(workplace) / "model"
-        model.save_pretrained(target)
-        tokenizer.save_pretrained(target)
-        if out.exists():
-            out.rmdir()  # renaming onto a directory, even an empty one, fails on some systems
-        target.rename(out)
-    return out
+    out = claim_folder(out)
+    out.rmdir()  # the folder appears under its name only when it is complete
+    return save_model(out, model, tokenizer)
 
 
 def _texts(file: Path, fields: Sequence[str] | None) -> list[str]:

@@ -6,7 +6,6 @@ log-probs -> log_ratio -> transform -> loss -> (value, metrics)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +26,9 @@ from humanline.objectives import (
 from humanline.theory import BetaRejection, ClipRange
 from humanline.train.batch import Block, MicroBatch
 from humanline.train.config import BetaTransform, ClipTransform, Objective, Transform
+from humanline.train.guard import Reduce
 from humanline.train.reference import Score, Scored
 from humanline.train.stream import StepBatch
-
-Reduce = Callable[[Tensor, str], Tensor]  # over ranks, "sum" or "max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +52,11 @@ class ObjectiveStep:
     transform : Transform
     seed : int
         Key of the Beta draws, with (step, row, token).
+    device : torch.device
     """
 
-    def __init__(self, objective: Objective, transform: Transform, seed: int) -> None:
-        self.objective, self.transform, self.seed = objective, transform, seed
+    def __init__(self, objective: Objective, transform: Transform, seed: int, device: torch.device) -> None:
+        self.objective, self.transform, self.seed, self.device = objective, transform, seed, device
         self.clip: ClipRange | None = transform.build() if isinstance(transform, ClipTransform) else None
 
     def look(self, step: int, batch: StepBatch, ref: list[Scored], score: Score, reduce: Reduce) -> StepFacts:
@@ -158,13 +157,12 @@ class ObjectiveStep:
         return log_ratio, {}
 
     def _reference_point(self, batch: StepBatch, ref: list[Scored], score: Score, reduce: Reduce) -> Tensor:
-        total = []
+        total = torch.zeros((), device=self.device)
         for micro, (_, scored) in zip(batch.micro_batches, ref, strict=True):
             assert micro.mismatched is not None and scored is not None
             log_ratio = token_log_ratio(score(micro.mismatched), scored, micro.mismatched.mask)
-            total.append((log_ratio if self.clip is None else self.clip.clip(log_ratio)).sum(1))
-        z = torch.cat(total)
-        return kto_reference_point(reduce(z.sum(), "sum"), batch.total_units)
+            total += (log_ratio if self.clip is None else self.clip.clip(log_ratio)).sum()
+        return kto_reference_point(reduce(total, "sum"), batch.total_units)
 
     def _largest_ratios(self, batch: StepBatch, ref: list[Scored], score: Score, reduce: Reduce) -> tuple[float, float]:
         largest = torch.stack(

@@ -49,6 +49,8 @@ class RunProgress:
         """Show that a window is being scored ahead, if it is long enough to wonder."""
         if due > 1:
             self.bar.update(self.task, description=f"scoring ahead {done + 1}/{due}")
+        if done == 0 and due > 100 and not self.console.is_terminal:
+            self.say(f"scoring {due} steps ahead")
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Show one finished step."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from humanline.train.batch import Block, MicroBatch
+from humanline.train.guard import NonFiniteError, Reduce
 from humanline.train.schedule import Schedule
 from humanline.train.stream import Stream
 
@@ -52,12 +53,14 @@ class ScoreAhead:
         Length of the run; nothing beyond it is scored.
     device : torch.device
         Where training wants the log-probabilities; they wait in host memory.
+    reduce : callable
+        Reduction over ranks, so that all of them stop together.
     progress : callable, optional
         Called with (done, due) while a window is scored.
 
     Raises
     ------
-    FloatingPointError
+    NonFiniteError
         From `begin_step`, if a scored log-probability that counts is not finite.
     """
 
@@ -68,10 +71,11 @@ class ScoreAhead:
         stream: Stream,
         steps: int,
         device: torch.device,
+        reduce: Reduce,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.schedule, self.score, self.stream, self.steps = schedule, score, stream, steps
-        self.device, self.progress = device, progress
+        self.device, self.reduce, self.progress = device, reduce, progress
         self.window: dict[int, list[Scored]] = {}
         self.next_step = 0
 
@@ -87,7 +91,10 @@ class ScoreAhead:
             if self.progress is not None:
                 self.progress(done, len(due))
             batches = (batch.to(self.device) for batch in self.stream.step(ahead).micro_batches)
-            self.window[ahead] = [(self._host(b.block), self._host(b.mismatched)) for b in batches]  # type: ignore[misc]
+            self.window[ahead] = [
+                (self._host(b.block, step), None if b.mismatched is None else self._host(b.mismatched, step))
+                for b in batches
+            ]
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
         """Return what was scored for this micro-batch."""
@@ -100,14 +107,16 @@ class ScoreAhead:
     def after_update(self, step: int) -> None:
         """Do nothing: no weights are kept."""
 
-    def _host(self, block: Block | None) -> Tensor | None:
-        if block is None:
-            return None
+    def _host(self, block: Block, step: int) -> Tensor:
         scores = self.score(block)
         wrong = ~torch.isfinite(scores) & block.mask
-        if wrong.any():
+        if self.reduce(wrong.any().to(torch.float32), "max").item():
             names = [name for name, row in zip(block.names, wrong.any(1).tolist(), strict=True) if row]
-            raise FloatingPointError(f"scoring gave log-probabilities that are not finite for {', '.join(names[:8])}")
+            raise NonFiniteError(
+                f"step {step}: scoring gave log-probabilities that are not finite for "
+                f"{', '.join(names[:8]) or 'examples of another process'}. The weights, or these examples, are broken; "
+                "nothing was updated or saved by this step. Lower optimizer.lr if the run was going well before."
+            )
         return scores.cpu()
 
 

@@ -7,6 +7,7 @@ communication.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,7 +55,8 @@ class Stream:
     Raises
     ------
     ValueError
-        If the batch is larger than the data, cannot be shared evenly by the ranks, or cannot hold a mismatched pair.
+        If the batch is larger than the data, cannot be shared evenly by the ranks, or, under KTO, is a single example
+        or the data have a single prompt, so that no mismatched pair exists.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Stream:
         ranks: int = 1,
     ) -> None:
         if batch_size > len(units):
-            raise ValueError(f"batch_size {batch_size} is larger than the data: {len(units)} examples are left to use")
+            raise ValueError(f"training.batch_size {batch_size} is larger than the data: {len(units)} to use")
         micro = micro_batch_size or -(-batch_size // ranks)
         if -(-batch_size // micro) % ranks:
             raise ValueError(
@@ -80,22 +82,18 @@ class Stream:
             )
         if objective.kind == "kto" and batch_size < 2:
             raise ValueError("KTO estimates z_0 from mismatched pairs: training.batch_size must be at least 2; got 1")
+        if objective.kind == "kto" and len({_prompt(unit) for unit in units}) < 2:
+            raise ValueError("KTO estimates z_0 from mismatched pairs, but all examples have the same prompt")
         self.units, self.objective, self.batch_size, self.micro_batch_size = list(units), objective, batch_size, micro
         self.seed, self.pad_id, self.max_length, self.rank, self.ranks = seed, pad_id, max_length, rank, ranks
 
     def steps(self, epochs: float) -> int:
         """Return the number of whole steps in so many epochs, at least 1."""
-        return max(1, int(epochs * len(self.units) / self.batch_size))
+        return max(1, math.floor(epochs * len(self.units) / self.batch_size + 1e-9))
 
     def step(self, step: int) -> StepBatch:
-        """Return the batch of a step.
-
-        Raises
-        ------
-        ValueError
-            Under KTO, if every example of the step has the same prompt: no mismatched pair exists.
-        """
-        units = self._draw(step)
+        """Return the batch of a step."""
+        units = self._draw(step * self.batch_size, self.batch_size)
         mismatched = self._mismatched(units, step) if self.objective.kind == "kto" else None
         order = sorted(range(len(units)), key=lambda i: -units[i].length)
         cuts = [order[i : i + self.micro_batch_size] for i in range(0, len(order), self.micro_batch_size)]
@@ -115,10 +113,11 @@ class Stream:
             total_tokens=sum(unit.tokens for unit in units),
         )
 
-    def _draw(self, step: int) -> list[Unit]:
+    def _draw(self, start: int, count: int) -> list[Unit]:
+        """Return the units at some positions of the endless stream."""
         drawn: list[Unit] = []
         size = len(self.units)
-        for position in range(step * self.batch_size, (step + 1) * self.batch_size):
+        for position in range(start, start + count):
             epoch, place = divmod(position, size)
             if place == 0 or not drawn:
                 order = self._order(epoch)
@@ -131,19 +130,24 @@ class Stream:
         return np.random.default_rng([self.seed, epoch]).permutation(len(self.units))
 
     def _mismatched(self, units: Sequence[Unit], step: int) -> list[TokenSequence]:
-        """Pair each prompt with the answer of the next example, in step order, that has another prompt."""
-        sequences = [unit.sequences[0] for unit in units]
-        prompts = [s.ids[: s.prompt_length] for s in sequences]
+        """Pair each prompt with the answer of the next example, in the order of the step, that has another prompt.
+
+        Where the whole step has one prompt the answers come from the examples that follow it in the stream.
+        """
+        others, end = list(units), (step + 1) * self.batch_size
+        while len({_prompt(unit) for unit in others}) < 2:
+            others += self._draw(end, self.batch_size)
+            end += self.batch_size
         pairs = []
-        for i, prompt in enumerate(prompts):
-            others = (j % len(prompts) for j in range(i + 1, i + len(prompts)))
-            j = next((j for j in others if prompts[j] != prompt), None)
-            if j is None:
-                raise ValueError(
-                    f"step {step}: all {len(units)} examples have the same prompt, so KTO's z_0 has no mismatched pair "
-                    "to be estimated from; raise training.batch_size or add prompts"
-                )
-            answer = sequences[j].ids[sequences[j].prompt_length :]
-            ids = (prompt + answer)[: self.max_length]
-            pairs.append(TokenSequence(ids=ids, prompt_length=len(prompt), truncated=len(ids) < len(prompt + answer)))
+        for i, unit in enumerate(units):
+            prompt, following = _prompt(unit), (others[(i + j) % len(others)] for j in range(1, len(others)))
+            other = next(o for o in following if _prompt(o) != prompt).sequences[0]
+            whole = prompt + other.ids[other.prompt_length :]
+            ids = whole[: self.max_length]
+            pairs.append(TokenSequence(ids=ids, prompt_length=len(prompt), truncated=len(ids) < len(whole)))
         return pairs
+
+
+def _prompt(unit: Unit) -> tuple[int, ...]:
+    sequence = unit.sequences[0]
+    return sequence.ids[: sequence.prompt_length]

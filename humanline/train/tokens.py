@@ -124,7 +124,7 @@ class Renderer:
         self._ends = tuple(special - {tokenizer.bos_token} | {tokenizer.eos_token})
         self._swallowing = [token for token in added if token.lstrip or token.rstrip]
         self._anchor = _anchor(tokenizer, [str(token) for token in added if token.special and not token.rstrip])
-        self._numbers = list(range(len(tokenizer)))
+        self._numbers: dict[int, int] = {}
         self._last_prompt: tuple[Messages, str, tuple[int, ...]] | None = None
         self._unchecked = CHECKED_RENDERS
 
@@ -241,8 +241,8 @@ class Renderer:
         # A tokenizer that puts a space before the first word of a text would put one at the boundary too; after an
         # anchor token, which is taken off again, the completion is no longer the first word.
         ids: Any = self.tokenizer.encode(anchor + text, add_special_tokens=False)
-        shared = self._numbers.__getitem__  # one object per id keeps a large set at 8 bytes a token
-        return tuple(map(shared, ids[1:] if anchor else ids))
+        shared = self._numbers.setdefault  # one object per id keeps a large set at 8 bytes a token
+        return tuple(shared(i, i) for i in (ids[1:] if anchor else ids))
 
     def _check_lossless(self, texts: tuple[str, str], ids: tuple[int, ...]) -> None:
         text = "".join(map(self._swallow, texts))
@@ -309,10 +309,7 @@ class LengthReport:
             "dropped: answers identical": self.dropped_identical,
         }
         parts = [f"{self.kept} of {self.total} kept", *(f"{n} {name}" for name, n in counts.items() if n)]
-        return (
-            f"{', '.join(parts)}; longest {self.longest} tokens; max_length {self.limit_99} would keep 99 % whole "
-            f"(prompts: {self.prompt_limit_99})"
-        )
+        return f"{', '.join(parts)}; longest {self.longest} tokens; max_length {self.limit_99} would keep 99 % whole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,8 +389,10 @@ def tokenize(examples: Sequence[E], renderer: Renderer) -> Tokenized[E]:
     )
     if left_out and (renderer.too_long == "error" or not kept):
         what = "no example is left" if not kept else f"{len(left_out)} of {len(examples)} examples cannot be used"
-        limits = f"max_length {report.limit_99} would keep 99 % whole (prompts: {report.prompt_limit_99})"
-        advice = f"{limits}; or set too_long: drop or truncate." if kept else f"{limits}."
+        limits = f"data.max_length: {report.limit_99} would keep 99 % whole"
+        if reasons["prompt_too_long"] and renderer.max_prompt_length is not None:
+            limits += f", data.max_prompt_length: {report.prompt_limit_99} 99 % of the prompts"
+        advice = f"{limits}; or set data.too_long: drop or truncate." if kept else f"{limits}."
         raise DataError(f"{what} with max_length {renderer.max_length}", left_out, advice)
     return Tokenized(tuple(kept), tuple(sequences), report)
 

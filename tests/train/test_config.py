@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 from pydantic import BaseModel
 
 from humanline.theory import ClipRange
-from humanline.train import config as module
 from humanline.train.config import BetaTransform, ConfigError, TrainConfig, load_config
+from humanline.train.loop import train
+from tests.train.support import CLIP, REJECT, SCHEDULES, config
 
 GOOD = """\
 model: m
@@ -48,6 +46,7 @@ def test_overrides_are_part_of_the_same_tree(tmp_path):
         tmp_path,
         GOOD,
         "optimizer.lr=1e-4",
+        "data.eval=held-out.jsonl",
         "evaluation.every=2",
         "reference.schedule={kind: never}",
         "data.columns.prompt=question",
@@ -84,6 +83,15 @@ def test_overrides_are_part_of_the_same_tree(tmp_path):
         ("model: m", "model: [m", r"recipe.yaml:\d+:\d+: not valid YAML"),
         ("kind: dpo, beta: 0.1", "kind: nll", r"objective nll has no reference"),
         ("schedule:", "baseline: initial\n  schedule:", r"no other objective has one"),
+        ("steps: 3", "steps: 3\nevaluation: {every: 2}", r"evaluation.every needs a held-out set: data.eval"),
+        ("model: m", "model: m\nseed: 99999999999999999999", r"seed: input should be"),
+        ("objective: {kind: dpo, beta: 0.1}", "objective: dpo", r"objective: must be a section such as .*; got 'dpo'"),
+        (
+            "  kind: clip",
+            "  log_eps_low: -1.0",
+            r"transform.kind: must be one of none, clip, beta_rejection; got nothing",
+        ),
+        ("kind: clip", "kind: clip\n  log_eps_low: -.inf", r"transform.log_eps_low: input should be a finite number"),
         ("train: pairs.jsonl", "train: x, shape: unpaired", r"data.shape for dpo must be preference; got unpaired"),
     ],
 )
@@ -126,6 +134,24 @@ def test_missing_and_foreign_files(tmp_path):
         load(tmp_path, "")
 
 
+def test_a_value_that_fits_no_type_gives_one_line(tmp_path):
+    """A bound that is neither a number above 1 nor batch_max is one problem, in the names of the recipe."""
+    shapes = "policy: {a: 1.0, b: 1.0}, ref: {a: 1.0, b: 1.0}"
+    bounds = "policy_ratio_bound: 0.5, ref_ratio_bound: 2.0"
+    text = GOOD.replace("transform:\n  kind: clip", f"transform: {{kind: beta_rejection, {shapes}, {bounds}}}")
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, text)
+    lines = str(error.value).splitlines()
+    assert len(lines) == 2 and "transform.policy_ratio_bound: input should be greater than 1; got 0.5" in lines[1]
+    assert "or input should be 'batch_max'" in lines[1]
+
+
+def test_a_key_below_a_plain_value_is_blamed_on_the_command_line(tmp_path):
+    """An override that makes a section out of a name is reported as the command line's."""
+    with pytest.raises(ConfigError, match=r"command line: model: "):
+        load(tmp_path, GOOD, "model.name=x")
+
+
 def test_batch_max_bounds_are_taken_from_the_step():
     """`batch_max` takes the step's largest ratio, never less than just above 1; numbers stay as they are."""
     shapes = {"policy": {"a": 1.0, "b": 1.0}, "ref": {"a": 1.0, "b": 1.0}}
@@ -137,7 +163,7 @@ def test_batch_max_bounds_are_taken_from_the_step():
     assert 1 < transform.build(1.0, 1.0).policy_ratio_bound < 1.001
 
 
-def _sections(model: type[BaseModel], seen: set[type[BaseModel]]) -> set[type[BaseModel]]:
+def sections(model: type[BaseModel], seen: set[type[BaseModel]]) -> set[type[BaseModel]]:
     seen.add(model)
     for field in model.model_fields.values():
         stack = [field.annotation]
@@ -145,17 +171,50 @@ def _sections(model: type[BaseModel], seen: set[type[BaseModel]]) -> set[type[Ba
             kind = stack.pop()
             stack += getattr(kind, "__args__", ())
             if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in seen:
-                _sections(kind, seen)
+                sections(kind, seen)
     return seen
 
 
-def test_every_field_is_read_somewhere():
-    """Every field of every section is read, as an attribute, by some code of humanline.train."""
-    read = set()
-    for path in Path(module.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                read.add(node.attr)
-    fields = {f"{m.__name__}.{name}" for m in _sections(TrainConfig, set()) for name in m.model_fields}
+def test_every_field_is_read_by_a_run(toy, tmp_path, monkeypatch):
+    """Across a few short runs every field of every section is read after validation."""
+    read: set[str] = set()
+    everything = sections(TrainConfig, set())
+    configs = [
+        config(
+            toy,
+            tmp_path / str(i),
+            objective,
+            transform=transform,
+            reference={"schedule": schedule, "baseline": "initial" if objective == "grpo" else "reference"},
+            data__eval=toy["held_out"],
+            evaluation__every=1,
+            training__steps=2,
+        )
+        for i, (objective, transform, schedule) in enumerate(
+            [
+                ("dpo", {"kind": "none"}, SCHEDULES["never"]),
+                ("kto", CLIP, SCHEDULES["before_1"]),
+                ("grpo", REJECT, SCHEDULES["after_2"]),
+                ("dpo", CLIP, SCHEDULES["round_4"]),
+            ]
+        )
+    ]
+    unpaired = {"train": toy["unpaired"], "max_length": 64, "shape": "unpaired"}
+    epochs = {"epochs": 0.2, "batch_size": 8}
+    configs.append(config(toy, tmp_path / "unpaired", "kto", data=unpaired, training=epochs))
+    configs.append(config(toy, tmp_path / "nll", {"kind": "nll"}, training__steps=1))
+
+    def spy(self, name):
+        value = object.__getattribute__(self, name)
+        if name in type(self).model_fields:
+            read.add(f"{type(self).__name__}.{name}")
+        return value
+
+    for model in everything:
+        monkeypatch.setattr(model, "__getattribute__", spy, raising=False)
+    for settings in configs:
+        train(settings, show_progress=False)
+    fields = {f"{m.__name__}.{name}" for m in everything for name in m.model_fields}
+    kinds = {f"{m.__name__}.kind" for m in everything}  # read by pydantic, to choose the section
     assert len(fields) > 40
-    assert {f for f in fields if f.split(".")[1] not in read} == set()
+    assert fields - kinds - read == set()

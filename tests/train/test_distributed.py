@@ -35,6 +35,7 @@ def test_two_ranks_equal_one(toy, tmp_path):
             training=TRAINING,
             transform=CLIP,
             data__eval=toy["held_out"],
+            evaluation={"batch_size": 2},  # 5 shares for 2 ranks
             reference={"schedule": {"kind": "before_step", "every": 2}},
         )
         for name in OBJECTIVES

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from humanline.train.batch import Unit
+from humanline.train.config import DpoObjective
+from humanline.train.examples import read_units
 from humanline.train.export import OutputError
 from humanline.train.guard import NonFiniteError
+from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
-from humanline.train.model import ModelError, TokenScorer, load_policy
+from humanline.train.model import ModelError, TokenScorer, load_policy, turn_off_dropout
+from humanline.train.stream import Stream
+from humanline.train.tokens import Renderer, TokenSequence
 from tests import oracles_loss as oracle
 from tests.train.support import CLIP, OBJECTIVES, REJECT, config, run, same, steps, weights
 
@@ -48,20 +55,6 @@ class TestNormalisation:
             assert max(row["clipped_low"] + row["clipped_high"] for row in whole) > 0.01
         if transform is REJECT and objective != "nll":
             assert all(0.05 < row["detached"] < 1 for row in whole)
-
-    def test_grpo_local_normalisation_differs(self, toy, tmp_path):
-        """`normalise: local` is the mean over micro-batches of their own token means, so it depends on the cut."""
-        losses = {}
-        for normalise in ("global", "local"):
-            objective = OBJECTIVES["grpo"] | {"normalise": normalise, "kl_coef": 0.0}
-            result = run(
-                toy,
-                tmp_path / normalise,
-                objective,
-                training={"steps": 2, "batch_size": 8, "micro_batch_size": 1},
-            )
-            losses[normalise] = steps(result)[0]["loss"]
-        assert losses["global"] != pytest.approx(losses["local"], rel=1e-3)
 
     def test_first_dpo_step_is_ln_2(self, toy, tmp_path):
         """The first DPO step has loss ln 2 and log-ratios of exactly 0."""
@@ -149,7 +142,6 @@ class TestEvaluation:
         margins, chosen_sum, chosen_tokens = [], 0.0, 0
         models = [load_policy(path, dropout=False, max_length=64) for path in (toy["model"], str(result.model))]
         from humanline.train.data import read_rows
-        from humanline.train.tokens import Renderer
 
         renderer = Renderer(models[0][1], "chat", 64, "error")
         for pair in read_rows(toy["held_out"], "preference"):
@@ -305,7 +297,7 @@ class TestModels:
         moved = sum((after[n] != before[n]).sum().item() for n in layers)
         assert moved > 0.9 * sum(after[n].numel() for n in layers)
 
-    def test_dropout_is_off_by_default_and_never_on_while_scoring(self, toy, tmp_path):
+    def test_dropout_is_off_by_default(self, toy, tmp_path):
         """A model built with dropout gives log-ratios of exactly 0 at lr 0, unless dropout is asked for."""
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -317,6 +309,71 @@ class TestModels:
         on = steps(run(toy, tmp_path / "on", **changes, training__dropout=True))
         assert [row["log_ratio_rms"] for row in off] == [0.0] * 8
         assert all(row["log_ratio_rms"] > 0 for row in on)
+
+    def test_every_kind_of_dropout_is_turned_off(self):
+        """Dropout modules, attention rates and layer drop are all set to 0."""
+        from transformers import OPTConfig, OPTForCausalLM
+
+        shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 16, "vocab_size": 20}
+        model = OPTForCausalLM(OPTConfig(**shape, word_embed_proj_dim=16, layerdrop=0.5, attention_dropout=0.3))
+        extra = torch.nn.Dropout(0.4)
+        model.add_module("extra", extra)
+        turn_off_dropout(model)
+        rates = {v for m in model.modules() for n, v in vars(m).items() if "drop" in n and isinstance(v, float)}
+        assert rates == {0.0} and extra.p == 0.0
+
+    def test_code_in_a_model_folder_is_never_run(self, toy, tmp_path, monkeypatch):
+        """A model that brings its own code is refused without running it, even where a person would say yes."""
+        folder = tmp_path / "model"
+        shutil.copytree(toy["model"], folder)
+        settings = json.loads((folder / "config.json").read_text())
+        settings |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}}
+        (folder / "config.json").write_text(json.dumps(settings))
+        (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nraise SystemExit\n")
+        monkeypatch.setattr("builtins.input", lambda *_: "y")
+        with pytest.raises(ModelError, match="cannot be loaded"):
+            run(toy, tmp_path / "run", model=str(folder))
+        assert not (tmp_path / "ran").exists() and not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
+    def test_damaged_model_files_are_refused(self, toy, tmp_path, file):
+        """A truncated file of the model gives an error of one line that names the folder."""
+        folder = tmp_path / "model"
+        shutil.copytree(toy["model"], folder)
+        (folder / file).write_bytes((folder / file).read_bytes()[:100])
+        with pytest.raises(ModelError, match="cannot be loaded") as error:
+            run(toy, tmp_path / "run", model=str(folder))
+        assert len(str(error.value).splitlines()) == 1 and str(folder) in str(error.value)
+
+    def test_models_of_other_families_train(self, toy, tmp_path):
+        """GPT-2 and Qwen 2 train through the same code; a head with a bias (Phi) is refused."""
+        from transformers import (
+            AutoTokenizer,
+            GPT2Config,
+            GPT2LMHeadModel,
+            PhiConfig,
+            PhiForCausalLM,
+            Qwen2Config,
+            Qwen2ForCausalLM,
+        )
+
+        tokenizer = AutoTokenizer.from_pretrained(toy["model"])
+        shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 330}
+        torch.manual_seed(0)
+        models = {
+            "gpt2": GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=330, n_positions=64)),
+            "qwen2": Qwen2ForCausalLM(Qwen2Config(**shape, num_key_value_heads=1, intermediate_size=32)),
+            "phi": PhiForCausalLM(PhiConfig(**shape, intermediate_size=32)),
+        }
+        for name, model in models.items():
+            model.save_pretrained(tmp_path / name)
+            tokenizer.save_pretrained(tmp_path / name)
+        for name in ("gpt2", "qwen2"):
+            result = run(toy, tmp_path / f"run-{name}", model=str(tmp_path / name), training__steps=2)
+            assert steps(result)[1]["log_ratio_rms"] > 0
+        with pytest.raises(ModelError, match="output head with a bias"):
+            run(toy, tmp_path / "run-phi", model=str(tmp_path / "phi"))
+        assert not (tmp_path / "run-phi").exists()
 
     def test_soft_capped_logits(self, toy, tmp_path):
         """Gemma 2's soft cap on the logits is found in its configuration and agrees with the model's own logits."""
@@ -356,7 +413,7 @@ class TestModels:
         tokenizer.add_tokens(["extra"])
         tokenizer.save_pretrained(tmp_path / "model")
         AutoModelForCausalLM.from_pretrained(toy["model"]).save_pretrained(tmp_path / "model")
-        with pytest.raises(ModelError, match=r"has \d+ tokens but the model embeds only"):
+        with pytest.raises(ModelError, match=r"token ids up to \d+ but the model embeds only"):
             run(toy, tmp_path / "run", model=str(tmp_path / "model"))
 
 
@@ -364,7 +421,7 @@ class TestStream:
     @pytest.mark.parametrize(
         "change,message",
         [
-            ({"training__batch_size": 49}, "batch_size 49 is larger than the data: 48 examples"),
+            ({"training__batch_size": 49}, "batch_size 49 is larger than the data: 48 to use"),
             (
                 {"objective": OBJECTIVES["kto"], "training": {"steps": 1, "batch_size": 1}},
                 "training.batch_size must be at least 2",
@@ -378,17 +435,13 @@ class TestStream:
 
     def test_epochs_run_on_over_the_seam(self, toy):
         """Every epoch holds every example once, in another order, and batches cross the seam."""
-        from humanline.train.examples import read_units
-        from humanline.train.stream import Stream
-        from humanline.train.tokens import Renderer
-
         settings = config(toy, Path("unused"))
         units, _ = read_units(
             settings, toy["pairs"], Renderer(load_policy(toy["model"], dropout=False, max_length=64)[1], "chat", 64)
         )
         stream = Stream(units, settings.objective, batch_size=7, micro_batch_size=3, seed=0, pad_id=0, max_length=64)
         drawn = [u.id for s in range(48) for m in stream.step(s).micro_batches for u in m.units]
-        flat = [unit.id for s in range(48) for unit in stream._draw(s)]
+        flat = [unit.id for unit in stream._draw(0, 48 * 7)]
         assert sorted(drawn) == sorted(flat)
         epochs = [flat[i : i + 48] for i in range(0, len(flat), 48)]
         assert all(len(set(epoch)) == 48 for epoch in epochs) and epochs[0] != epochs[1]
@@ -396,10 +449,6 @@ class TestStream:
 
     def test_mismatched_pairs_have_other_prompts(self, toy):
         """KTO's mismatched answers come from another prompt, for odd batches and for the two halves of a pair."""
-        from humanline.train.examples import read_units
-        from humanline.train.stream import Stream
-        from humanline.train.tokens import Renderer
-
         settings = config(toy, Path("unused"), "kto")
         tokenizer = load_policy(toy["model"], dropout=False, max_length=64)[1]
         units, _ = read_units(settings, toy["pairs"], Renderer(tokenizer, "chat", 64))
@@ -417,11 +466,81 @@ class TestStream:
                 other = answers[answer].sequences[0]
                 assert other.ids[: other.prompt_length] != own.ids[: own.prompt_length]
 
-    def test_a_batch_with_one_prompt_has_no_mismatched_pair(self, toy, tmp_path):
-        """A KTO step whose examples share their prompt is refused with its number."""
+    def test_a_step_with_one_prompt_borrows_answers_from_the_stream(self, toy, tmp_path):
+        """KTO steps of two halves of one pair take their mismatched answers from the examples that follow."""
+        rows = [{"prompt": f"p{i}", "chosen": "good", "rejected": "bad"} for i in range(2)]
+        path = tmp_path / "two.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        result = run(toy, tmp_path / "run", "kto", data__train=str(path), training={"steps": 12, "batch_size": 2})
+        assert len(steps(result)) == 12
+
+    @pytest.mark.parametrize("where", ["train", "eval"])
+    def test_data_with_one_prompt_are_refused_before_anything_is_written(self, toy, tmp_path, where):
+        """KTO on a single prompt has no mismatched pair at all, in training or held-out data."""
         path = tmp_path / "same.jsonl"
-        path.write_text(
-            "".join(json.dumps({"prompt": "p", "chosen": f"a{i}", "rejected": "b"}) + "\n" for i in range(4))
+        lines = [json.dumps({"prompt": "p", "chosen": f"a{i}", "rejected": "b"}) + "\n" for i in range(4)]
+        path.write_text("".join(lines))
+        message = "all examples have the same prompt" if where == "train" else r"held-out data .* the same prompt"
+        with pytest.raises(ValueError, match=message):
+            run(toy, tmp_path / "run", "kto", **{f"data__{where}": str(path)}, training={"steps": 1, "batch_size": 4})
+        assert not (tmp_path / "run").exists()
+
+    def test_pairs_cut_to_the_same_tokens_are_no_kto_examples(self, toy, tmp_path):
+        """Pairs whose answers differ only after the cut are left out of KTO as of DPO."""
+        rows = [{"prompt": f"p{i}", "chosen": "x" * 40 + "good", "rejected": "x" * 40 + "bad"} for i in range(6)]
+        rows += [{"prompt": f"q{i}", "chosen": "good", "rejected": "bad"} for i in range(3)]
+        path = tmp_path / "cut.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data = {"train": str(path), "shape": "preference", "max_length": 24, "too_long": "truncate"}
+        settings = config(toy, tmp_path / "run", "kto", data=data)
+        tokenizer = load_policy(toy["model"], dropout=False, max_length=24)[1]
+        units, report = read_units(settings, str(path), Renderer(tokenizer, "chat", 24, "truncate"))
+        assert sorted(u.id for u in units) == sorted(
+            f"cut.jsonl:{n}#{a}" for n in (7, 8, 9) for a in ("chosen", "rejected")
         )
-        with pytest.raises(ValueError, match="step 0: all 4 examples have the same prompt"):
-            run(toy, tmp_path / "run", "kto", data__train=str(path), training={"steps": 1, "batch_size": 4})
+        assert report.lengths.dropped_identical == 6 and "6 dropped: answers identical" in str(report)
+
+    @pytest.mark.parametrize("epochs,expected", [(0.57, 57), (0.58, 58), (1.15, 115), (0.001, 1), (0.999, 99)])
+    def test_epochs_are_not_lost_to_rounding(self, epochs, expected):
+        """A fraction of an epoch gives the number of steps one would count by hand, and at least one."""
+        unit = Unit("a", (TokenSequence((1, 2), 1),))
+        options = {"batch_size": 1, "micro_batch_size": 1, "seed": 0, "pad_id": 0, "max_length": 8}
+        assert Stream([unit] * 100, DpoObjective(), **options).steps(epochs) == expected
+
+
+class TestSurroundings:
+    def test_the_environment_of_accelerate_changes_nothing(self, toy, tmp_path, monkeypatch):
+        """Accumulation, precision and compilation set for accelerate outside the configuration have no effect."""
+        plain = run(toy, tmp_path / "plain", training__steps=3)
+        monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+        monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
+        other = run(toy, tmp_path / "other", training__steps=3)
+        assert same(weights(plain), weights(other))
+
+    def test_weights_ruined_by_the_last_update_are_not_saved(self, toy, tmp_path):
+        """A last update that destroys the weights is noticed though no later loss shows it."""
+        with pytest.raises(NonFiniteError, match=r"No model was saved; lower optimizer.lr"):
+            run(toy, tmp_path / "run", training__steps=1, optimizer={"lr": 1e30, "warmup_fraction": 0.0})
+        assert not (tmp_path / "run" / "final").exists()
+
+    def test_home_is_expanded(self, toy, tmp_path, monkeypatch):
+        """An output under ~ goes to the home folder, not to a folder of that name."""
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+        result = run(toy, Path("~/run"), training__steps=1)
+        assert result.model == tmp_path / "run" / "final" and not (tmp_path / "~").exists()
+
+    def test_what_the_data_lost_is_said(self, toy, tmp_path, capsys):
+        """Dropped, cut and repeated rows are printed at the start and kept in data.json, for both sets."""
+        rows = [json.loads(line) for line in Path(toy["pairs"]).read_text().splitlines()]
+        rows += [rows[0], {"prompt": "long", "chosen": "x" * 200, "rejected": "y"}]
+        path = tmp_path / "data.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data = {"train": str(path), "eval": toy["held_out"], "max_length": 64, "too_long": "drop"}
+        train(config(toy, tmp_path / "run", data=data, training__steps=1), show_progress=True)
+        err = capsys.readouterr().err
+        assert "49 of 50 kept, 1 dropped: too long" in err and "1 duplicates" in err and "9 of 9 kept" in err
+        kept = json.loads((tmp_path / "run" / "data.json").read_text())
+        assert kept["train"]["lengths"]["dropped_too_long"] == 1 and kept["held_out"]["lengths"]["kept"] == 9
+        assert len(kept["template"]) == 64

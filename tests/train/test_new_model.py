@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from humanline.train import new_model as module
 from humanline.train.data import Message
+from humanline.train.export import OutputError
 from humanline.train.new_model import SPECIAL_TOKENS, new_model, tiny_llama, train_tokenizer
 from humanline.train.tokens import Renderer
 
@@ -127,7 +128,7 @@ def test_an_empty_directory_may_be_used_and_a_full_one_not(text, tmp_path):
     full.mkdir()
     (full / "notes").write_text("keep me")
     for path in (full, text):
-        with pytest.raises(FileExistsError, match=r"exists and is not an empty directory; choose another or remove it"):
+        with pytest.raises(OutputError, match=r"exists and is not an empty folder; choose another or remove it"):
             new_model(path, text=text, **SMALL)
     assert [item.name for item in full.iterdir()] == ["notes"]
 

@@ -95,6 +95,17 @@ def test_scoring_ahead_equals_a_second_model_bitwise(toy, tmp_path, objective, s
     assert without_timing(steps(results[0])) == without_timing(steps(results[1]))
 
 
+def test_scoring_never_drops(toy, tmp_path, spy):
+    """Where training drops out, scoring still does not: the scores are those of the weights in eval mode."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    AutoModelForCausalLM.from_pretrained(toy["model"], attention_dropout=0.5).save_pretrained(tmp_path / "dropping")
+    AutoTokenizer.from_pretrained(toy["model"]).save_pretrained(tmp_path / "dropping")
+    result = run(toy, tmp_path / "run", model=str(tmp_path / "dropping"), training__dropout=True)
+    assert steps(result)[0]["log_ratio_rms"] > 0  # training did drop out
+    assert_scored_by(spy, lambda s: 0)
+
+
 @pytest.mark.parametrize("storage", ["score_ahead", "model"])
 def test_initial_baseline(toy, tmp_path, storage):
     """Under AfterStep(1) the KL term is 0 against the reference and grows against the initial baseline."""
