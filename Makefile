@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# One thread each: two workers with two threads on two cores wait for each other most of the time.
 WORKERS ?= 2
 
 .PHONY: demo test slow lint gsm8k benchmarks clean
@@ -11,7 +12,7 @@ demo: $(VENV)/.train
 	$(BIN)/humanline demo
 
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu" --durations 8
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
