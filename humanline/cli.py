@@ -91,10 +91,12 @@ def _train(options: argparse.Namespace) -> int:
     from humanline.train.config import load_config
 
     config = load_config(options.recipe, options.overrides)
+    from humanline.train.device import leave_processes
     from humanline.train.loop import train
 
     _quiet_libraries()
     train(config, show_progress=not options.quiet)
+    leave_processes()
     return 0
 
 

@@ -77,3 +77,9 @@ def over_ranks(accelerator: Any) -> Reduce:
         return accelerator.reduce(value, how)  # type: ignore[no-any-return]
 
     return reduce
+
+
+def leave_processes() -> None:
+    """Take the process out of its group, if it is in one; without it gloo may abort a finished process at its exit."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
