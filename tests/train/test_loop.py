@@ -108,6 +108,9 @@ class TestTransforms:
         paired = beta_draws(rejection, 0, 3, make_block([long, short], ["b", "a"], 0))
         for one, two in zip(alone, paired, strict=True):
             assert torch.equal(one[0, 1:3], two[1, 1:3]) and one[0, 1:3].min() > 0
+        alike = BetaRejection(BetaShape(0.6, 1.0), BetaShape(0.6, 1.0), policy_ratio_bound=2.0, ref_ratio_bound=2.0)
+        policy_draws, ref_draws = beta_draws(alike, 0, 3, make_block([short], ["a"], 0))
+        assert not torch.equal(policy_draws, ref_draws)  # two independent draws, not one used twice
         later = beta_draws(rejection, 0, 4, make_block([short], ["a"], 0))
         assert not torch.equal(alone[0], later[0]) and not torch.equal(alone[0], alone[1])
 
