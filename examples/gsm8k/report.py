@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from humanline.stats import mean_interval
 
 METRICS = ("accuracy", "loss", "margin", "chosen_logprob", "rejected_logprob")
 COMPARED = ("accuracy", "loss", "margin")
@@ -16,12 +17,10 @@ Cell = dict[str, Any]
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Return mean and half-width of the 95 % Student-t interval of the mean; nan for fewer than two values."""
-    from scipy.stats import t
-
     if len(values) < 2:
         return (values[0] if values else math.nan), math.nan
-    half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.fmean(values), float(half)
+    found = mean_interval(values)
+    return found.mean, found.half_width
 
 
 def page(results: dict[str, Any]) -> str:
