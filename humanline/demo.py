@@ -39,7 +39,7 @@ class Setting:
     lr: float
 
 
-# A grid fixed beforehand: learning rate against beta, small and large. One favourable cell alone would mislead.
+# Learning rate against beta, small and large, not tuned to a result: one favourable cell alone would mislead.
 SETTINGS = (
     Setting("DPO  beta 0.1  lr 1e-4", {"kind": "dpo", "beta": 0.1}, 1e-4),
     Setting("DPO  beta 0.1  lr 1e-3", {"kind": "dpo", "beta": 0.1}, 1e-3),
