@@ -31,7 +31,7 @@ class Unit:
     @property
     def tokens(self) -> int:
         """Return the number of completion tokens."""
-        return sum(len(s.ids) - s.prompt_length for s in self.sequences)
+        return sum(sequence.completion_length for sequence in self.sequences)
 
     @property
     def length(self) -> int:
