@@ -28,7 +28,7 @@ class ConfigError(ValueError):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class NllObjective(_Section):
@@ -42,6 +42,7 @@ class DpoObjective(_Section):
 
     kind: Literal["dpo"] = "dpo"
     beta: Positive = 0.1
+    """Scale of the log-ratio inside the sigmoid."""
 
 
 class KtoObjective(_Section):
@@ -49,9 +50,13 @@ class KtoObjective(_Section):
 
     kind: Literal["kto"] = "kto"
     beta: Positive = 0.25
+    """Scale of the log-ratio inside the sigmoid."""
     desirable_weight: NonNegative = 1.1
+    """Weight of desirable examples."""
     undesirable_weight: NonNegative = 1.0
+    """Weight of undesirable examples."""
     allow_single_label: bool = False
+    """Accept data that are all desirable, or all undesirable."""
 
 
 class GrpoObjective(_Section):
@@ -59,10 +64,15 @@ class GrpoObjective(_Section):
 
     kind: Literal["grpo"] = "grpo"
     clip_eps: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """GRPO's own clip: ratios outside [1 - eps, 1 + eps] teach nothing more."""
     kl_coef: NonNegative = 0.01
+    """Weight of the KL penalty; 0 switches it off."""
     normalise: Literal["global", "local"] = "global"
+    """Over whose tokens the loss is averaged: those of the step, or of each micro-batch."""
     advantage_std: Literal["population", "sample", "none"] = "population"
+    """How scores are scaled within a group."""
     advantage_eps: NonNegative = 0.0
+    """Added to the standard deviation of a group's scores."""
 
 
 class NoTransform(_Section):
@@ -76,7 +86,9 @@ class ClipTransform(_Section):
 
     kind: Literal["clip"] = "clip"
     log_eps_low: Annotated[float, Field(le=0, allow_inf_nan=False)] = -1.5
+    """Lowest token log-ratio, nats."""
     log_eps_high: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
+    """Highest token log-ratio, nats."""
 
     def build(self) -> ClipRange:
         """Return the theory's object."""
@@ -98,10 +110,15 @@ class BetaTransform(_Section):
 
     kind: Literal["beta_rejection"] = "beta_rejection"
     policy: Beta
+    """Shape of the draws that policy ratios are held against."""
     ref: Beta
+    """Shape of the draws that reference ratios are held against."""
     policy_ratio_bound: RatioBound
+    """Upper bound of the ratio policy / reference."""
     ref_ratio_bound: RatioBound
+    """Upper bound of the ratio reference / policy."""
     rule: Literal["either", "both"] = "either"
+    """Whether one of the two tests is enough to keep a token, or both must pass."""
 
     def needs_batch_max(self) -> bool:
         """Return whether a bound depends on the batch."""
@@ -131,32 +148,49 @@ class ReferenceConfig(_Section):
     """Who scores a batch: the schedule, where its weights live, and the anchor of the KL penalty."""
 
     schedule: Schedule = Never()
+    """Which earlier policy scores a batch."""
     storage: Literal["score_ahead", "model"] = "score_ahead"
+    """Scores kept ahead of time, or a second model in memory; the results are equal."""
     baseline: Literal["reference", "initial"] = "reference"
+    """The anchor of GRPO's KL penalty."""
 
 
 class DataConfig(_Section):
     """JSON lines, how to read them and how to turn them into tokens."""
 
     train: NonEmpty
+    """A .jsonl, .ndjson or .parquet file, or hub:ORG/NAME."""
     eval: NonEmpty | None = None
+    """File of held-out rows."""
     shape: Literal["completion", "preference", "unpaired"] | None = None
+    """What a row holds; by itself what the objective usually reads."""
     columns: dict[str, str] = {}
+    """Our name of a field: the file's name, where it has another; {prompt: question}."""
     template: Literal["chat", "plain"] = "chat"
+    """The tokenizer's chat template, or bare text with its end token."""
     max_length: PositiveInt = 1024
+    """Tokens of prompt and answer together."""
     max_prompt_length: PositiveInt | None = None
+    """Tokens of the prompt; by itself as many as leave room for an answer."""
     too_long: Literal["error", "drop", "truncate"] = "error"
+    """What happens to longer examples; a prompt is never cut."""
 
 
 class TrainingConfig(_Section):
     """How far, how much at a time and in which precision."""
 
     steps: PositiveInt | None = None
+    """Optimizer steps; give these or epochs."""
     epochs: Positive | None = None
+    """Passes over the data; give these or steps."""
     batch_size: PositiveInt = 32
+    """Examples, pairs or groups a step, over all processes."""
     micro_batch_size: PositiveInt | None = None
+    """Of these, how many a forward pass and process; by itself all of its share."""
     precision: Literal["float32", "bf16"] = "float32"
+    """What is computed in; weights are float32 either way."""
     dropout: bool = False
+    """Keep the model's dropout rates; by itself they are 0."""
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainingConfig:
@@ -171,34 +205,77 @@ class OptimizerConfig(_Section):
     """AdamW, with warm-up to a constant learning rate."""
 
     lr: Annotated[float, Field(ge=0, le=3e38)]  # what float32 can hold
+    """Learning rate after warm-up."""
     adam_beta1: Fraction = 0.9
+    """Decay of the mean gradient."""
     adam_beta2: Fraction = 0.999
+    """Decay of the mean squared gradient."""
     adam_eps: Positive = 1e-8
+    """Added to the root of the mean squared gradient."""
     weight_decay: NonNegative = 0.0
+    """Decoupled weight decay."""
     warmup_fraction: Fraction = 0.1
+    """Share of the steps over which the learning rate rises."""
     max_grad_norm: Positive = 1.0
+    """Gradients are scaled down to this norm."""
 
 
 class EvaluationConfig(_Section):
     """When to look at the held-out set: always at the start and the end, and every so many steps."""
 
     every: PositiveInt | None = None
+    """Steps between looks at the held-out set."""
     batch_size: PositiveInt = 32
+    """Units a forward pass."""
+
+
+class CheckpointConfig(_Section):
+    """When a run writes down all it needs to go on: every so many steps, or minutes, and whenever it is stopped."""
+
+    every: PositiveInt | None = None
+    """Steps between checkpoints."""
+    minutes: Positive | None = 30.0
+    """Minutes between checkpoints."""
+    keep: Annotated[int, Field(ge=2)] = 2
+    """How many of the newest are kept."""
+
+
+class TrackingConfig(_Section):
+    """Where metrics are shown besides the run's own files; nowhere unless named here."""
+
+    trackers: Annotated[tuple[Literal["tensorboard", "trackio", "wandb"], ...], Field(strict=False)] = ()
+    """Programs that are shown the metrics; each must be installed."""
+    project: NonEmpty = "humanline"
+    """Name under which trackio and wandb file the run."""
 
 
 class TrainConfig(_Section):
     """One run."""
 
     model: NonEmpty
+    """Folder in Hugging Face format, or hub: and a name on the hub."""
     output: NonEmpty
+    """Folder to create for the run."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Fixes the order of the data and every random draw."""
     objective: Objective
+    """The loss."""
     transform: Transform = NoTransform()
+    """What happens to token log-ratios before the loss."""
     reference: ReferenceConfig = ReferenceConfig()
+    """Who the policy is compared with."""
     data: DataConfig
+    """What to train on."""
     training: TrainingConfig
+    """How far, and how much at a time."""
     optimizer: OptimizerConfig
+    """AdamW."""
     evaluation: EvaluationConfig = EvaluationConfig()
+    """When the held-out set is looked at."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When the run is saved to go on from."""
+    tracking: TrackingConfig = TrackingConfig()
+    """Where metrics are shown besides the run's own files."""
 
     @property
     def data_shape(self) -> Literal["completion", "preference", "unpaired"]:
@@ -263,7 +340,7 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     path = Path(path)
     try:
         tree = YAML().load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     except MarkedYAMLError as error:
         mark = error.problem_mark
@@ -271,6 +348,10 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         raise ConfigError(f"{where}: not valid YAML: {str(error.problem).strip()}") from None
     except YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {str(error).strip()}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply") from None
+    except Exception as error:  # what Python says of a date, a number or a tag that only looks right
+        raise ConfigError(f"{path}: not valid YAML: {error or type(error).__name__}") from None
     if not isinstance(tree, CommentedMap):
         raise ConfigError(f"{path}: must hold sections such as model: and data:; got {type(tree).__name__}")
 
@@ -284,8 +365,8 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
             continue
         try:
             value = YAML(typ="safe").load(text)
-        except YAMLError:
-            problems.append(f"command line: the value of {override!r} is not valid YAML")
+        except Exception:  # as above, and YAMLError
+            problems.append(f"command line: the value of {override[:200]!r} is not valid YAML")
             continue
         place: Any = tree
         for key in keys[:-1]:
@@ -296,6 +377,9 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         given.add(keys)
     try:
         config = TrainConfig.model_validate(_plain(tree))
+    except _TooLargeError:
+        message = f"more than {_LARGEST} values, or deeper than {_DEEPEST}, once its anchors are written out"
+        raise ConfigError(f"{path}: too large for a configuration: {message}") from None
     except ValidationError as error:
         found: dict[
             str, list[str]
@@ -305,16 +389,29 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
             found.setdefault(place, []).append(text)
         problems += [f"{place}: {' or '.join(texts)}" for place, texts in found.items()]
     if problems:
-        raise ConfigError("\n".join([f"{len(problems)} problem(s) in the configuration:", *problems]))
+        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        raise ConfigError("\n".join([f"{len(problems)} problem(s) in the configuration:", *problems[:_SHOWN], *more]))
     return config
 
 
-def _plain(node: Any) -> Any:
+_SHOWN = 20  # problems listed; the rest is counted
+_LARGEST, _DEEPEST = 10_000, 50  # anchors can make a few lines endless
+
+
+class _TooLargeError(Exception):
+    pass
+
+
+def _plain(node: Any, depth: int = 0, count: list[int] | None = None) -> Any:
     """Return a YAML tree as plain dicts, lists and scalars."""
+    count = [0] if count is None else count
+    count[0] += 1
+    if count[0] > _LARGEST or depth > _DEEPEST:
+        raise _TooLargeError
     if isinstance(node, dict):
-        return {str(key): _plain(value) for key, value in node.items()}
+        return {str(key): _plain(value, depth + 1, count) for key, value in node.items()}
     if isinstance(node, list):
-        return [_plain(value) for value in node]
+        return [_plain(value, depth + 1, count) for value in node]
     for kind in (bool, int, float, str):
         if isinstance(node, kind):
             return kind(node)
@@ -355,9 +452,9 @@ def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) 
         if name == "objective.kind" and tag.lower() in _REFERENCE_FREE:
             text += "; a loss without a reference model has no humanline variant: nothing to sync, no ratio to clip"
     elif problem["type"] in ("model_attributes_type", "model_type", "dict_type"):
-        text = f"must be a section such as {{key: value}}; got {problem['input']!r}"
+        text = f"must be a section such as {{key: value}}; got {repr(problem['input'])[:200]}"
     elif not problem["type"].startswith("value_error"):
-        text = f"{text[0].lower()}{text[1:]}; got {problem['input']!r}"
+        text = f"{text[0].lower()}{text[1:]}; got {repr(problem['input'])[:200]}"
     return f"{place}: {name}" if name else place, text
 
 

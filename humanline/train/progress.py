@@ -9,6 +9,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from humanline.train.terminal import visible
+
 
 class RunProgress:
     """Show step, loss, margin, clip share, speed and time left.
@@ -66,6 +68,6 @@ class RunProgress:
             self.say(f"step {step + 1}/{self.steps}  {'  '.join(parts)}  {left:,.0f} s left")
 
     def say(self, text: str) -> None:
-        """Print one line."""
+        """Print one line, or several, with control characters of names and texts from outside shown as escapes."""
         if self.show:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(visible(text, keep="\n"), highlight=False, markup=False, emoji=False, soft_wrap=True)

@@ -15,7 +15,7 @@ PositiveInt = Annotated[int, Field(ge=1)]
 
 
 class _Schedule(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     def snapshot(self, step: int) -> int:
         """Return t such that theta_t scores the batch of `step`."""
@@ -49,6 +49,7 @@ class BeforeStep(_Schedule):
 
     kind: Literal["before_step"] = "before_step"
     every: PositiveInt = 1
+    """Optimizer steps between syncs."""
 
     def snapshot(self, step: int) -> int:
         """Return k * floor(max(0, step - 1) / k)."""
@@ -64,6 +65,7 @@ class AfterStep(_Schedule):
 
     kind: Literal["after_step"] = "after_step"
     every: PositiveInt
+    """Optimizer steps between syncs."""
 
     def snapshot(self, step: int) -> int:
         """Return k * floor(step / k)."""
@@ -82,6 +84,7 @@ class EachRound(_Schedule):
 
     kind: Literal["each_round"] = "each_round"
     round_steps: PositiveInt
+    """Optimizer steps of a round."""
 
     def snapshot(self, step: int) -> int:
         """Return the first step of the round that `step` belongs to."""

@@ -1,0 +1,108 @@
+r"""Text of others, made fit to be shown and to be kept: control characters made visible, secrets taken out.
+
+Rows, file names, YAML keys and error messages come from outside. Printed as they are, an escape sequence in one of them
+could repaint the terminal, and a bidirectional override could make a line read as another. Written to a file as they
+are, a configuration or a traceback could carry an access token along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+HIDDEN = "***"
+SHORTEST_SECRET = 8  # characters; a shorter value would turn up in innocent text
+# Letters and marks that show as nothing at all, beyond the categories that `visible` escapes.
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0")
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""Write every character that would not be seen as itself as an escape: `\x1b`, `\u202e`, `\U000e0041`.
+
+    These are control characters (C0, DEL, C1), and with them every terminal escape sequence; format characters
+    (bidirectional overrides, zero-width characters, byte order marks); line and paragraph separators; lone surrogates,
+    private and unassigned code points; blank letters. Spaces of any width stay. A backslash stays too: the result is
+    for reading, not for reading back.
+
+    Parameters
+    ----------
+    text : str
+    keep : str
+        Characters to leave alone, such as a line feed where lines are wanted.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if _shows(char) or char in keep else _escape(char) for char in text)
+
+
+def _shows(char: str) -> bool:
+    return (char.isprintable() or unicodedata.category(char) == "Zs") and char not in _BLANK
+
+
+def _escape(char: str) -> str:
+    named = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}.get(char)
+    if named is not None:
+        return named
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Secrets
+
+_SECRET_NAME = re.compile(
+    r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(?![A-Z])", re.IGNORECASE
+)  # TOKENIZERS_... is none
+_KNOWN_TOKENS = re.compile(
+    r"\b(?:"
+    r"(?:hf|api_org)_[A-Za-z0-9]{16,}"  # Hugging Face
+    r"|sk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic
+    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"  # GitHub
+    r"|A(?:KIA|SIA)[A-Z0-9]{16}"  # AWS
+    r")"
+)
+_URL_LOGIN = re.compile(r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#\"'<>]*@")
+
+
+def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
+    """Replace secrets in a text by `***`.
+
+    Values of environment variables whose names look like secrets (a word that ends in TOKEN, KEY, SECRET, PASSWORD or
+    CREDENTIAL, or their plurals) where they are at least 8 characters long, also as JSON, `repr` or a URL would write
+    them; tokens of known form (Hugging Face, OpenAI, Anthropic, GitHub, AWS), known to the environment or not; and the
+    login of a URL. A Weights & Biases key is 40 hexadecimal digits, as is any commit, and is only known by its value.
+
+    Parameters
+    ----------
+    text : str
+    environment : mapping, optional
+        None = that of the process.
+    """
+    found: set[str] = set()
+    for name, value in (os.environ if environment is None else environment).items():
+        value = value.strip()
+        if len(value) >= SHORTEST_SECRET and _SECRET_NAME.search(name):
+            found |= {value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe="")}
+            # A secret of several lines, such as a private key, is cut up by whatever indents or quotes it.
+            found |= {line for line in map(str.strip, value.splitlines()) if len(line) >= SHORTEST_SECRET}
+    if found:
+        longest_first = sorted(found, key=len, reverse=True)
+        text = re.sub("|".join(map(re.escape, longest_first)), HIDDEN, text)
+    text = _URL_LOGIN.sub(rf"\g<scheme>{HIDDEN}@", text)
+    return _KNOWN_TOKENS.sub(HIDDEN, text)
+
+
+def redacted(tree: Any) -> Any:
+    """Return a tree of mappings and lists with every text in it redacted, keys too, and every number as it is."""
+    if isinstance(tree, str):
+        return redact(tree)
+    if isinstance(tree, Mapping):
+        return {redacted(key): redacted(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [redacted(value) for value in tree]
+    return tree
