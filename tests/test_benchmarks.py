@@ -102,7 +102,7 @@ def test_a_closed_run_ends_and_a_failed_one_raises(base, tmp_path):
         run.close()
         assert run.finished and not run.is_alive()
         assert not (tmp_path / "run" / "final").exists()
-        with pytest.raises(ValueError, match="already exists"):
+        with pytest.raises(ValueError, match="holds a run already"):
             Stepped(lambda: train(config, show_progress=False)).step()
 
 

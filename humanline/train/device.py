@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,12 @@ from torch import Tensor, nn
 from humanline.train.batch import Block
 from humanline.train.guard import Reduce
 from humanline.train.reference import Score
+from humanline.train.stop import StopRequested, StopSignal
 from humanline.train.stream import StepBatch
+
+
+class MainProcessError(ValueError):
+    """What the other processes of a run raise when the main one has failed, so that none waits for it."""
 
 
 def start_accelerator(precision: str) -> Any:
@@ -77,6 +83,46 @@ def over_ranks(accelerator: Any) -> Reduce:
         return accelerator.reduce(value, how)  # type: ignore[no-any-return]
 
     return reduce
+
+
+def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> int:
+    """Run `act` in the main process and return its number, 0 for none, in all of them.
+
+    Raises
+    ------
+    Exception
+        What `act` raises, in the main process, and MainProcessError in the others.
+    """
+    number, error = 0, None
+    if accelerator.is_main_process:
+        try:
+            number = act() or 0
+        except Exception as raised:
+            error = raised
+    failed, number = (
+        int(value) for value in reduce(torch.tensor([error is not None, number], dtype=torch.float64), "max").tolist()
+    )
+    if error is not None:
+        raise error
+    if failed:
+        raise MainProcessError("the main process could not go on; its own message says why")
+    return number
+
+
+def safe_points(stop: StopSignal | None, reduce: Reduce) -> Callable[[], None]:
+    """Return what all processes of a run call alike where it can be stopped.
+
+    It raises StopRequested in all of them once one of them was asked to stop.
+    """
+
+    def check() -> None:
+        if stop is None:
+            return
+        asked = torch.tensor(0.0 if stop.requested is None else 1.0)
+        if reduce(asked, "max").item():
+            raise StopRequested(stop.requested or "a signal to another process")
+
+    return check
 
 
 def leave_processes() -> None:

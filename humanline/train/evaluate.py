@@ -7,17 +7,19 @@ variant is held against the same fixed point, the weights the run started from, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from humanline.objectives import token_log_ratio
 from humanline.train.batch import Unit
 from humanline.train.config import DpoObjective, NoTransform, Objective
+from humanline.train.durable import DamagedError
 from humanline.train.guard import Reduce
 from humanline.train.objective import ObjectiveStep
-from humanline.train.reference import Score, Scored
+from humanline.train.reference import Score, Scored, load_scored, scored_state
 from humanline.train.stream import StepBatch, Stream
 
 
@@ -42,6 +44,8 @@ class Evaluator:
         Units a forward pass and rank.
     pad_id, max_length, rank, ranks : int
     device : torch.device
+    check : callable, optional
+        Called after each forward pass; it may raise to stop the run, and the evaluation is done again later.
 
     Raises
     ------
@@ -63,8 +67,9 @@ class Evaluator:
         device: torch.device,
         rank: int = 0,
         ranks: int = 1,
+        check: Callable[[], None] | None = None,
     ) -> None:
-        self.score, self.reduce, self.device = score, reduce, device
+        self.score, self.reduce, self.device, self.ranks, self.check = score, reduce, device, ranks, check
 
         def share(of: Sequence[Unit], kind: Objective) -> StepBatch:
             """Return this rank's micro-batches of the whole set, at most batch_size units each."""
@@ -93,8 +98,9 @@ class Evaluator:
 
     def start(self) -> dict[str, float]:
         """Score the data with the initial policy, which the policy must still be, and return its metrics."""
-        scored = self.initial = self._score(self.batch)
+        scored = self._score(self.batch)
         self.initial_pairs = scored if self.pairs is self.batch else self._score(self.pairs)
+        self.initial = scored
         return self._measure(scored, self.initial_pairs)
 
     @torch.no_grad()
@@ -157,6 +163,32 @@ class Evaluator:
             "rejected_logprob": rejected / rejected_tokens,
         }
 
+    def state(self) -> dict[str, Tensor]:
+        """Return the scores of the initial policy, of which nothing is left but them."""
+        state = scored_state(self.initial, "units/")
+        return state if self.pairs is self.batch else state | scored_state(self.initial_pairs, "pairs/")
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take such scores over; none at all if the run was stopped before it had any."""
+
+        def load(batch: StepBatch | None, prefix: str) -> list[Scored]:
+            scored = load_scored(state, prefix)
+            if state and batch is not None and len(scored) != len(batch.micro_batches):
+                raise DamagedError(f"it has {len(scored)} of {len(batch.micro_batches)} held-out micro-batches")
+            return [(r.to(self.device), None if m is None else m.to(self.device)) for r, m in scored]
+
+        self.initial = load(self.batch, "units/")
+        self.initial_pairs = self.initial if self.pairs is self.batch else load(self.pairs, "pairs/")
+
     def _score(self, batch: StepBatch | None) -> list[Scored]:
-        micros = () if batch is None else (micro.to(self.device) for micro in batch.micro_batches)
-        return [(self.score(m.block), None if m.mismatched is None else self.score(m.mismatched)) for m in micros]
+        if batch is None:
+            return []
+        scored: list[Scored] = []
+        for turn in range(-(-batch.total_micro_batches // self.ranks)):  # the same number in every process
+            if turn < len(batch.micro_batches):
+                micro = batch.micro_batches[turn].to(self.device)
+                other = None if micro.mismatched is None else self.score(micro.mismatched)
+                scored.append((self.score(micro.block), other))
+            if self.check is not None:
+                self.check()
+        return scored

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from typing import Any
+
+from humanline.train.durable import publish_folder
 
 
 class OutputError(ValueError):
@@ -48,10 +48,11 @@ def claim_folder(path: str | Path) -> Path:
     return folder
 
 
-def save_model(folder: Path, model: Any, tokenizer: Any) -> Path:
+def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
     """Write weights, tokenizer and template in Hugging Face format, complete or not at all.
 
-    The folder appears under its name only when every file in it is written and flushed to disk.
+    The folder appears under its name only when every file in it is written and flushed to disk, with a manifest of
+    sizes and checksums.
 
     Parameters
     ----------
@@ -59,25 +60,15 @@ def save_model(folder: Path, model: Any, tokenizer: Any) -> Path:
         Must not exist; its parent must.
     model, tokenizer
         Of transformers; weights go to safetensors.
+
+    Raises
+    ------
+    OSError
+        If there is too little space or a write fails; nothing is left of it.
     """
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+
+    def fill(partial: Path) -> None:
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        for path in [*partial.rglob("*"), partial]:
-            _flush(path)
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    _flush(folder.parent)
-    return folder
 
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    publish_folder(folder, fill, room=sum(tensor.nbytes for tensor in model.parameters()))

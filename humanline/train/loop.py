@@ -13,29 +13,45 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
 from humanline.train.config import TrainConfig
-from humanline.train.device import on_device, over_ranks, scoring_pass, start_accelerator
+from humanline.train.device import (
+    MainProcessError,
+    on_device,
+    on_main,
+    over_ranks,
+    safe_points,
+    scoring_pass,
+    start_accelerator,
+)
+from humanline.train.durable import write_text
 from humanline.train.evaluate import Evaluator
 from humanline.train.examples import read_units
-from humanline.train.export import claim_folder, refuse_used_folder, save_model
+from humanline.train.export import OutputError, save_model
+from humanline.train.fingerprint import software, tokenizer_hash, units_hash
 from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
-from humanline.train.metrics import MetricsLog
+from humanline.train.metrics import MetricsLog, read_metrics
 from humanline.train.model import TokenScorer, check_scorer, load_policy
 from humanline.train.objective import ObjectiveStep
 from humanline.train.progress import RunProgress
 from humanline.train.reference import Reference, ScoreAhead, SecondModel
+from humanline.train.run_folder import RunFolder
 from humanline.train.schedule import Never, Schedule
+from humanline.train.state import ModuleState, OptimizerState, RandomState, Stateful
+from humanline.train.stop import StopRequested, StopSignal
 from humanline.train.stream import Stream
+from humanline.train.terminal import redacted
 from humanline.train.tokens import Renderer
+from humanline.train.tracking import check_trackers, start_trackers
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +64,19 @@ class RunResult:
     final: dict[str, float]
 
 
-def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
+def train(
+    config: TrainConfig, *, resume: bool = False, stop: StopSignal | None = None, show_progress: bool = True
+) -> RunResult:
     """Train a policy as the configuration says and write it, with its metrics, to the output folder.
 
     Parameters
     ----------
     config : TrainConfig
+    resume : bool
+        Go on with the run in the output folder from its newest whole checkpoint, to the same result bit for bit; a
+        folder without any starts from the beginning, and one that is finished is left as it is.
+    stop : StopSignal, optional
+        Asked at every safe point whether the run shall save and end.
     show_progress : bool
         Print progress to standard error.
 
@@ -64,18 +87,40 @@ def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
     Raises
     ------
     OutputError, ModelError, DataError, ValueError
-        If the output folder is not empty, or model, data and configuration do not fit together; all before the first
-        step.
+        If the output folder is in use, or model, data and configuration do not fit together; all before the first
+        step, and for a new run before anything is written.
+    CheckpointError
+        If no checkpoint can be resumed, with the reason of each or a table of what changed, or a stopped run cannot
+        be saved.
     NonFiniteError
         If a log-probability, loss, gradient, held-out metric or final weight is not finite. Examples are named where
-        there are any to name, and no model is saved.
+        there are any to name, and no model is saved; earlier checkpoints stay.
+    StopRequested
+        If `stop` was asked; all that is needed to go on is saved, if anything was begun.
     """
-    folder = refuse_used_folder(config.output)
+    folder = RunFolder(config.output, resume=resume)
+    try:
+        return _train(config, folder, stop, show_progress)
+    finally:
+        folder.release()
+
+
+def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show_progress: bool) -> RunResult:
     accelerator = start_accelerator(config.training.precision)
     rank, ranks, device = accelerator.process_index, accelerator.num_processes, accelerator.device
+    reduce = over_ranks(accelerator)
+    check = safe_points(stop, reduce)
     torch.manual_seed(config.seed)
+    settings: dict[str, Any] = redacted(config.model_dump(mode="json"))  # as it is written down
+    check_trackers(config.tracking)
+    if folder.resume:
+        on_main(accelerator, reduce, folder.take)
+        folder.refuse_other_settings(settings)
+        if on_main(accelerator, reduce, folder.is_finished):
+            RunProgress(0, show_progress and accelerator.is_main_process).say(f"finished already: {folder.final}")
+            return _finished(folder)
 
-    # Everything that can be refused is refused before anything is written.
+    # Everything that can be refused is refused before anything new is written.
     model, tokenizer = load_policy(config.model, dropout=config.training.dropout, max_length=config.data.max_length)
     limits = config.data.max_length, config.data.too_long, config.data.max_prompt_length
     renderer = Renderer(tokenizer, config.data.template, *limits)
@@ -110,13 +155,19 @@ def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
         weight_decay=config.optimizer.weight_decay,
     )
     warmup = round(config.optimizer.warmup_fraction * steps)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / (warmup + 1)))
     policy, optimizer = accelerator.prepare(scorer, optimizer)
     policy.train()
-    score, reduce = scoring_pass(accelerator.unwrap_model(policy)), over_ranks(accelerator)
+    score = scoring_pass(accelerator.unwrap_model(policy))
     reports, evaluator = {"train": report}, None
+    fingerprints = {
+        "processes": ranks,
+        "template": renderer.template_hash,
+        "tokenizer": tokenizer_hash(tokenizer),
+        "training data": units_hash(units),
+    }
     if config.data.eval is not None:
         held_out, reports["held_out"] = read_units(config, config.data.eval, renderer)
+        fingerprints["held-out data"] = units_hash(held_out)
         from_pairs = config.objective.kind == "kto" and config.data_shape == "preference"
         evaluator = Evaluator(
             config.objective,
@@ -130,51 +181,99 @@ def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
             device=device,
             rank=rank,
             ranks=ranks,
+            check=check,
         )
 
     objective = ObjectiveStep(config.objective, config.transform, config.seed, device)
     progress = RunProgress(steps, show_progress and accelerator.is_main_process)
-    if accelerator.is_main_process:
-        claim_folder(folder)
-        (folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        facts_of_data = {"template": renderer.template_hash} | {name: asdict(r) for name, r in reports.items()}
-        (folder / "data.json").write_text(json.dumps(facts_of_data, indent=2) + "\n", encoding="utf-8")
-    accelerator.wait_for_everyone()
+
+    def make_reference(schedule: Schedule, copied: nn.Module | None) -> Reference:
+        if copied is not None:
+            return SecondModel(schedule, copied, accelerator.unwrap_model(policy), accelerator.autocast)
+        return ScoreAhead(schedule, score, stream, steps, device, reduce, progress.scoring, check)
+
+    references: list[Reference] = []
+    if uses_reference:
+        references.append(make_reference(config.reference.schedule, second))
+    if own_baseline:
+        references.append(make_reference(Never(), baseline_model))
+    shared: dict[str, Stateful] = {
+        "policy": ModuleState(accelerator.unwrap_model(policy)),
+        "optimizer": OptimizerState(optimizer.optimizer, accelerator.unwrap_model(policy)),
+    }
+    own: dict[str, Stateful] = {"random": RandomState(device)}
+    for index, reference in enumerate(references):
+        (shared if reference.shared else own)[f"reference-{index}"] = reference
+    if evaluator is not None:
+        own["held-out"] = evaluator
+    weights = sum(p.nbytes for p in policy.parameters())
+    on_main(accelerator, reduce, lambda: folder.check_room(weights * (4 + sum(r.shared for r in references))))
+    if stop is not None:
+        stop.hold()  # from here on there is something to save
+    if not folder.resume:
+        on_main(accelerator, reduce, folder.take)
+    of_data = {"template": renderer.template_hash} | {name: asdict(r) for name, r in reports.items()}
+    on_main(accelerator, reduce, lambda: folder.describe(settings, of_data))
     for one in reports.values():
         progress.say(str(one))
-    log = MetricsLog(folder / "metrics.jsonl" if accelerator.is_main_process else None)
-    with log, progress:
+    checkpoints = Checkpoints(
+        folder.checkpoints,
+        config.checkpoint,
+        shared=shared,
+        own=own,
+        config=settings,
+        fingerprints=fingerprints,
+        software=software(),
+        metrics=folder.metrics,
+        accelerator=accelerator,
+        reduce=reduce,
+    )
+    at = checkpoints.restore(progress.say) if folder.resume else None
+    if at is None:
+        at = Position()
+        on_main(accelerator, reduce, lambda: write_text(folder.metrics, ""))
 
-        def make_reference(schedule: Schedule, copied: nn.Module | None) -> Reference:
-            if copied is not None:
-                return SecondModel(schedule, copied, accelerator.unwrap_model(policy), accelerator.autocast)
-            return ScoreAhead(schedule, score, stream, steps, device, reduce, progress.scoring)
+    log = MetricsLog(folder.metrics if accelerator.is_main_process else None)
+    trackers = start_trackers(config, folder.path, accelerator, progress.say, first_step=at.updates)
+    with log, progress, trackers:
 
-        references: list[Reference] = []
-        if uses_reference:
-            references.append(make_reference(config.reference.schedule, second))
-        if own_baseline:
-            references.append(make_reference(Never(), baseline_model))
-
-        def evaluate(updates: int) -> dict[str, float]:
-            if evaluator is None:
-                return {}
-            metrics = evaluator.start() if updates == 0 else evaluator()
+        def evaluate(at: Position) -> Position:
+            """Measure the held-out data if it is time to, and return the position after it."""
+            every, now = config.evaluation.every, at.updates
+            if evaluator is None or at.evaluated or not (now in (0, steps) or (every and now % every == 0)):
+                return replace(at, evaluated=True)
+            metrics = evaluator() if now else evaluator.start()
             if not all(math.isfinite(value) for value in metrics.values()):
-                raise NonFiniteError(
-                    f"held-out metrics after {updates} updates are not finite: {metrics}; nothing saved"
-                )
-            log.write({"updates": updates, "held_out": metrics})
-            progress.say(f"held out after {updates} updates: " + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
-            return metrics
+                raise NonFiniteError(f"held-out metrics after {now} updates are not finite: {metrics}; nothing saved")
+            log.write({"updates": now, "held_out": metrics})
+            trackers.log({f"held_out/{name}": value for name, value in metrics.items()}, now)
+            progress.say(f"held out after {now} updates: " + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
+            return replace(at, evaluated=True, initial=at.initial or metrics, final=metrics)
 
-        initial = final = evaluate(0)
-        for step in range(steps):
-            started = time.perf_counter()
+        while True:
+            # 0. Between two updates, where a run can be stopped and go on later.
+            try:
+                at = evaluate(at)
+                if at.updates == steps:
+                    break
+                check()
+                if checkpoints.due(at.updates):
+                    try:
+                        checkpoints.save(at)
+                    except CheckpointError as error:  # the run is worth more than this checkpoint
+                        progress.say(f"warning: {error}")
+                step, started = at.updates, time.perf_counter()
+                for reference in references:
+                    reference.begin_step(step)
+            except StopRequested as request:
+                kept = checkpoints.save(at)
+                raise StopRequested(
+                    request.signal_name,
+                    f"stopped by {request.signal_name} after {at.updates} of {steps} updates; all of it is in {kept}; "
+                    "add --resume to the same command to go on",
+                ) from None
 
-            # 1. Scores: the reference of this step, and whatever else theta_step has to score for later ones.
-            for reference in references:
-                reference.begin_step(step)
+            # 1. Scores of this step's reference, made by `begin_step` above or earlier.
             batch = on_device(stream.step(step), device)
             scored = [
                 [reference.logprobs(step, index, micro) for index, micro in enumerate(batch.micro_batches)]
@@ -203,11 +302,11 @@ def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
             # 4. The update, between the two moments at which a schedule may sync.
             for reference in references:
                 reference.before_update(step)
+            lr = config.optimizer.lr * min(1.0, (step + 1) / (warmup + 1))
             for group in optimizer.param_groups:
-                lr = group["lr"]
+                group["lr"] = lr
             optimizer.step()
             optimizer.zero_grad()
-            scheduler.step()
             for reference in references:
                 reference.after_update(step)
 
@@ -224,15 +323,24 @@ def train(config: TrainConfig, *, show_progress: bool = True) -> RunResult:
             if "log_ratio_rms" in metrics_now:
                 metrics_now["log_ratio_rms"] **= 0.5
             log.write({"step": step, **metrics_now})
+            trackers.log(metrics_now, step)
             progress.step(step, metrics_now)
-            done = step + 1
-            if done == steps or (config.evaluation.every and done % config.evaluation.every == 0):
-                final = evaluate(done)
+            at = replace(at, updates=step + 1, evaluated=False)
 
-    saved = folder / "final"
-    refuse_non_finite_model(accelerator.unwrap_model(policy).model)
-    if accelerator.is_main_process:
-        save_model(saved, accelerator.unwrap_model(policy).model, tokenizer)
-    accelerator.wait_for_everyone()
-    progress.say(f"model: {saved}\nmetrics: {folder / 'metrics.jsonl'}")
-    return RunResult(saved, folder / "metrics.jsonl", initial, final)
+    model = accelerator.unwrap_model(policy).model
+    refuse_non_finite_model(model)
+    try:
+        on_main(accelerator, reduce, lambda: save_model(folder.final, model, tokenizer))
+    except (OSError, MainProcessError) as error:
+        kept = checkpoints.save(at)
+        raise OutputError(
+            f"the finished model could not be written: {error}; its weights are in {kept}: free some space, then add "
+            "--resume to the same command"
+        ) from error
+    progress.say(f"model: {folder.final}\nmetrics: {folder.metrics}")
+    return RunResult(folder.final, folder.metrics, at.initial, at.final)
+
+
+def _finished(folder: RunFolder) -> RunResult:
+    held_out = [row["held_out"] for row in read_metrics(folder.metrics) if "held_out" in row] or [{}]
+    return RunResult(folder.final, folder.metrics, held_out[0], held_out[-1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,35 +95,155 @@ def load_policy(path: str, *, dropout: bool, max_length: int) -> tuple[Any, Any]
     ------
     ModelError
         If the folder is missing, does not hold a causal language model or needs code of its own, the tokenizer has no
-        end token, a token id exceeds the embedding, or max_length exceeds what the model was built for.
+        end token, a token id exceeds the embedding, max_length exceeds what the model was built for, or its weights
+        are not in safetensors files or incomplete.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
+    tokenizer = load_tokenizer(path)
+    name, local = _source(path)
+    with _loading(f"model {path!r}"):
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            name,
+            local_files_only=local,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    if missing := sorted(loaded["missing_keys"]):  # the library would go on with random weights
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise ModelError(f"model {path!r}: its weight files lack {', '.join(missing[:4])}{more}")
+    refuse_misfits(path, model, tokenizer, max_length)
+    if not dropout:
+        turn_off_dropout(model)
+    return model, tokenizer
+
+
+def load_tokenizer(path: str) -> Any:
+    """Load the tokenizer of a model (`load_policy`) alone.
+
+    Raises
+    ------
+    ModelError
+        If the folder is missing or its tokenizer cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    name, local = _source(path)
+    with _loading(f"model {path!r}: its tokenizer"):
+        return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+
+
+def load_outline(path: str) -> Any:
+    """Build a model (`load_policy`) without its weights: on the meta device, from its configuration.
+
+    Raises
+    ------
+    ModelError
+        If the folder is missing, does not hold a causal language model or needs code of its own.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    name, local = _source(path)
+    with _loading(f"model {path!r}"), torch.device("meta"):
+        settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+        return AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
+
+
+def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> None:
+    """Check what can be checked of a model without running it, weights or none.
+
+    Parameters
+    ----------
+    path : str
+        For the message.
+    model
+        Whole, or an outline.
+    tokenizer
+    max_length : int
+        The longest sequence training will use, tokens.
+
+    Raises
+    ------
+    ModelError
+        If the tokenizer has no end token, a token id exceeds the embedding, max_length exceeds what the model was built
+        for, or the output head is missing or of an unknown kind; all that apply are named.
+    """
+    problems = []
+    if tokenizer.eos_token_id is None:
+        problems.append(f"the tokenizer of {path!r} has no end token (eos_token): answers could not be ended")
+    rows, largest = model.get_input_embeddings().weight.shape[0], max(tokenizer.get_vocab().values())
+    if largest >= rows:
+        problems.append(f"the tokenizer of {path!r} has token ids up to {largest} but the model embeds only {rows}")
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and max_length > longest:
+        problems.append(f"data.max_length {max_length} exceeds the {longest} positions of the model {path!r}")
+    try:
+        TokenScorer(model)
+    except ModelError as error:
+        problems.append(str(error))
+    if problems:
+        raise ModelError("\n".join(problems))
+
+
+def refuse_missing_weights(path: str) -> None:
+    """Look for the weight files of a model in a folder, without reading weights; nothing is said of one on the hub.
+
+    Raises
+    ------
+    ModelError
+        If there are none, one that the index names is missing, or one is no whole safetensors file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    name, local = _source(path)
+    folder = Path(name)
+    if not local:
+        return
+    if any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors")):
+        raise ModelError(f"model {path!r}: its weights are pickled; save them as safetensors (save_pretrained does)")
+    index = folder / "model.safetensors.index.json"
+    try:
+        if index.is_file():
+            files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        else:
+            files = ["model.safetensors"]
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelError(f"model {path!r}: {index.name} cannot be read: {error}") from error
+    problems = []
+    for file in files:
+        if not (folder / file).is_file():
+            problems.append(f"{file} is missing")
+            continue
+        try:
+            with safe_open(folder / file, framework="pt"):  # reads the header, and compares it with the file's size
+                pass
+        except (SafetensorError, OSError) as error:
+            problems.append(f"{file} is damaged: {error}")
+    if problems:
+        raise ModelError(f"model {path!r}: its weights cannot be loaded: {'; '.join(problems)}")
+
+
+def _source(path: str) -> tuple[str, bool]:
+    """Return the folder or hub name of a model, and whether it is a folder."""
     local, name = not path.startswith(_HUB), path.removeprefix(_HUB)
     if local and not (Path(name) / "config.json").is_file():
         raise ModelError(
             f"model {path!r}: no config.json in {Path(name).resolve()}; give a folder in Hugging Face format, "
             f"or {_HUB}organisation/name for a model on the hub"
         )
+    return name, local
+
+
+@contextlib.contextmanager
+def _loading(what: str) -> Iterator[None]:
+    """Turn whatever a damaged or foreign folder makes the libraries raise into one error."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
-            name, local_files_only=local, trust_remote_code=False, dtype=torch.float32
-        )
-    except Exception as error:  # whatever a damaged or foreign folder makes the libraries raise
+        yield
+    except Exception as error:
         reason = " ".join(str(error).split())
-        raise ModelError(f"model {path!r} cannot be loaded: {type(error).__name__}: {reason[:400]}") from error
-    if tokenizer.eos_token_id is None:
-        raise ModelError(f"the tokenizer of {path!r} has no end token (eos_token): answers could not be ended")
-    rows, largest = model.get_input_embeddings().weight.shape[0], max(tokenizer.get_vocab().values())
-    if largest >= rows:
-        raise ModelError(f"the tokenizer of {path!r} has token ids up to {largest} but the model embeds only {rows}")
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if longest is not None and max_length > longest:
-        raise ModelError(f"data.max_length {max_length} exceeds the {longest} positions of the model {path!r}")
-    if not dropout:
-        turn_off_dropout(model)
-    return model, tokenizer
+        raise ModelError(f"{what} cannot be loaded: {type(error).__name__}: {reason[:400]}") from error
 
 
 def turn_off_dropout(model: nn.Module) -> None:

@@ -185,7 +185,8 @@ def new_model(
     model = tiny_llama(tokenizer, hidden_size=hidden_size, layers=layers, heads=heads, max_length=max_length, seed=seed)
     out = claim_folder(out)
     out.rmdir()  # the folder appears under its name only when it is complete
-    return save_model(out, model, tokenizer)
+    save_model(out, model, tokenizer)
+    return out
 
 
 def _texts(file: Path, fields: Sequence[str] | None) -> list[str]:

@@ -8,7 +8,7 @@ comparison and as the oracle of the tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -16,16 +16,20 @@ import torch
 from torch import Tensor, nn
 
 from humanline.train.batch import Block, MicroBatch
+from humanline.train.durable import DamagedError
 from humanline.train.guard import NonFiniteError, Reduce
 from humanline.train.schedule import Schedule
+from humanline.train.state import ModuleState, Stateful
 from humanline.train.stream import Stream
 
 Score = Callable[[Block], Tensor]  # token log-probabilities of a block, without gradient
 Scored = tuple[Tensor, Tensor | None]  # of a micro-batch's rows, and of its mismatched pairs
 
 
-class Reference(Protocol):
-    """The life of a reference within one step, in this order."""
+class Reference(Stateful, Protocol):
+    """The life of a reference within one step, in this order; its state is that between two steps."""
+
+    shared: bool  # its state is the same in every process
 
     def begin_step(self, step: int) -> None:
         """Prepare the step; the policy holds theta_step."""
@@ -57,12 +61,16 @@ class ScoreAhead:
         Reduction over ranks, so that all of them stop together.
     progress : callable, optional
         Called with (done, due) while a window is scored.
+    check : callable, optional
+        Called after each scored step; it may raise to stop the run, and what is scored by then is not lost.
 
     Raises
     ------
     NonFiniteError
         From `begin_step`, if a scored log-probability that counts is not finite.
     """
+
+    shared = False
 
     def __init__(
         self,
@@ -73,9 +81,10 @@ class ScoreAhead:
         device: torch.device,
         reduce: Reduce,
         progress: Callable[[int, int], None] | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self.schedule, self.score, self.stream, self.steps = schedule, score, stream, steps
-        self.device, self.reduce, self.progress = device, reduce, progress
+        self.device, self.reduce, self.progress, self.check = device, reduce, progress, check
         self.window: dict[int, list[Scored]] = {}
         self.next_step = 0
 
@@ -83,10 +92,10 @@ class ScoreAhead:
         """Score every step whose snapshot is theta_step and drop the window of steps gone by."""
         for past in [s for s in self.window if s < step]:
             del self.window[past]
-        due = []
-        while self.next_step < self.steps and self.schedule.snapshot(self.next_step) == step:
-            due.append(self.next_step)
-            self.next_step += 1
+        end = self.next_step
+        while end < self.steps and self.schedule.snapshot(end) == step:
+            end += 1
+        due = range(self.next_step, end)
         for done, ahead in enumerate(due):
             if self.progress is not None:
                 self.progress(done, len(due))
@@ -95,6 +104,9 @@ class ScoreAhead:
                 (self._host(b.block, step), None if b.mismatched is None else self._host(b.mismatched, step))
                 for b in batches
             ]
+            self.next_step = ahead + 1
+            if self.check is not None:
+                self.check()
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
         """Return what was scored for this micro-batch."""
@@ -106,6 +118,23 @@ class ScoreAhead:
 
     def after_update(self, step: int) -> None:
         """Do nothing: no weights are kept."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the window and the first step that is not in it yet."""
+        state = {"next_step": torch.tensor(self.next_step)}
+        for step, scored in self.window.items():
+            state |= scored_state(scored, f"{step}/")
+        return state
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take a window over."""
+        if "next_step" not in state:
+            raise DamagedError("it has no next_step")
+        self.next_step = int(state["next_step"])
+        steps = sorted({int(name.partition("/")[0]) for name in state if name != "next_step"})
+        if steps != list(range(self.next_step - len(steps), self.next_step)):
+            raise DamagedError(f"its window ends before step {self.next_step} or has gaps")
+        self.window = {step: load_scored(state, f"{step}/") for step in steps}
 
     def _host(self, block: Block, step: int) -> Tensor:
         scores = self.score(block)
@@ -133,6 +162,8 @@ class SecondModel:
     precision : callable
         Context in which the copy computes, the policy's own.
     """
+
+    shared = True
 
     def __init__(
         self,
@@ -162,6 +193,14 @@ class SecondModel:
         if self.schedule.copies_after_update(step):
             self._take_over()
 
+    def state(self) -> dict[str, Tensor]:
+        """Return the copy's weights."""
+        return ModuleState(self.copy).state()
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take weights over."""
+        ModuleState(self.copy).load_state(state)
+
     def _score(self, block: Block) -> Tensor:
         with torch.no_grad(), self.precision():
             return self.copy(block.input_ids, block.mask)  # type: ignore[no-any-return]
@@ -170,6 +209,24 @@ class SecondModel:
         with torch.no_grad():
             for mine, theirs in zip(_tensors(self.copy), _tensors(self.policy), strict=True):
                 mine.copy_(theirs)
+
+
+def scored_state(scored: Sequence[Scored], prefix: str = "") -> dict[str, Tensor]:
+    """Return scores of micro-batches as named tensors: `<index>/rows` and, under KTO, `<index>/mismatched`."""
+    state = {}
+    for index, (rows, mismatched) in enumerate(scored):
+        state[f"{prefix}{index}/rows"] = rows
+        if mismatched is not None:
+            state[f"{prefix}{index}/mismatched"] = mismatched
+    return state
+
+
+def load_scored(state: Mapping[str, Tensor], prefix: str = "") -> list[Scored]:
+    """Return what `scored_state` was given."""
+    scored: list[Scored] = []
+    while (rows := state.get(f"{prefix}{len(scored)}/rows")) is not None:
+        scored.append((rows, state.get(f"{prefix}{len(scored)}/mismatched")))
+    return scored
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

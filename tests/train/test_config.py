@@ -188,6 +188,8 @@ def test_every_field_is_read_by_a_run(toy, tmp_path, monkeypatch):
             reference={"schedule": schedule, "baseline": "initial" if objective == "grpo" else "reference"},
             data__eval=toy["held_out"],
             evaluation__every=1,
+            checkpoint={"every": 1, "minutes": 1.0, "keep": 2},
+            tracking={"trackers": ["tensorboard"]},
             training__steps=2,
         )
         for i, (objective, transform, schedule) in enumerate(

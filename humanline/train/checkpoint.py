@@ -1,0 +1,297 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped, bit for bit.
+
+A checkpoint is a folder that `durable.py` publishes: tensors in safetensors, the rest JSON, nothing pickled. What all
+processes share is written by the main one; what each has of its own (its scored-ahead window, its share of the
+held-out scores, its random state) by itself. The folder is on a file system that all processes see.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from humanline.train.config import CheckpointConfig
+from humanline.train.device import MainProcessError, on_main
+from humanline.train.durable import (
+    DamagedError,
+    barrier,
+    begin_folder,
+    disk_errors,
+    drop_partial,
+    remove_folder,
+    seal_folder,
+    verify_folder,
+    write_text,
+)
+from humanline.train.fingerprint import differences, same_settings
+from humanline.train.guard import Reduce
+from humanline.train.state import Stateful
+
+_FORMAT = 1
+_PART_BYTES = 4 * 2**30  # of one tensor file: what a save holds in host memory at a time
+_AGAIN = 10**6  # checkpoints after the same number of updates that can be told apart
+_STEP = re.compile(r"step-(\d{8,})(?:\.(\d{6}))?")
+_STATE, _METRICS = "state.json", "metrics.jsonl"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that could not be written, or none that can be resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a run stands: updates done, whether the held-out metrics after them are in the log, first and last ones."""
+
+    updates: int = 0
+    evaluated: bool = False
+    initial: dict[str, float] = field(default_factory=dict)
+    final: dict[str, float] = field(default_factory=dict)
+
+
+class Checkpoints:
+    """Write and read the checkpoints of one run.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds `step-N/`, one a checkpoint.
+    settings : CheckpointConfig
+    shared, own : mapping of name to Stateful
+        What all processes have alike, and what this one has of its own.
+    config, fingerprints, software : mapping
+        A resumed run must have the same settings and fingerprints; other software is only remarked on.
+    metrics : Path
+        The run's metrics file; a checkpoint holds the lines so far, so that a resumed run continues them.
+    accelerator, reduce
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: CheckpointConfig,
+        *,
+        shared: Mapping[str, Stateful],
+        own: Mapping[str, Stateful],
+        config: Mapping[str, Any],
+        fingerprints: Mapping[str, Any],
+        software: Mapping[str, str],
+        metrics: Path,
+        accelerator: Any,
+        reduce: Reduce,
+    ) -> None:
+        self.folder, self.settings, self.metrics = folder, settings, metrics
+        self.shared = dict(shared)
+        self.own = {f"rank-{accelerator.process_index}-{name}": part for name, part in own.items()}
+        self._own_of_all = [f"rank-{r}-{name}" for r in range(accelerator.num_processes) for name in own]
+        self.config, self.fingerprints, self.software = config, fingerprints, software
+        self.accelerator, self.reduce = accelerator, reduce
+        self.saved: int | None = None  # updates at the last save or resume
+        self._last = time.monotonic()
+
+    def due(self, updates: int) -> bool:
+        """Return whether the settings ask for a checkpoint after so many updates; all processes agree."""
+        if updates == 0 or updates == self.saved:
+            return False
+        waited = self.settings.minutes is not None and time.monotonic() - self._last >= 60 * self.settings.minutes
+        by_steps = self.settings.every is not None and updates % self.settings.every == 0
+        return by_steps or bool(self.reduce(torch.tensor(float(waited)), "max").item())
+
+    def save(self, position: Position) -> Path:
+        """Write a checkpoint, then remove all but the newest few; called by all processes alike.
+
+        Raises
+        ------
+        CheckpointError
+            If the disk is full or cannot be written; earlier checkpoints are as they were, and nothing is left of
+            this one.
+        """
+        target = self._free_name(position.updates)
+        try:
+            on_main(self.accelerator, self.reduce, lambda: self._begin(target))
+            self._together(lambda: _write(target.with_name(f".{target.name}.partial"), self.own))
+            on_main(self.accelerator, self.reduce, lambda: self._finish(target, position))
+        except (OSError, MainProcessError) as error:
+            if self.accelerator.is_main_process:
+                drop_partial(target)
+            self._last = time.monotonic()
+            reason = f"{error.strerror or error}" if isinstance(error, OSError) else str(error)
+            last = "there is no earlier one" if self.saved is None else f"the one after {self.saved} updates is kept"
+            raise CheckpointError(
+                f"no checkpoint could be written after {position.updates} updates: {reason}; {last}. Free some space "
+                f"on the file system of {self.folder}, or lower checkpoint.keep if it is above 2."
+            ) from error
+        self.saved, self._last = position.updates, time.monotonic()
+        return target
+
+    def restore(self, say: Callable[[str], None]) -> Position | None:
+        """Load the newest checkpoint that is whole, and return where the run stands; None if there never was one.
+
+        Parameters
+        ----------
+        say : callable
+            Told which checkpoint was taken and which were skipped, and why; skipped ones are renamed `damaged-step-N`.
+
+        Raises
+        ------
+        CheckpointError
+            If checkpoints are there but none is whole, or the newest whole one was made with other settings, data,
+            template, tokenizer or number of processes; the message has a table of what changed.
+        """
+        number = on_main(self.accelerator, self.reduce, lambda: self._newest(say)) - 1
+        if number < 0:
+            return None
+        folder = self.folder / _name(number)
+        facts = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        self._refuse_another_run(folder, facts)
+        changed = differences(facts["software"], self.software)
+        if changed:
+            say(f"note: other software than the checkpoint's, so the last bits may differ:\n{changed}")
+        for name, part in {**self.shared, **self.own}.items():
+            try:
+                part.load_state(_read(folder, name))
+            except DamagedError as error:
+                raise CheckpointError(f"{folder}: {name} does not fit this run: {error}") from None
+        on_main(self.accelerator, self.reduce, lambda: self._take_up(folder))
+        position = Position(**facts["position"])
+        self.saved = position.updates
+        say(f"going on after {position.updates} updates, from {folder}")
+        return position
+
+    def _take_up(self, folder: Path) -> None:
+        """Put the metrics back to where the checkpoint has them, and damaged newer checkpoints aside."""
+        write_text(self.metrics, (folder / _METRICS).read_text(encoding="utf-8"))
+        for newer in self._all():
+            if _number(newer) > _number(folder):
+                aside = newer.with_name(f"damaged-{newer.name}")
+                shutil.rmtree(aside, ignore_errors=True)
+                newer.rename(aside)
+
+    def _all(self) -> list[Path]:
+        """Return the checkpoints' folders, oldest first."""
+        found = [path for path in self.folder.glob("step-*") if _STEP.fullmatch(path.name) and path.is_dir()]
+        return sorted(found, key=_number)
+
+    def _free_name(self, updates: int) -> Path:
+        """Return a folder that sorts after all of so many updates: a run may be stopped twice while it scores."""
+        taken = [number for number in map(_number, self._all()) if number // _AGAIN == updates]
+        return self.folder / _name(max(taken) + 1 if taken else _AGAIN * updates)
+
+    def _refuse_another_run(self, folder: Path, facts: Mapping[str, Any]) -> None:
+        if facts["format"] != _FORMAT:
+            raise CheckpointError(f"{folder} has format {facts['format']}; this version of humanline reads {_FORMAT}")
+        now = same_settings(self.config) | dict(self.fingerprints)
+        table = differences(same_settings(facts["config"]) | facts["fingerprints"], now)
+        if table:
+            raise CheckpointError(
+                f"{folder} belongs to a run with other settings or data, so it cannot be resumed with these:\n{table}\n"
+                "Use the values of then, or start a new run in another folder."
+            )
+
+    def _newest(self, say: Callable[[str], None]) -> int:
+        """Return 1 + the number (`_name`) of the newest whole checkpoint, 0 if there are no checkpoints."""
+        skipped = []
+        for folder in reversed(self._all()):
+            try:
+                verify_folder(folder)
+                expected = [_part(name, 0) for name in (*self.shared, *self._own_of_all)]
+                missing = [name for name in (*expected, _STATE, _METRICS) if not (folder / name).is_file()]
+                if missing:
+                    raise DamagedError(f"it has no {', '.join(missing)}")
+            except DamagedError as error:
+                skipped.append(f"  {folder.name}: {error}")
+                continue
+            if skipped:
+                say("\n".join(["skipped, because damaged or incomplete:", *skipped]))
+            return 1 + _number(folder)
+        if skipped:
+            raise CheckpointError("\n".join([f"no checkpoint in {self.folder} is whole:", *skipped]))
+        return 0
+
+    def _begin(self, target: Path) -> None:
+        self.folder.mkdir(exist_ok=True)
+        own = _bytes(self.own) * self.accelerator.num_processes
+        begin_folder(target, room=_bytes(self.shared) + own + self.metrics.stat().st_size)
+
+    def _finish(self, target: Path, position: Position) -> None:
+        partial = target.with_name(f".{target.name}.partial")
+        _write(partial, self.shared)
+        shutil.copyfile(self.metrics, partial / _METRICS)
+        facts = {
+            "format": _FORMAT,
+            "position": asdict(position),
+            "config": self.config,
+            "fingerprints": self.fingerprints,
+            "software": self.software,
+        }
+        (partial / _STATE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        seal_folder(target)
+        for old in self._all()[: -self.settings.keep]:
+            remove_folder(old)
+
+    def _together(self, act: Callable[[], None]) -> None:
+        """Run `act` in every process; raise OSError in all of them if it failed in one."""
+        error = None
+        try:
+            act()
+        except OSError as own:
+            error = own
+        if self.reduce(torch.tensor(float(error is not None)), "max").item():
+            raise error or OSError("another process could not write its part")
+
+
+def _write(folder: Path, parts: Mapping[str, Stateful]) -> None:
+    for name, part in parts.items():
+        waiting: dict[str, Tensor] = {}
+        size = number = 0
+        for key, tensor in part.state().items():
+            if waiting and size + tensor.nbytes > _PART_BYTES:
+                _save(waiting, folder / _part(name, number))
+                waiting, size, number = {}, 0, number + 1
+            waiting[key] = tensor
+            size += tensor.nbytes
+        _save(waiting, folder / _part(name, number))
+        barrier(f"{folder.name}: {name} written")
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    with disk_errors():
+        save_file({key: tensor.cpu().contiguous() for key, tensor in tensors.items()}, path)
+
+
+def _read(folder: Path, name: str) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    number = 0
+    while (path := folder / _part(name, number)).is_file():
+        tensors |= {key: tensor.clone() for key, tensor in load_file(path).items()}  # no longer a view of the file
+        number += 1
+    return tensors
+
+
+def _part(name: str, number: int) -> str:
+    return f"{name}-{number}.safetensors"
+
+
+def _bytes(parts: Mapping[str, Stateful]) -> int:
+    return sum(tensor.nbytes for part in parts.values() for tensor in part.state().values())
+
+
+def _name(number: int) -> str:
+    """Return a checkpoint's name: of its updates, and of how many others were saved after so many before it."""
+    updates, again = divmod(number, _AGAIN)
+    return f"step-{updates:08d}" + (f".{again:06d}" if again else "")
+
+
+def _number(folder: Path) -> int:
+    found = _STEP.fullmatch(folder.name)
+    assert found is not None
+    return _AGAIN * int(found[1]) + int(found[2] or 0)

@@ -1,0 +1,95 @@
+"""What a run depends on, in a form that can be compared: a resumed run must be the same run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from humanline.train.batch import Unit
+
+# Sections and fields that change where a run writes or what it shows, never what it computes.
+_FREE = ("output", "checkpoint", "tracking")
+
+
+def units_hash(units: Sequence[Unit]) -> str:
+    """Return the SHA-256 of what training sees of its data: names, token ids, labels and scores, in order."""
+    sha = hashlib.sha256()
+    for unit in units:
+        facts = [unit.id, unit.desirable, unit.scores, [(len(s.ids), s.prompt_length) for s in unit.sequences]]
+        sha.update(json.dumps(facts).encode())
+        for sequence in unit.sequences:
+            sha.update(np.asarray(sequence.ids, dtype=np.int64).tobytes())
+    return sha.hexdigest()
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """Return the SHA-256 of a tokenizer: its rules where it can tell them, its vocabulary and special tokens."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    facts = [
+        backend.to_str() if backend is not None else None,
+        sorted(tokenizer.get_vocab().items()),
+        sorted((name, str(token)) for name, token in tokenizer.special_tokens_map.items()),
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def software() -> dict[str, str]:
+    """Return the versions that the last bits of a result depend on."""
+    import accelerate
+    import torch
+    import transformers
+
+    import humanline
+
+    return {
+        "humanline": humanline.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "accelerate": accelerate.__version__,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a nested mapping as dotted names and plain values."""
+    result: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            result |= flat(value, f"{prefix}{name}.")
+        else:
+            result[f"{prefix}{name}"] = value
+    return result
+
+
+def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a dumped configuration, by dotted name, that a resumed run must share."""
+    return {name: value for name, value in flat(config).items() if name.split(".")[0] not in _FREE}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return a table of the names whose values differ, empty if none does."""
+    absent = object()
+
+    def shown(value: Any) -> str:
+        if value is absent:
+            return "(absent)"
+        text = json.dumps(value) if not isinstance(value, str) else value
+        return text if len(text) <= 40 else f"{text[:12]}...{text[-24:]}"
+
+    rows = [
+        (name, shown(before.get(name, absent)), shown(now.get(name, absent)))
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name, absent) != now.get(name, absent)
+    ]
+    if not rows:
+        return ""
+    rows.insert(0, ("what", "then", "now"))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "\n".join(f"  {name:<{widths[0]}}  {then:<{widths[1]}}  {today}" for name, then, today in rows)

@@ -1,0 +1,95 @@
+"""Start training runs in forked processes and kill them: a script that `kills.py` talks to.
+
+Everything heavy is imported once; every run is a child of its own, so that a kill costs no start-up. Each line of
+standard input is a job, each line of standard output its outcome.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import humanline.train.checkpoint as checkpoint
+import humanline.train.durable as durable
+from humanline.train.config import TrainConfig
+from humanline.train.loop import train
+from humanline.train.stop import StopRequested, StopSignal
+
+
+def child(job: dict[str, Any]) -> int:
+    """Run one job in this process: kill it at a write barrier, or note all barriers it passes."""
+    passed: list[str] = []
+
+    def barrier(what: str) -> None:
+        if len(passed) == job.get("kill_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        passed.append(what)
+
+    durable.barrier = checkpoint.barrier = barrier
+    if "largest_file" in job:  # a write beyond it fails as on a full disk, inside whatever library is writing
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job["largest_file"], job["largest_file"]))
+    if job.get("slow_to_save"):
+        checkpoint.Checkpoints.save = lambda *_: time.sleep(60)
+    sys.stderr = open(job["log"], "w", encoding="utf-8")  # noqa: SIM115
+    code = 0
+    try:
+        with StopSignal() as stop:
+            train(TrainConfig.model_validate(job["config"]), resume=job["resume"], stop=stop)
+    except StopRequested as request:
+        print(request, file=sys.stderr)
+        code = 75
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        code = 2
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    Path(job["log"]).with_suffix(".barriers").write_text(json.dumps(passed))
+    return code
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    started = time.perf_counter()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os._exit(child(job))
+    numbers = {"kill_after": signal.SIGKILL, "stop_after": signal.SIGTERM, "stop_again_after": signal.SIGINT}
+    for name, number in numbers.items():
+        if name in job:
+            time.sleep(job[name])
+            os.kill(pid, number)
+    _, status = os.waitpid(pid, 0)
+    return {"code": os.waitstatus_to_exitcode(status), "seconds": time.perf_counter() - started}
+
+
+def warm_up(model: str) -> None:
+    """Import what a run imports, by loading its model; nothing that starts a thread."""
+    from humanline.train.device import start_accelerator
+    from humanline.train.fingerprint import software
+    from humanline.train.model import TokenScorer, load_policy
+
+    start_accelerator("float32")
+    model, _ = load_policy(model, dropout=False, max_length=16)
+    ids = torch.arange(4)[None]
+    with torch.no_grad():
+        TokenScorer(model)(ids, torch.ones((1, 3), dtype=torch.bool))
+    torch.optim.AdamW(model.parameters())
+    software()
+
+
+if __name__ == "__main__":
+    warm_up(sys.argv[1])
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)

@@ -1,0 +1,75 @@
+"""Kill training runs at chosen moments, resume them, and compare what comes out with a run that was left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from humanline.train.config import TrainConfig
+from humanline.train.metrics import read_metrics
+from tests.conftest import ROOT
+from tests.train.support import without_timing
+
+KILLED = -9
+
+
+class Server:
+    """A process that forks one child a run; one thread each, so that results are the same bit for bit."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    def __enter__(self) -> Self:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.train.fork_server", self.model],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+    def run(self, config: TrainConfig, *, resume: bool = False, **when: Any) -> dict[str, Any]:
+        """Run a configuration; `kill_at=n` kills it at its n-th write barrier, `kill_after`, `stop_after` in seconds.
+
+        `largest_file` (bytes) makes longer writes fail, `slow_to_save` makes a save take a minute. Returns exit code
+        (-9 when killed, 75 when stopped), seconds, log, and the barriers passed by one that ended.
+        """
+        log = Path(config.output).with_suffix(".log")
+        log.parent.mkdir(exist_ok=True, parents=True)
+        job = {"config": config.model_dump(), "resume": resume, "log": str(log), **when}
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        outcome = json.loads(self.process.stdout.readline())
+        outcome["log"] = log.read_text(encoding="utf-8") if log.exists() else ""
+        barriers = log.with_suffix(".barriers")
+        outcome["barriers"] = json.loads(barriers.read_text()) if barriers.exists() else []
+        barriers.unlink(missing_ok=True)
+        return outcome
+
+
+def result_of(config: TrainConfig) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Return the checksums of the finished model's files and the metrics without timings."""
+    folder = Path(config.output)
+    files = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (folder / "final").iterdir()
+        if path.name != "manifest.json"
+    }
+    return files, without_timing(list(read_metrics(folder / "metrics.jsonl")))
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Return the names of hidden files that unfinished writes have left anywhere in a run's folder."""
+    return [str(path) for path in folder.rglob(".*")]
