@@ -3,44 +3,101 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
+if TYPE_CHECKING:
+    from humanline.train.config import TrainConfig
+
+_EXIT_FAULT = 1
 _EXIT_USER_ERROR = 2
 _EXIT_NOT_FINITE = 3
+_EXIT_STOPPED = 75  # "try again later" among the exit codes of sysexits.h: schedulers can tell it from a failure
 _EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 2 bad input, 3 a number not finite, 130 interrupted."""
+    """Run one command and return its exit code.
+
+    0 done, 1 a fault of humanline or a library, 2 bad input, 3 a number not finite, 75 a training run stopped on
+    request with all of it saved, 130 another command interrupted. A fault's traceback goes to a log file, whose name
+    is printed; with HUMANLINE_DEBUG=1 in the environment it is raised.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a narrow encoding is no reason to stop
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    if options.command == "train" and not any(word.startswith("-") for word in rest):
+    if options.command in ("train", "validate") and not any(word.startswith("-") for word in rest):
         options.overrides += rest  # overrides after an option, which argparse by itself does not take
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return int(options.run(options))
     except KeyboardInterrupt:
-        print(f"humanline {options.command}: interrupted; no model was saved", file=sys.stderr)
+        _complain(options, "interrupted; no model was saved")
         return _EXIT_INTERRUPTED
     except FloatingPointError as error:
-        print(f"humanline {options.command}: stopped: {error}", file=sys.stderr)
+        _complain(options, f"stopped: {error}")
         return _EXIT_NOT_FINITE
-    except (ValueError, OSError) as error:
-        if not (isinstance(error, OSError) or _is_for_users(error)):
+    except Exception as error:
+        if isinstance(error, OSError) or (isinstance(error, ValueError) and _is_for_users(error)):
+            _complain(options, str(error))
+            return _EXIT_USER_ERROR
+        if isinstance(error, ModuleNotFoundError) and error.name and error.name.split(".")[0] != "humanline":
+            install = "install the training extra: pip install 'humanline[train]'"
+            _complain(options, f"the package {error.name!r} is missing; {install}")
+            return _EXIT_USER_ERROR
+        if os.environ.get("HUMANLINE_DEBUG", "0") not in ("", "0"):
             raise
-        print(f"humanline {options.command}: {error}", file=sys.stderr)
-        return _EXIT_USER_ERROR
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "humanline":
-            raise
-        print(
-            f"humanline {options.command}: the package {error.name!r} is missing; "
-            "install the training extra: pip install 'humanline[train]'",
-            file=sys.stderr,
-        )
-        return _EXIT_USER_ERROR
+        _complain(options, _report_fault(error, options, sys.argv[1:] if arguments is None else arguments))
+        return _EXIT_FAULT
+
+
+def _complain(options: argparse.Namespace, text: str) -> None:
+    """Print a message that may hold names and texts from outside."""
+    from humanline.train.terminal import visible
+
+    print(visible(f"humanline {options.command}: {text}", keep="\n"), file=sys.stderr)
+
+
+def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence[str]) -> str:
+    """Write the traceback to a log file and return what to say about it."""
+    import shlex
+    import tempfile
+    import traceback
+    from datetime import datetime
+
+    from humanline import __version__
+    from humanline.train.terminal import redact
+
+    reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
+    what = f"a fault inside humanline or a library, not in your input: {reason[:400]}"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        what = f"out of memory: {reason[:400]}\nA smaller training.micro_batch_size makes each pass smaller."
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    head = f"{now}, version {__version__}: humanline {shlex.join(words)}\n"
+    text = redact(head + "".join(traceback.format_exception(error))) + "\n"
+    # Set by a command that has an output folder.
+    folder = Path(getattr(options, "folder", None) or os.devnull).expanduser()
+    is_run = (folder / "config.json").is_file() and (folder / "metrics.jsonl").is_file()
+    with contextlib.suppress(OSError):
+        if is_run:
+            log = folder / "error.log"
+            with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+        else:
+            handle, name = tempfile.mkstemp(prefix="humanline-error-", suffix=".log")
+            log = Path(name)
+            with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+        return f"{what}\nThe traceback is in {log}"
+    return f"{what}\n{text}"  # nowhere to write it
 
 
 def _is_for_users(error: Exception) -> bool:
@@ -51,15 +108,43 @@ def _is_for_users(error: Exception) -> bool:
     return trace is None or trace.tb_frame.f_globals.get("__name__", "").startswith("humanline.")
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        from humanline.train.terminal import visible
+
+        super().error(visible(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="humanline", description="Perceptual alignment: humanline DPO, KTO and GRPO.")
+    parser = _Parser(prog="humanline", description="Perceptual alignment: humanline DPO, KTO and GRPO.")
     commands = parser.add_subparsers(dest="command", required=True)
 
     train = commands.add_parser("train", help="train a model as a recipe says")
-    train.add_argument("recipe", help="YAML recipe")
+    train.add_argument("recipe", help="YAML recipe, or the name of a shipped one")
     train.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
+    train.add_argument("--resume", action="store_true", help="go on with the run in the output folder, or start it")
     train.add_argument("--quiet", action="store_true", help="show no progress")
+    _add_preset(train)
     train.set_defaults(run=_train)
+
+    validate = commands.add_parser("validate", help="check recipe, model, data and disk; train nothing, write nothing")
+    validate.add_argument("recipe", help="YAML recipe, or the name of a shipped one")
+    validate.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
+    validate.add_argument("--no-data", action="store_true", help="check the configuration alone")
+    validate.add_argument("--processes", type=int, default=1, help="how many processes will train (default: 1)")
+    _add_preset(validate)
+    validate.set_defaults(run=_validate)
+
+    schema = commands.add_parser("schema", help="print the JSON schema of a recipe, for editors")
+    schema.set_defaults(run=_schema)
+
+    listing = commands.add_parser("ls", help="list the shipped recipes")
+    listing.set_defaults(run=_ls)
+
+    cp = commands.add_parser("cp", help="copy a shipped recipe, to be edited; nothing is overwritten")
+    cp.add_argument("name", help="a name that ls lists")
+    cp.add_argument("destination", nargs="?", default=".", help="file to create, or a folder (default: this one)")
+    cp.set_defaults(run=_cp)
 
     new = commands.add_parser("new-model", help="make a tiny Llama with a tokenizer trained on a text")
     new.add_argument("out", help="folder to create")
@@ -81,6 +166,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_preset(command: argparse.ArgumentParser) -> None:
+    from humanline.recipes import PRESETS
+
+    command.add_argument("--preset", choices=PRESETS, help="the paper's numbers, or what its released code does")
+
+
+def _load(options: argparse.Namespace) -> TrainConfig:
+    """Return the configuration that recipe, preset and overrides make, in this order."""
+    from humanline.recipes import preset_overrides, resolve
+    from humanline.train.config import load_config
+
+    recipe = resolve(options.recipe)
+    preset = preset_overrides(options.preset, recipe, options.overrides) if options.preset else []
+    return load_config(recipe, [*preset, *options.overrides])
+
+
 def _quiet_libraries() -> None:
     from transformers.utils import logging
 
@@ -88,15 +189,69 @@ def _quiet_libraries() -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from humanline.train.config import load_config
+    config = _load(options)
+    options.folder = config.output  # where a fault is logged
+    from humanline.train.stop import StopRequested, StopSignal
 
-    config = load_config(options.recipe, options.overrides)
-    from humanline.train.device import leave_processes
-    from humanline.train.loop import train
+    with StopSignal() as stop:
+        try:
+            from humanline.train.device import leave_processes
+            from humanline.train.loop import train
 
+            _quiet_libraries()
+            train(config, resume=options.resume, stop=stop, show_progress=not options.quiet)
+            leave_processes()
+        except StopRequested as request:
+            while_loading = "" if stop.holding else " while loading; no step was begun by this call"
+            _complain(options, f"{request}{while_loading}")
+            return _EXIT_STOPPED
+    return 0
+
+
+def _validate(options: argparse.Namespace) -> int:
+    import shlex
+
+    from humanline.train.terminal import visible
+    from humanline.train.validate import validate
+
+    config = _load(options)
+    command = ["humanline", "train", options.recipe, *options.overrides]
+    command += ["--preset", options.preset] if options.preset else []
+    if options.no_data:
+        from humanline.train.validate import describe_config
+
+        print(visible(describe_config(config), keep="\n"))
+        print(visible(f"the configuration is valid; model, data and disk were not looked at: {shlex.join(command)}"))
+        return 0
     _quiet_libraries()
-    train(config, show_progress=not options.quiet)
-    leave_processes()
+    result = validate(config, processes=options.processes)
+    if result.resumable:
+        command.append("--resume")
+    print(visible(f"ready: {shlex.join(command)}"))
+    return 0
+
+
+def _schema(options: argparse.Namespace) -> int:
+    from humanline.train.schema import schema_text
+
+    print(schema_text(), end="")
+    return 0
+
+
+def _ls(options: argparse.Namespace) -> int:
+    from humanline import recipes
+
+    width = max(map(len, recipes.names()))
+    for name in recipes.names():
+        print(f"{name:<{width}}  {recipes.describe(name)}")
+    return 0
+
+
+def _cp(options: argparse.Namespace) -> int:
+    from humanline.recipes import copy
+    from humanline.train.terminal import visible
+
+    print(visible(str(copy(options.name, options.destination))))
     return 0
 
 
@@ -115,7 +270,9 @@ def _new_model(options: argparse.Namespace) -> int:
         max_length=options.max_length,
         seed=options.seed,
     )
-    print(path)
+    from humanline.train.terminal import visible
+
+    print(visible(str(path)))
     return 0
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -62,16 +63,65 @@ def test_numbers_that_are_not_finite_have_their_own_exit_code(recipe, tmp_path, 
     assert "pairs.jsonl:" in capsys.readouterr().err
 
 
-def test_an_error_of_ours_keeps_its_traceback(recipe, monkeypatch):
-    """A ValueError from inside a library is a fault, not a user's mistake, and is not hidden."""
+def test_a_fault_is_named_and_its_traceback_kept(recipe, tmp_path, monkeypatch, capsys):
+    """A ValueError from inside a library is a fault, not a user's mistake: exit code 1, a line, and a log."""
     import torch
 
     def broken(*args, **kwargs):
         return int("not a number")
 
     monkeypatch.setattr(torch.optim, "AdamW", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["train", str(recipe), "--quiet"]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(
+        "humanline train: a fault inside humanline or a library, not in your input: ValueError: invalid literal"
+    )
+    log = Path(second.removeprefix("The traceback is in "))
+    assert log.parent == tmp_path and log.stat().st_mode & 0o077 == 0  # for its owner's eyes only
+    text = log.read_text()
+    assert "Traceback (most recent call last)" in text and f"humanline train {recipe} --quiet" in text
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("HUMANLINE_DEBUG", "1")
     with pytest.raises(ValueError, match="invalid literal"):
         main(["train", str(recipe), "--quiet"])
+
+
+def test_a_fault_of_a_run_is_logged_in_its_folder(recipe, tmp_path, monkeypatch, capsys):
+    """Once a run has its folder, error.log there holds the traceback, without secrets; the screen gets no escape."""
+    import torch
+
+    def broken(*args, **kwargs):
+        raise TypeError("no \x1b[2J key sesame-open\nfits")
+
+    monkeypatch.setenv("MY_API_KEY", "sesame-open")
+    monkeypatch.setattr(torch.optim.AdamW, "step", broken)
+    assert main(["train", str(recipe), "--quiet"]) == 1
+    err = capsys.readouterr().err
+    assert (
+        "TypeError: no \\x1b[2J key *** fits" in err and f"The traceback is in {tmp_path / 'run' / 'error.log'}" in err
+    )
+    text = (tmp_path / "run" / "error.log").read_text()
+    assert "in broken" in text and "sesame" not in text and "***" in text
+
+
+def test_running_out_of_memory_says_what_helps(recipe, tmp_path, monkeypatch, capsys):
+    """Too little memory is told from a fault, with the setting that makes a pass smaller."""
+    import torch
+
+    def broken(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", broken)
+    assert main(["train", str(recipe), "--quiet"]) == 1
+    err = capsys.readouterr().err
+    assert "out of memory: OutOfMemoryError" in err and "training.micro_batch_size" in err and "fault" not in err
+
+
+def test_the_schema_from_the_command_line(capsys):
+    """`humanline schema` prints a JSON schema."""
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
 def test_new_model_from_the_command_line(toy, tmp_path, capsys):
@@ -86,7 +136,7 @@ def test_new_model_from_the_command_line(toy, tmp_path, capsys):
     assert main(["new-model", str(out), "--text", toy["pairs"], *options]) == 2
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["new-model"], ["demo"]])
+@pytest.mark.parametrize("command", [[], ["train"], ["validate"], ["schema"], ["new-model"], ["demo"]])
 def test_help_loads_nothing_heavy(command):
     """--help imports neither torch nor transformers nor numpy."""
     code = (

@@ -1,0 +1,475 @@
+"""Whether a run could start: recipe, model, template, data, disk and output folder, without training or writing.
+
+Every check is the one that training makes; what can be looked at independently is, so that one call names as many
+problems as possible. Not looked at, because that takes the weights: whether they fit into the device's memory, and
+whether token log-probabilities from the last hidden state equal the model's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from humanline.train.config import TrainConfig
+from humanline.train.terminal import redacted, visible
+
+if TYPE_CHECKING:  # torch, transformers and rich take seconds to import, and --no-data needs none of them
+    from rich.console import Console
+
+    from humanline.train.batch import Unit
+    from humanline.train.evaluate import Evaluator
+    from humanline.train.examples import DataSets
+    from humanline.train.stream import StepBatch, Stream
+    from humanline.train.tokens import Renderer, TokenSequence
+
+LONGEST_PART = 600  # characters of a prompt or an answer that are shown whole
+
+_VARIANTS = {
+    ("none", "never"): "offline",
+    ("none", "before_step"): "sync only (no transform)",
+    ("none", "after_step"): "trust region",
+    ("none", "each_round"): "round by round",
+    ("clip", "never"): "clip only (no sync)",
+    ("clip", "before_step"): "humanline",
+    ("beta_rejection", "before_step"): "humanline sampling",
+}
+_UNITS = {"nll": "examples", "dpo": "pairs", "kto": "examples", "grpo": "groups of answers"}
+
+
+class NotReadyError(ValueError):
+    """A run that would not start; the message lists every problem found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What was found out about a run that would start."""
+
+    parameters: int
+    steps: int
+    resumable: bool  # the output folder holds a run that `train --resume` would continue
+    remarks: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The configuration in words
+
+
+def describe_config(config: TrainConfig) -> str:
+    """Say in a few lines what a configuration asks for; needs no model, no data and no network."""
+    training, batch = config.training, config.training.batch_size
+    length = f"{training.steps} steps" if training.steps else f"{training.epochs:g} epoch(s)"
+    micro = "" if training.micro_batch_size is None else f", {training.micro_batch_size} a pass and process"
+    when = [f"every {config.checkpoint.every} steps"] if config.checkpoint.every else []
+    when += [f"every {config.checkpoint.minutes:g} minutes"] if config.checkpoint.minutes else []
+    lines = {"variant": describe_variant(config)}
+    if config.objective.kind != "nll":
+        lines |= {"transform": _transform(config), "reference": _reference(config)}
+    lines |= {
+        "training": f"{length} of {batch} {_UNITS[config.objective.kind]}{micro}; {training.precision}; "
+        f"lr {config.optimizer.lr:g}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; seed {config.seed}",
+        "model": config.model,
+        "data": f"{config.data.train}, held out: {config.data.eval or 'none'}",
+        "checkpoints": f"{' and '.join([*when, 'when stopped'])}; the last {config.checkpoint.keep} are kept",
+        "output": config.output,
+    }
+    if config.tracking.trackers:
+        lines["trackers"] = ", ".join(config.tracking.trackers)
+    return "\n".join(f"{name:<12} {visible(str(text))}" for name, text in lines.items())
+
+
+def describe_variant(config: TrainConfig) -> str:
+    """Name the variant as the paper does: "humanline DPO", "offline KTO"."""
+    if config.objective.kind == "nll":
+        return "next-token training (no reference)"
+    kinds = config.transform.kind, config.reference.schedule.kind
+    name = _VARIANTS.get(kinds, f"{kinds[0]} with {kinds[1]}")
+    return f"{config.objective.kind.upper()}, {name}"
+
+
+def _transform(config: TrainConfig) -> str:
+    transform = config.transform
+    if transform.kind == "clip":
+        return f"token log-ratios clipped to [{transform.log_eps_low:g}, {transform.log_eps_high:g}] nats"
+    if transform.kind == "beta_rejection":
+        bounds = f"{transform.policy_ratio_bound} and {transform.ref_ratio_bound}"
+        return f"tokens detached by Beta rejection (rule: {transform.rule}; ratio bounds {bounds})"
+    return "none: log-ratios as they are"
+
+
+def _reference(config: TrainConfig) -> str:
+    schedule = config.reference.schedule
+    if schedule.kind == "never":
+        what = "the initial policy throughout"
+    elif schedule.kind == "before_step":
+        what = f"the policy as it was before an update, synced every {schedule.every} step(s)"
+    elif schedule.kind == "after_step":
+        what = f"the policy as it was after every {schedule.every} step(s)"
+    else:
+        what = f"the policy at the start of each round of {schedule.round_steps} steps"
+    how = "a second model in memory" if config.reference.storage == "model" else "scored ahead, no second model"
+    anchor = "; KL against the initial policy" if config.reference.baseline == "initial" else ""
+    return f"{what}; {how}{anchor}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Everything else
+
+
+@dataclass(slots=True)
+class _Findings:
+    """Problems, each under the name of what it is about, and remarks that stop nothing."""
+
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def about(self, what: str) -> Iterator[None]:
+        """Take note of what would stop a run, once, and go on."""
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            self.add(what, str(error))
+
+    def add(self, what: str, text: str) -> None:
+        problem = text if text.startswith(what) else f"{what}: {text}"
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
+    """Look at everything that could keep a run from starting, and print what was found to standard output.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    processes : int
+        How many processes will share a batch.
+
+    Returns
+    -------
+    Validation
+
+    Raises
+    ------
+    NotReadyError
+        If anything would keep it from starting; all that was found is in the message, after the report was printed.
+
+    Notes
+    -----
+    The network is used for what is named `hub:...` alone: a model's configuration and tokenizer, and data sets.
+    """
+    from rich.console import Console
+
+    from humanline.train.data import read_rows
+    from humanline.train.examples import read_sets
+    from humanline.train.model import load_outline, load_tokenizer, refuse_misfits, refuse_missing_weights
+    from humanline.train.tokens import Renderer
+    from humanline.train.tracking import check_trackers
+
+    if processes < 1:
+        raise NotReadyError(f"--processes must be >= 1; got {processes}")
+    findings, console = _Findings(), Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+    def show(text: str) -> None:
+        console.print(visible(text, keep="\n"))
+
+    show(describe_config(config))
+    with findings.about("tracking"):
+        check_trackers(config.tracking)
+
+    tokenizer = outline = renderer = stream = evaluator = None
+    with findings.about("model"):
+        tokenizer = load_tokenizer(config.model)
+    with findings.about("model"):
+        outline = load_outline(config.model)
+    if tokenizer is not None:
+        tokens = {name: getattr(tokenizer, f"{name}_token") for name in ("pad", "eos", "bos")}
+        show("tokens       " + ", ".join(f"{name} {token!r}" for name, token in tokens.items()))
+        if tokens["pad"] == tokens["eos"] is not None:
+            findings.remarks.append(
+                "pad and eos are the same token: fine here, masks go by position, so the end of an answer is trained"
+            )
+    if tokenizer is not None and outline is not None:
+        with findings.about("model"):
+            refuse_misfits(config.model, outline, tokenizer, config.data.max_length)
+    if outline is not None:
+        with findings.about("model"):
+            refuse_missing_weights(config.model)
+    if tokenizer is not None and (outline is None or tokenizer.eos_token is not None):
+        with findings.about("template"):
+            limits = config.data.max_length, config.data.too_long, config.data.max_prompt_length
+            renderer = Renderer(tokenizer, config.data.template, *limits)
+            show(f"template     {config.data.template}, SHA-256 {renderer.template_hash}")
+
+    steps, sets = config.training.steps or 0, None
+    if renderer is not None:
+        with findings.about("data"):
+            sets = read_sets(config, renderer)
+    else:  # without a template, the rows alone
+        for name, path in (("data.train", config.data.train), ("data.eval", config.data.eval)):
+            with findings.about(name):
+                if path is not None:
+                    rows = read_rows(path, config.data_shape, columns=config.data.columns)
+                    show(f"data         {path}: {len(rows)} rows, not tokenised")
+    if renderer is not None and sets is not None:
+        for report in sets.reports.values():
+            twice = report.duplicates.duplicates or report.duplicates.contradictions
+            show(f"data         {report}{'' if twice else '; no duplicates or contradictions'}")
+        with findings.about("training"):
+            stream = _stream(config, sets.train, renderer, processes)
+            steps = config.training.steps or stream.steps(config.training.epochs or 0.0)
+            show(_describe_steps(config, stream, steps))
+        with findings.about("evaluation"):
+            evaluator = _evaluator(config, sets, renderer) if sets.held_out else None
+
+    parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
+    if outline is not None:
+        show(f"parameters   {parameters:,} ({type(outline).__name__})")
+    resumable = False
+    with findings.about("output"):
+        resumable = _look_at_output(config, show)
+    if outline is not None and stream is not None:
+        with findings.about("disk"):
+            step = stream.step(0)
+            window = _window_steps(config, steps) * _bytes_scored(step) * processes
+            held = 0 if evaluator is None else _bytes_scored(evaluator.batch)
+            needed = disk_needed(
+                parameters,
+                window=window + held,
+                models=_second_models(config),
+                checkpoints=config.checkpoint.keep + 1,
+            )
+            _look_at_disk(config.output, needed, config.checkpoint.keep, show)
+    if renderer is not None and sets is not None:
+        _show_example(console, config, sets.train[0], renderer)
+    for remark in findings.remarks:
+        show(f"remark       {remark}")
+    if findings.problems:
+        count = len(findings.problems)
+        listed = "\n".join("- " + problem.replace("\n", "\n  ") for problem in findings.problems)
+        raise NotReadyError(f"not ready, {count} problem{'s' if count > 1 else ''}:\n{listed}")
+    return Validation(parameters, steps, resumable, tuple(findings.remarks))
+
+
+def _stream(config: TrainConfig, units: Sequence[Unit], renderer: Renderer, processes: int) -> Stream:
+    from humanline.train.stream import Stream
+
+    return Stream(
+        units,
+        config.objective,
+        batch_size=config.training.batch_size,
+        micro_batch_size=config.training.micro_batch_size,
+        seed=config.seed,
+        pad_id=_pad_id(renderer),
+        max_length=config.data.max_length,
+        ranks=processes,
+    )
+
+
+def _evaluator(config: TrainConfig, sets: DataSets, renderer: Renderer) -> Evaluator:
+    """Form the batches of the held-out set; nothing is scored."""
+    import torch
+
+    from humanline.train.evaluate import Evaluator
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("validation scores nothing")
+
+    return Evaluator(
+        config.objective,
+        sets.held_out,
+        sets.held_out_pairs,
+        score=never,
+        reduce=never,
+        batch_size=config.evaluation.batch_size,
+        pad_id=_pad_id(renderer),
+        max_length=config.data.max_length,
+        device=torch.device("cpu"),
+    )
+
+
+def _pad_id(renderer: Renderer) -> int:
+    pad: int | None = renderer.tokenizer.pad_token_id
+    return renderer.tokenizer.eos_token_id if pad is None else pad
+
+
+def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
+    batch, count = stream.batch_size, len(stream.units)
+    a_step = round(batch * sum(len(s.ids) for unit in stream.units for s in unit.sequences) / count)
+    trained = round(batch * sum(unit.tokens for unit in stream.units) / count)
+    passes = -(-batch // stream.micro_batch_size) // stream.ranks
+    shared = f" on each of {stream.ranks} processes" if stream.ranks > 1 else ""
+    return (
+        f"steps        {steps} of {batch} {_UNITS[config.objective.kind]} ({steps * batch / count:.2f} epochs); about "
+        f"{a_step:,} tokens a step, {trained:,} of them in the loss; {passes} pass(es) a step{shared}"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Output and disk
+
+
+def disk_needed(parameters: int, *, window: int, models: int, checkpoints: int) -> int:
+    """Estimate the bytes a run writes: `checkpoints` of weights, optimizer, window and second models, and the model.
+
+    Parameters
+    ----------
+    parameters : int
+        Each 4 bytes of weight and, in a checkpoint, 8 of AdamW.
+    window : int
+        Bytes of log-probabilities scored ahead.
+    models : int
+        Second models that a checkpoint holds.
+    checkpoints : int
+        How many lie on the disk at a time: those kept, and the one being written.
+    """
+    return checkpoints * ((4 + 8 + 4 * models) * parameters + window) + 4 * parameters
+
+
+def _second_models(config: TrainConfig) -> int:
+    if config.objective.kind == "nll" or config.reference.storage != "model":
+        return 0
+    return 1 + _own_baseline(config)
+
+
+def _own_baseline(config: TrainConfig) -> bool:
+    return config.reference.baseline == "initial" and config.reference.schedule.kind != "never"
+
+
+def _window_steps(config: TrainConfig, steps: int) -> int:
+    """Return for how many steps scores wait at most: until the schedule's next sync, or the end of the run."""
+    if config.objective.kind == "nll" or config.reference.storage == "model":
+        return 0
+    schedule = config.reference.schedule
+    if schedule.kind == "never":
+        return steps
+    ahead = schedule.round_steps if schedule.kind == "each_round" else schedule.every
+    return min(ahead + 1, steps) + (steps if _own_baseline(config) else 0)
+
+
+def _bytes_scored(batch: StepBatch) -> int:
+    """Return the bytes of the float32 log-probabilities of a batch."""
+    blocks = [block for micro in batch.micro_batches for block in (micro.block, micro.mismatched) if block is not None]
+    return sum(4 * block.mask.numel() for block in blocks)
+
+
+def _look_at_output(config: TrainConfig, show: Any) -> bool:
+    """Say what the output folder is and return whether it holds a run to go on with; raise if it cannot be used."""
+    from humanline.train.export import OutputError
+    from humanline.train.run_folder import RunFolder
+
+    resumable = False
+    try:
+        RunFolder(config.output, resume=False)
+    except OutputError:
+        folder = RunFolder(config.output, resume=True)
+        folder.refuse_other_settings(redacted(config.model_dump(mode="json")))
+        resumable = True
+    there = _nearest(config.output)
+    if not there.is_dir():
+        raise OutputError(f"output {config.output!r} cannot be made: {there} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise OutputError(f"output {config.output!r} cannot be written: no permission in {there}")
+    state = "holds a run that --resume would continue" if resumable else "free"
+    if resumable and folder.final.exists():
+        state = "holds a finished run, which --resume would leave as it is"
+    show(f"output       {config.output}: {state}")
+    return resumable
+
+
+def _look_at_disk(output: str, needed: int, keep: int, show: Any) -> None:
+    from humanline.train.durable import NoRoomError, in_words
+
+    folder = Path(output).expanduser()
+    held = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+    free = shutil.disk_usage(_nearest(output)).free + held
+    what = f"about {in_words(needed)} for {keep} checkpoints, a further one while it is written, and the model"
+    show(f"disk         {what}; {in_words(free)} free")
+    if needed > free:
+        raise NoRoomError(
+            f"output {output!r} needs {what}, but its file system has {in_words(free)}; free some space or choose "
+            "another place"
+        )
+
+
+def _nearest(path: str) -> Path:
+    """Return the path, or the nearest parent that is there."""
+    place = Path(path).expanduser().absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return place
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One example, as the loss sees it
+
+
+def _show_example(console: Console, config: TrainConfig, unit: Unit, renderer: Renderer) -> None:
+    """Print the text of a unit with what counts in the loss marked: by colour, or between marks the text lacks."""
+    from rich.text import Text
+
+    colour = console.is_terminal and not console.no_color and console.color_system is not None
+    parts = [_parts(renderer, sequence) for sequence in unit.sequences]
+    whole = "".join(text for one in parts for text, _ in one)
+    opening, closing = next(m for m in ("«»", "⟦⟧", "⸢⸥", "⁅⁆", "┫┣") if not set(m) & set(whole) or m == "┫┣")
+    legend = "green" if colour else f"between {opening} and {closing}"
+    console.print(Text(f"example      {visible(unit.id)}; what counts in the loss is {legend}:"))
+    seen = None
+    for name, sequence, runs in zip(_names(config, unit), unit.sequences, parts, strict=True):
+        prompt = sequence.ids[: sequence.prompt_length]
+        counted = sequence.completion_length
+        cut = ", cut at max_length" if sequence.truncated else ""
+        console.print(Text(f"  {name}: {len(sequence.ids)} tokens, {counted} in the loss{cut}"))
+        shown = Text()
+        for index, (text, counts) in enumerate(runs):
+            if index == 0 and not counts and prompt == seen:
+                shown.append("[the same prompt] ", style="dim")
+                continue
+            text = visible(shorten(text), keep="\n\t").replace("\t", "    ")
+            marked = text if colour or not counts else f"{opening}{text}{closing}"
+            shown.append(marked, style="green" if colour and counts else "")
+        for line in shown.split("\n", allow_blank=True):
+            console.print(Text("  | ") + line)
+        seen = prompt
+
+
+def shorten(text: str, limit: int = LONGEST_PART) -> str:
+    """Return a text with its middle left out, and a count of what is, if it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
+
+
+def _names(config: TrainConfig, unit: Unit) -> list[str]:
+    if config.objective.kind == "dpo":
+        return ["chosen", "rejected"]
+    if unit.scores:
+        return [f"answer with score {score:g}" for score in unit.scores]
+    if config.objective.kind == "kto":
+        return ["desirable" if unit.desirable else "undesirable"]
+    return ["answer"] * len(unit.sequences)
+
+
+def _parts(renderer: Renderer, sequence: TokenSequence) -> list[tuple[str, bool]]:
+    """Return the text of a sequence in runs of tokens that count in the loss, or do not."""
+    parts, end, before = [], 0, ""
+    for counts, run in groupby(sequence.mask):
+        start, end = end, end + len(list(run))
+        so_far = _text(renderer, sequence.ids[:end])
+        # A decoder may treat the first token of a text in its own way, so the run is what the text grows by.
+        grown = so_far[len(before) :] if so_far.startswith(before) else _text(renderer, sequence.ids[start:end])
+        parts.append((grown, counts))
+        before = so_far
+    return parts
+
+
+def _text(renderer: Renderer, ids: Sequence[int]) -> str:
+    text: Any = renderer.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return str(text)
