@@ -14,6 +14,7 @@ from tests.conftest import ROOT
 LATER = "later: "
 REF, LOOP = "train/test_reference.py", "train/test_loop.py"
 LOSS, ADV, LOGP = "objectives/test_losses.py", "objectives/test_advantages.py", "objectives/test_logprobs.py"
+RESUME, RECIPES = "train/test_resume.py", "test_recipes.py"
 DATA, TOKENS, CONFIG = "train/test_data.py", "train/test_tokens.py", "train/test_config.py"
 
 TRAPS: dict[int, tuple[str, list[str]]] = {
@@ -27,7 +28,15 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
     ),
     3: ("FSDP2 goes silently stale after a scoring pass", [LATER + "8 (distributed: reshard after scoring)"]),
     4: ("live tensors in place of a snapshot", [f"{REF}::test_a_live_reference_is_never_aliased"]),
-    5: ("sync counter and reference are training state", [LATER + "2 (checkpoints and bitwise resume)"]),
+    5: (
+        "sync counter and reference are training state",
+        [
+            f"{RESUME}::test_a_kill_at_every_write_barrier_changes_nothing",
+            f"{RESUME}::test_kills_at_random_times_change_nothing",
+            f"{RESUME}::test_a_stop_at_any_safe_point_changes_nothing",
+            "train/test_distributed.py::test_two_ranks_stop_and_go_on_together",
+        ],
+    ),
     6: (
         "sync belongs to optimizer steps, and works with LoRA",
         [
@@ -94,7 +103,10 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
     16: ("dropout while scoring", [f"{LOOP}::test_dropout_is_off_by_default", f"{REF}::test_scoring_never_drops"]),
     17: (
         "pure bf16 weights swallow updates",
-        [f"{LOOP}::test_weights_are_float32_masters_under_bf16", LATER + "2 (said in the recipes)"],
+        [
+            f"{LOOP}::test_weights_are_float32_masters_under_bf16",
+            f"{RECIPES}::test_a_recipe_of_the_paper_says_what_is_not_the_papers",
+        ],
     ),
     18: ("optimizer settings that never arrive", [f"{LOOP}::test_optimizer_settings_reach_the_optimizer"]),
     19: (
@@ -118,7 +130,8 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{TOKENS}::test_the_template_hash_follows_template_and_special_tokens",
             f"{TOKENS}::test_the_prompt_to_sample_from_is_the_prompt_trained_on",
             f"{DATA}::test_spaces_are_kept",
-            LATER + "2 (hash in the checkpoint), 6 (sampling, reward models' own templates)",
+            f"{RESUME}::test_a_changed_model_folder",
+            LATER + "6 (sampling, reward models' own templates)",
         ],
     ),
     22: (
@@ -137,7 +150,14 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{DATA}::test_duplicates_and_contradictions_are_reported",
         ],
     ),
-    24: ("the newest checkpoint is not always good", [LATER + "2 (checkpoints)"]),
+    24: (
+        "the newest checkpoint is not always good",
+        [
+            f"{RESUME}::test_damage_to_any_component_falls_back_and_is_named",
+            f"{RESUME}::test_only_damaged_checkpoints_are_refused",
+            f"{RESUME}::test_a_full_disk_keeps_the_previous_checkpoint_and_the_run",
+        ],
+    ),
     25: (
         "nan hidden from the log and stepped on",
         [
@@ -146,7 +166,15 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{LOOP}::test_a_run_that_blows_up_stops_with_names_and_saves_nothing",
         ],
     ),
-    26: ("SIGTERM polled in the step loop only", [LATER + "2 (stopping)"]),
+    26: (
+        "SIGTERM polled in the step loop only",
+        [
+            f"{RESUME}::test_a_stop_at_any_safe_point_changes_nothing",
+            f"{RESUME}::test_a_stop_while_loading_writes_nothing",
+            f"{RESUME}::test_a_second_signal_ends_at_once",
+            LATER + "6 (while sampling)",
+        ],
+    ),
     27: ("math-verify in the main process", [LATER + "6 (verifiers in worker processes)"]),
     28: (
         "configuration typos, numbers read as strings, duplicate keys",
@@ -157,12 +185,19 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         [
             "test_traps.py::test_no_remote_code_and_no_pickle",
             f"{LOOP}::test_code_in_a_model_folder_is_never_run",
-            LATER + "2 (checkpoints without pickle)",
+            f"{RESUME}::test_checkpoints_hold_no_pickle",
         ],
     ),
     30: (
         "two runs in one directory, secrets, control characters, trackers",
-        [f"{LOOP}::test_an_output_in_use_is_refused", LATER + "2 (locks, trackers, control characters)"],
+        [
+            f"{LOOP}::test_an_output_in_use_is_refused",
+            f"{RESUME}::test_a_folder_in_use_is_refused",
+            "train/test_terminal.py::test_no_escape_sequence_gets_through_the_command_line",
+            "train/test_tracking.py::test_a_tracker_that_raises_is_reported_once_and_dropped",
+            "train/test_tracking.py::test_no_secret_reaches_a_tracker",
+            f"{RECIPES}::test_a_name_is_never_a_path",
+        ],
     ),
 }
 
