@@ -1,30 +1,34 @@
-"""Rows of a JSON lines file -> examples.
+"""Rows -> examples.
 
 An example keeps its prompt as a tuple of messages and every answer as the text of one assistant turn, whatever the row
 looked like: strings, message lists or a mix. A plain string prompt is one user message. An example is never changed
-after it was read; rendering and cutting happen in `tokens.py`, on token ids.
+after it was read; rendering and cutting happen in `tokens.py`, on token ids. Where rows come from is in `sources.py`.
 
-Departures from common readers: all problems of a file are found before anything is raised, each with file and line;
-nulls, NaN, repeated keys and non-finite scores are problems, not values; nothing is trained in a turn that is not the
-last assistant turn.
+Departures from common readers: all problems of a set are found before anything is raised, each with its place; blank
+texts, labels that are not true or false and non-finite scores are problems, not values; nothing is trained in a turn
+that is not the last assistant turn.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from humanline._checks import one_of
+from humanline.train.sources import SHOWN as SHOWN
+from humanline.train.sources import DataError as DataError
+from humanline.train.sources import Source, kind, open_source, short
+from humanline.train.sources import existing_file as existing_file
+from humanline.train.sources import json_lines as json_lines
 
 T = TypeVar("T")
 Shape = Literal["preference", "unpaired", "completion", "prompt"]
 ROLES = ("system", "user", "assistant")
-SHOWN = 20  # problems listed in a message; the rest is counted
 
 
 class Message(NamedTuple):
@@ -81,77 +85,6 @@ class Group:
 Example: TypeAlias = Preference | Unpaired | PromptOnly | Group
 
 
-class DataError(ValueError):
-    """Data that must not be trained on; `problems` holds every finding, the message the first 20."""
-
-    def __init__(self, heading: str, problems: Sequence[str] = (), advice: str = "") -> None:
-        self.problems = tuple(problems)
-        lines = [heading, *(f"  {problem}" for problem in self.problems[:SHOWN])]
-        if len(self.problems) > SHOWN:
-            lines.append(f"  and {len(self.problems) - SHOWN} more")
-        super().__init__("\n".join([*lines, advice] if advice else lines))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Files and lines
-
-
-def existing_file(path: str | Path) -> Path:
-    """Return `path` as a Path; raise FileNotFoundError, with the nearest name, unless it is a file."""
-    given = Path(path).expanduser()
-    if given.is_file():
-        return given
-    full = given.resolve()
-    if given.is_dir():
-        raise FileNotFoundError(f"{full} is a directory; expected a file, for example {full / 'train.jsonl'}")
-    if not full.parent.is_dir():
-        raise FileNotFoundError(f"{full} does not exist, and neither does its directory; check the path")
-    names = sorted(item.name for item in full.parent.iterdir() if item.is_file())
-    near = difflib.get_close_matches(full.name, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else "relative paths start at the current directory"
-    raise FileNotFoundError(f"{full} does not exist; {hint}")
-
-
-def json_lines(path: Path, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (`file:line`, object) for each good line and append a message to `problems` for each bad one.
-
-    Blank lines are skipped but counted, and a byte order mark is tolerated.
-    """
-    with path.open("rb") as file:  # bytes: lines end at \n only, and a bad byte costs one line, not the file
-        for number, raw in enumerate(file, start=1):
-            where = f"{path.name}:{number}"
-            try:
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                if not line.strip():
-                    continue
-                row = json.loads(line, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats)
-            except UnicodeDecodeError as error:
-                byte = raw[error.start]
-                problems.append(f"{where}:{error.start + 1}: byte 0x{byte:02x} is not UTF-8; expected UTF-8 text")
-            except json.JSONDecodeError as error:
-                what = f"not valid JSON ({error.msg})"
-                problems.append(f"{where}:{error.colno}: {what}; expected one complete JSON object per line")
-            except (ValueError, RecursionError) as error:  # from the two hooks, huge integers, deep nesting
-                problems.append(f"{where}: {error}; expected one complete JSON object per line")
-            else:
-                if isinstance(row, dict):
-                    yield where, row
-                else:
-                    problems.append(f"{where}: the row is {_kind(row)}; expected one JSON object per line")
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} appears twice")
-    return result
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Rows to examples
 
@@ -170,13 +103,15 @@ _RIGHT_ROW = {
 _TEXT = "a string or a list of messages"
 
 
-def read_rows(path: str | Path, shape: Shape, *, columns: Mapping[str, str] | None = None) -> list[Example]:
-    """Read a JSON lines file strictly into examples of one shape.
+def read_rows(source: str | Path, shape: Shape, *, columns: Mapping[str, str] | None = None) -> list[Example]:
+    """Read a set strictly into examples of one shape.
 
     Parameters
     ----------
-    path : str or Path
-        A UTF-8 file with one JSON object per line.
+    source : str or Path
+        A .jsonl or .ndjson file (UTF-8, one JSON object per line), a .parquet file, or a set of the hub as
+        `hub:ORG/NAME[/SUBSET][@REVISION][#SPLIT]`, of which the split `train` is the default. Only the last may touch
+        the network. In the last two a null in an optional column stands for a value that is absent.
     shape : "preference", "unpaired", "completion" or "prompt"
         "preference": `chosen` and `rejected`, with `prompt` or, for message lists, the prompt as their common
         beginning; optional finite scores `chosen_score` >= `rejected_score` (or `score_chosen`, `score_rejected`).
@@ -195,67 +130,83 @@ def read_rows(path: str | Path, shape: Shape, *, columns: Mapping[str, str] | No
     Raises
     ------
     FileNotFoundError
-        If `path` is not a file.
+        If `source` is not a file.
     ValueError
         If `shape` is unknown or `columns` names a column that the shape does not have.
     DataError
-        If the file is empty or any row breaks a rule; `problems` holds every problem of the file.
+        If the source cannot be read, has no rows, or any row breaks a rule; `problems` holds every problem.
     """
     one_of("shape", shape, get_args(Shape))
     columns = dict(columns or {})
-    unknown = [name for name in columns if shape != "prompt" and name not in _COLUMNS[shape]]
+    known = _COLUMNS.get(shape, ())
+    unknown = [name for name in columns if known and name not in known]
     if unknown:
         raise ValueError(
-            f"columns must map our names for shape {shape!r} ({', '.join(_COLUMNS[shape])}) to the file's; "
+            f"columns must map our names for shape {shape!r} ({', '.join(known)}) to the file's; "
             f"got {', '.join(map(repr, unknown))}"
         )
-    file = existing_file(path)
+    opened = open_source(source)
+    wanted = {*known, *_ALIASES.values(), *columns.values()} if known else None
     problems: list[str] = []
     examples: list[Example] = []
-    for where, values in json_lines(file, problems):
-        row = _Row(where, values, columns, problems)
+    for name, values in opened.rows(problems, wanted):
+        row = _Row(name, values, columns, problems, opened)
         before = len(problems)
-        missing = [name for name in columns.values() if name not in values]
-        for name in missing:
-            row.wrong(f"no column {name!r} (named in columns)", f"it among the row's columns: {_names(values)}")
+        missing = [theirs for theirs in columns.values() if theirs not in values]
+        for theirs in missing:
+            expected = f"it among the row's columns: {_names(opened.columns(values))}"
+            row.wrong(f"no column {theirs!r} (named in columns)", expected)
         example = None if missing else _BUILDERS[shape](row)
         if example is not None and len(problems) == before:
             examples.append(example)
+        if opened.is_table and (missing or row.lacks_column):
+            break  # as does every other row
     advice = f"A right row of shape {shape!r}: {_RIGHT_ROW[shape]}"
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        raise DataError(f"{file}: {count}, {len(examples)} right rows", problems, advice)
+        raise DataError(f"{opened.name}: {count}, {len(examples)} right rows", problems, advice)
     if not examples:
-        raise DataError(f"{file} has no rows; expected one JSON object per line", advice=advice)
+        expected = "" if opened.is_table else "; expected one JSON object per line"
+        raise DataError(f"{opened.name} has no rows{expected}", advice=advice)
     return examples
 
 
 @dataclass(slots=True)
 class _Row:
-    """One row while it is read: every getter returns None after it has noted what is wrong."""
+    """One row while it is read: every getter returns None after it has noted what is wrong, and where."""
 
-    where: str
+    name: str
     values: dict[str, Any]
     columns: Mapping[str, str]
     problems: list[str]
+    source: Source
+    lacks_column: bool = False
 
-    def wrong(self, what: str, expected: str) -> T | None:  # None, typed so that any getter can return it
-        self.problems.append(f"{self.where}: {what}; expected {expected}")
+    def wrong(self, what: str, expected: str, *at: str | int) -> T | None:
+        """Note a problem of the value under the keys `at` and return None, typed so that any getter can return it."""
+        self.problems.append(f"{self.source.place(*at)}: {what}; expected {expected}")
         return None
 
     def column(self, name: str) -> str:
         """Return what the file calls our column `name`."""
         alias = _ALIASES.get(name)
-        if name not in self.columns and name not in self.values and alias in self.values:
-            return str(alias)
+        if alias is not None and name not in self.columns and not self._holds(name) and self._holds(alias):
+            return alias
         return self.columns.get(name, name)
 
+    def _holds(self, column: str) -> bool:
+        return column in self.values and not (self.source.is_table and self.values[column] is None)
+
     def has(self, name: str) -> bool:
-        return self.column(name) in self.values
+        return self._holds(self.column(name))
 
     def missing(self, name: str, expected: str) -> T | None:
+        column = self.column(name)
+        if column in self.values:
+            return self.wrong(f"{column!r} is null", expected, column)
+        self.lacks_column = True
         hint = "" if name in self.columns else f" (or columns: {{{name}: its name}})"
-        return self.wrong(f"no column {self.column(name)!r} among {_names(self.values)}", expected + hint)
+        return self.wrong(f"no column {column!r} among {_names(self.source.columns(self.values))}", expected + hint)
 
     def messages(self, name: str, role: str) -> Messages | None:
         """Return a text column as messages; a string is one message of `role`."""
@@ -264,31 +215,33 @@ class _Row:
         column = self.column(name)
         value = self.values[column]
         if isinstance(value, str):
-            return (Message(role, value),) if self._good(value, f"{column!r}", empty_ok=False) else None
+            return (Message(role, value),) if self._good(value, f"{column!r}", False, column) else None
         if not isinstance(value, list) or not value:
-            return self.wrong(f"{column!r} is {_kind(value)}", _TEXT)
-        turns = [self._message(turn, f"{column!r} message {i}") for i, turn in enumerate(value, start=1)]
+            return self.wrong(f"{column!r} is {kind(value)}", _TEXT, column)
+        turns = [self._message(turn, column, i) for i, turn in enumerate(value)]
         kept = tuple(turn for turn in turns if turn is not None)
         return kept if len(kept) == len(turns) else None
 
-    def _message(self, turn: Any, name: str) -> Message | None:
+    def _message(self, turn: Any, column: str, number: int) -> Message | None:
+        name = f"{column!r} message {number + 1}"
         if not isinstance(turn, dict) or not {"role", "content"} <= turn.keys():
-            got = f"the keys {_names(turn)}" if isinstance(turn, dict) else _kind(turn)
-            return self.wrong(f"{name} is {got}", 'a message {"role": ..., "content": ...}')
+            got = f"an object of the keys {_names(list(turn))}" if isinstance(turn, dict) else kind(turn)
+            return self.wrong(f"{name} is {got}", 'a message {"role": ..., "content": ...}', column, number)
         role = turn["role"]
         if role not in ROLES:
-            return self.wrong(f"{name} has the role {_shown(role)}", f"one of {', '.join(ROLES)}")
-        if not self._good(turn["content"], f"the content of {name}", empty_ok=role == "system"):
+            what = f"{name} has the role {_shown(role)}"
+            return self.wrong(what, f"one of {', '.join(ROLES)}", column, number, "role")
+        if not self._good(turn["content"], f"the content of {name}", role == "system", column, number, "content"):
             return None
         return Message(role, turn["content"])
 
-    def _good(self, text: Any, name: str, empty_ok: bool) -> bool:
+    def _good(self, text: Any, name: str, empty_ok: bool, *at: str | int) -> bool:
         if not isinstance(text, str):
-            self.wrong(f"{name} is {_kind(text)}", "a string")
+            self.wrong(f"{name} is {kind(text)}", "a string", *at)
         elif not text.strip() and not empty_ok:
-            self.wrong(f"{name} is {'blank' if text else 'empty'}", "some text")
+            self.wrong(f"{name} is {'blank' if text else 'empty'}", "some text", *at)
         elif not _encodable(text):
-            self.wrong(f"{name} holds half a surrogate pair, which no tokenizer can read", "whole characters")
+            self.wrong(f"{name} holds half a surrogate pair, which no tokenizer can read", "whole characters", *at)
         else:
             return True
         return False
@@ -296,35 +249,36 @@ class _Row:
     def score(self, name: str) -> float | None:
         column = self.column(name)
         value = self.values[column]
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return self.wrong(f"{column!r} is {_kind(value)}", "a finite number")
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+            return self.wrong(f"{column!r} is {kind(value)}", "a finite number", column)
         try:
             number = float(value)
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
-            return self.wrong(f"{column!r} is not finite", "a finite number")
+            return self.wrong(f"{column!r} is not finite", "a finite number", column)
         return number
 
     def label(self) -> bool | None:
         column = self.column("label")
         value = self.values[column]
         if not isinstance(value, int) or value not in (0, 1):
-            return self.wrong(f"{column!r} is {_shown(value)}", "true or false")
+            return self.wrong(f"{column!r} is {_shown(value)}", "true or false", column)
         return bool(value)
 
     def conversation(self, prompt: Messages, answer: Messages, name: str) -> Messages | None:
         """Join a prompt and an answer that may repeat it."""
+        column, given = self.column(name), self.column("prompt")
         if answer[-1].role != "assistant":
-            return self.wrong(f"{self.column(name)!r} ends with the {answer[-1].role}'s turn", "the assistant's")
+            return self.wrong(f"{column!r} ends with the {answer[-1].role}'s turn", "the assistant's", column)
         if answer[: len(prompt)] == prompt:
             return answer
         if answer[0].role == "assistant":
             return prompt + answer
         if answer[0].role == "system" and answer[1 : len(prompt) + 1] == prompt:
             return answer
-        column, given = self.column(name), self.column("prompt")
-        return self.wrong(f"{column!r} begins with other turns than {given!r}", "the prompt's own turns, or the answer")
+        what = f"{column!r} begins with other turns than {given!r}"
+        return self.wrong(what, "the prompt's own turns, or the answer", column)
 
     def split(self, conversation: Messages, common: int, name: str) -> tuple[Messages, str] | None:
         """Split a conversation into `common` turns of prompt and one assistant turn."""
@@ -332,11 +286,11 @@ class _Row:
         prompt, rest = conversation[:common], conversation[common:]
         if len(rest) > 1:
             what = f"the two answers part {len(rest)} turns before the end of {column!r}"
-            return self.wrong(what, "them to differ in their last turn only")
+            return self.wrong(what, "them to differ in their last turn only", column)
         if not prompt:
-            return self.wrong(f"{column!r} has no turn before the answer, so there is no prompt", "a prompt")
+            return self.wrong(f"{column!r} has no turn before the answer, so there is no prompt", "a prompt", column)
         if prompt[-1].role == "assistant":
-            return self.wrong(f"the turn before the answer in {column!r} is the assistant's too", "the user's")
+            return self.wrong(f"the turn before the answer in {column!r} is the assistant's too", "the user's", column)
         return prompt, rest[0].content
 
 
@@ -347,27 +301,30 @@ def _preference(row: _Row) -> Preference | None:
     scores: list[float | None] = [None, None]
     present = [name for name in ("chosen_score", "rejected_score") if row.has(name)]
     if len(present) == 1:
-        row.wrong(f"{row.column(present[0])!r} stands alone", "both scores or none")
+        row.wrong(f"{row.column(present[0])!r} stands alone", "both scores or none", row.column(present[0]))
     elif present:
         scores = [row.score(name) for name in present]
         if scores[0] is not None and scores[1] is not None and scores[0] < scores[1]:
-            row.wrong(f"the chosen score {scores[0]:g} is below the rejected one {scores[1]:g}", "chosen >= rejected")
+            what = f"the chosen score {scores[0]:g} is below the rejected one {scores[1]:g}"
+            row.wrong(what, "chosen >= rejected", row.column("chosen_score"))
     if prompt is None or chosen is None or rejected is None:
         return None
     first, second = row.conversation(prompt, chosen, "chosen"), row.conversation(prompt, rejected, "rejected")
     if first is None or second is None:
         return None
     if first == second:
-        return row.wrong(f"{row.column('chosen')!r} and {row.column('rejected')!r} are the same", "two answers")
+        names = row.column("chosen"), row.column("rejected")
+        return row.wrong(f"{names[0]!r} and {names[1]!r} are the same", "two answers", names[1])
     longest = min(len(first), len(second)) - 1  # at least one turn is left for each answer
     common = next((i for i in range(longest) if first[i] != second[i]), longest)
     if not common:
-        return row.wrong("the two answers begin with different turns", "the same prompt in both, or a prompt column")
+        what, expected = "the two answers begin with different turns", "the same prompt in both, or a prompt column"
+        return row.wrong(what, expected, row.column("rejected"))
     better = row.split(first, common, "chosen")
     worse = better and row.split(second, common, "rejected")
     if better is None or worse is None:
         return None
-    return Preference(row.where, better[0], better[1], worse[1], scores[0], scores[1])
+    return Preference(row.name, better[0], better[1], worse[1], scores[0], scores[1])
 
 
 def _one_answer(row: _Row, names: tuple[str, ...]) -> tuple[Messages, str] | None:
@@ -385,14 +342,15 @@ def _one_answer(row: _Row, names: tuple[str, ...]) -> tuple[Messages, str] | Non
 def _unpaired(row: _Row) -> Unpaired | None:
     parts = _one_answer(row, ("completion", "messages"))
     label = row.label() if row.has("label") else row.missing("label", "true or false")
-    return None if parts is None else Unpaired(row.where, *parts, label)
+    return None if parts is None else Unpaired(row.name, *parts, label)
 
 
 def _completion(row: _Row) -> Unpaired | None:
     if row.has("label") and row.label() is False:
-        row.wrong(f"{row.column('label')!r} is false", "desirable answers only; leave the others out of this file")
+        column = row.column("label")
+        row.wrong(f"{column!r} is false", "desirable answers only; leave the others out of this file", column)
     parts = _one_answer(row, ("completion", "messages", "chosen"))
-    return None if parts is None else Unpaired(row.where, *parts)
+    return None if parts is None else Unpaired(row.name, *parts)
 
 
 def _prompt(row: _Row) -> PromptOnly | None:
@@ -400,32 +358,24 @@ def _prompt(row: _Row) -> PromptOnly | None:
     if prompt is None:
         return None
     if prompt[-1].role == "assistant":
-        return row.wrong(f"{row.column('prompt')!r} ends with the assistant's turn", "the user's")
+        return row.wrong(f"{row.column('prompt')!r} ends with the assistant's turn", "the user's", row.column("prompt"))
     ours = {theirs: name for name, theirs in row.columns.items()}
     extra = {ours.get(name, name): value for name, value in row.values.items() if name != row.column("prompt")}
-    return PromptOnly(row.where, prompt, extra)
+    return PromptOnly(row.name, prompt, extra)
 
 
 _BUILDERS = {"preference": _preference, "unpaired": _unpaired, "completion": _completion, "prompt": _prompt}
 
 
-def _kind(value: Any) -> str:
-    """Name a JSON value by its type."""
-    if value is None:
-        return "null"
-    if isinstance(value, list):
-        return "a list" if value else "an empty list"
-    names = {bool: "true or false", int: "a number", float: "a number", str: "a string", dict: "an object"}
-    return names[type(value)]
-
-
 def _shown(value: Any) -> str:
+    if not isinstance(value, str | int | float | None):
+        return kind(value)
     text = json.dumps(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _names(row: Mapping[str, Any]) -> str:
-    return ", ".join(map(repr, list(row)[:12])) + (", ..." if len(row) > 12 else "") if row else "none"
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(map(short, names[:12])) + (", ..." if len(names) > 12 else "") if names else "none"
 
 
 def _encodable(text: str) -> bool:

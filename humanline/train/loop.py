@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from humanline.train.assemble import held_out_evaluator, run_length, training_stream
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
 from humanline.train.config import TrainConfig
 from humanline.train.device import (
@@ -34,8 +35,7 @@ from humanline.train.device import (
     start_accelerator,
 )
 from humanline.train.durable import write_text
-from humanline.train.evaluate import Evaluator
-from humanline.train.examples import read_units
+from humanline.train.examples import read_sets
 from humanline.train.export import OutputError, save_model
 from humanline.train.fingerprint import software, tokenizer_hash, units_hash
 from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
@@ -48,7 +48,6 @@ from humanline.train.run_folder import RunFolder
 from humanline.train.schedule import Never, Schedule
 from humanline.train.state import ModuleState, OptimizerState, RandomState, Stateful
 from humanline.train.stop import StopRequested, StopSignal
-from humanline.train.stream import Stream
 from humanline.train.terminal import redacted
 from humanline.train.tokens import Renderer
 from humanline.train.tracking import check_trackers, start_trackers
@@ -124,22 +123,11 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     model, tokenizer = load_policy(config.model, dropout=config.training.dropout, max_length=config.data.max_length)
     limits = config.data.max_length, config.data.too_long, config.data.max_prompt_length
     renderer = Renderer(tokenizer, config.data.template, *limits)
-    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    units, report = read_units(config, config.data.train, renderer)
-    stream = Stream(
-        units,
-        config.objective,
-        batch_size=config.training.batch_size,
-        micro_batch_size=config.training.micro_batch_size,
-        seed=config.seed,
-        pad_id=pad_id,
-        max_length=config.data.max_length,
-        rank=rank,
-        ranks=ranks,
-    )
-    steps = config.training.steps or stream.steps(config.training.epochs or 0.0)
+    sets = read_sets(config, renderer)
+    stream = training_stream(config, sets.train, renderer, rank=rank, ranks=ranks)
+    steps = run_length(config, stream)
     scorer = TokenScorer(model)
-    check_scorer(scorer, units[0].sequences[0].ids[:16])
+    check_scorer(scorer, sets.train[0].sequences[0].ids[:16])
     second = baseline_model = None
     uses_reference = config.objective.kind != "nll"
     # Under `never` the reference is the initial policy already.
@@ -158,32 +146,14 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     policy, optimizer = accelerator.prepare(scorer, optimizer)
     policy.train()
     score = scoring_pass(accelerator.unwrap_model(policy))
-    reports, evaluator = {"train": report}, None
+    evaluator = held_out_evaluator(config, sets, renderer, score, reduce, device, rank=rank, ranks=ranks, check=check)
     fingerprints = {
         "processes": ranks,
         "template": renderer.template_hash,
         "tokenizer": tokenizer_hash(tokenizer),
-        "training data": units_hash(units),
+        "training data": units_hash(sets.train),
+        "held-out data": units_hash(sets.held_out),
     }
-    if config.data.eval is not None:
-        held_out, reports["held_out"] = read_units(config, config.data.eval, renderer)
-        fingerprints["held-out data"] = units_hash(held_out)
-        from_pairs = config.objective.kind == "kto" and config.data_shape == "preference"
-        evaluator = Evaluator(
-            config.objective,
-            held_out,
-            read_units(config, config.data.eval, renderer, as_pairs=True)[0] if from_pairs else (),
-            score=score,
-            reduce=reduce,
-            batch_size=config.evaluation.batch_size,
-            pad_id=pad_id,
-            max_length=config.data.max_length,
-            device=device,
-            rank=rank,
-            ranks=ranks,
-            check=check,
-        )
-
     objective = ObjectiveStep(config.objective, config.transform, config.seed, device)
     progress = RunProgress(steps, show_progress and accelerator.is_main_process)
 
@@ -212,9 +182,9 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
         stop.hold()  # from here on there is something to save
     if not folder.resume:
         on_main(accelerator, reduce, folder.take)
-    of_data = {"template": renderer.template_hash} | {name: asdict(r) for name, r in reports.items()}
+    of_data = {"template": renderer.template_hash} | {name: asdict(r) for name, r in sets.reports.items()}
     on_main(accelerator, reduce, lambda: folder.describe(settings, of_data))
-    for one in reports.values():
+    for one in sets.reports.values():
         progress.say(str(one))
     checkpoints = Checkpoints(
         folder.checkpoints,

@@ -141,7 +141,8 @@ class Renderer:
         Raises
         ------
         RenderError
-            If the content holds a special token, or the template refuses it or does not continue its own prompt.
+            If the content holds a special token, or the template refuses it, leaves out text, does not continue its
+            own prompt or opens another turn after the answer.
         Unfit
             (A RenderError.) If the completion is blank; the prompt alone is over its limit or leaves no room for a
             completion token; or the whole is longer than `max_length` and `too_long` is not "truncate".
@@ -190,7 +191,12 @@ class Renderer:
         for i, message in enumerate(prompt, start=1):
             self._refuse_special(message.content, f"message {i} of the prompt ({message.role})")
         if self.template == "chat":
-            return self._apply_template(prompt, generation=True)
+            text = self._apply_template(prompt, generation=True)
+            for i, message in enumerate(prompt, start=1):
+                # Earlier answers may be shortened: some templates leave out their reasoning.
+                if message.role != "assistant" and not _holds(text, message.content):
+                    raise RenderError(f"the chat template leaves out message {i} of the prompt ({message.role})")
+            return text
         if len(prompt) != 1 or prompt[0].role != "user":
             roles = ", ".join(message.role for message in prompt) or "none"
             raise RenderError(f"template: plain takes one user message; got {roles}; use template: chat")
@@ -219,8 +225,23 @@ class Renderer:
                 f"where the prompt has {prompt_text[at : at + 20]!r}; fix the template or use template: plain"
             )
         rest = full[len(prompt_text) :]
+        if not _holds(rest, completion):
+            raise RenderError(f"the chat template does not write the whole answer, but {rest[:40]!r}")
+        if self._unchecked and prompt:
+            self._check_end(prompt[-1].content, prompt_text, completion, rest)
         ended = rest.rstrip()
         return ended if ended.endswith(self._ends) else rest + end
+
+    def _check_end(self, question: str, prompt_text: str, completion: str, rest: str) -> None:
+        """Refuse a template that writes after the answer what it writes before it: it opens another turn."""
+        end, answer = str(self.tokenizer.eos_token), completion.strip()
+        before = prompt_text.rpartition(question.strip())[2] + rest.rpartition(answer)[0]
+        after = rest.rpartition(answer)[2].strip()
+        if after and after == before.strip() and not after.endswith(end):
+            raise RenderError(
+                f"the chat template ends with {after!r}, as if another answer followed; it must write the opening of "
+                "an answer only for add_generation_prompt"
+            )
 
     def _apply_template(self, prompt: Messages, completion: str | None = None, *, generation: bool) -> str:
         turns = [{"role": message.role, "content": message.content} for message in prompt]
@@ -230,7 +251,8 @@ class Renderer:
             return str(self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=generation))
         except Exception as error:  # a template is a program of its own and may raise anything
             roles = ", ".join(turn["role"] for turn in turns)
-            raise RenderError(f"the chat template refuses the roles {roles}: {error}") from error
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise RenderError(f"the chat template refuses the roles {roles}: {reason}") from error
 
     def _refuse_special(self, text: str, name: str) -> None:
         found = self._special.search(text)
@@ -263,6 +285,11 @@ class Renderer:
             pattern = (r"\s*" if token.lstrip else "") + re.escape(str(token)) + (r"\s*" if token.rstrip else "")
             text = re.sub(pattern, lambda _, token=token: str(token), text)  # type: ignore[misc]
         return text
+
+
+def _holds(text: str, part: str) -> bool:
+    """Return whether a text holds another one, spaces apart, which templates trim."""
+    return part in text or "".join(part.split()) in "".join(text.split())
 
 
 def _first_difference(a: str, b: str) -> int:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:  # torch, transformers and rich take seconds to import, and --
     from rich.console import Console
 
     from humanline.train.batch import Unit
-    from humanline.train.evaluate import Evaluator
-    from humanline.train.examples import DataSets
     from humanline.train.stream import StepBatch, Stream
     from humanline.train.tokens import Renderer, TokenSequence
 
@@ -164,8 +162,10 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     -----
     The network is used for what is named `hub:...` alone: a model's configuration and tokenizer, and data sets.
     """
+    import torch
     from rich.console import Console
 
+    from humanline.train.assemble import held_out_evaluator, run_length, training_stream
     from humanline.train.data import read_rows
     from humanline.train.examples import read_sets
     from humanline.train.model import load_outline, load_tokenizer, refuse_misfits, refuse_missing_weights
@@ -222,11 +222,11 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
             twice = report.duplicates.duplicates or report.duplicates.contradictions
             show(f"data         {report}{'' if twice else '; no duplicates or contradictions'}")
         with findings.about("training"):
-            stream = _stream(config, sets.train, renderer, processes)
-            steps = config.training.steps or stream.steps(config.training.epochs or 0.0)
+            stream = training_stream(config, sets.train, renderer, ranks=processes)
+            steps = run_length(config, stream)
             show(_describe_steps(config, stream, steps))
         with findings.about("evaluation"):
-            evaluator = _evaluator(config, sets, renderer) if sets.held_out else None
+            evaluator = held_out_evaluator(config, sets, renderer, _never, _never, torch.device("cpu"))
 
     parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
     if outline is not None:
@@ -257,46 +257,8 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     return Validation(parameters, steps, resumable, tuple(findings.remarks))
 
 
-def _stream(config: TrainConfig, units: Sequence[Unit], renderer: Renderer, processes: int) -> Stream:
-    from humanline.train.stream import Stream
-
-    return Stream(
-        units,
-        config.objective,
-        batch_size=config.training.batch_size,
-        micro_batch_size=config.training.micro_batch_size,
-        seed=config.seed,
-        pad_id=_pad_id(renderer),
-        max_length=config.data.max_length,
-        ranks=processes,
-    )
-
-
-def _evaluator(config: TrainConfig, sets: DataSets, renderer: Renderer) -> Evaluator:
-    """Form the batches of the held-out set; nothing is scored."""
-    import torch
-
-    from humanline.train.evaluate import Evaluator
-
-    def never(*_: Any) -> Any:
-        raise AssertionError("validation scores nothing")
-
-    return Evaluator(
-        config.objective,
-        sets.held_out,
-        sets.held_out_pairs,
-        score=never,
-        reduce=never,
-        batch_size=config.evaluation.batch_size,
-        pad_id=_pad_id(renderer),
-        max_length=config.data.max_length,
-        device=torch.device("cpu"),
-    )
-
-
-def _pad_id(renderer: Renderer) -> int:
-    pad: int | None = renderer.tokenizer.pad_token_id
-    return renderer.tokenizer.eos_token_id if pad is None else pad
+def _never(*_: Any) -> Any:
+    raise AssertionError("validation scores nothing")
 
 
 def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:

@@ -168,67 +168,67 @@ def pair(**changes):
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        (pair(prompt=None), "1: 'prompt' is null; expected a string or a list of messages"),
-        (pair(prompt=7), "1: 'prompt' is a number; expected a string or a list of messages"),
-        (pair(prompt=[]), "1: 'prompt' is an empty list; expected a string or a list of messages"),
-        (pair(prompt=""), "1: 'prompt' is empty; expected some text"),
-        (pair(chosen=" \n"), "1: 'chosen' is blank; expected some text"),
-        (pair(rejected={"text": "b"}), "1: 'rejected' is an object; expected a string or a list of messages"),
-        (pair(rejected="\ud800"), "1: 'rejected' holds half a surrogate pair"),
-        (pair(rejected="a"), "1: 'chosen' and 'rejected' are the same; expected two answers"),
-        (pair(chosen=["a"]), "1: 'chosen' message 1 is a string; expected a message"),
+        (pair(prompt=None), "1:12: 'prompt' is null; expected a string or a list of messages"),
+        (pair(prompt=7), "1:12: 'prompt' is a number; expected a string or a list of messages"),
+        (pair(prompt=[]), "1:12: 'prompt' is an empty list; expected a string or a list of messages"),
+        (pair(prompt=""), "1:12: 'prompt' is empty; expected some text"),
+        (pair(chosen=" \n"), "1:27: 'chosen' is blank; expected some text"),
+        (pair(rejected={"text": "b"}), "1:44: 'rejected' is an object; expected a string or a list of messages"),
+        (pair(rejected="\ud800"), "1:44: 'rejected' holds half a surrogate pair"),
+        (pair(rejected="a"), "1:44: 'chosen' and 'rejected' are the same; expected two answers"),
+        (pair(chosen=["a"]), "1:28: 'chosen' message 1 is a string; expected a message"),
         (
             pair(chosen=[{"from": "gpt", "value": "a"}]),
-            "1: 'chosen' message 1 is the keys 'from', 'value'; expected a message",
+            "1:28: 'chosen' message 1 is an object of the keys 'from', 'value'; expected a message",
         ),
         (
             pair(chosen=[{"role": "bot", "content": "a"}]),
-            "1: 'chosen' message 1 has the role \"bot\"; expected one of system, user, assistant",
+            "1:37: 'chosen' message 1 has the role \"bot\"; expected one of system, user, assistant",
         ),
         (
             pair(chosen=[USER, {"role": "assistant", "content": None}]),
-            "1: the content of 'chosen' message 2 is null; expected a string",
+            "1:95: the content of 'chosen' message 2 is null; expected a string",
         ),
         (
             pair(prompt=[SYSTEM, {"role": "user", "content": ""}]),
-            "1: the content of 'prompt' message 2 is empty; expected some text",
+            "1:84: the content of 'prompt' message 2 is empty; expected some text",
         ),
-        (pair(chosen=[USER]), "1: 'chosen' ends with the user's turn; expected the assistant's"),
+        (pair(chosen=[USER]), "1:27: 'chosen' ends with the user's turn; expected the assistant's"),
         (
             pair(chosen=[NEXT, ANSWER]),
-            "1: 'chosen' begins with other turns than 'prompt'; expected the prompt's own turns, or the answer",
+            "1:27: 'chosen' begins with other turns than 'prompt'; expected the prompt's own turns, or the answer",
         ),
         (
             {"chosen": [USER, ANSWER], "rejected": [NEXT, OTHER]},
-            "1: the two answers begin with different turns; expected the same prompt in both, or a prompt column",
+            "1:99: the two answers begin with different turns; expected the same prompt in both, or a prompt column",
         ),
         (
             {"chosen": [USER, ANSWER, NEXT, ANSWER], "rejected": [USER, OTHER]},
-            "1: the two answers part 3 turns before the end of 'chosen'; expected them to differ in their last turn",
+            "1:12: the two answers part 3 turns before the end of 'chosen'; expected them to differ in their last turn",
         ),
         (
             pair(prompt=[USER, ANSWER], chosen="x", rejected="y"),
-            "1: the turn before the answer in 'chosen' is the assistant's too; expected the user's",
+            "1:97: the turn before the answer in 'chosen' is the assistant's too; expected the user's",
         ),
         (
             {"chosen": "a", "rejected": "b"},
-            "1: no column 'prompt' among 'chosen', 'rejected'; expected a string or a list of messages (or ",
+            "1:1: no column 'prompt' among 'chosen', 'rejected'; expected a string or a list of messages (or ",
         ),
-        (pair(chosen_score=1.0), "1: 'chosen_score' stands alone; expected both scores or none"),
-        (pair(chosen_score=1, rejected_score=None), "1: 'rejected_score' is null; expected a finite number"),
-        (pair(score_chosen=1, score_rejected="0"), "1: 'score_rejected' is a string; expected a finite number"),
-        (pair(chosen_score=True, rejected_score=0), "1: 'chosen_score' is true or false; expected a finite number"),
-        (pair(chosen_score=10**400, rejected_score=0), "1: 'chosen_score' is not finite; expected a finite number"),
+        (pair(chosen_score=1.0), "1:65: 'chosen_score' stands alone; expected both scores or none"),
+        (pair(chosen_score=1, rejected_score=None), "1:86: 'rejected_score' is null; expected a finite number"),
+        (pair(score_chosen=1, score_rejected="0"), "1:86: 'score_rejected' is a string; expected a finite number"),
+        (pair(chosen_score=True, rejected_score=0), "1:65: 'chosen_score' is true or false; expected a finite number"),
+        (pair(chosen_score=10**400, rejected_score=0), "1:65: 'chosen_score' is not finite; expected a finite number"),
         (
             pair(chosen_score=1, rejected_score=2),
-            "1: the chosen score 1 is below the rejected one 2; expected chosen >= rejected",
+            "1:65: the chosen score 1 is below the rejected one 2; expected chosen >= rejected",
         ),
-        ('{"prompt": "q", "chosen": "a", "rejected": "b", "chosen_score": NaN, "rejected_score": 0}', "1: NaN is not"),
-        ('{"prompt": "q", "chosen": "a", "rejected": "b", "chosen_score": 1e999, "rejected_score": 0}', "1: 'chosen"),
-        ('{"prompt": "q", "prompt": "r", "chosen": "a", "rejected": "b"}', "1: the key 'prompt' appears twice"),
+        ('{"prompt": "q","chosen": "a", "rejected": "b", "chosen_score": NaN, "rejected_score": 0}', "1:64: NaN is"),
+        ('{"prompt": "q","chosen": "a", "rejected": "b", "chosen_score": 1e999, "rejected_score": 0}', "1:64: 'chose"),
+        ('{"prompt": "q", "prompt": "r", "chosen": "a", "rejected": "b"}', "1:17: the key 'prompt' appears twice"),
         ('{"prompt": "q" "chosen": "a"}', "1:16: not valid JSON (Expecting ',' delimiter); expected one complete JSON"),
-        ('["q", "a", "b"]', "1: the row is a list; expected one JSON object per line"),
-        ("[" * 100_000, "1: maximum recursion depth"),
+        ('["q", "a", "b"]', "1:1: the row is a list; expected one JSON object per line"),
+        ("[" * 100_000, "1:1: nested too deeply; expected one complete JSON object per line"),
         (b'{"prompt": "\xff"}', "1:13: byte 0xff is not UTF-8; expected UTF-8 text"),
     ],
 )  # fmt: skip
@@ -240,22 +240,42 @@ def test_a_wrong_pair_is_named_by_line_and_reason(problem, row, expected):
 @pytest.mark.parametrize(
     ("shape", "row", "expected"),
     [
-        ("unpaired", LABELLED | {"label": None}, "1: 'label' is null; expected true or false"),
-        ("unpaired", LABELLED | {"label": "true"}, "1: 'label' is \"true\"; expected true or false"),
-        ("unpaired", LABELLED | {"label": 2}, "1: 'label' is 2; expected true or false"),
-        ("unpaired", LABELLED | {"label": 1.0}, "1: 'label' is 1.0; expected true or false"),
-        ("unpaired", {"prompt": "q", "completion": "a"}, "1: no column 'label' among 'prompt', 'completion'; expected"),
+        ("unpaired", LABELLED | {"label": None}, "1:45: 'label' is null; expected true or false"),
+        ("unpaired", LABELLED | {"label": "true"}, "1:45: 'label' is \"true\"; expected true or false"),
+        ("unpaired", LABELLED | {"label": 2}, "1:45: 'label' is 2; expected true or false"),
+        ("unpaired", LABELLED | {"label": 1.0}, "1:45: 'label' is 1.0; expected true or false"),
+        (
+            "unpaired",
+            {"prompt": "q", "completion": "a"},
+            "1:1: no column 'label' among 'prompt', 'completion'; expected",
+        ),
         (
             "unpaired",
             {"completion": [ANSWER], "label": True},
-            "1: 'completion' has no turn before the answer, so there",
+            "1:16: 'completion' has no turn before the answer, so there",
         ),
-        ("completion", LABELLED | {"label": False}, "1: 'label' is false; expected desirable answers only; leave the"),
-        ("completion", LABELLED | {"label": "no"}, "1: 'label' is \"no\"; expected true or false"),
-        ("completion", {"messages": [USER, ANSWER, NEXT]}, "1: 'messages' ends with the user's turn; expected the ass"),
-        ("completion", {"prompt": "q"}, "1: no column 'completion' among 'prompt'; expected a string or a list of mes"),
-        ("prompt", {"question": "q"}, "1: no column 'prompt' among 'question'; expected a string or a list of messag"),
-        ("prompt", {"prompt": [USER, ANSWER]}, "1: 'prompt' ends with the assistant's turn; expected the user's"),
+        (
+            "completion",
+            LABELLED | {"label": False},
+            "1:45: 'label' is false; expected desirable answers only; leave the",
+        ),
+        ("completion", LABELLED | {"label": "no"}, "1:45: 'label' is \"no\"; expected true or false"),
+        (
+            "completion",
+            {"messages": [USER, ANSWER, NEXT]},
+            "1:14: 'messages' ends with the user's turn; expected the ass",
+        ),
+        (
+            "completion",
+            {"prompt": "q"},
+            "1:1: no column 'completion' among 'prompt'; expected a string or a list of mes",
+        ),
+        (
+            "prompt",
+            {"question": "q"},
+            "1:1: no column 'prompt' among 'question'; expected a string or a list of messag",
+        ),
+        ("prompt", {"prompt": [USER, ANSWER]}, "1:12: 'prompt' ends with the assistant's turn; expected the user's"),
     ],
 )
 def test_a_wrong_row_of_the_other_shapes_is_named_by_line_and_reason(problem, shape, row, expected):
@@ -266,13 +286,13 @@ def test_a_wrong_row_of_the_other_shapes_is_named_by_line_and_reason(problem, sh
 def test_a_mapped_column_that_is_missing_lists_what_the_row_has(problem):
     """A column named in `columns` that a row lacks is reported with the columns that the row does have."""
     got = problem("completion", {"q": "q", "completion": "a"}, columns={"prompt": "question"})
-    assert got == "1: no column 'question' (named in columns); expected it among the row's columns: 'q', 'completion'"
+    assert got == "1:1: no column 'question' (named in columns); expected it among the row's columns: 'q', 'completion'"
 
 
 def test_problems_name_the_column_as_the_file_does(problem):
     """A problem in a renamed column is reported under the file's name for it."""
     got = problem("completion", {"question": None, "completion": "a"}, columns={"prompt": "question"})
-    assert got == "1: 'question' is null; expected a string or a list of messages"
+    assert got == "1:14: 'question' is null; expected a string or a list of messages"
 
 
 def test_unknown_names_in_columns_are_refused(write):
@@ -316,7 +336,7 @@ def test_line_numbers_count_bad_and_blank_lines(write):
     with pytest.raises(DataError) as caught:
         read_rows(write(PAIR, "", "{", b"\xff\xfe", PAIR, "null", ' {"prompt": }'), "preference")
     places = [problem.split(" ")[0] for problem in caught.value.problems]
-    assert places == ["rows.jsonl:3:2:", "rows.jsonl:4:1:", "rows.jsonl:6:", "rows.jsonl:7:13:"]
+    assert places == ["rows.jsonl:3:2:", "rows.jsonl:4:1:", "rows.jsonl:6:1:", "rows.jsonl:7:13:"]
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"])
@@ -408,5 +428,5 @@ def test_a_public_data_set_reads_with_renamed_columns(shared_data):
     assert "####" in completions[-1].completion
     prompts = read_rows(file, "prompt", columns={"prompt": "question"})
     assert all(prompt.extra.keys() == {"answer"} for prompt in prompts)
-    with pytest.raises(DataError, match=r"gsm8k-train.jsonl:1: no column 'prompt' among 'question', 'answer'"):
+    with pytest.raises(DataError, match=r"gsm8k-train.jsonl:1:1: no column 'prompt' among 'question', 'answer'"):
         read_rows(file, "prompt")

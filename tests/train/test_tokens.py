@@ -205,6 +205,69 @@ def test_plain_takes_one_user_message(tokenizer, plain):
         plain.render((), "A mat.")
 
 
+TURN = "<|{{ m.role }}|>\n{{ m.content | trim }}<|end|>\n"
+OPENING = "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "answer"),
+    [
+        ("{% for m in messages %}{{ m.content }}<|end|>{% endfor %}", "A mat.<|end|>"),
+        ("{% for m in messages %}{{ m.content }}\n{% endfor %}", "A mat.\n<|end|>"),
+        ("{% for m in messages %}" + TURN + "{% endfor %}", "<|assistant|>\nA mat.<|end|>"),
+        ("{% for m in messages %}" + TURN + "{% endfor %}" + OPENING, "A mat.<|end|>"),
+        (
+            "{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>\n<think>\n\n</think>\n\n"
+            "{{ m.content }}<|end|>\n{% else %}" + TURN + "{% endif %}{% endfor %}" + OPENING,
+            "<think>\n\n</think>\n\nA mat.<|end|>",
+        ),
+    ],
+    ids=["contents and ends", "contents and lines", "no opening", "trimmed", "empty thoughts"],
+)
+def test_templates_of_every_usual_form_are_taken(tokenizer, template, answer):
+    """Templates that name no roles, open no answer, trim or write empty thoughts are rendered as they are."""
+    renderer = Renderer(changed(tokenizer, chat_template=template), "chat", 64)
+    assert halves(tokenizer, renderer.render(USER, "A mat."))[1] == answer
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            "{% for m in messages if m.role != 'system' %}" + TURN + "{% endfor %}" + OPENING,
+            r"leaves out message 1 of the prompt \(system\)",
+        ),
+        (
+            "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}<|end|>{% endfor %}"
+            "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+            r"does not write the whole answer, but 'On the cat",
+        ),
+        (
+            "{% for m in messages %}" + TURN + "{% endfor %}<|assistant|>\n",
+            r"ends with '<\|end\|>\\n<\|assistant\|>', as if another answer followed; it must write the opening",
+        ),
+        (
+            "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: ",
+            r"ends with 'assistant:', as if another answer followed",
+        ),
+    ],
+    ids=["a lost message", "lost reasoning", "another turn", "another turn in words"],
+)
+def test_templates_that_lose_text_or_go_on_are_refused(tokenizer, template, message):
+    """A template that drops a message or part of the answer, or opens a turn after it, would train the wrong text."""
+    renderer = Renderer(changed(tokenizer, chat_template=template), "chat", 128)
+    with pytest.raises(RenderError, match=message):
+        renderer.render(TALK, "Hm.</think>On the cat.")
+
+
+def test_a_tokenizer_without_a_pad_token_is_taken(tokenizer):
+    """Rendering needs no pad token."""
+    without = changed(tokenizer, pad_token=None)
+    assert without.pad_token_id is None
+    expected = Renderer(tokenizer, "chat", 64).render(USER, "A mat.")
+    assert Renderer(without, "chat", 64).render(USER, "A mat.") == expected
+
+
 def test_a_second_begin_token_is_an_error(tokenizer):
     """A template that writes the begin token twice is refused."""
     doubled = changed(tokenizer, chat_template="{{ bos_token }}" + tokenizer.chat_template)
