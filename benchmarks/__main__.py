@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.beta import benchmark_beta
+from benchmarks.capacity import benchmark_capacity
 from benchmarks.logprobs import benchmark_logprobs
 from benchmarks.machine import machine
 from benchmarks.memory import benchmark_memory
@@ -21,7 +23,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run what is named, print a table for each and write the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed and memory, side by side.")
     parser.add_argument(
-        "names", nargs="*", metavar="name", help="steps, equality, memory, logprobs; all of them by default"
+        "names",
+        nargs="*",
+        metavar="name",
+        help="steps, equality, memory, logprobs, capacity, beta; all of them by default",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see that it runs; writes no results")
     parser.add_argument("--objective", choices=("dpo", "kto", "grpo"), default="dpo", help="of `steps`")
@@ -32,6 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
         "equality": benchmark_equality,
         "memory": benchmark_memory,
         "logprobs": benchmark_logprobs,
+        "beta": benchmark_beta,
+        "capacity": benchmark_capacity,
     }
     for name in chosen.names:
         if name not in registry:

@@ -7,6 +7,17 @@ from hypothesis import strategies as st
 #: Gammas at which the Tversky-Kahneman capacity is monotone.
 monotone_gammas = st.floats(0.2793, 4.0)
 probabilities = st.floats(0.0, 1.0)
+#: The name of a capacity family and parameters at which it is monotone.
+capacities = st.one_of(
+    st.tuples(st.just("TverskyKahneman"), st.tuples(monotone_gammas)),
+    st.tuples(st.just("Prelec"), st.tuples(st.floats(0.2, 3.0), st.floats(0.3, 3.0))),
+    st.tuples(st.just("LinearInLogOdds"), st.tuples(st.floats(0.2, 3.0), st.floats(0.1, 5.0))),
+    st.tuples(st.just("PowerWeight"), st.tuples(st.floats(0.2, 5.0))),
+    st.tuples(st.just("NeoAdditive"), st.tuples(st.floats(0.1, 0.7), st.floats(0.0, 0.3))),
+    st.tuples(st.just("ExponentialPower"), st.tuples(st.floats(0.2, 3.0), st.floats(-2.0, 2.0))),
+    st.tuples(st.just("HyperbolicLog"), st.tuples(st.floats(0.1, 4.0), st.floats(0.2, 4.0))),
+    st.tuples(st.just("Identity"), st.just(())),
+)
 outcomes = st.integers(-6, 6).map(lambda n: n / 2)  # few values, so that ties and the reference point come up
 
 
@@ -18,6 +29,27 @@ def prospects(draw: st.DrawFn, min_size: int = 1, max_size: int = 7) -> tuple[li
     shares = draw(st.lists(st.sampled_from([0.0, 1e-20, 1e-9, 1.0, 2.0, 5.0, 90.0]), min_size=size, max_size=size))
     shares[draw(st.integers(0, size - 1))] += 1.0
     return z, [share / sum(shares) for share in shares]
+
+
+@st.composite
+def samplers(draw: st.DrawFn, max_size: int = 6) -> tuple[list[float], list[float], list[float]]:
+    """Outcomes with ties, and the probabilities of a policy and of a sampler, of which some are 0."""
+    z, policy = draw(prospects(max_size=max_size))
+    _, sampler = draw(prospects(min_size=len(z), max_size=len(z)))
+    return z, policy, sampler
+
+
+@st.composite
+def laws(draw: st.DrawFn, count: int, *, size: int | None = None, zeros: bool = False) -> list[list[float]]:
+    """Several distributions over the same tokens, some of them far from uniform; with zeros, never all zero."""
+    size = draw(st.integers(2, 6)) if size is None else size
+    parts = [1e-12, 1e-3, 0.1, 1.0, 2.0, 7.0, 40.0]
+    rows = []
+    for _ in range(count):
+        row = draw(st.lists(st.sampled_from([0.0, *parts] if zeros else parts), min_size=size, max_size=size))
+        row[draw(st.integers(0, size - 1))] += 1.0
+        rows.append([share / sum(row) for share in row])
+    return rows
 
 
 def texts(seen: str) -> st.SearchStrategy[str]:

@@ -1,37 +1,89 @@
 """What the paper says about human perception, plainly: numpy and scipy only, arrays in and arrays out.
 
 Value functions, capacities and decision weights make up prospect theory; utility, its distances and their bound say
-how far a sampler is from it; Beta rejection and its limit, the clip range, are what training uses. `PowerValue`, the
+how far a sampler is from it; Beta rejection and its limit, the clip range, are what training uses. Value functions,
 capacities, `ClipRange` and `BetaRejection.keeps` also take torch tensors and return them.
 """
 
-from humanline.theory.capacity import Capacity, Identity, TverskyKahneman
+from humanline.theory.capacity import (
+    Capacity,
+    ExponentialPower,
+    HyperbolicLog,
+    Identity,
+    LinearInLogOdds,
+    NeoAdditive,
+    PowerWeight,
+    Prelec,
+    TverskyKahneman,
+)
 from humanline.theory.clipping import ClipRange
-from humanline.theory.rejection import BetaRejection, BetaShape
+from humanline.theory.limit import ClipLimit
+from humanline.theory.rejection import (
+    AcceptedLaw,
+    BetaRejection,
+    BetaShape,
+    BetaTest,
+    accepted_law,
+    accepted_sequence_law,
+    perceived_law,
+    sequence_law,
+)
 from humanline.theory.utility import (
+    GapDistance,
+    GapRule,
     UtilityGapBound,
     certainty_equivalent,
+    distance_for_gap,
     kl_divergence,
     subjective_utility,
     total_variation,
     utility_gap_bound,
 )
-from humanline.theory.value import PowerValue, ValueFunction
-from humanline.theory.weighting import decision_weights
+from humanline.theory.value import ExponentialValue, LogarithmicValue, LogisticValue, PowerValue, ValueFunction
+from humanline.theory.weighting import (
+    CapacityDistances,
+    ImpliedCapacity,
+    decision_weights,
+    human_curve,
+    implied_capacity,
+)
 
 __all__ = [
+    "AcceptedLaw",
     "BetaRejection",
     "BetaShape",
+    "BetaTest",
     "Capacity",
+    "CapacityDistances",
+    "ClipLimit",
     "ClipRange",
+    "ExponentialPower",
+    "ExponentialValue",
+    "GapDistance",
+    "GapRule",
+    "HyperbolicLog",
     "Identity",
+    "ImpliedCapacity",
+    "LinearInLogOdds",
+    "LogarithmicValue",
+    "LogisticValue",
+    "NeoAdditive",
     "PowerValue",
+    "PowerWeight",
+    "Prelec",
     "TverskyKahneman",
     "UtilityGapBound",
     "ValueFunction",
+    "accepted_law",
+    "accepted_sequence_law",
     "certainty_equivalent",
     "decision_weights",
+    "distance_for_gap",
+    "human_curve",
+    "implied_capacity",
     "kl_divergence",
+    "perceived_law",
+    "sequence_law",
     "subjective_utility",
     "total_variation",
     "utility_gap_bound",

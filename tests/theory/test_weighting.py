@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanline.theory import Identity, PowerValue, TverskyKahneman, decision_weights, subjective_utility
+from humanline.theory import (
+    Identity,
+    PowerValue,
+    TverskyKahneman,
+    certainty_equivalent,
+    decision_weights,
+    subjective_utility,
+)
 from tests import oracles, strategies
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=100)
@@ -102,6 +109,73 @@ def test_ties_share_in_proportion_to_probability():
 
 
 @SETTINGS
+@given(prospect=strategies.prospects(), where=st.integers(0, 6), share=st.floats(0, 1), scale=st.floats(0.01, 100))
+def test_merging_and_scaling_change_nothing(prospect, where, share, scale):
+    """Outcomes in another unit have the same weights, and merging all ties leaves each sum as it was."""
+    z, p = map(np.array, prospect)
+    weights = decision_weights(z, p, **MEDIANS)
+    np.testing.assert_allclose(decision_weights(z * scale, p, **MEDIANS), weights, rtol=0, atol=1e-15)
+    distinct, group = np.unique(z, return_inverse=True)
+    merged = decision_weights(distinct, np.bincount(group, weights=p), **MEDIANS)
+    np.testing.assert_allclose(merged, np.bincount(group, weights=weights), rtol=0, atol=4e-15)
+
+
+@SETTINGS
+@given(prospect=strategies.prospects(), source=st.integers(0, 6), target=st.integers(0, 6), share=st.floats(0, 1))
+def test_dominance_in_probability(prospect, source, target, share):
+    """Moving probability to a better outcome never lowers the utility (first-order stochastic dominance)."""
+    z, p = prospect
+    source, target = sorted((source % len(z), target % len(z)), key=lambda i: z[i])
+    better = np.array(p)
+    moved = share * better[source]
+    better[source] -= moved
+    better[target] += moved
+    human = {"value": PowerValue(), **MEDIANS}
+    assert subjective_utility(z, better, **human) >= subjective_utility(z, p, **human) - 1e-12
+
+
+@SETTINGS
+@given(prospect=strategies.prospects(), z0=strategies.outcomes)
+def test_presorted_outcomes_skip_the_sort(prospect, z0):
+    """On sorted outcomes the option changes nothing but the rounding among ties."""
+    z, p = map(np.array, prospect)
+    order = np.argsort(z)
+    given = z[order], p[order]
+    np.testing.assert_allclose(
+        decision_weights(*given, **MEDIANS, reference_point=z0, presorted=True),
+        decision_weights(*given, **MEDIANS, reference_point=z0),
+        rtol=0,
+        atol=2e-15,
+    )
+
+
+def test_presorted_is_checked():
+    """Outcomes that fall somewhere, in any row, are refused; ties are fine; utilities take the option too."""
+    with pytest.raises(ValueError, match=r"^outcomes must not fall along the last axis, if presorted; got 1\.0$"):
+        decision_weights([[1, 2, 3], [2, 1, 3]], np.full((2, 3), 1 / 3), **MEDIANS, presorted=True)
+    assert decision_weights([1, 1, 3], [0.5, 0.25, 0.25], **MEDIANS, presorted=True).sum() == pytest.approx(1)
+    human = {"value": PowerValue(), **MEDIANS, "presorted": True}
+    for function in (subjective_utility, certainty_equivalent):
+        assert np.isfinite(function([-1, 2], [0.5, 0.5], **human))
+        with pytest.raises(ValueError, match="presorted"):
+            function([2, -1], [0.5, 0.5], **human)
+
+
+def test_one_capacity_value_for_each_outcome():
+    """A prospect of N distinct outcomes asks its capacities for N values, and ties and signs add none."""
+    asked = []
+
+    def counting(p):
+        asked.append(np.size(p))
+        return np.asarray(p)
+
+    for z in ([1, 2, 3, 4], [-2, -1, 1, 2], [-2, -2, 1, 1]):
+        asked.clear()
+        decision_weights(z, [0.1, 0.2, 0.3, 0.4], **both(counting))
+        assert sum(asked) - 4 == len(set(z))  # four for the ends 0 and 1 of both
+
+
+@SETTINGS
 @given(prospect=strategies.prospects(), where=st.integers(0, 6), rise=st.floats(0, 5), gamma=strategies.monotone_gammas)
 def test_a_better_outcome_is_never_worth_less(prospect, where, rise, gamma):
     """Raising one outcome does not lower the utility (dominance), also across the reference point."""
@@ -144,6 +218,35 @@ def test_published_weights():
     np.testing.assert_allclose(half, [0.24845, 0.24845, 0.50310], atol=5e-6)
     mixed = decision_weights([36, 25, -9, -16], [0.7, 0.1, 0.1, 0.1], **MEDIANS)
     np.testing.assert_allclose(mixed, [0.53382, 0.07362, 0.08688, 0.17015], atol=5e-6)
+
+
+def test_weights_of_other_implementations():
+    """Weights that two other packages give for textbook prospects come out to their last digit."""
+    # The tests of the R package pt by G. Au (github.com/gary-au/pt) show its weights for Wakker (2010), Prospect
+    # Theory: example 5.6.1, exercises 5.6.1 b and 5.6.2, all with p**2; assignment 9.3.5 a; exercise 9.3.7 a, c, d,
+    # where c is rank-dependent utility, which knows no sign.
+    square = both(np.square)
+    no_sign = {**MEDIANS, "reference_point": -np.finfo(float).max}
+    for z, p, how, printed in (
+        ([80, 50, 10], [0.2, 0.3, 0.5], square, [0.04, 0.21, 0.75]),
+        ([80, 60, 40, 20], [1 / 12, 1 / 4, 1 / 6, 1 / 2], square, [0.0069444, 0.1041667, 0.1388889, 0.75]),
+        ([80, 30, 20], [1 / 6, 1 / 2, 1 / 3], square, [0.027778, 0.416667, 0.555556]),
+        ([12, 7, -2, -5], [0.15, 0.35, 0.3, 0.2], MEDIANS, [0.2269, 0.1937, 0.1970, 0.2570]),
+        ([80, 60, 30, -30], [0.01, 0.35, 0.35, 0.29], MEDIANS, [0.05527, 0.29444, 0.19070, 0.32091]),
+        ([80, 60, 30, -30], [0.01, 0.35, 0.35, 0.29], no_sign, [0.05527, 0.29444, 0.19070, 0.45959]),
+        ([80, 60, 30, -30], [0.01, 0.35, 0.35, 0.29], both(GAIN), [0.05527, 0.29444, 0.19070, 0.31298]),
+        # The same tests, for Wakker (2003), Management Science 49, p. 980
+        ([1600, 1200, -200, -1600], [0.25] * 4, MEDIANS, [0.2907, 0.1299, 0.1605, 0.2935]),
+        # Birnbaum's online calculator, as quoted in the tests of UtilityModels.jl
+        (
+            [10, 3, -2, -1],
+            [0.3, 0.2, 0.3, 0.2],
+            {"gain": TverskyKahneman(0.6), "loss": TverskyKahneman(0.7)},
+            [0.3165, 0.0992, 0.3281, 0.1293],
+        ),
+    ):
+        digits = max(len(str(weight).split(".")[1]) for weight in printed)
+        np.testing.assert_allclose(decision_weights(z, p, **how), printed, rtol=0, atol=0.5001 * 10.0**-digits)
 
 
 def test_the_papers_gamble():
