@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _complain(options, str(error))
             return _EXIT_USER_ERROR
         if isinstance(error, ModuleNotFoundError) and error.name and error.name.split(".")[0] != "humanline":
-            install = "install the training extra: pip install 'humanline[train]'"
+            extra = "notebooks" if error.name.split(".")[0] == "matplotlib" else "train"
+            kind = {"notebooks": "notebooks", "train": "training"}[extra]
+            install = f"install the {kind} extra: pip install 'humanline[{extra}]'"
             _complain(options, f"the package {error.name!r} is missing; {install}")
             return _EXIT_USER_ERROR
         if os.environ.get("HUMANLINE_DEBUG", "0") not in ("", "0"):
@@ -63,7 +65,10 @@ def _complain(options: argparse.Namespace, text: str) -> None:
     """Print a message that may hold names and texts from outside."""
     from humanline.train.terminal import visible
 
-    print(visible(f"humanline {options.command}: {text}", keep="\n"), file=sys.stderr)
+    try:
+        print(visible(f"humanline {options.command}: {text}", keep="\n"), file=sys.stderr, flush=True)
+    except OSError:  # nobody reads any more; the exit code says it all the same
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence[str]) -> str:
@@ -116,6 +121,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
+    from humanline.plots import FIGURES
+
     parser = _Parser(prog="humanline", description="Perceptual alignment: humanline DPO, KTO and GRPO.")
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -163,6 +170,11 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seeds", type=int, default=4, help="runs of each cell of the table")
     demo.add_argument("--processes", type=int, default=2, help="runs at a time")
     demo.set_defaults(run=_demo)
+
+    figures = commands.add_parser("figures", help="make the figures of the theory: CSV, SVG and PNG of each")
+    figures.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(FIGURES)}")
+    figures.add_argument("--out", default="figures", help="folder to write to, made if need be (default: figures)")
+    figures.set_defaults(run=_figures)
     return parser
 
 
@@ -189,12 +201,12 @@ def _quiet_libraries() -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    config = _load(options)
-    options.folder = config.output  # where a fault is logged
     from humanline.train.stop import StopRequested, StopSignal
 
     with StopSignal() as stop:
         try:
+            config = _load(options)
+            options.folder = config.output  # where a fault is logged
             from humanline.train.device import leave_processes
             from humanline.train.loop import train
 
@@ -280,6 +292,15 @@ def _demo(options: argparse.Namespace) -> int:
     from humanline.demo import demo
 
     demo(options.out, seeds=options.seeds, processes=options.processes)
+    return 0
+
+
+def _figures(options: argparse.Namespace) -> int:
+    from humanline.plots import write_figures
+    from humanline.train.terminal import visible
+
+    for path in write_figures(options.out, options.names):
+        print(visible(str(path)))
     return 0
 
 

@@ -401,6 +401,7 @@ def _body(recipe: Recipe) -> list[tuple[str, str]]:
         (f"  eval: {data.source}#test", ""),
         ("  max_length: 2048", "prompt and answer; the paper's 2048 is for answers it samples"),
         ("  too_long: drop", "a cut answer has no end, and a sixth of the pairs is used anyway"),
+        ("  special_tokens: drop", "texts that hold a token such as <pad> would be read as control"),
     ]
     batch, micro = (64, model.rows) if objective == "kto" else (32, model.rows // 2)
     volume = "10K pairs" if objective == "dpo" else "20K sequences"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -134,6 +135,29 @@ def test_new_model_from_the_command_line(toy, tmp_path, capsys):
 
     assert AutoModelForCausalLM.from_pretrained(out).config.hidden_size == 16
     assert main(["new-model", str(out), "--text", toy["pairs"], *options]) == 2
+
+
+LIVE = "reference.schedule={kind: before_step, every: 1}"  # nothing to score ahead but the next step
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(recipe, tmp_path):
+    """With standard error a pipe that nobody reads any more, a run is trained, and stopped and saved, all the same."""
+    for name, arguments, code in (("whole", [], 0), ("stopped", ["training.steps=100000", LIVE], 75)):
+        output = tmp_path / name
+        command = [sys.executable, "-m", "humanline.cli", "train", str(recipe), f"output={output}", *arguments]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        process.stderr.readline()
+        process.stderr.close()
+        if code == 75:
+            metrics = output / "metrics.jsonl"
+            while process.poll() is None and not (metrics.exists() and '"step": 3' in metrics.read_text()):
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(60) == code
+        finally:
+            process.kill()
+        assert (output / ("checkpoints" if code else "final")).is_dir()
 
 
 @pytest.mark.parametrize("command", [[], ["train"], ["validate"], ["schema"], ["new-model"], ["demo"]])

@@ -6,6 +6,7 @@ The loop runs on them, and `humanline validate` only looks whether they can be m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -17,6 +18,14 @@ from humanline.train.guard import Reduce
 from humanline.train.reference import Score
 from humanline.train.stream import Stream
 from humanline.train.tokens import Renderer
+
+
+def renderer_of(config: TrainConfig, tokenizer: Any) -> Renderer:
+    """Return the template path of a run; raise ValueError as `Renderer` does."""
+    data = config.data
+    return Renderer(
+        tokenizer, data.template, data.max_length, data.too_long, data.max_prompt_length, data.special_tokens
+    )
 
 
 def training_stream(

@@ -7,6 +7,7 @@ held-out scores, its random state) by itself. The folder is on a file system tha
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -28,6 +29,7 @@ from humanline.train.durable import (
     begin_folder,
     disk_errors,
     drop_partial,
+    flush,
     remove_folder,
     seal_folder,
     verify_folder,
@@ -41,6 +43,7 @@ _FORMAT = 1
 _PART_BYTES = 4 * 2**30  # of one tensor file: what a save holds in host memory at a time
 _AGAIN = 10**6  # checkpoints after the same number of updates that can be told apart
 _STEP = re.compile(r"step-(\d{8,})(?:\.(\d{6}))?")
+_BEGINNING = (0, False, ())
 _STATE, _METRICS = "state.json", "metrics.jsonl"
 
 
@@ -95,19 +98,29 @@ class Checkpoints:
         self._own_of_all = [f"rank-{r}-{name}" for r in range(accelerator.num_processes) for name in own]
         self.config, self.fingerprints, self.software = config, fingerprints, software
         self.accelerator, self.reduce = accelerator, reduce
-        self.saved: int | None = None  # updates at the last save or resume
+        self.saved: Path | None = None  # the newest whole checkpoint
+        self._saved_at: tuple[Any, ...] = ()  # and where it stands (`_mark`)
         self._last = time.monotonic()
 
-    def due(self, updates: int) -> bool:
-        """Return whether the settings ask for a checkpoint after so many updates; all processes agree."""
-        if updates == 0 or updates == self.saved:
-            return False
+    def due(self, position: Position, *, scoring: bool = False) -> bool:
+        """Return whether the settings ask for a checkpoint here; all processes agree.
+
+        Parameters
+        ----------
+        position : Position
+        scoring : bool
+            In the middle of a window, where only the clock counts.
+        """
         waited = self.settings.minutes is not None and time.monotonic() - self._last >= 60 * self.settings.minutes
-        by_steps = self.settings.every is not None and updates % self.settings.every == 0
-        return by_steps or bool(self.reduce(torch.tensor(float(waited)), "max").item())
+        every, updates = self.settings.every, position.updates
+        by_steps = every is not None and updates > 0 and updates % every == 0 and not scoring
+        by_clock = bool(self.reduce(torch.tensor(float(waited)), "max").item())
+        return (by_steps or by_clock) and self._mark(position) not in (self._saved_at, _BEGINNING)
 
     def save(self, position: Position) -> Path:
         """Write a checkpoint, then remove all but the newest few; called by all processes alike.
+
+        Where nothing has changed since the newest one, that one is returned.
 
         Raises
         ------
@@ -115,6 +128,8 @@ class Checkpoints:
             If the disk is full or cannot be written; earlier checkpoints are as they were, and nothing is left of
             this one.
         """
+        if self.saved is not None and self._mark(position) == self._saved_at:
+            return self.saved
         target = self._free_name(position.updates)
         try:
             on_main(self.accelerator, self.reduce, lambda: self._begin(target))
@@ -125,12 +140,18 @@ class Checkpoints:
                 drop_partial(target)
             self._last = time.monotonic()
             reason = f"{error.strerror or error}" if isinstance(error, OSError) else str(error)
-            last = "there is no earlier one" if self.saved is None else f"the one after {self.saved} updates is kept"
+            last = "there is no earlier one" if self.saved is None else f"{self.saved.name} is kept"
             raise CheckpointError(
-                f"no checkpoint could be written after {position.updates} updates: {reason}; {last}. Free some space "
-                f"on the file system of {self.folder}, or lower checkpoint.keep if it is above 2."
+                f"no checkpoint could be written after {position.updates} updates: {reason}; {last}. If the disk is "
+                f"full, free some space for {self.folder}, or lower checkpoint.keep if it is above 2."
             ) from error
-        self.saved, self._last = position.updates, time.monotonic()
+        except BaseException:
+            if self.accelerator.is_main_process:
+                drop_partial(target)
+            raise
+        self.saved, self._saved_at, self._last = target, self._mark(position), time.monotonic()
+        if self.accelerator.is_main_process:
+            self._prune()
         return target
 
     def restore(self, say: Callable[[str], None]) -> Position | None:
@@ -152,7 +173,6 @@ class Checkpoints:
             return None
         folder = self.folder / _name(number)
         facts = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-        self._refuse_another_run(folder, facts)
         changed = differences(facts["software"], self.software)
         if changed:
             say(f"note: other software than the checkpoint's, so the last bits may differ:\n{changed}")
@@ -163,8 +183,10 @@ class Checkpoints:
                 raise CheckpointError(f"{folder}: {name} does not fit this run: {error}") from None
         on_main(self.accelerator, self.reduce, lambda: self._take_up(folder))
         position = Position(**facts["position"])
-        self.saved = position.updates
-        say(f"going on after {position.updates} updates, from {folder}")
+        self.saved, self._saved_at = folder, self._mark(position)
+        ahead = max((getattr(part, "next_step", 0) for part in self.own.values()), default=0) - position.updates
+        more = f" and {ahead} steps scored ahead" if ahead > 1 else ""
+        say(f"going on after {position.updates} updates{more}, from {folder}")
         return position
 
     def _take_up(self, folder: Path) -> None:
@@ -178,7 +200,7 @@ class Checkpoints:
 
     def _all(self) -> list[Path]:
         """Return the checkpoints' folders, oldest first."""
-        found = [path for path in self.folder.glob("step-*") if _STEP.fullmatch(path.name) and path.is_dir()]
+        found = [p for p in self.folder.glob("step-*") if _STEP.fullmatch(p.name) and p.is_dir() and not p.is_symlink()]
         return sorted(found, key=_number)
 
     def _free_name(self, updates: int) -> Path:
@@ -203,6 +225,8 @@ class Checkpoints:
         for folder in reversed(self._all()):
             try:
                 verify_folder(folder)
+                if (folder / _STATE).is_file():  # a file that is whole and tells whose it is
+                    self._refuse_another_run(folder, json.loads((folder / _STATE).read_text(encoding="utf-8")))
                 expected = [_part(name, 0) for name in (*self.shared, *self._own_of_all)]
                 missing = [name for name in (*expected, _STATE, _METRICS) if not (folder / name).is_file()]
                 if missing:
@@ -218,7 +242,9 @@ class Checkpoints:
         return 0
 
     def _begin(self, target: Path) -> None:
-        self.folder.mkdir(exist_ok=True)
+        if not self.folder.is_dir():
+            self.folder.mkdir()
+            flush(self.folder.parent)
         own = _bytes(self.own) * self.accelerator.num_processes
         begin_folder(target, room=_bytes(self.shared) + own + self.metrics.stat().st_size)
 
@@ -235,8 +261,17 @@ class Checkpoints:
         }
         (partial / _STATE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         seal_folder(target)
+
+    def _prune(self) -> None:
+        """Remove old checkpoints; one that resists is tried again after the next save."""
         for old in self._all()[: -self.settings.keep]:
-            remove_folder(old)
+            with contextlib.suppress(OSError):
+                remove_folder(old)
+
+    def _mark(self, position: Position) -> tuple[Any, ...]:
+        """Return what changes whenever there is something new to save: updates, evaluation, scored steps."""
+        scored = tuple(getattr(part, "next_step", 0) for part in self.own.values())
+        return position.updates, position.evaluated, scored if any(scored) else ()
 
     def _together(self, act: Callable[[], None]) -> None:
         """Run `act` in every process; raise OSError in all of them if it failed in one."""

@@ -174,6 +174,8 @@ class DataConfig(_Section):
     """Tokens of the prompt; by itself as many as leave room for an answer."""
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What happens to longer examples; a prompt is never cut."""
+    special_tokens: Literal["error", "drop"] = "error"
+    """What happens to examples whose text holds a special token of the tokenizer, which would be read as control."""
 
 
 class TrainingConfig(_Section):

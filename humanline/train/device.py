@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def start_accelerator(precision: str) -> Any:
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
-    from accelerate.utils import AutocastKwargs, GradientAccumulationPlugin
+    from accelerate.utils import AutocastKwargs, GradientAccumulationPlugin, InitProcessGroupKwargs
 
     AcceleratorState._reset_state()
     GradientState._reset_state()
@@ -41,7 +42,8 @@ def start_accelerator(precision: str) -> Any:
         mixed_precision="bf16" if precision == "bf16" else "no",
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # a plain number loses to the environment
         dynamo_backend="no",
-        kwargs_handlers=[AutocastKwargs(cache_enabled=False)],
+        # The other processes wait for as long as the main one writes or verifies a checkpoint.
+        kwargs_handlers=[AutocastKwargs(cache_enabled=False), InitProcessGroupKwargs(timeout=timedelta(hours=4))],
     )
     how = accelerator.distributed_type.value
     if how != "NO" and not how.startswith("MULTI_"):

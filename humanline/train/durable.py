@@ -131,10 +131,10 @@ def drop_partial(folder: Path) -> None:
 def remove_folder(folder: Path) -> None:
     """Remove a published folder; a kill half-way leaves nothing under its name."""
     doomed = folder.with_name(f".{folder.name}{_DELETING}")
-    shutil.rmtree(doomed, ignore_errors=True)
+    _discard(doomed)
     folder.rename(doomed)
     barrier(f"{folder.name} unnamed")
-    shutil.rmtree(doomed, ignore_errors=True)
+    _discard(doomed)
     barrier(f"{folder.name} removed")
 
 
@@ -142,17 +142,30 @@ def sweep(parent: Path) -> None:
     """Remove what kills have left in a folder: unfinished files and folders, and half-removed ones."""
     for path in parent.iterdir() if parent.is_dir() else ():
         if path.name.startswith(".") and path.name.endswith((_PARTIAL, _DELETING)):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            _discard(path)
 
 
-def verify_folder(folder: Path) -> None:
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def verify_folder(folder: Path, *, foreign: bool = False) -> None:
     """Compare every file of a published folder with its manifest.
+
+    Parameters
+    ----------
+    folder : Path
+    foreign : bool
+        Whether it may hold files that are not in the manifest.
 
     Raises
     ------
     DamagedError
-        If the manifest is missing or damaged, or a file is missing, has another size or other bytes, or is not in the
-        manifest; every such file is named.
+        If the manifest is missing or damaged, or a file is missing, has another size or other bytes, or, unless
+        `foreign`, is not in the manifest; every such file is named.
     """
     try:
         manifest: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -176,7 +189,8 @@ def verify_folder(folder: Path) -> None:
         except OSError as error:
             wrong.append(f"{name} cannot be read: {error.strerror}")
     here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    wrong += [f"{name} does not belong to it" for name in sorted(here - files.keys() - {MANIFEST})]
+    if not foreign:
+        wrong += [f"{name} does not belong to it" for name in sorted(here - files.keys() - {MANIFEST})]
     if wrong:
         raise DamagedError("; ".join(wrong[:6]) + (f"; and {len(wrong) - 6} more" if len(wrong) > 6 else ""))
 

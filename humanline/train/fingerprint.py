@@ -38,6 +38,12 @@ def tokenizer_hash(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
+def model_hash(model: Any) -> str:
+    """Return the SHA-256 of a model's settings: what it computes besides its weights."""
+    facts = {k: v for k, v in model.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def software() -> dict[str, str]:
     """Return the versions that the last bits of a result depend on."""
     import accelerate

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from humanline.train.assemble import held_out_evaluator, run_length, training_stream
+from humanline.train.assemble import held_out_evaluator, renderer_of, run_length, training_stream
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
 from humanline.train.config import TrainConfig
 from humanline.train.device import (
@@ -34,10 +34,9 @@ from humanline.train.device import (
     scoring_pass,
     start_accelerator,
 )
-from humanline.train.durable import write_text
 from humanline.train.examples import read_sets
 from humanline.train.export import OutputError, save_model
-from humanline.train.fingerprint import software, tokenizer_hash, units_hash
+from humanline.train.fingerprint import model_hash, software, tokenizer_hash, units_hash
 from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
 from humanline.train.metrics import MetricsLog, read_metrics
 from humanline.train.model import TokenScorer, check_scorer, load_policy
@@ -49,7 +48,6 @@ from humanline.train.schedule import Never, Schedule
 from humanline.train.state import ModuleState, OptimizerState, RandomState, Stateful
 from humanline.train.stop import StopRequested, StopSignal
 from humanline.train.terminal import redacted
-from humanline.train.tokens import Renderer
 from humanline.train.tracking import check_trackers, start_trackers
 
 
@@ -121,8 +119,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
 
     # Everything that can be refused is refused before anything new is written.
     model, tokenizer = load_policy(config.model, dropout=config.training.dropout, max_length=config.data.max_length)
-    limits = config.data.max_length, config.data.too_long, config.data.max_prompt_length
-    renderer = Renderer(tokenizer, config.data.template, *limits)
+    renderer = renderer_of(config, tokenizer)
     sets = read_sets(config, renderer)
     stream = training_stream(config, sets.train, renderer, rank=rank, ranks=ranks)
     steps = run_length(config, stream)
@@ -151,16 +148,26 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
         "processes": ranks,
         "template": renderer.template_hash,
         "tokenizer": tokenizer_hash(tokenizer),
+        "model settings": model_hash(model),
         "training data": units_hash(sets.train),
         "held-out data": units_hash(sets.held_out),
     }
     objective = ObjectiveStep(config.objective, config.transform, config.seed, device)
     progress = RunProgress(steps, show_progress and accelerator.is_main_process)
 
+    def pause(scoring: bool = True) -> None:
+        """Stop here if that was asked, or save if it is time to."""
+        check()
+        if checkpoints.due(at, scoring=scoring):
+            try:
+                progress.say(f"checkpoint: {checkpoints.save(at)}")
+            except CheckpointError as error:  # the run is worth more than this checkpoint
+                progress.say(f"warning: {error}")
+
     def make_reference(schedule: Schedule, copied: nn.Module | None) -> Reference:
         if copied is not None:
             return SecondModel(schedule, copied, accelerator.unwrap_model(policy), accelerator.autocast)
-        return ScoreAhead(schedule, score, stream, steps, device, reduce, progress.scoring, check)
+        return ScoreAhead(schedule, score, stream, steps, device, reduce, progress.scoring, pause)
 
     references: list[Reference] = []
     if uses_reference:
@@ -176,16 +183,9 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
         (shared if reference.shared else own)[f"reference-{index}"] = reference
     if evaluator is not None:
         own["held-out"] = evaluator
-    weights = sum(p.nbytes for p in policy.parameters())
-    on_main(accelerator, reduce, lambda: folder.check_room(weights * (4 + sum(r.shared for r in references))))
-    if stop is not None:
-        stop.hold()  # from here on there is something to save
-    if not folder.resume:
-        on_main(accelerator, reduce, folder.take)
-    of_data = {"template": renderer.template_hash} | {name: asdict(r) for name, r in sets.reports.items()}
-    on_main(accelerator, reduce, lambda: folder.describe(settings, of_data))
-    for one in sets.reports.values():
-        progress.say(str(one))
+    weights = sum(p.nbytes for p in policy.parameters())  # a checkpoint has three to each, and second models
+    needed = weights if folder.resume else weights * (4 + sum(r.shared for r in references))
+    on_main(accelerator, reduce, lambda: folder.check_room(needed))
     checkpoints = Checkpoints(
         folder.checkpoints,
         config.checkpoint,
@@ -198,10 +198,17 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
         accelerator=accelerator,
         reduce=reduce,
     )
-    at = checkpoints.restore(progress.say) if folder.resume else None
-    if at is None:
-        at = Position()
-        on_main(accelerator, reduce, lambda: write_text(folder.metrics, ""))
+    for one in sets.reports.values():
+        progress.say(str(one))
+    restored = checkpoints.restore(progress.say) if folder.resume else None
+    if stop is not None:
+        stop.hold()  # from here on there is something to save
+    if not folder.resume:
+        on_main(accelerator, reduce, folder.take)
+    of_data = {"template": renderer.template_hash} | {name: asdict(r) for name, r in sets.reports.items()}
+    on_main(accelerator, reduce, lambda: folder.begin(settings, of_data, restored is not None, progress.say))
+    at = restored or Position()
+    progress.begin(at.updates)
 
     log = MetricsLog(folder.metrics if accelerator.is_main_process else None)
     trackers = start_trackers(config, folder.path, accelerator, progress.say, first_step=at.updates)
@@ -226,12 +233,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
                 at = evaluate(at)
                 if at.updates == steps:
                     break
-                check()
-                if checkpoints.due(at.updates):
-                    try:
-                        checkpoints.save(at)
-                    except CheckpointError as error:  # the run is worth more than this checkpoint
-                        progress.say(f"warning: {error}")
+                pause(scoring=False)
                 step, started = at.updates, time.perf_counter()
                 for reference in references:
                     reference.begin_step(step)
@@ -312,5 +314,6 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
 
 
 def _finished(folder: RunFolder) -> RunResult:
-    held_out = [row["held_out"] for row in read_metrics(folder.metrics) if "held_out" in row] or [{}]
+    rows = list(read_metrics(folder.metrics)) if folder.metrics.is_file() else []
+    held_out = [row["held_out"] for row in rows if "held_out" in row] or [{}]
     return RunResult(folder.final, folder.metrics, held_out[0], held_out[-1])

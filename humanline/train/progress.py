@@ -12,6 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from humanline.train.terminal import visible
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Go on in silence when whoever was reading has gone: a display must not end a run."""
+        self.quiet = True
+
+
 class RunProgress:
     """Show step, loss, margin, clip share, speed and time left.
 
@@ -24,7 +30,7 @@ class RunProgress:
 
     def __init__(self, steps: int, show: bool) -> None:
         self.steps, self.show = steps, show
-        self.console = Console(stderr=True)
+        self.console = _Console(stderr=True)
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -36,7 +42,7 @@ class RunProgress:
         )
         self.task = self.bar.add_task("training", total=steps, facts="")
         self.lines = set() if self.console.is_terminal else {round(steps * i / 10) - 1 for i in range(1, 11)}
-        self.started = time.perf_counter()
+        self.first, self.started = 0, time.perf_counter()
 
     def __enter__(self) -> Self:
         self.bar.__enter__()
@@ -46,6 +52,11 @@ class RunProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.bar.__exit__(kind, error, trace)
+
+    def begin(self, updates: int) -> None:
+        """Take note of the updates that an earlier process has done."""
+        self.first, self.started = updates, time.perf_counter()
+        self.bar.update(self.task, completed=updates)
 
     def scoring(self, done: int, due: int) -> None:
         """Show that a window is being scored ahead, if it is long enough to wonder."""
@@ -64,10 +75,13 @@ class RunProgress:
         parts.append(f"{metrics['tokens_per_second']:,.0f} tok/s")
         self.bar.update(self.task, description="training", completed=step + 1, facts="  ".join(parts))
         if self.show and step in self.lines:
-            left = (time.perf_counter() - self.started) / (step + 1) * (self.steps - step - 1)
+            left = (time.perf_counter() - self.started) / (step + 1 - self.first) * (self.steps - step - 1)
             self.say(f"step {step + 1}/{self.steps}  {'  '.join(parts)}  {left:,.0f} s left")
 
     def say(self, text: str) -> None:
         """Print one line, or several, with control characters of names and texts from outside shown as escapes."""
         if self.show:
-            self.console.print(visible(text, keep="\n"), highlight=False, markup=False, emoji=False, soft_wrap=True)
+            try:
+                self.console.print(visible(text, keep="\n"), highlight=False, markup=False, emoji=False, soft_wrap=True)
+            except OSError:  # a terminal that is gone
+                self.show = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from humanline.train.durable import (
     DamagedError,
     NoRoomError,
     check_room,
-    remove_folder,
+    flush,
     sweep,
     verify_folder,
     write_text,
@@ -52,12 +53,13 @@ class RunFolder:
         self.config, self.data = self.path / "config.json", self.path / "data.json"
         self.metrics, self.checkpoints, self.final = (self.path / n for n in ("metrics.jsonl", "checkpoints", "final"))
         if not resume:
-            if self._is_run():
+            if self._is_run() and not self._only_lock():
                 raise OutputError(
                     f"output {self._given!r} holds a run already: add --resume to go on with it (resume=True in "
                     "Python), or choose another folder"
                 )
-            refuse_used_folder(path)
+            if not self._only_lock():  # left by a call that was refused before it began
+                refuse_used_folder(path)
         elif self.path.exists() and not self._is_run() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise OutputError(f"output {self._given!r} holds no run to resume, but something else; choose another")
 
@@ -72,6 +74,7 @@ class RunFolder:
         lock = self.path / "run.lock"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            flush(self.path.parent)
             self._lock = FileLock(lock, timeout=0)
             self._lock.acquire()
         except Timeout:
@@ -111,7 +114,7 @@ class RunFolder:
             )
 
     def is_finished(self) -> int:
-        """Return 1 if the finished model is there and whole; a damaged one is removed if checkpoints can replace it.
+        """Return 1 if the finished model is there and whole, whatever else was put beside it.
 
         Raises
         ------
@@ -121,7 +124,7 @@ class RunFolder:
         if not self.final.exists():
             return 0
         try:
-            verify_folder(self.final)
+            verify_folder(self.final, foreign=True)
             return 1
         except DamagedError as error:
             if not any(self.checkpoints.glob("step-*")):
@@ -129,7 +132,6 @@ class RunFolder:
                     f"{self.final} is damaged ({error}), and there is no checkpoint to make it from again; start a "
                     "new run in another folder"
                 ) from None
-        remove_folder(self.final)
         return 0
 
     def check_room(self, needed: int) -> None:
@@ -140,13 +142,47 @@ class RunFolder:
         except NoRoomError as error:
             raise OutputError(f"a checkpoint and the finished model do not fit on the disk: {error}") from None
 
-    def describe(self, config: dict[str, Any], data: dict[str, Any]) -> None:
-        """Write down what the run was given."""
+    def begin(self, config: dict[str, Any], data: dict[str, Any], restored: bool, say: Callable[[str], None]) -> None:
+        """Write down what the run is given; nothing of an earlier start is deleted, but it is renamed, and said.
+
+        Parameters
+        ----------
+        config, data : dict
+        restored : bool
+            Whether a checkpoint was taken up. If not, the metrics begin anew; if so, a finished model that is still
+            there is a damaged one, which will be made again.
+        say : callable
+        """
+        if restored and self.final.exists():
+            aside = _free(self.path, "damaged-final")
+            self.final.rename(aside)
+            say(f"the finished model is damaged and will be made again; the damaged one is now {aside}")
+        if not restored:
+            said = f"no checkpoint in {self.checkpoints}: starting from the beginning"
+            if self.metrics.exists() and self.metrics.stat().st_size:
+                aside = _free(self.path, "metrics-before.jsonl")
+                self.metrics.rename(aside)
+                said += f"; the earlier metrics are now {aside}"
+            if self.resume:
+                say(said)
+            write_text(self.metrics, "")
         write_text(self.config, json.dumps(config, indent=2) + "\n")
         write_text(self.data, json.dumps(data, indent=2) + "\n")
+
+    def _only_lock(self) -> bool:
+        return self.path.is_dir() and {item.name for item in self.path.iterdir()} == {"run.lock"}
 
     def _is_run(self) -> bool:
         if not self.path.is_dir():
             return False
         names = {item.name for item in self.path.iterdir()}
         return "run.lock" in names or {"config.json", "metrics.jsonl"} <= names
+
+
+def _free(folder: Path, name: str) -> Path:
+    """Return a name in a folder that nothing has yet, numbered if need be."""
+    path, number = folder / name, 1
+    while path.exists():
+        number += 1
+        path = (folder / name).with_stem(f"{Path(name).stem}-{number}")
+    return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -60,4 +61,5 @@ class StopSignal:
                 signal.signal(known, signal.SIG_DFL)
         if not self.holding:
             raise StopRequested(name)
-        os.write(2, f"\n{name}: saving at the next safe point; once more ends the run at once\n".encode())
+        with contextlib.suppress(OSError):  # a terminal that is gone is often why the signal came
+            os.write(2, f"\n{name}: saving at the next safe point; once more ends the run at once\n".encode())

@@ -29,7 +29,8 @@ if TYPE_CHECKING:  # transformers takes seconds to import, and only its type is 
 
 Template = Literal["chat", "plain"]
 TooLong = Literal["error", "drop", "truncate"]
-Reason = Literal["too_long", "prompt_too_long", "empty_completion", "identical"]
+SpecialTokens = Literal["error", "drop"]
+Reason = Literal["too_long", "prompt_too_long", "empty_completion", "identical", "special_token"]
 E = TypeVar("E", Preference, Unpaired, PromptOnly, Group)
 CHECKED_RENDERS = 8  # how many renders are decoded again and compared; a lossy tokenizer shows at once
 
@@ -82,6 +83,8 @@ class Renderer:
         cut.
     max_prompt_length : int or None
         Tokens of the prompt, 1 <= max_prompt_length < max_length; None = as many as leave room for a completion token.
+    special_tokens : "error" or "drop"
+        What `tokenize` does with examples whose text holds a special token.
 
     Raises
     ------
@@ -97,8 +100,10 @@ class Renderer:
         max_length: int,
         too_long: TooLong = "error",
         max_prompt_length: int | None = None,
+        special_tokens: SpecialTokens = "error",
     ) -> None:
         one_of("template", template, get_args(Template))
+        one_of("special_tokens", special_tokens, get_args(SpecialTokens))
         one_of("too_long", too_long, get_args(TooLong))
         if not _is_int(max_length) or max_length < 2:
             raise fail("max_length", "be an integer >= 2 (one token of prompt, one of completion)", max_length)
@@ -117,6 +122,7 @@ class Renderer:
         self.max_length = max_length
         self.too_long = too_long
         self.max_prompt_length = max_prompt_length
+        self.special_tokens = special_tokens
         added = list(tokenizer.added_tokens_decoder.values())
         special = {str(token) for token in added if token.special} | set(map(str, tokenizer.all_special_tokens))
         longest_first = sorted(special, key=len, reverse=True)
@@ -141,11 +147,12 @@ class Renderer:
         Raises
         ------
         RenderError
-            If the content holds a special token, or the template refuses it, leaves out text, does not continue its
+            If the template refuses the content, leaves out text, does not continue its
             own prompt or opens another turn after the answer.
         Unfit
-            (A RenderError.) If the completion is blank; the prompt alone is over its limit or leaves no room for a
-            completion token; or the whole is longer than `max_length` and `too_long` is not "truncate".
+            (A RenderError.) If the content holds a special token; the completion is blank; the prompt alone is over
+            its limit or leaves no room for a completion token; or the whole is longer than `max_length` and `too_long`
+            is not "truncate".
         ValueError
             If the tokenizer loses text, or two begin tokens come out.
         """
@@ -257,7 +264,7 @@ class Renderer:
     def _refuse_special(self, text: str, name: str) -> None:
         found = self._special.search(text)
         if found:
-            raise RenderError(f"{name} holds the special token {found[0]!r}; expected text without it")
+            raise Unfit("special_token", f"{name} holds the special token {found[0]!r}; expected text without it")
 
     def _ids(self, text: str, anchor: str = "") -> tuple[int, ...]:
         # A tokenizer that puts a space before the first word of a text would put one at the boundary too; after an
@@ -323,6 +330,7 @@ class LengthReport:
     dropped_prompt_too_long: int
     dropped_empty_completion: int
     dropped_identical: int
+    dropped_special_token: int
     longest: int
     limit_99: int  # the smallest max_length at which 99 % fit uncut
     prompt_limit_99: int  # the smallest max_prompt_length at which 99 % of the prompts fit
@@ -334,6 +342,7 @@ class LengthReport:
             "dropped: prompt too long": self.dropped_prompt_too_long,
             "dropped: empty completion": self.dropped_empty_completion,
             "dropped: answers identical": self.dropped_identical,
+            "dropped: special tokens in the text": self.dropped_special_token,
         }
         parts = [f"{self.kept} of {self.total} kept", *(f"{n} {name}" for name, n in counts.items() if n)]
         return f"{', '.join(parts)}; longest {self.longest} tokens; max_length {self.limit_99} would keep 99 % whole"
@@ -358,7 +367,8 @@ def tokenize(examples: Sequence[E], renderer: Renderer) -> Tokenized[E]:
     """Render every example, apply the renderer's length policy and count what it did.
 
     An example is left out whole when any of its sequences cannot be used: the prompt leaves no room for a completion
-    token, a completion is blank, the whole is too long (unless it is cut), or all its answers came out the same.
+    token, a completion is blank, the whole is too long (unless it is cut), all its answers came out the same, or a text
+    holds a special token.
 
     Parameters
     ----------
@@ -368,8 +378,8 @@ def tokenize(examples: Sequence[E], renderer: Renderer) -> Tokenized[E]:
     Raises
     ------
     DataError
-        If `examples` is empty, any example cannot be rendered, any would be left out and `too_long` is "error", or
-        none is left.
+        If `examples` is empty, any example cannot be rendered, any would be left out and `too_long` is "error" (for
+        special tokens, `special_tokens`), or none is left.
     ValueError
         If the tokenizer loses text, or two begin tokens come out.
     """
@@ -379,6 +389,7 @@ def tokenize(examples: Sequence[E], renderer: Renderer) -> Tokenized[E]:
     sequences: list[tuple[TokenSequence, ...]] = []
     problems: list[str] = []
     left_out: list[str] = []
+    holding: list[str] = []
     reasons: Counter[str] = Counter()
     lengths: list[int] = []
     prompt_lengths: list[int] = []
@@ -394,7 +405,8 @@ def tokenize(examples: Sequence[E], renderer: Renderer) -> Tokenized[E]:
                 raise Unfit("identical", f"the answers are the same tokens{cut}")
         except Unfit as error:
             reasons[error.reason] += 1
-            left_out.append(f"{example.id}: {error}")
+            special = error.reason == "special_token"
+            (holding if special else left_out).append(f"{example.id}: {error}")
         except RenderError as error:
             problems.append(f"{example.id}: {error}")
         else:
@@ -410,10 +422,14 @@ def tokenize(examples: Sequence[E], renderer: Renderer) -> Tokenized[E]:
         dropped_prompt_too_long=reasons["prompt_too_long"],
         dropped_empty_completion=reasons["empty_completion"],
         dropped_identical=reasons["identical"],
+        dropped_special_token=reasons["special_token"],
         longest=max(lengths, default=0),
         limit_99=_limit_99(lengths),
         prompt_limit_99=_limit_99(prompt_lengths),
     )
+    if holding and (renderer.special_tokens == "error" or not (kept or left_out)):
+        advice = "Take the tokens out of the texts, or set data.special_tokens: drop to leave these examples out."
+        raise DataError(f"{len(holding)} of {len(examples)} examples hold special tokens", holding, advice)
     if left_out and (renderer.too_long == "error" or not kept):
         what = "no example is left" if not kept else f"{len(left_out)} of {len(examples)} examples cannot be used"
         limits = f"data.max_length: {report.limit_99} would keep 99 % whole"

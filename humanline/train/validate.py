@@ -165,11 +165,10 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     import torch
     from rich.console import Console
 
-    from humanline.train.assemble import held_out_evaluator, run_length, training_stream
+    from humanline.train.assemble import held_out_evaluator, renderer_of, run_length, training_stream
     from humanline.train.data import read_rows
     from humanline.train.examples import read_sets
     from humanline.train.model import load_outline, load_tokenizer, refuse_misfits, refuse_missing_weights
-    from humanline.train.tokens import Renderer
     from humanline.train.tracking import check_trackers
 
     if processes < 1:
@@ -203,8 +202,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
             refuse_missing_weights(config.model)
     if tokenizer is not None and (outline is None or tokenizer.eos_token is not None):
         with findings.about("template"):
-            limits = config.data.max_length, config.data.too_long, config.data.max_prompt_length
-            renderer = Renderer(tokenizer, config.data.template, *limits)
+            renderer = renderer_of(config, tokenizer)
             show(f"template     {config.data.template}, SHA-256 {renderer.template_hash}")
 
     steps, sets = config.training.steps or 0, None

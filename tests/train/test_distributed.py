@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from humanline.train.checkpoint import CheckpointError
-from humanline.train.config import TrainConfig
+from humanline.train.config import CheckpointConfig, TrainConfig
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
 from tests.conftest import ROOT
@@ -115,7 +115,12 @@ def test_two_ranks_stop_and_go_on_together(toy, tmp_path):
     assert {"rank-0-reference-0-0.safetensors", "rank-1-reference-0-0.safetensors"} <= names
     with pytest.raises(CheckpointError, match=r"processes +2 +1"):
         train(stopped.model_copy(update={"output": str(tmp_path / "alone")}), resume=True, show_progress=False)
-    two_processes(tmp_path, [job(stopped, resume=True), job(stopped, resume=True)])
+    single = stopped.model_copy(update={"output": str(tmp_path / "single"), "checkpoint": CheckpointConfig(every=2)})
+    train(single, show_progress=False)
+    shutil.rmtree(tmp_path / "single/final")
+    jobs = [job(stopped, resume=True), job(stopped, resume=True), job(single, resume=True, expect=refused)]
+    said = two_processes(tmp_path, jobs)
+    assert re.search(r"processes +1 +2", said), said
     assert result_of(stopped) == result_of(whole)
 
 

@@ -10,14 +10,20 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 
 from humanline.train import checkpoint, durable
+from humanline.train.batch import Unit
 from humanline.train.checkpoint import CheckpointError
 from humanline.train.config import TrainConfig
+from humanline.train.durable import DamagedError
 from humanline.train.export import OutputError
-from humanline.train.fingerprint import differences
+from humanline.train.fingerprint import differences, units_hash
 from humanline.train.loop import train
+from humanline.train.reference import ScoreAhead
+from humanline.train.state import ModuleState, OptimizerState
 from humanline.train.stop import StopRequested
+from humanline.train.tokens import TokenSequence
 from tests.train.kills import KILLED, Server, leftovers, result_of
 from tests.train.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, config
 
@@ -300,6 +306,16 @@ class TestDamage:
         assert "finished already" in capsys.readouterr().err
         del before[tmp_path / "run/run.lock"]
         assert all(path.read_bytes() == content for path, content in before.items())
+        with pytest.raises(OutputError, match="holds a run already: add --resume"):
+            train(one, show_progress=False)
+
+    def test_files_put_beside_a_finished_model_are_left_alone(self, toy, tmp_path):
+        """A file of the user's in final/ is no damage: it stays, and the run counts as finished."""
+        one = case(toy, tmp_path / "run", "dpo", "before_1", "score_ahead")
+        train(one, show_progress=False)
+        (tmp_path / "run/final/README.md").write_text("mine")
+        train(one, resume=True, show_progress=False)
+        assert (tmp_path / "run/final/README.md").read_text() == "mine"
 
     def test_a_damaged_final_model_is_made_again(self, toy, tmp_path):
         """A finished model that does not match its manifest is replaced from a checkpoint, or refused without one."""
@@ -309,7 +325,13 @@ class TestDamage:
         flip(tmp_path / "run/final/model.safetensors")
         train(one, resume=True, show_progress=False)
         assert result_of(one) == expected
+        assert (tmp_path / "run/damaged-final/model.safetensors").exists()  # nothing is deleted
         flip(tmp_path / "run/final/model.safetensors")
+        for folder in (tmp_path / "run/checkpoints").iterdir():
+            flip(folder / "policy-0.safetensors")
+        with pytest.raises(CheckpointError, match="is whole"):
+            train(one, resume=True, show_progress=False)
+        assert (tmp_path / "run/final/config.json").exists()
         shutil.rmtree(tmp_path / "run/checkpoints")
         with pytest.raises(OutputError, match=r"model.safetensors has other bytes.*no checkpoint to make it from"):
             train(one, resume=True, show_progress=False)
@@ -354,14 +376,20 @@ class TestOtherRuns:
         with pytest.raises(CheckpointError, match=rf"{name} +\w+\.\.\.\w+ +\w+\.\.\."):
             train(one, resume=True, show_progress=False)
 
-    @pytest.mark.parametrize("what,row", [("template", "template"), ("vocabulary", "tokenizer"), ("weights", None)])
+    @pytest.mark.parametrize(
+        "what,row",
+        [("template", "template"), ("vocabulary", "tokenizer"), ("settings", "model settings"), ("weights", None)],
+    )
     def test_a_changed_model_folder(self, toy, tmp_path, what, row):
-        """Another template or tokenizer is refused; other weights do not matter, they come from the checkpoint."""
+        """Another template or tokenizer is refused; other weights do not matter: the checkpoint has them."""
         model = shutil.copytree(toy["model"], tmp_path / "model")
         one = stopped_run({**toy, "model": str(model)}, tmp_path)
         if what == "template":
             path = model / "chat_template.jinja"
             path.write_text(path.read_text() + "{# another #}")
+        elif what == "settings":
+            path = model / "config.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"rms_norm_eps": 0.1}))
         elif what == "vocabulary":
             path = model / "tokenizer.json"
             tree = json.loads(path.read_text())
@@ -399,11 +427,9 @@ class TestOtherRuns:
 
         first = RunFolder(one.output, resume=False)
         first.take()
-        with pytest.raises(OutputError, match="holds a run already: add --resume"):
-            train(one, show_progress=False)
         for resume in (True, False):
             outcome = server.run(one, resume=resume)
-            assert outcome["code"] == 2 and ("in use by another run (process" in outcome["log"]) == resume
+            assert outcome["code"] == 2 and "in use by another run (process" in outcome["log"]
         first.release()
         assert server.run(one, resume=True)["code"] == 0
 
@@ -420,6 +446,34 @@ class TestOtherRuns:
         for name in ("empty", "absent"):
             train(case(toy, tmp_path / name, *SOME[0]), resume=True, show_progress=False)
         assert result_of(case(toy, tmp_path / "empty", *SOME[0])) == result_of(case(toy, tmp_path / "absent", *SOME[0]))
+
+    def test_starting_over_is_said_and_loses_nothing(self, toy, tmp_path, capsys):
+        """Where checkpoints are gone, --resume says that it begins anew and keeps the earlier metrics."""
+        one = stopped_run(toy, tmp_path)
+        shutil.rmtree(tmp_path / "run/checkpoints")
+        earlier = (tmp_path / "run/metrics.jsonl").read_text()
+        train(one, resume=True)
+        said = capsys.readouterr().err
+        assert "starting from the beginning; the earlier metrics are now" in said
+        assert (tmp_path / "run/metrics-before.jsonl").read_text() == earlier
+
+    def test_a_refused_resume_changes_nothing(self, toy, tmp_path):
+        """A resume that is refused because of its data leaves every file as it was."""
+        data = str(shutil.copy(toy["pairs"], tmp_path / "pairs.jsonl"))
+        sets = {"train": data, "eval": toy["held_out"], "max_length": 64, "shape": "preference"}
+        one = stopped_run(toy, tmp_path, data=sets, data__eval=toy["held_out"])
+        before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and p.name != "run.lock"}
+        Path(data).write_text(Path(data).read_text().replace("!", "?", 1))
+        with pytest.raises(CheckpointError, match="training data"):
+            train(one, resume=True, show_progress=False)
+        assert all(path.read_bytes() == content for path, content in before.items())
+
+    def test_a_call_that_was_refused_early_does_not_stand_in_the_way(self, toy, tmp_path):
+        """After --resume on a new folder failed because of its data, the corrected command works without it."""
+        wrong = case(toy, tmp_path / "run", *SOME[0], data__train=str(tmp_path / "absent.jsonl"))
+        with pytest.raises(FileNotFoundError):
+            train(wrong, resume=True, show_progress=False)
+        train(case(toy, tmp_path / "run", *SOME[0]), show_progress=False)
 
     def test_the_table_shows_what_differs(self):
         """Differences are named with both values, long ones shortened; equal mappings give nothing."""
@@ -454,7 +508,7 @@ class TestDisk:
         train(one)
         said = capsys.readouterr().err
         assert "warning: no checkpoint could be written after 4 updates" in said
-        assert "1000 bytes are free; the one after 2 updates is kept" in said
+        assert "1000 bytes are free; step-00000002 is kept" in said
         assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["step-00000002"]
         assert result_of(one) == result_of(moved(one, tmp_path / "whole"))
 
@@ -491,6 +545,12 @@ class TestDisk:
 
     def test_a_run_that_cannot_fit_is_refused_at_the_start(self, toy, tmp_path, monkeypatch):
         """With less free space than one checkpoint and the model need, the run is refused and nothing is written."""
+        need = (
+            2 * (Path(toy["model"]) / "model.safetensors").stat().st_size + 64 * 2**20
+        )  # more than the model alone, and less than a checkpoint with it
+        monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, need))
+        with pytest.raises(OutputError, match="do not fit on the disk"):
+            train(case(toy, tmp_path / "run", *SOME[0], reference={"storage": "model"}), show_progress=False)
         monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 10**6))
         with pytest.raises(OutputError, match=r"do not fit on the disk: .* needed, .* but 976.6 KiB are free"):
             train(case(toy, tmp_path / "run", *SOME[0]), show_progress=False)
@@ -516,12 +576,113 @@ def test_dropout_goes_on_where_it_was(toy, tmp_path):
 
 def test_checkpoints_by_the_clock(toy, tmp_path):
     """With a thousandth of a second between saves every step is saved; with none and no stop, nothing is."""
-    often = case(toy, tmp_path / "often", *SOME[0], checkpoint={"minutes": 1e-5, "keep": 3})
+    often = case(toy, tmp_path / "often", "dpo", "before_1", "model", checkpoint={"minutes": 1e-5, "keep": 3})
     train(often, show_progress=False)
     names = sorted(path.name for path in (tmp_path / "often/checkpoints").iterdir())
     assert names == ["step-00000004", "step-00000005", "step-00000006"]
+    scoring = case(toy, tmp_path / "scoring", "dpo", "never", "score_ahead", checkpoint={"minutes": 1e-5, "keep": 20})
+    train(scoring, show_progress=False)  # a long window is saved while it is scored
+    names = sorted(path.name for path in (tmp_path / "scoring/checkpoints").iterdir())
+    assert names == [
+        *(f"step-00000000{again}" for again in ["", *(f".{i:06d}" for i in range(1, 8))]),
+        *(f"step-0000000{updates}" for updates in range(1, 7)),
+    ]
     train(case(toy, tmp_path / "never", *SOME[0], checkpoint={"minutes": None}), show_progress=False)
     assert not (tmp_path / "never/checkpoints").exists()
+
+
+def test_by_steps_the_beginning_is_not_saved(toy, tmp_path):
+    """With every: 1 there is a checkpoint after each update but the last, and none before the first."""
+    train(case(toy, tmp_path / "run", *SOME[0], checkpoint={"every": 1, "keep": 20}), show_progress=False)
+    names = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert names == [f"step-0000000{updates}" for updates in range(1, 7)]
+
+
+def test_first_and_last_metrics_survive_a_resume(toy, tmp_path):
+    """The result of a resumed run names the same held-out metrics, first and last, as an uninterrupted one."""
+    one = stopped_run(toy, tmp_path)
+    resumed = train(one, resume=True, show_progress=False)
+    whole = train(moved(one, tmp_path / "whole"), show_progress=False)
+    assert resumed.initial == whole.initial and resumed.final == whole.final and whole.initial != whole.final
+
+
+def test_nothing_new_is_not_saved_again(toy, tmp_path):
+    """A run that is stopped right after it was resumed leaves its checkpoints as they are."""
+    one = stopped_run(toy, tmp_path)
+    before = sorted((tmp_path / "run/checkpoints").iterdir())
+    with pytest.raises(StopRequested, match=r"after 5 of 7 updates; all of it is in .*step-00000005"):
+        train(one, resume=True, stop=StopAt(0), show_progress=False)
+    assert sorted((tmp_path / "run/checkpoints").iterdir()) == before
+
+
+def test_large_states_go_into_several_files(toy, tmp_path, monkeypatch):
+    """States larger than one part are written and read in parts, to the same bits."""
+    monkeypatch.setattr(checkpoint, "_PART_BYTES", 1000)
+    one = stopped_run(toy, tmp_path)
+    assert (tmp_path / "run/checkpoints/step-00000005/policy-3.safetensors").exists()
+    train(one, resume=True, show_progress=False)
+    train(moved(one, tmp_path / "whole"), show_progress=False)
+    assert result_of(one) == result_of(moved(one, tmp_path / "whole"))
+
+
+def test_states_that_do_not_fit_are_refused(toy):
+    """A window with a gap, without its end, or of another number of micro-batches is named."""
+    scored = {f"{step}/0/rows": torch.zeros(1, 2) for step in (3, 4, 6)}
+    ahead = ScoreAhead.__new__(ScoreAhead)
+    with pytest.raises(DamagedError, match="ends before step 7 or has gaps"):
+        ahead.load_state(scored | {"next_step": torch.tensor(7)})
+    with pytest.raises(DamagedError, match="has no next_step"):
+        ahead.load_state(scored)
+    module = torch.nn.Linear(2, 3)
+    state = ModuleState(module)
+    with pytest.raises(DamagedError, match="lacks bias"):
+        state.load_state({"weight": torch.zeros(3, 2)})
+    with pytest.raises(DamagedError, match=r"weight is float64 \(3, 2\) in place of float32 \(3, 2\)"):
+        state.load_state({"weight": torch.zeros(3, 2, dtype=torch.float64), "bias": torch.zeros(3)})
+    optimizer = OptimizerState(torch.optim.AdamW(module.parameters()), module)
+    with pytest.raises(DamagedError, match="covers a part of the parameters"):
+        optimizer.load_state({"exp_avg/weight": torch.zeros(3, 2)})
+    with pytest.raises(DamagedError, match="unknown parameter other"):
+        optimizer.load_state({"exp_avg/other": torch.zeros(3, 2)})
+
+
+def test_labels_and_scores_are_part_of_the_fingerprint():
+    """Data that differ in a label, a score, a name or a token have different fingerprints."""
+    sequence = TokenSequence((1, 2, 3), 1)
+    units = [
+        Unit("a", (sequence,)),
+        Unit("a", (sequence,), desirable=False),
+        Unit("a", (sequence,), scores=(1.0,)),
+        Unit("b", (sequence,)),
+        Unit("a", (TokenSequence((1, 2, 4), 1),)),
+        Unit("a", (TokenSequence((1, 2, 3), 2),)),
+    ]
+    assert len({units_hash([unit]) for unit in units}) == len(units)
+
+
+def test_a_save_that_fails_at_its_end_keeps_all_earlier_ones(toy, tmp_path, monkeypatch, capsys):
+    """Old checkpoints are removed only once the new one has its name, and one that resists removal is no fault."""
+    seal = checkpoint.seal_folder
+
+    def fail_at_six(folder):
+        if "step-00000006" in folder.name:
+            raise OSError(5, "Input/output error")
+        seal(folder)
+
+    monkeypatch.setattr(checkpoint, "seal_folder", fail_at_six)
+    train(case(toy, tmp_path / "run", *SOME[0]))
+    assert "no checkpoint could be written after 6 updates: Input/output error" in capsys.readouterr().err
+    names = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert names == ["step-00000002", "step-00000004"]
+
+    def resist(folder):
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(checkpoint, "seal_folder", seal)
+    monkeypatch.setattr(checkpoint, "remove_folder", resist)
+    train(case(toy, tmp_path / "other", *SOME[0]))
+    assert "warning" not in capsys.readouterr().err
+    assert len(list((tmp_path / "other/checkpoints").iterdir())) == 3
 
 
 def test_checkpoints_hold_no_pickle(toy, tmp_path):

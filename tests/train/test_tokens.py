@@ -298,7 +298,7 @@ def test_special_tokens_in_the_content_are_refused(tokenizer, template):
     ]
     with pytest.raises(DataError) as caught:
         tokenize(rows, renderer)
-    assert str(caught.value).startswith("2 of 3 examples cannot be rendered")
+    assert str(caught.value).startswith("2 of 3 examples hold special tokens")
     assert caught.value.problems == (
         "rows.jsonl:1: message 1 of the prompt (user) holds the special token '<|end|>'; expected text without it",
         "rows.jsonl:2: the completion holds the special token '<|user|>'; expected text without it",
@@ -484,6 +484,20 @@ def test_pairs_identical_once_cut_are_dropped_and_counted(tokenizer):
     assert tokenized.report.dropped_identical == 1
     assert tokenized.report.truncated == 0
     assert len(tokenize(pairs, limits(tokenizer, "error", 4096))) == 2
+
+
+def test_examples_with_special_tokens_can_be_left_out_and_are_counted(tokenizer):
+    """With special_tokens "drop" such examples are left out whatever happens to long ones, and counted."""
+    pairs = [Preference("f:1", USER, f"yes {END}", "no"), Preference("f:2", USER, "yes", "no")]
+    renderer = Renderer(tokenizer, "chat", 4096, special_tokens="drop")
+    tokenized = tokenize(pairs, renderer)
+    assert [pair.id for pair in tokenized.examples] == ["f:2"]
+    assert tokenized.report.dropped_special_token == 1
+    assert "1 dropped: special tokens in the text" in str(tokenized.report)
+    with pytest.raises(DataError, match=r"1 of 2 examples hold special tokens\n(.|\n)*data.special_tokens: drop"):
+        tokenize(pairs, Renderer(tokenizer, "chat", 4096, "drop"))
+    with pytest.raises(DataError, match="1 of 1 examples hold special tokens"):
+        tokenize(pairs[:1], renderer)
 
 
 def test_pairs_that_the_template_makes_identical_are_an_error(tokenizer):
