@@ -25,7 +25,7 @@ def loaded(module: str, forbidden: set[str]) -> set[str]:
 RULES = {
     "humanline": {"numpy", "scipy", "torch", "transformers"},
     "humanline.cli": {"numpy", "scipy", "torch", "transformers", "pydantic"},
-    "humanline.theory": {"torch", "matplotlib", "sympy", "scipy.stats", "scipy.optimize", "transformers", "pydantic"},
+    "humanline.theory": {"torch", "matplotlib", "sympy", "scipy", "transformers", "pydantic"},
     "humanline.stats": {"torch", "scipy.stats", "scipy.optimize", "transformers"},
     "humanline.objectives": {"transformers", "accelerate", "pydantic", "datasets"},
     "humanline.train": {"torch", "transformers"},

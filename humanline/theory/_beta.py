@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.special import betainc, betaincc, betaln
+
+from humanline.theory._special import betainc, betaincc, betaln
 
 #: Below this, scipy's distribution function is about to underflow and the log comes from the series instead.
 SMALL = 1e-290

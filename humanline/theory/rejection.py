@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc, logsumexp
 
 from humanline import _checks
 from humanline.theory import _beta
 from humanline.theory._arrays import floats, last_axis, plain
+from humanline.theory._special import betainc, logsumexp
 from humanline.theory.clipping import ClipRange
 from humanline.theory.weighting import SUM_TOLERANCE
 

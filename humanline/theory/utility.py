@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import rel_entr
 
 from humanline import _checks
 from humanline.theory._arrays import floats, last_axis
+from humanline.theory._special import rel_entr
 from humanline.theory.capacity import Capacity
 from humanline.theory.value import ValueFunction
 from humanline.theory.weighting import SUM_TOLERANCE, decision_weights, unnormalised_divergence

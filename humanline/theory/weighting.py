@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import kl_div
 
 from humanline import _checks
 from humanline.theory._arrays import floats, last_axis
+from humanline.theory._special import kl_div
 from humanline.theory.capacity import Capacity
 
 #: How far a prospect's probabilities may sum from 1 before they are refused; within it they are normalised.

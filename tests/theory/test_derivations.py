@@ -1,4 +1,4 @@
-"""Each step of tests/derivations.py that is an identity, and the numbers that follow from it."""
+"""Each step of notebooks/derivations.py that is an identity, and the numbers that follow from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 import sympy as sp
 
 from humanline.theory import BetaShape, PowerValue, TverskyKahneman, decision_weights
-from tests import derivations, oracles
+from notebooks import derivations
+from tests import oracles
 
 
 def zero(expression) -> bool:

@@ -1,7 +1,7 @@
 """The symbolic derivations behind the theory: plain functions that return sympy (or mpmath) objects.
 
-Each docstring holds the argument; tests/theory/test_derivations.py checks every step that is an identity, and a
-notebook can call the same functions to show them. Imports no humanline.
+Each docstring holds the argument; tests/theory/test_derivations.py checks every step that is an identity, and the
+notebooks beside this file show them. Imports no humanline.
 """
 
 from __future__ import annotations

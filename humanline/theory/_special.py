@@ -1,0 +1,21 @@
+"""Functions of scipy.special, which is imported when the first of them is called.
+
+Importing it takes longer than everything else in this package together, and most uses need none of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """Return a function that looks its namesake up in scipy.special when it is called."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        from scipy import special
+
+        return getattr(special, name)(*arguments, **options)
+
+    return call

@@ -1,0 +1,204 @@
+"""What the figures say is so."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from humanline.plots import bound, capacity_families, clipping_limit, distortion_curves
+from humanline.plots._table import Table
+from humanline.theory import BetaRejection, BetaShape, ClipLimit, ClipRange, TverskyKahneman
+from notebooks import derivations
+
+GAIN = TverskyKahneman(0.61)
+
+
+@pytest.fixture(scope="module")
+def curves():
+    return Table(distortion_curves.rows())
+
+
+@pytest.mark.parametrize(
+    ("name", "kl", "sup"),
+    [
+        ("on-policy", 0.33879, 0.19633),
+        ("worse model", 0.57461, 0.26543),
+        ("better model", 1.10297, 0.42316),
+    ],
+)
+def test_distances_of_figure_2(curves, name, kl, sup):
+    """Fig. 2: KL and largest difference of the three unfitted samplers, to five digits."""
+    assert curves.value("KL", name) == pytest.approx(kl, abs=6e-6)
+    assert curves.value("sup", name) == pytest.approx(sup, abs=6e-6)
+
+
+def test_distances_converge_in_the_number_of_atoms(curves):
+    """Each doubling of the atoms brings unfitted KL four times as close; all settle to what three digits show."""
+    for name in ("on-policy", "worse model", "better model"):
+        _, kl = curves.xy("KL by atoms", name)
+        steps = np.diff(kl)
+        assert np.all(steps > 0) and np.all(steps[:-1] / steps[1:] > 3)
+    for panel in ("KL by atoms", "sup by atoms"):
+        for name in curves.series(panel):
+            atoms, values = curves.xy(panel, name)
+            assert atoms.tolist() == list(distortion_curves.ATOMS)
+            assert abs(values[-1] - values[-2]) < 5e-4
+            fine = curves.value(panel.split()[0], name)
+            assert fine == values[-1]
+    with_four_times = distortion_curves.sampler([0.0, -1.0, 1.0], atoms=80_000).distances(gain=GAIN)
+    np.testing.assert_allclose(with_four_times.kl, [curves.value("KL", n) for n in curves.series("KL")[:3]], atol=1e-6)
+
+
+def test_curves_are_the_closed_form(curves):
+    """A tilted sampler's curve is Phi(Phi^-1(x) - d), and the human one 1 - Omega(1 - x)."""
+    from scipy.special import ndtr, ndtri
+
+    for name, d in (("worse model", -1), ("on-policy", 0), ("better model", 1)):
+        x, y = curves.xy("curve", name)
+        np.testing.assert_allclose(y, ndtr(ndtri(x) - d), atol=2e-6)
+    x, y = curves.xy("curve", "human")
+    np.testing.assert_allclose(y, 1 - GAIN(1 - x), atol=1e-14)
+
+
+def test_on_policy_is_not_the_closest_for_gains_only(curves):
+    """All tilts from -.528 to 0 are closer in KL; with losses too the least is within .035 of on-policy."""
+    d, kl = curves.xy("KL by tilt", "gains only")
+    assert d[kl.argmin()] == pytest.approx(-0.27, abs=0.03)
+    edges = distortion_curves._edges(d, kl)
+    assert edges == pytest.approx((-0.528, 0.0), abs=2e-3)
+    d, mixed = curves.xy("KL by tilt", "gains and losses")
+    assert abs(d[mixed.argmin()]) <= 0.035
+    d, sup = curves.xy("sup by tilt", "gains only")
+    assert (d[sup.argmin()], sup.min()) == (pytest.approx(-0.275, abs=1e-9), pytest.approx(0.132, abs=1e-3))
+
+
+def test_how_close_humanline_sampling_comes(curves):
+    """Def. 4.2: with both b >= 1 .132 (a tilt: no inverse S), with b < 1 .035; the rule `both` .014."""
+    sup = {name: curves.value("sup", name) for name in curves.series("sup")}
+    assert sup["humanline, b >= 1"] == pytest.approx(0.1318, abs=1e-4)
+    assert sup["humanline"] == pytest.approx(0.0345, abs=3e-4)
+    assert sup["humanline, both tests"] == pytest.approx(0.0141, abs=3e-4)
+    best_tilt = curves.xy("sup by tilt", "gains only")[1].min()
+    assert abs(sup["humanline, b >= 1"] - best_tilt) < 5e-4
+    for name in distortion_curves.FITTED:
+        assert 1e-4 < curves.value("share accepted", name) < 0.02
+
+
+def test_only_small_b_bends_the_curve_both_ways(curves):
+    """An inverse S, above the diagonal at .1 and below at .9, needs a b < 1: with b >= 1 there is none."""
+    for name in ("human", "humanline", "humanline, both tests"):
+        x, y = curves.xy("curve", name)
+        assert np.interp(0.1, x, y) > 0.1 and np.interp(0.9, x, y) < 0.9
+    x, y = curves.xy("curve", "humanline, b >= 1")
+    assert np.all(y[1:-1] > x[1:-1])
+
+
+def test_both_tests_with_proposals_from_the_policy():
+    """Proposing from the policy itself, other constants come as close: .0141, accepting 3.6 %; stable in the atoms."""
+    rejection = BetaRejection(
+        BetaShape(1.03737, 0.197512),
+        BetaShape(1.13166, 0.362961),
+        policy_ratio_bound=math.exp(3.62234),
+        ref_ratio_bound=math.exp(2.60652),
+        rule="both",
+    )
+    for atoms in (2500, 20_000):
+        sampler, share = distortion_curves.humanline_sampler(rejection, proposal_tilt=0.0, atoms=atoms)
+        assert sampler.distances(gain=GAIN).sup == pytest.approx(0.0141, abs=1e-4)
+        assert share == pytest.approx(0.0362, abs=1e-4)
+
+
+def test_a_fit_needs_a_start():
+    """Without a seed there is nothing to search from."""
+    with pytest.raises(ValueError, match=r"^seeds must hold at least one; got \[\]$"):
+        distortion_curves.fit(seeds=[])
+
+
+@pytest.mark.slow
+def test_a_fit_keeps_the_limit_of_b():
+    """The search finds the best tilt where b >= 1."""
+    rejection, error = distortion_curves.fit(least_b=1.0, seeds=[0])
+    assert error == pytest.approx(0.1317, abs=2e-4)
+    assert min(rejection.policy.b, rejection.ref.b) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "seed", "name"), [("either", 6, "humanline"), ("both", 0, "humanline, both tests")])
+def test_the_fitted_constants_are_what_the_search_finds(curves, rule, seed, name):
+    """The constants in the figure come from `fit`: the same search finds a rule about as close."""
+    _, error = distortion_curves.fit(rule, seeds=[seed])
+    assert error == pytest.approx(curves.value("sup", name), abs=1.5e-3)
+
+
+def test_acceptance_tends_to_the_clip_except_on_the_ends():
+    """Thm 4.3: at 16 384 the curve is within 1e-3 of the clip at .2 nats from an end, and within .01 of 1/2 on it."""
+    table = Table(clipping_limit.rows())
+    x, kept = table.xy("acceptance", "16384")
+    away = np.minimum(abs(x - 1.5), abs(x + 1.5)) > 0.2
+    np.testing.assert_allclose(kept[away], (abs(x) < 1.5)[away], atol=1e-3)
+    np.testing.assert_allclose(kept[np.isin(x, (-1.5, 1.5))], 0.5, atol=0.01)
+    k, on_end = table.xy("on an end", "lower end")
+    assert np.all(on_end > 0.5) and np.all(np.diff(on_end[k > 100]) < 0)
+    assert on_end[-1] == pytest.approx(0.5, abs=1e-3)
+    assert table.xy("acceptance", "limit on an end")[1].tolist() == [0.5, 0.5]
+
+
+def test_rates_of_the_mean_disagreement():
+    """For a spread it falls as C / sqrt(concentration), for atoms below the entropy bound; an atom on an end stays."""
+    table = Table(clipping_limit.rows())
+    _, continuous = table.xy("disagreement", "continuous")
+    _, predicted = table.xy("disagreement", "C / sqrt(concentration)")
+    assert continuous[-1] == pytest.approx(predicted[-1], rel=1e-3)
+    k, discrete = table.xy("disagreement", "discrete")
+    assert np.all(discrete <= table.xy("disagreement", "entropy bound")[1][: len(discrete)])
+    slope = np.diff(np.log(discrete[-2:]))[0] / np.diff(k[-2:])[0]
+    assert -slope == pytest.approx(table.value("constant", "D"), rel=0.1)
+    assert table.xy("disagreement", "discrete, 1 % on an end")[1][-1] == pytest.approx(0.005, rel=0.01)
+    limit = ClipLimit(ClipRange(-1.5, 1.5), policy_ratio_bound=6, ref_ratio_bound=6)
+    assert table.value("constant", "C") == limit.disagreement_constant(*[math.exp(-1.125) / math.sqrt(2 * math.pi)] * 2)
+
+
+def test_the_printed_bound_fails_and_the_corrected_one_holds():
+    """Prop. 3.4: the counterexample has bound 0 and gap .482958; random prospects violate only the printed one."""
+    table = Table(bound.rows())
+    printed, gap = (float(each[0]) for each in table.xy("counterexample", "as printed"))
+    assert printed == pytest.approx(0, abs=1e-4)
+    assert gap == pytest.approx(0.482958, abs=1e-6)
+    corrected, gap = table.xy("mixed prospects", "corrected")
+    assert np.all(gap <= corrected)
+    assert table.value("count", "corrected bound violated") == 0
+    assert table.value("count", "printed bound violated") > 10
+    assert table.value("count", "printed bound undefined") > 100
+
+
+def test_where_the_two_inequalities_cross_in_the_figure():
+    """Prop. 3.4: the marked crossing is the derived one, and the rules change places there."""
+    assert float(derivations.pinsker_crossing()["value"]) == pytest.approx(bound.CROSSING, rel=1e-14)
+    table = Table(bound.rows(prospects=5))
+    k, pinsker = table.xy("norm", "pinsker")
+    _, other = table.xy("norm", "bretagnolle-huber")
+    assert np.all((pinsker <= other + 1e-12) == (k <= bound.CROSSING))
+    assert np.all(other <= 2) and pinsker[k == 2.0] == 2
+
+
+def test_capacity_families_in_the_figure():
+    """The inverse-S families overweight .05 and underweight .9; the power only overweights; gamma .2 decreases."""
+    table = Table(capacity_families.rows())
+    names = [*capacity_families.FAMILIES]
+    for name in names:
+        x, excess = table.xy("distortion", name)
+        assert excess[x == 0.05] > 0
+        assert (excess[np.isclose(x, 0.9)] < 0) == (name != "power (0.7)")
+        assert np.all(np.diff(table.xy("capacity", name)[1]) >= 0)
+    assert np.any(np.diff(table.xy("capacity", "not monotone")[1]) < 0)
+    assert table.value("fixed point", names[0]) == pytest.approx(0.338781144319, abs=1e-12)
+
+
+def test_settings_change_the_figure_and_its_title():
+    """Sliders: at a tilt of .2 the worse model is closer, and the title says so."""
+    rows = distortion_curves.rows(gamma=0.6, tilt=0.2, spread=0.5, atoms=(400, 800))
+    assert "the worse model lies closer" in distortion_curves.draw(rows).get_suptitle()
+    for low, high in ((-0.3, 3.0), (-3.0, 0.3)):
+        clipping_limit.draw(clipping_limit.rows(low=low, high=high, ratio_bound=2.0))
