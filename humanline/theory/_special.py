@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+_NAMES = frozenset({"betainc", "betaincc", "betaln", "kl_div", "logsumexp", "rel_entr"})
+
 
 def __getattr__(name: str) -> Any:
     """Return a function that looks its namesake up in scipy.special when it is called."""
-    if name.startswith("_"):
-        raise AttributeError(name)
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def call(*arguments: Any, **options: Any) -> Any:
         from scipy import special
