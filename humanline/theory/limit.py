@@ -439,12 +439,17 @@ class ClipLimit:
         result = []
         for side, (mean, log_y) in enumerate(self._tests(x)):
             y, shift = np.exp(log_y), 1.0
+            # ln(y / mean), from the log-ratio itself: next to an end the difference of two logarithms is all rounding.
+            t = x - self.clip.low if side == 0 else self.clip.high - x
+            near = np.clip(t, -0.1, 0.1)
             if tail == "entropy":
                 with np.errstate(divide="ignore"):
                     rate = mean * (math.log(mean) - log_y) + (1 - mean) * (math.log1p(-mean) - np.log(-np.expm1(log_y)))
-                rate, shift = np.maximum(rate, 0.0), 0.0
+                u = np.expm1(near)
+                close = mean * _excess_of_log(u) + (1 - mean) * _excess_of_log(-mean * u / (1 - mean))
+                rate, shift = np.where(near == t, close, np.maximum(rate, 0.0)), 0.0
             else:
-                rate = 2 * (y - mean) ** 2
+                rate = 2 * np.where(near == t, mean * np.expm1(near), y - mean) ** 2
             end = self.clip.low if side == 0 else self.clip.high
             rate = np.where(x == end, 0.0, np.where((y == 1) | idle[side], np.inf, rate))
             result.append((np.where(np.isnan(x), np.nan, rate), shift))
@@ -468,6 +473,8 @@ class ClipLimit:
         if excess(alone) <= 0:  # the other test does not show
             return max(alone, 0.0)
         top = max((math.log(2) - math.log(target)) / rate - shift for rate, shift in sides)
+        if excess(top) >= 0:  # both sides alike: the root itself, up to rounding
+            return max(top, 0.0)
         return max(float(brentq(excess, alone, top, xtol=1e-12 * abs(top), rtol=1e-14)), 0.0)
 
     def _solve_exactly(self, x: float, target: float, bound: float) -> float:
@@ -487,6 +494,9 @@ class ClipLimit:
             return math.log(max(float(self.error(x, math.exp(log_k))), 5e-324)) - math.log(target)
 
         ends = np.log(grid[above[-1] : above[-1] + 2])
+        for log_k in ends:  # the logarithm of an end may round to its other side
+            if excess(log_k) * (1 if log_k == ends[0] else -1) <= 0:
+                return math.exp(log_k)
         return math.exp(float(brentq(excess, *ends, xtol=1e-15, rtol=1e-14)))
 
     def _quadrature(self, k: float, low: float, high: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -523,3 +533,11 @@ def _atoms(log_ratio: ArrayLike, probs: ArrayLike | None) -> tuple[NDArray[np.fl
     if abs(total - 1) > SUM_TOLERANCE:
         raise _checks.fail("probs", f"sum to 1 within {SUM_TOLERANCE:g}", total)
     return x, p / total
+
+
+def _excess_of_log(s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return s - log(1 + s), by its series where the two cancel."""
+    small = np.where(np.abs(s) < 0.01, s, 0.0)
+    series = sum((-1) ** n * small**n / n for n in range(2, 12))
+    with np.errstate(divide="ignore"):
+        return np.where(np.abs(s) < 0.01, series, s - np.log1p(s))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from mpmath import mp
 from scipy.integrate import quad
 from scipy.stats import beta, norm
 
@@ -292,3 +293,30 @@ def test_refuses_a_tuple_as_range():
     """A tuple in place of a clip range is a TypeError."""
     with pytest.raises(TypeError, match=r"^clip must be a ClipRange; got \(-1, 1\)$"):
         ClipLimit((-1, 1), policy_ratio_bound=2, ref_ratio_bound=2)
+
+
+@pytest.mark.parametrize("by", ["exact", "entropy", "gaussian"])
+def test_needed_concentration_at_the_middle_of_a_symmetric_range(by):
+    """Where both tests err alike the root is met up to rounding, for every target."""
+    limit = ClipLimit(ClipRange(-1.5, 1.5), policy_ratio_bound=6, ref_ratio_bound=6)
+    for error in (0.9, 0.3, *(10.0**-j for j in range(1, 13)), 1e-100, 1e-300):
+        needed = limit.needed_concentration(0.0, error, by=by)
+        assert np.isfinite(needed) and needed >= 0
+        if needed > 1:
+            assert limit.error(0.0, needed) <= error * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize("distance", [1e-3, 1e-6, 1e-7, 3e-8, 1e-9, 1e-12])
+def test_exponents_next_to_an_end(side, distance):
+    """Close to an end the decay exponent is the relative entropy of mpmath, and the bound holds."""
+    limit = ClipLimit(ClipRange(-1.5, 1.5), policy_ratio_bound=6, ref_ratio_bound=6)
+    x = side * (1.5 + distance)
+    gap = abs(x) - 1.5  # as floats have it
+    with mp.workdps(60):
+        mean = mp.exp(mp.mpf("-1.5")) / 6
+        y = mean * mp.exp(-mp.mpf(gap))
+        exact = mean * mp.log(mean / y) + (1 - mean) * mp.log((1 - mean) / (1 - y))
+    assert limit.decay_exponent(np.array([x])) == pytest.approx(float(exact), rel=1e-9)
+    concentration = 2.0 / float(exact)
+    assert limit.error(x, concentration) <= limit.error_bound(x, concentration) * (1 + 1e-9)
