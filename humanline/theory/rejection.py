@@ -699,8 +699,10 @@ def accepted_sequence_law(
         _checks.same_shape(name, tree[-1].shape, "policy", trees[0][-1].shape)
     if resample == "token":
         probs, proposed = np.ones(()), 0.0
-        for step in zip(*trees, strict=True):
-            law = accepted_law(step[0], step[1], rejection, proposal=step[2], truncate=truncate)
+        for given in zip(*trees, strict=True):
+            # What follows a prefix that never occurs does not matter, so it may be anything.
+            reached = [np.where((probs > 0)[..., None], array, 1 / array.shape[-1]) for array in given]
+            law = accepted_law(reached[0], reached[1], rejection, proposal=reached[2], truncate=truncate)
             proposed += float(np.where(probs > 0, probs * law.proposed_tokens, 0.0).sum())
             probs = probs[..., None] * law.probs
         return AcceptedLaw(probs, steps / proposed, proposed)
@@ -710,7 +712,8 @@ def accepted_sequence_law(
     log_rate = logsumexp(log_weights)
     if log_rate == -np.inf:
         raise _checks.fail("rejection", "accept a sequence that can be proposed", 0.0)
-    return AcceptedLaw(np.exp(log_weights - log_rate), math.exp(log_rate), steps * math.exp(-log_rate))
+    with np.errstate(over="ignore"):  # a rate too small for a float costs infinitely many tokens
+        return AcceptedLaw(np.exp(log_weights - log_rate), float(np.exp(log_rate)), float(steps * np.exp(-log_rate)))
 
 
 def _at_most_zero(xp: Any, x: Any) -> Any:

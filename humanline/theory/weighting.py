@@ -105,7 +105,7 @@ def decision_weights(
         np.put_along_axis(weights, order, sorted_weights, -1)
     if not allow_negative:
         rule = "give no negative decision weight, unless allow_negative"
-        _checks.no_element("gain, loss", rule, weights < -NEGATIVE_TOLERANCE, weights)
+        _checks.no_element("gain, loss", rule, ~(weights >= -NEGATIVE_TOLERANCE), weights)
         weights = np.maximum(weights, 0.0)
     return weights
 

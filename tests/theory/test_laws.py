@@ -517,3 +517,19 @@ def test_refuses_other_types():
         BetaShape(1, 1).sample(0)
     with pytest.raises(TypeError):
         ONE.keeps(torch.zeros(2), np.zeros(2))
+
+
+def test_prefixes_that_never_occur_do_not_matter():
+    """A prefix of probability 0 may be followed by what no rejection would accept."""
+    policy, ref = [[1, 0], [[0.5, 0.5], [1, 0]]], [[0.5, 0.5], [[0.5, 0.5], [0, 1]]]
+    test = BetaTest(BetaShape(0.5, 1), 4)
+    for resample in ("token", "sequence"):
+        law = accepted_sequence_law(policy, ref, test, resample=resample)
+        np.testing.assert_allclose(law.probs, [[0.5, 0.5], [0, 0]], atol=1e-15)
+
+
+def test_a_rate_below_the_smallest_float_costs_infinitely_many_tokens():
+    """Where next to nothing is accepted the law is still exact, and its cost infinite."""
+    law = accepted_sequence_law([[0.5, 0.5]], [[0.5, 0.5]], BetaTest(BetaShape(3000, 1), 4), resample="sequence")
+    np.testing.assert_allclose(law.probs, [0.5, 0.5], rtol=1e-9)
+    assert law.acceptance_rate == 0 and law.proposed_tokens == np.inf
