@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from humanline.theory import BetaRejection, BetaShape, ClipRange
-from humanline.train.schedule import Never, PositiveInt, Schedule
+from humanline.schedule import Never, PositiveInt, Schedule
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -44,7 +44,7 @@ from humanline.train.objective import ObjectiveStep
 from humanline.train.progress import RunProgress
 from humanline.train.reference import Reference, ScoreAhead, SecondModel
 from humanline.train.run_folder import RunFolder
-from humanline.train.schedule import Never, Schedule
+from humanline.schedule import Never, Schedule
 from humanline.train.state import ModuleState, OptimizerState, RandomState, Stateful
 from humanline.train.stop import StopRequested, StopSignal
 from humanline.train.terminal import redacted

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from humanline.train.batch import Block, MicroBatch
 from humanline.train.durable import DamagedError
 from humanline.train.guard import NonFiniteError, Reduce
-from humanline.train.schedule import Schedule
+from humanline.schedule import Schedule
 from humanline.train.state import ModuleState, Stateful
 from humanline.train.stream import Stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from humanline.train.schedule import AfterStep, BeforeStep, EachRound, Never
+from humanline.schedule import AfterStep, BeforeStep, EachRound, Never
 
 PERIODS = [1, 2, 3, 7]
 
