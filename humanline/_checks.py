@@ -6,6 +6,7 @@ Every message has the same three parts: the argument's name, the rule it broke a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -65,6 +66,15 @@ def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise fail(name, f"be one of {', '.join(map(repr, allowed))}", value)
     return str(value)
+
+
+def unknown(kind: str, name: str, known: Sequence[str]) -> ValueError:
+    """Return the ValueError for a name that is not known, with the nearest known one or all of them."""
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return ValueError(f"{name}: no such {kind}; {hint}")
 
 
 def same_shape(name: str, shape: Any, other_name: str, other_shape: Any) -> None:

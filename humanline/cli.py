@@ -24,9 +24,9 @@ _EXIT_INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0 done, 1 a fault of humanline or a library, 2 bad input, 3 a number not finite, 75 a training run stopped on
-    request with all of it saved, 130 another command interrupted. A fault's traceback goes to a log file, whose name
-    is printed; with HUMANLINE_DEBUG=1 in the environment it is raised.
+    0 done, 1 a fault of humanline or a library, 2 bad input, 3 a number not finite, 75 a training run or a study
+    stopped on request with all of it saved, 130 another command interrupted. A fault's traceback goes to a log file,
+    whose name is printed; with HUMANLINE_DEBUG=1 in the environment it is raised.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -171,6 +171,14 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--processes", type=int, default=2, help="runs at a time")
     demo.set_defaults(run=_demo)
 
+    sim = commands.add_parser("sim", help="judge the paper's claims on problems small enough to be exact")
+    sim.add_argument("claims", nargs="*", metavar="CLAIM", help="judge these alone (default: all, with figures)")
+    sim.add_argument("--quick", action="store_true", help="few seeds and one learning rate: a minute, wide intervals")
+    sim.add_argument("--out", help="folder to write to (default: sim-out, or sim-quick)")
+    sim.add_argument("--processes", type=int, help="runs at a time (default: one for each core)")
+    sim.add_argument("--quiet", action="store_true", help="show no progress")
+    sim.set_defaults(run=_sim)
+
     figures = commands.add_parser("figures", help="make the figures of the theory: CSV, SVG and PNG of each")
     figures.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(FIGURES)}")
     figures.add_argument("--out", default="figures", help="folder to write to, made if need be (default: figures)")
@@ -292,6 +300,42 @@ def _demo(options: argparse.Namespace) -> int:
     from humanline.demo import demo
 
     demo(options.out, seeds=options.seeds, processes=options.processes)
+    return 0
+
+
+def _sim(options: argparse.Namespace) -> int:
+    from humanline.sim.report import FULL, QUICK, study
+    from humanline.train.progress import CountProgress
+    from humanline.train.stop import StopRequested, StopSignal
+    from humanline.train.terminal import visible
+
+    processes = options.processes if options.processes is not None else len(os.sched_getaffinity(0))
+    out = options.out or ("sim-quick" if options.quick else "sim-out")
+    progress = CountProgress("runs", show=not options.quiet)
+    with StopSignal():
+        try:
+            with progress:
+                report = study(
+                    out,
+                    claims=options.claims,
+                    scale=QUICK if options.quick else FULL,
+                    processes=processes,
+                    progress=progress,
+                )
+        except StopRequested as request:
+            kept = f"{progress.done} of {progress.total} runs are kept in {out}; the same command goes on"
+            _complain(options, f"{request}: {kept}")
+            return _EXIT_STOPPED
+        figures = []
+        if not options.claims:
+            from humanline.plots import write_study_figures
+
+            figures = write_study_figures(out, report)
+    width = max(len(judgement.claim.name) for judgement in report.judgements)
+    for judgement in report.judgements:
+        print(f"{judgement.claim.name:<{width}}  {judgement.verdict:<13}  {judgement.summary}")
+    for path in [Path(out) / "claims.md", *figures]:
+        print(visible(str(path)))
     return 0
 
 

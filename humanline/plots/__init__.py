@@ -7,9 +7,17 @@ display, and the same rows give the same bytes of SVG.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-#: Every figure, and the module of this package that makes it.
+from humanline import _checks
+
+if TYPE_CHECKING:
+    from humanline.sim.report import Report
+
+#: Every figure of the theory, and the module of this package that makes it.
 FIGURES = ("distortion_curves", "bound", "clipping_limit", "capacity_families")
+#: The same for the figures of a study of the simulator, which are made from its results.
+STUDY_FIGURES = ("sim_claims", "sim_curves", "sim_stability")
 
 
 def write_figures(out: str | Path, names: list[str] | None = None) -> list[Path]:
@@ -34,25 +42,51 @@ def write_figures(out: str | Path, names: list[str] | None = None) -> list[Path]
     ModuleNotFoundError
         If matplotlib is missing; nothing is then written.
     """
-    import importlib
-
     wanted = list(dict.fromkeys(names or FIGURES))
     for name in wanted:
         if name not in FIGURES:
-            import difflib
-
-            near = difflib.get_close_matches(name, FIGURES, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(FIGURES)}"
-            raise ValueError(f"{name}: no such figure; {hint}")
-    from humanline.plots import _style, _table
+            raise _checks.unknown("figure", name, FIGURES)
+    from humanline.plots import _style
 
     _style.check_matplotlib()
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name in wanted:
-        module = importlib.import_module(f"humanline.plots.{name}")
-        rows = module.rows()
-        written.append(_table.write(folder / f"{name}.csv", rows))
-        written += _style.save(module.draw(rows), folder / name)
+        written += _write(folder, name)
     return written
+
+
+def write_study_figures(out: str | Path, report: Report) -> list[Path]:
+    """Write NAME.csv, NAME.svg and NAME.png of each of `STUDY_FIGURES`.
+
+    Parameters
+    ----------
+    out : path
+        Folder that exists. Files of these names in it are replaced.
+    report : Report
+        A study with all the runs that the figures need.
+
+    Returns
+    -------
+    list of Path
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If matplotlib is missing; nothing is then written.
+    """
+    from humanline.plots import _style
+
+    _style.check_matplotlib()
+    return [path for name in STUDY_FIGURES for path in _write(Path(out), name, report)]
+
+
+def _write(folder: Path, name: str, *source: Report) -> list[Path]:
+    import importlib
+
+    from humanline.plots import _style, _table
+
+    module = importlib.import_module(f"humanline.plots.{name}")
+    rows = module.rows(*source)
+    return [_table.write(folder / f"{name}.csv", rows), *_style.save(module.draw(rows), folder / name)]

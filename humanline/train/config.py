@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from humanline.theory import BetaRejection, BetaShape, ClipRange
 from humanline.schedule import Never, PositiveInt, Schedule
+from humanline.theory import BetaRejection, BetaShape, ClipRange
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from humanline.schedule import Never, Schedule
 from humanline.train.assemble import held_out_evaluator, renderer_of, run_length, training_stream
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
 from humanline.train.config import TrainConfig
@@ -44,7 +45,6 @@ from humanline.train.objective import ObjectiveStep
 from humanline.train.progress import RunProgress
 from humanline.train.reference import Reference, ScoreAhead, SecondModel
 from humanline.train.run_folder import RunFolder
-from humanline.schedule import Never, Schedule
 from humanline.train.state import ModuleState, OptimizerState, RandomState, Stateful
 from humanline.train.stop import StopRequested, StopSignal
 from humanline.train.terminal import redacted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from types import TracebackType
 from typing import Self
@@ -85,3 +86,50 @@ class RunProgress:
                 self.console.print(visible(text, keep="\n"), highlight=False, markup=False, emoji=False, soft_wrap=True)
             except OSError:  # a terminal that is gone
                 self.show = False
+
+
+class CountProgress:
+    """Show how many of a number of equal things are done: a bar in a terminal, ten lines elsewhere.
+
+    Parameters
+    ----------
+    what : str
+        What is counted.
+    show : bool
+    """
+
+    def __init__(self, what: str, show: bool) -> None:
+        self.what, self.show = what, show
+        self.console = _Console(stderr=True)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=self.console,
+            disable=not (show and self.console.is_terminal),
+        )
+        self.task = self.bar.add_task(what, total=None)
+        self.done, self.total, self.first = 0, 0, -1
+
+    def __enter__(self) -> Self:
+        self.bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.__exit__(kind, error, trace)
+
+    def __call__(self, done: int, total: int) -> None:
+        """Take note of what is done; what was done before the first call counts for nothing in the time left."""
+        if self.first < 0:
+            self.first, self.started = done, time.perf_counter()
+        self.done, self.total = done, total
+        self.bar.update(self.task, completed=done, total=total)
+        due = {round(total * i / 10) for i in range(1, 11)} | {self.first}
+        if self.show and not self.console.is_terminal and done in due:
+            rate = (time.perf_counter() - self.started) / (done - self.first) if done > self.first else 0.0
+            left = f"  about {rate * (total - done):,.0f} s left" if rate else ""
+            with contextlib.suppress(OSError):
+                self.console.print(f"{self.what} {done}/{total}{left}", highlight=False)

@@ -15,10 +15,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from humanline.schedule import Schedule
 from humanline.train.batch import Block, MicroBatch
 from humanline.train.durable import DamagedError
 from humanline.train.guard import NonFiniteError, Reduce
-from humanline.schedule import Schedule
 from humanline.train.state import ModuleState, Stateful
 from humanline.train.stream import Stream
 

@@ -1,0 +1,1 @@
+"""The simulator: the objectives that train language models, on problems small enough to be exact (needs torch)."""

@@ -1,0 +1,106 @@
+"""Contextual bandits: one token a response, a softmax policy over features that all contexts share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from humanline import _checks
+from humanline.sim.world import (
+    MAX_ENTRIES,
+    World,
+    check_seeds,
+    check_size,
+    fraction,
+    normals,
+    standardise,
+    start_towards,
+    verified,
+    whole,
+)
+
+
+@dataclass(frozen=True)
+class Bandit:
+    """Describe contextual bandits, one for each seed.
+
+    ``policy(a | x) = softmax_a(f(x, a) . w)`` with standard normal features; the true score is linear in the features
+    up to a part that no policy can express, of mean 0 and variance 1 over contexts and arms.
+
+    Parameters
+    ----------
+    contexts : int >= 1
+    arms : int >= 2
+    features : int >= 1
+        Fewer than contexts times arms: what is learnt in one context carries over to others.
+    alignment : float in [-1, 1]
+        Correlation of the start policy's weights with the true ones.
+    sharpness : float >= 0
+        Standard deviation of the start policy's logits; 0 starts at the uniform policy.
+    misfit : float in [0, 1]
+        Share of the score's variance that is not linear in the features.
+    verifiable : float in (0, 1), optional
+        Score 1 for the best arms of a context, as few as have this probability at the start, and 0 for the others.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of its range.
+    TypeError
+        If a parameter is not a number.
+
+    Notes
+    -----
+    Source: not from arXiv 2509.24207; the smallest problem with a policy, a reference and a reward.
+    """
+
+    contexts: int = 16
+    arms: int = 10
+    features: int = 12
+    alignment: float = 0.5
+    sharpness: float = 1.0
+    misfit: float = 0.2
+    verifiable: float | None = None
+
+    def __post_init__(self) -> None:
+        whole("contexts", self.contexts, 1)
+        whole("arms", self.arms, 2)
+        whole("features", self.features, 1)
+        fraction("alignment", self.alignment, least=-1)
+        _checks.non_negative("sharpness", self.sharpness)
+        fraction("misfit", self.misfit)
+        if self.verifiable is not None:
+            fraction("verifiable", self.verifiable, ends=False)
+
+    def draw(self, seeds: Sequence[int]) -> World:
+        """Return the bandits of these seeds (distinct integers >= 0)."""
+        seeds = check_seeds(seeds)
+        size = len(seeds) * self.contexts * self.arms * self.features
+        check_size("features of all seeds", size, MAX_ENTRIES, "take fewer seeds, contexts, arms or features")
+        count = self.contexts, self.arms
+        features = torch.stack([normals(seed, "features", *count, self.features) for seed in seeds])
+        target = torch.stack([normals(seed, "target", self.features) for seed in seeds])
+        noise = torch.stack([normals(seed, "start", self.features) for seed in seeds])
+        misfit = torch.stack([normals(seed, "misfit", *count) for seed in seeds])
+        linear = (features @ target[:, None, :, None]).squeeze(-1)
+        quality = math.sqrt(1 - self.misfit) * standardise(linear) + math.sqrt(self.misfit) * standardise(misfit)
+        quality = standardise(quality)
+        start = start_towards(target, noise, self.alignment)
+        logits = (features @ start[:, None, :, None]).squeeze(-1)
+        centred = logits - logits.mean(-1, keepdim=True)
+        start = start * (self.sharpness / centred.square().mean((1, 2)).sqrt())[:, None]
+        world = World(
+            child=torch.zeros((1, self.arms), dtype=torch.long),
+            cells=torch.arange(self.arms)[:, None],
+            scores=quality,
+            quality=quality,
+            start=start,
+            features=features,
+        )
+        if self.verifiable is None:
+            return world
+        scores = verified(quality, world.law(world.table(start)), self.verifiable)
+        return World(world.child, world.cells, scores, quality, start, features)

@@ -1,0 +1,344 @@
+"""One training run on a simulated problem, for many seeds at once.
+
+A run is three independent choices, as in training: where the data come from, which earlier policy is the reference,
+and what happens to token log-ratios before the loss. Every seed has a problem, data and draws of its own, and the same
+ones in every run of that seed, so that runs are compared in pairs. The reference is a table of log-probabilities: the
+policy's own at the moment the schedule names, kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from humanline import _checks
+from humanline.objectives import detach_rejected
+from humanline.schedule import BeforeStep, Never, Schedule
+from humanline.sim.bandit import Bandit
+from humanline.sim.objectives import Batch, Dpo, Objective
+from humanline.sim.world import Task, World, generator, normalised, normals, sample_law, token_logprobs, whole
+from humanline.theory import BetaRejection, ClipRange
+
+Transform = ClipRange | BetaRejection | None
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Train on groups that another policy wrote before the run.
+
+    ``log behaviour(y | x) = log start(y | x) + tilt quality(x, y) + drift noise(x, y) + constant``
+
+    Parameters
+    ----------
+    tilt : float
+        Below 0 the behaviour policy is worse than the start, above 0 better.
+    drift : float >= 0
+        How far it is another model: standard deviation of what is added to each token's logit.
+    quartile : 1, 2, 3 or 4, optional
+        Keep a quarter of four times as many groups, by the mean token log-probability of their responses under the
+        start policy: 1 the least likely, 4 the most.
+    """
+
+    tilt: float = 0.0
+    drift: float = 0.5
+    quartile: int | None = None
+
+    def __post_init__(self) -> None:
+        _checks.finite("tilt", self.tilt)
+        _checks.non_negative("drift", self.drift)
+        if self.quartile is not None and whole("quartile", self.quartile, 1) > 4:
+            raise _checks.fail("quartile", "be 1, 2, 3 or 4", self.quartile)
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Train on groups that the policy itself writes, for `every` steps at a time.
+
+    Parameters
+    ----------
+    every : int >= 1
+        Optimizer steps between samplings.
+    round_start : "keep" or "sync"
+        Whether the reference becomes the policy at the start of a round, whatever its schedule says.
+    """
+
+    every: int = 16
+    round_start: str = "keep"
+
+    def __post_init__(self) -> None:
+        whole("every", self.every, 1)
+        _checks.one_of("round_start", self.round_start, ("keep", "sync"))
+
+
+Source = Fixed | Rollouts
+
+
+@dataclass(frozen=True)
+class Run:
+    """Describe a run.
+
+    Parameters
+    ----------
+    task : Bandit or Sequences
+    objective : Dpo, Kto or Grpo
+    source : Fixed or Rollouts
+    schedule : Never, BeforeStep, AfterStep or EachRound
+    transform : ClipRange, BetaRejection or None
+    learning_rate : float > 0
+    steps : int >= 1
+        Optimizer steps.
+    groups : int >= 1
+        Groups a step; contexts take turns.
+    group_size : int >= 2
+        Responses a group.
+    optimizer : "adam" or "sgd"
+        torch's, with its defaults; neither mixes seeds.
+    measurements : int >= 1
+        How often, evenly spread, the exact score is taken after the start.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range, or the ratio would be 1 at every step (rounds of one step that begin with a
+        sync).
+    """
+
+    task: Task = field(default_factory=Bandit)
+    objective: Objective = field(default_factory=Dpo)
+    source: Source = field(default_factory=Fixed)
+    schedule: Schedule = field(default_factory=Never)
+    transform: Transform = None
+    learning_rate: float = 0.03
+    steps: int = 256
+    groups: int = 16
+    group_size: int = 2
+    optimizer: str = "adam"
+    measurements: int = 8
+
+    def __post_init__(self) -> None:
+        _checks.positive("learning_rate", self.learning_rate)
+        _checks.one_of("optimizer", self.optimizer, ("adam", "sgd"))
+        for name, least in (("steps", 1), ("groups", 1), ("group_size", 2), ("measurements", 1)):
+            whole(name, getattr(self, name), least)
+        if self.source == Rollouts(1, "sync") and isinstance(self.schedule, BeforeStep):
+            raise ValueError(
+                "rounds of one step that begin with a sync make every log-ratio 0, so the schedule has no effect; "
+                'use round_start="keep", or longer rounds'
+            )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trace:
+    """Hold what a run left behind, for S seeds.
+
+    Parameters
+    ----------
+    world : World
+    measured_at : list of int
+        Updates done when each score was taken: 0 first, the run's last step last.
+    scores : (S, measurements + 1) tensor
+        Exact expected true score of the policy.
+    outside : (S,) tensor
+        Share of the run's tokens whose raw log-ratio lay outside the clip range, or that were detached.
+    saturation : (S,) tensor
+        Mean of DPO's saturation metric over the run; nan for other objectives.
+    policy, reference : (S, P, nodes * V) tensors
+        Tables of log-probabilities: of the policy after the last update, of the reference that scored the last batch.
+    behaviour : (S, P, N) tensor
+        Log-probabilities of the law that the last data came from.
+    params : (S, ...) tensor
+        The policy's parameters after the last update.
+    """
+
+    world: World
+    measured_at: list[int]
+    scores: Tensor
+    outside: Tensor
+    saturation: Tensor
+    policy: Tensor
+    reference: Tensor
+    behaviour: Tensor
+    params: Tensor
+
+
+def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor], None] | None = None) -> Trace:
+    """Train the problems of some seeds.
+
+    Parameters
+    ----------
+    run : Run
+    seeds : sequence of distinct int >= 0
+        The same seed gives the same problem, data and draws in every run.
+    each_step : callable, optional
+        Told the number of updates done and the parameters, before every update and after the last.
+
+    Returns
+    -------
+    Trace
+
+    Raises
+    ------
+    ValueError
+        If seeds repeat, or an enumeration is too large.
+
+    Notes
+    -----
+    Source: arXiv 2509.24207, sections 5 and 5.1. All losses of a step see the old reference; a sync before the update
+    takes the policy that made them. A seed whose parameters stop being finite goes on as nan and reaches no other.
+    """
+    world = run.task.draw(seeds)
+    data = _Data(run, world, [int(seed) for seed in seeds])
+    params = world.start.clone().requires_grad_()
+    kind = torch.optim.Adam if run.optimizer == "adam" else torch.optim.SGD
+    optimizer = kind([params], lr=run.learning_rate)
+    start = reference = world.table(world.start)
+    takes_over = False
+    scores, measured_at = [], []
+    due = {round(run.steps * i / run.measurements) for i in range(run.measurements + 1)}
+    outside = torch.zeros(len(world.start), dtype=params.dtype)
+    saturation = torch.full_like(outside, torch.nan) if not isinstance(run.objective, Dpo) else outside.clone()
+    for step in range(run.steps + 1):
+        table = world.table(params)
+        policy = table.detach()
+        if step in due:
+            measured_at.append(step)
+            scores.append(expected(world.law(policy), world.scores))
+        if each_step is not None:
+            each_step(step, params.detach())
+        if step == run.steps:
+            break
+        if takes_over:
+            reference = policy
+        if data.begins_round(step) and run.source.round_start == "sync":  # type: ignore[union-attr]
+            reference = policy
+        batch = data.batch(step, policy)
+        rows = run.objective.rows(batch)
+        places, used = world.places(batch.contexts, rows), reference
+        logprobs = token_logprobs(table, places)
+        raw = logprobs - token_logprobs(reference, places)
+        log_ratio, beyond = _transformed(run.transform, raw, data, step)
+
+        def mismatched(others: Tensor, policy: Tensor = policy, reference: Tensor = reference) -> Tensor:
+            where = world.places(batch.contexts, others)  # noqa: B023
+            ratio = token_logprobs(policy, where) - token_logprobs(reference, where)
+            return run.transform.clip(ratio) if isinstance(run.transform, ClipRange) else ratio
+
+        to_start = logprobs - token_logprobs(start, places)
+        losses, metrics = run.objective.losses(batch, log_ratio, to_start, mismatched)
+        optimizer.zero_grad(set_to_none=True)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        outside += beyond / run.steps
+        if "saturation" in metrics:
+            saturation += metrics["saturation"] / run.steps
+        if run.schedule.copies_before_update(step):
+            reference = policy
+        optimizer.step()
+        takes_over = run.schedule.copies_after_update(step)
+    return Trace(
+        world=world,
+        measured_at=measured_at,
+        scores=torch.stack(scores, 1),
+        outside=outside,
+        saturation=saturation,
+        policy=policy,
+        reference=used,
+        behaviour=data.law,
+        params=params.detach(),
+    )
+
+
+def expected(law: Tensor, values: Tensor) -> Tensor:
+    """Return ``mean_x sum_y exp(law(y | x)) values(x, y)``, (S,), from two (S, P, N) tensors."""
+    return (law.exp() * values).sum(-1).mean(-1)
+
+
+def _transformed(transform: Transform, raw: Tensor, data: _Data, step: int) -> tuple[Tensor, Tensor]:
+    """Return the transformed log-ratios and the share of tokens that the transform acted on, (S,)."""
+    if transform is None:
+        return raw, torch.zeros(len(raw), dtype=raw.dtype)
+    if isinstance(transform, ClipRange):
+        return transform.clip(raw), share(~transform.contains(raw.detach()))
+    draws = data.beta_draws(step, transform, raw.shape)
+    return detach_rejected(raw, transform, *draws), share(~transform.keeps(raw.detach(), *draws))
+
+
+def share(flags: Tensor) -> Tensor:
+    """Return the share of True over all but the first axis."""
+    return flags.flatten(1).to(torch.float64).mean(1)
+
+
+class _Data:
+    """The groups of every step, and the law they come from."""
+
+    def __init__(self, run: Run, world: World, seeds: list[int]) -> None:
+        self.run, self.world, self.seeds = run, world, seeds
+        self.contexts = torch.arange(run.groups * run.steps) % world.scores.shape[1]
+        self.law = world.law(world.table(world.start))
+        self._uniforms = [generator(seed, "responses") for seed in seeds]
+        self._first = 0
+        if isinstance(run.source, Fixed):
+            self.law = behaviour_law(world, run.source, seeds)
+            self._responses = self._fixed(run.source)
+
+    def begins_round(self, step: int) -> bool:
+        """Return whether the policy writes new groups at this step."""
+        return isinstance(self.run.source, Rollouts) and step % self.run.source.every == 0
+
+    def batch(self, step: int, policy: Tensor) -> Batch:
+        """Return the groups of a step; `policy` is the table that writes them where a round begins."""
+        run = self.run
+        if self.begins_round(step):
+            steps = min(run.source.every, run.steps - step)  # type: ignore[union-attr]
+            contexts = self.contexts[run.groups * step : run.groups * (step + steps)]
+            uniforms = self._draw(len(contexts), run.group_size, self.world.cells.shape[1])
+            self._responses, self._first = self.world.sample(policy, contexts, uniforms), step
+            self.law = self.world.law(policy)
+        contexts = self.contexts[run.groups * step : run.groups * (step + 1)]
+        begin = run.groups * (step - self._first)
+        responses = self._responses[:, begin : begin + run.groups]
+        return Batch(contexts, responses, self._scores(contexts, responses))
+
+    def beta_draws(self, step: int, rejection: BetaRejection, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """Return the Beta draws of both tests, keyed by seed and step."""
+        draws = []
+        for side, test in (("policy draws", rejection.policy_test), ("reference draws", rejection.ref_test)):
+            each = [test.shape.sample(generator(seed, f"{side} {step}"), shape[1:]) for seed in self.seeds]
+            draws.append(torch.from_numpy(np.stack(each)))
+        return draws[0], draws[1]
+
+    def _draw(self, *shape: int) -> Tensor:
+        return torch.from_numpy(np.stack([rng.random(shape) for rng in self._uniforms]))
+
+    def _scores(self, contexts: Tensor, responses: Tensor) -> Tensor:
+        count = self.world.scores.shape[-1]
+        flat = (responses + (contexts * count)[:, None]).flatten(1)
+        return self.world.scores.flatten(1).gather(1, flat).view(responses.shape)
+
+    def _fixed(self, source: Fixed) -> Tensor:
+        run, contexts = self.run, self.contexts
+        if source.quartile is None:
+            return sample_law(self.law, contexts, self._draw(len(contexts), run.group_size))
+        four = contexts.repeat(4)
+        responses = sample_law(self.law, four, self._draw(len(four), run.group_size))
+        start = self.world.table(self.world.start)
+        likely = token_logprobs(start, self.world.places(four, responses)).mean((-2, -1))
+        # quartiles within a context, so that each keeps as many groups of it as a run without quartiles has
+        kept = torch.empty((len(self.seeds), len(contexts), run.group_size), dtype=torch.long)
+        for context in sorted(set(contexts.tolist())):
+            mine, places = (four == context).nonzero().squeeze(1), (contexts == context).nonzero().squeeze(1)
+            order = torch.argsort(likely[:, mine], dim=-1, stable=True)
+            quarter = order[:, (source.quartile - 1) * len(places) : source.quartile * len(places)].sort(-1).values
+            kept[:, places] = responses[:, mine].gather(1, quarter[..., None].expand(-1, -1, run.group_size))
+        return kept
+
+
+def behaviour_law(world: World, source: Fixed, seeds: Sequence[int]) -> Tensor:
+    """Return the log-probabilities (S, P, N) of the policy that wrote fixed data, normalised."""
+    start = world.table(world.start)
+    noise = torch.stack([normals(seed, "behaviour", *start.shape[1:]) for seed in seeds])
+    drifted = normalised(start + source.drift * noise, world.vocab)
+    return (world.law(drifted) + source.tilt * world.quality).log_softmax(-1)

@@ -1,0 +1,173 @@
+"""Many runs over the same seeds: in processes, kept as they finish, so that a study goes on where it stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from humanline.sim.measures import perceive, utility_gap, win_rate
+from humanline.sim.run import Run, simulate
+from humanline.sim.world import check_seeds, whole
+
+#: What is kept of a run, one number a seed.
+MEASURES = {
+    "start": "exact true score of the start policy",
+    "best": "score of the best response to every context",
+    "score": "exact true score after the last update",
+    "early": "the same when a quarter of the updates was done",
+    "drop": "how far the score fell from its best",
+    "collapsed": "1 if the score ended below its start or was not finite, 0 otherwise",
+    "win_rate": "exact rate of beating the start policy",
+    "utility": "exact subjective utility, surprisals measured from the start policy",
+    "distance": "half the L1 distance of the data's law from the perceived one, surprisals measured from the reference",
+    "gap": "difference of utility between the two",
+    "outside": "share of tokens clipped or detached",
+    "saturation": "mean of DPO's sigmoid of the margin",
+}
+Result = dict[str, NDArray[np.float64]]
+
+
+def measure(run: Run, seeds: Sequence[int]) -> dict[str, list[float]]:
+    """Simulate a run and return its `MEASURES`, and its scores over time as ``curve 0``, ``curve 1``, ..., per seed."""
+    torch.set_num_threads(1)
+    trace = simulate(run, seeds)
+    world = trace.world
+    law, start = world.law(trace.policy), world.law(world.table(world.start))
+    scores = trace.scores.numpy()
+    broken = ~np.isfinite(scores[:, -1])
+    law[torch.from_numpy(broken)] = start[torch.from_numpy(broken)]  # its measures are set to nan below
+    reference = world.law(trace.reference)
+    reference[torch.from_numpy(broken)] = start[torch.from_numpy(broken)]
+    quarter = min(range(len(trace.measured_at)), key=lambda i: abs(4 * trace.measured_at[i] - run.steps))
+    gap = utility_gap(perceive(law, reference), trace.behaviour)
+    found = {
+        "start": scores[:, 0],
+        "best": world.scores.amax(-1).mean(-1).numpy(),
+        "score": scores[:, -1],
+        "early": scores[:, quarter],
+        "drop": np.fmax.reduce(scores, axis=1) - scores[:, -1],
+        "collapsed": (broken | (scores[:, -1] < scores[:, 0])).astype(float),
+        "win_rate": win_rate(law, start, world.scores).numpy(),
+        "utility": perceive(law, start).utility.mean(-1),
+        "distance": gap.distance.mean(-1),
+        "gap": gap.gap.mean(-1),
+        "outside": trace.outside.numpy(),
+        "saturation": trace.saturation.numpy(),
+    }
+    for name in ("win_rate", "utility", "distance", "gap"):
+        found[name] = np.where(broken, math.nan, found[name])
+    found |= {f"curve {index}": column for index, column in enumerate(scores.T)}
+    return {name: values.tolist() for name, values in found.items()}
+
+
+def run_study(
+    runs: Mapping[str, Run],
+    seeds: Sequence[int],
+    store: str | Path,
+    *,
+    processes: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Result]:
+    """Measure every run that is not measured yet, and return all results.
+
+    Parameters
+    ----------
+    runs : mapping from a name to a Run
+        Equal runs are measured once.
+    seeds : sequence of distinct int >= 0
+    store : path
+        SQLite file; created if it does not exist. A result is committed as soon as it is there, under a key made of
+        the run, the seeds, the code of this package and the versions of numpy and torch.
+    processes : int >= 1
+    progress : callable, optional
+        Told (done, total), once at the beginning and after every run.
+
+    Returns
+    -------
+    dict from a name to a dict from a measure to an (S,) array
+
+    Raises
+    ------
+    ValueError
+        If seeds repeat or `processes` < 1.
+    OSError
+        If the store is not such a file, or cannot be read or written.
+    """
+    seeds, processes = check_seeds(seeds), whole("processes", processes, 1)
+    keys = {name: _key(run, seeds) for name, run in runs.items()}
+    by_key = {key: runs[name] for name, key in keys.items()}
+    with _open(Path(store)) as database:
+        kept = dict(database.execute("SELECT key, result FROM results"))
+        missing = [key for key in by_key if key not in kept]
+        done = len(by_key) - len(missing)
+        if progress is not None:
+            progress(done, len(by_key))
+        for key, result in _measured({key: by_key[key] for key in missing}, seeds, processes):
+            kept[key] = json.dumps(result)
+            with database:
+                database.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", (key, repr(by_key[key]), kept[key]))
+            done += 1
+            if progress is not None:
+                progress(done, len(by_key))
+    found = {key: {name: np.array(values) for name, values in json.loads(kept[key]).items()} for key in by_key}
+    return {name: found[key] for name, key in keys.items()}
+
+
+def _measured(runs: dict[str, Run], seeds: list[int], processes: int) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    if min(processes, len(runs)) <= 1:
+        for key, run in runs.items():
+            yield key, measure(run, seeds)
+        return
+    count = min(processes, len(runs))
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_leave_signals) as pool:
+        waiting = {pool.submit(measure, run, seeds): key for key, run in runs.items()}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _leave_signals() -> None:
+    """Let Ctrl+C in a terminal, which reaches every process, be the first one's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def _open(store: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with contextlib.closing(sqlite3.connect(store)) as database:
+            with database:
+                database.execute("CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, run TEXT, result TEXT)")
+            yield database
+    except sqlite3.Error as error:
+        raise OSError(f"{store}: {error}; it keeps the results of a study, take another folder or remove it") from error
+
+
+def _key(run: Run, seeds: Sequence[int]) -> str:
+    return hashlib.sha256(f"{run!r} {list(seeds)!r} {_code()}".encode()).hexdigest()
+
+
+def _code() -> str:
+    """Return a digest of everything that a result depends on, settings aside."""
+    package = Path(__file__).parent.parent
+    files = [package / "schedule.py", package / "_checks.py"]
+    files += [path for part in ("sim", "objectives", "theory") for path in (package / part).glob("*.py")]
+    shown = {"claims.py", "limit.py", "report.py"}  # what reads results does not change them
+    digest = hashlib.sha256(f"{np.__version__} {torch.__version__}".encode())
+    for path in sorted(path for path in files if path.name not in shown):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,246 @@
+"""Problems with finitely many responses, many seeds at once: laws, samples and exact values.
+
+A response is a path through *nodes*: at every node the policy picks one of V tokens, and the token says which node
+comes next. A bandit has one node; a sequence of T tokens has one for every history that the policy can tell apart. A
+policy is a table of log-probabilities, one row a node, and everything here is a look-up in that table.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from humanline import _checks
+
+#: The most responses that are enumerated, and the most numbers that one table over seeds may hold.
+MAX_RESPONSES, MAX_ENTRIES = 2**20, 2**28
+
+
+class Task(Protocol):
+    """The settings of a problem; every seed draws its own problem from them."""
+
+    def draw(self, seeds: Sequence[int]) -> World:
+        """Return the problems of these seeds."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class World:
+    """Hold the problems of S seeds: P contexts with the same N responses of T tokens over a vocabulary of V.
+
+    Parameters
+    ----------
+    child : (nodes, V) integer tensor
+        The node that follows a token; whatever it says of the last token is never read. Node 0 is the first.
+    cells : (N, T) integer tensor
+        ``node * V + token`` of every token of every response. Responses count in base V, the first token highest.
+    scores : (S, P, N) tensor
+        True scores, what a policy is meant to raise.
+    quality : (S, P, N) tensor
+        What the scores were made from: themselves, or the graded score behind a score of 0 or 1.
+    start : (S, ...) tensor
+        Parameters of the start policy.
+    features : (S, P, nodes * V, F) tensor, optional
+        The logits are ``features @ parameters``; without features the parameters, (S, P, nodes * V), are the logits.
+    """
+
+    child: Tensor
+    cells: Tensor
+    scores: Tensor
+    quality: Tensor
+    start: Tensor
+    features: Tensor | None = None
+
+    @property
+    def vocab(self) -> int:
+        """The number of tokens, V."""
+        return self.child.shape[1]
+
+    def table(self, params: Tensor) -> Tensor:
+        """Return the log-probability (nats) of every token at every node.
+
+        ``logit - logsumexp(logits of the node)``
+
+        Parameters
+        ----------
+        params : (S, ...) tensor
+            Shaped like `start`.
+
+        Returns
+        -------
+        (S, P, nodes * V) tensor
+        """
+        logits = params if self.features is None else (self.features @ params[:, None, :, None]).squeeze(-1)
+        return normalised(logits, self.vocab)
+
+    def law(self, table: Tensor) -> Tensor:
+        """Return the log-probability (nats) of every response, (S, P, N), from a table."""
+        total = table[..., self.cells[:, 0]]
+        for column in self.cells.T[1:]:
+            total = total + table[..., column]
+        return total
+
+    def places(self, contexts: Tensor, responses: Tensor) -> Tensor:
+        """Return where in a flattened table the tokens of some responses are.
+
+        Parameters
+        ----------
+        contexts : (B,) integer tensor
+            The context of each group, the same for every seed.
+        responses : (S, B, G) integer tensor
+
+        Returns
+        -------
+        (S, B, G, T) integer tensor, for `token_logprobs`
+        """
+        cells_per_context = self.child.numel()
+        return self.cells[responses] + (contexts * cells_per_context)[:, None, None]
+
+    def sample(self, table: Tensor, contexts: Tensor, uniforms: Tensor) -> Tensor:
+        """Draw responses token by token, by inversion.
+
+        Parameters
+        ----------
+        table : (S, P, nodes * V) tensor
+        contexts : (B,) integer tensor
+        uniforms : (S, B, G, T) tensor in [0, 1)
+
+        Returns
+        -------
+        (S, B, G) integer tensor
+        """
+        cumulative = _nodes(table.detach().exp(), self.vocab).cumsum(-1)[..., :-1]
+        node = torch.zeros(uniforms.shape[:-1], dtype=torch.long)
+        response = torch.zeros_like(node)
+        seed = torch.arange(len(table))[:, None, None]
+        for u in uniforms.unbind(-1):
+            token = (u[..., None] >= cumulative[seed, contexts[:, None], node]).sum(-1)
+            response = response * self.vocab + token
+            node = self.child[node, token]
+        return response
+
+
+def normalised(logits: Tensor, vocab: int) -> Tensor:
+    """Return ``logit - logsumexp(logits of the node)`` for logits (..., nodes * V), nats."""
+    logprobs: Tensor = _nodes(logits, vocab).log_softmax(-1)
+    return logprobs.view(logits.shape)
+
+
+def _nodes(table: Tensor, vocab: int) -> Tensor:
+    return table.reshape(*table.shape[:-1], -1, vocab)
+
+
+def token_logprobs(table: Tensor, places: Tensor) -> Tensor:
+    """Return the log-probabilities (nats, shape of `places`) that a table (S, P, C) holds at `World.places`."""
+    return table.flatten(1).gather(1, places.flatten(1)).view(places.shape)
+
+
+def sample_law(law: Tensor, contexts: Tensor, uniforms: Tensor) -> Tensor:
+    """Draw whole responses from any law over them, by inversion.
+
+    Parameters
+    ----------
+    law : (S, P, N) tensor
+        Log-probabilities; each row is normalised here.
+    contexts : (B,) integer tensor
+    uniforms : (S, B, G) tensor in [0, 1)
+
+    Returns
+    -------
+    (S, B, G) integer tensor
+        Never a response of probability 0.
+    """
+    drawn = torch.zeros(uniforms.shape, dtype=torch.long)
+    cumulative = (law - law.amax(-1, keepdim=True)).exp().cumsum(-1)
+    for context in sorted(set(contexts.tolist())):
+        where = contexts == context
+        row = cumulative[:, context]
+        u = uniforms[:, where].flatten(1) * row[:, -1:]
+        found = torch.searchsorted(row.contiguous(), u, right=True).clamp(max=law.shape[-1] - 1)
+        drawn[:, where] = found.view(len(law), -1, uniforms.shape[-1])
+    return drawn
+
+
+def normals(seed: int, stream: str, *shape: int) -> Tensor:
+    """Return standard normal numbers (float64) that depend on the seed, the name of the stream and the shape alone."""
+    return torch.from_numpy(generator(seed, stream).standard_normal(shape))
+
+
+def generator(seed: int, stream: str) -> np.random.Generator:
+    """Return the generator of one seed for one purpose."""
+    return np.random.default_rng([seed, *stream.encode()])
+
+
+def standardise(values: Tensor) -> Tensor:
+    """Return values of mean 0 and variance 1 over all but the first axis (0 where they are constant)."""
+    axes = tuple(range(1, values.ndim))
+    centred: Tensor = values - values.mean(axes, keepdim=True)
+    spread: Tensor = centred.square().mean(axes, keepdim=True).sqrt()
+    scaled: Tensor = centred / torch.where(spread > 0, spread, 1.0)
+    return torch.where(spread > 0, scaled, torch.zeros_like(spread))
+
+
+def verified(quality: Tensor, law: Tensor, share: float) -> Tensor:
+    """Return scores of 0 or 1: 1 for the best responses of a context, as few as have at least a given probability.
+
+    Parameters
+    ----------
+    quality, law : (S, P, N) tensors
+        Graded scores, and log-probabilities.
+    share : float in (0, 1)
+
+    Returns
+    -------
+    (S, P, N) tensor
+    """
+    order = torch.argsort(quality, dim=-1, descending=True, stable=True)
+    before = law.exp().gather(-1, order).cumsum(-1).roll(1, -1)
+    before[..., 0] = 0.0
+    return torch.zeros_like(quality).scatter(-1, order, (before < share).to(quality.dtype))
+
+
+def start_towards(target: Tensor, noise: Tensor, alignment: float) -> Tensor:
+    """Return ``alignment target + sqrt(1 - alignment^2) noise``: of correlation `alignment` with the target."""
+    return alignment * target + math.sqrt(1 - alignment**2) * noise
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """Return `value`, an integer of any kind, as an int; raise a ValueError or TypeError unless it is >= `least`."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} must be an integer; got {value!r}") from None
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer; got {value!r}")
+    if number < least:
+        raise _checks.fail(name, f"be >= {least}", value)
+    return number
+
+
+def fraction(name: str, value: object, *, least: float = 0.0, ends: bool = True) -> float:
+    """Return `value` if it lies between `least` and 1, with or without the ends; raise a ValueError otherwise."""
+    number = _checks.finite(name, value)
+    if not (least <= number <= 1 if ends else least < number < 1):
+        left, right = "[]" if ends else "()"
+        raise _checks.fail(name, f"be in {left}{least:g}, 1{right}", value)
+    return number
+
+
+def check_seeds(seeds: Sequence[int]) -> list[int]:
+    """Return the seeds; raise unless they are distinct integers >= 0, at least one."""
+    listed = [whole("a seed", seed, 0) for seed in seeds]
+    if not listed or len(set(listed)) < len(listed):
+        raise _checks.fail("seeds", "be distinct, at least one", listed)
+    return listed
+
+
+def check_size(what: str, count: int, limit: int, hint: str) -> None:
+    """Raise a ValueError that names size and limit if an enumeration is too large."""
+    if count > limit:
+        raise ValueError(f"{what}: {count:,} to enumerate, of which {limit:,} is the limit; {hint}")
