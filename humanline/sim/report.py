@@ -32,6 +32,7 @@ from humanline.sim.claims import (
 from humanline.sim.run import Run
 from humanline.sim.study import MEASURES, Result, run_study
 from humanline.sim.variants import GROUPS, OBJECTIVES, RATES, SYNC_EVERY, TASKS, VARIANTS, make_run
+from humanline.sim.world import whole
 from humanline.stats import mean_interval
 
 Cell = tuple[str, str, float, str]  # task, objective, rate, variant
@@ -117,7 +118,7 @@ def study(
     OSError
         If the folder, or the file in it, cannot be written.
     """
-    wanted = chosen(claims)
+    wanted, processes = chosen(claims), whole("processes", processes, 1)
     cells = cells_of(wanted, scale, diagrams=not claims)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)

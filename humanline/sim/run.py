@@ -19,7 +19,7 @@ from humanline import _checks
 from humanline.objectives import detach_rejected
 from humanline.schedule import BeforeStep, Never, Schedule
 from humanline.sim.bandit import Bandit
-from humanline.sim.objectives import Batch, Dpo, Objective
+from humanline.sim.objectives import Batch, Dpo, Kto, Objective
 from humanline.sim.world import Task, World, generator, normalised, normals, sample_law, token_logprobs, whole
 from humanline.theory import BetaRejection, ClipRange
 
@@ -92,7 +92,7 @@ class Run:
     steps : int >= 1
         Optimizer steps.
     groups : int >= 1
-        Groups a step; contexts take turns.
+        Groups a step; contexts take turns. KTO needs 2.
     group_size : int >= 2
         Responses a group.
     optimizer : "adam" or "sgd"
@@ -103,8 +103,8 @@ class Run:
     Raises
     ------
     ValueError
-        If a number is out of its range, or the ratio would be 1 at every step (rounds of one step that begin with a
-        sync).
+        If a number is out of its range, there is no other group for KTO, or the ratio would be 1 at every step (rounds
+        of one step that begin with a sync).
     """
 
     task: Task = field(default_factory=Bandit)
@@ -124,6 +124,10 @@ class Run:
         _checks.one_of("optimizer", self.optimizer, ("adam", "sgd"))
         for name, least in (("steps", 1), ("groups", 1), ("group_size", 2), ("measurements", 1)):
             whole(name, getattr(self, name), least)
+        if isinstance(self.objective, Kto) and self.groups < 2:
+            raise _checks.fail(
+                "groups", "be >= 2 for KTO, whose z_0 comes from the responses of another group", self.groups
+            )
         if self.source == Rollouts(1, "sync") and isinstance(self.schedule, BeforeStep):
             raise ValueError(
                 "rounds of one step that begin with a sync make every log-ratio 0, so the schedule has no effect; "

@@ -36,6 +36,8 @@ MEASURES = {
     "outside": "share of tokens clipped or detached",
     "saturation": "mean of DPO's sigmoid of the margin",
 }
+#: Modules that only read results, or that no run uses: a change in them makes no result old.
+_READERS = ("claims", "report", "exact", "limit")
 Result = dict[str, NDArray[np.float64]]
 
 
@@ -166,8 +168,8 @@ def _code() -> str:
     package = Path(__file__).parent.parent
     files = [package / "schedule.py", package / "_checks.py"]
     files += [path for part in ("sim", "objectives", "theory") for path in (package / part).glob("*.py")]
-    shown = {"claims.py", "limit.py", "report.py"}  # what reads results does not change them
     digest = hashlib.sha256(f"{np.__version__} {torch.__version__}".encode())
-    for path in sorted(path for path in files if path.name not in shown):
-        digest.update(path.name.encode() + path.read_bytes())
+    for path in sorted(files):
+        if path.parent.name != "sim" or path.stem not in _READERS:
+            digest.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
