@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from humanline.sim.report import Report
 
 #: Every figure of the theory, and the module of this package that makes it.
-FIGURES = ("distortion_curves", "bound", "clipping_limit", "capacity_families")
+FIGURES = ("distortion_curves", "bound", "clipping_limit", "capacity_families", "rejection_training")
 #: The same for the figures of a study of the simulator, which are made from its results.
 STUDY_FIGURES = ("sim_claims", "sim_curves", "sim_stability")
 

@@ -50,14 +50,14 @@ def style() -> Any:
     return matplotlib.rc_context(settings)
 
 
-def panels(widths: list[float], *, height: float, title: str) -> tuple[Figure, list[Axes]]:
-    """Return a figure of panels side by side (widths and height in inches) with a title above them all."""
+def panels(widths: list[float], *, height: float, title: str, down: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return a figure of panels (widths and height of all in inches), row by row, with a title above them all."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(sum(widths), height), layout="constrained")
-    axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
+    axes = figure.subplots(down, len(widths), width_ratios=widths, squeeze=False)
     figure.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
-    return figure, list(axes)
+    return figure, list(axes.flat)
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

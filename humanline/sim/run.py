@@ -23,6 +23,8 @@ from humanline.sim.objectives import Batch, Dpo, Kto, Objective
 from humanline.sim.world import Task, World, generator, normalised, normals, sample_law, token_logprobs, whole
 from humanline.theory import BetaRejection, ClipRange
 
+#: Steps whose random numbers are drawn together.
+_BLOCK = 16
 Transform = ClipRange | BetaRejection | None
 
 
@@ -250,7 +252,7 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
         saturation=saturation,
         policy=policy,
         reference=used,
-        behaviour=data.law,
+        behaviour=data.law(),
         params=params.detach(),
     )
 
@@ -281,12 +283,16 @@ class _Data:
     def __init__(self, run: Run, world: World, seeds: list[int]) -> None:
         self.run, self.world, self.seeds = run, world, seeds
         self.contexts = torch.arange(run.groups * run.steps) % world.scores.shape[1]
-        self.law = world.law(world.table(world.start))
-        self._uniforms = [generator(seed, "responses") for seed in seeds]
+        self._generators = [generator(seed, "responses") for seed in seeds]
+        self._uniforms = torch.empty((len(seeds), 0, run.group_size, world.cells.shape[1]), dtype=torch.float64)
         self._first = 0
         if isinstance(run.source, Fixed):
-            self.law = behaviour_law(world, run.source, seeds)
+            self._writer = behaviour_law(world, run.source, seeds)
             self._responses = self._fixed(run.source)
+
+    def law(self) -> Tensor:
+        """Return the law (S, P, N) that the last groups come from."""
+        return self._writer if isinstance(self.run.source, Fixed) else self.world.law(self._writer)
 
     def begins_round(self, step: int) -> bool:
         """Return whether the policy writes new groups at this step."""
@@ -298,24 +304,39 @@ class _Data:
         if self.begins_round(step):
             steps = min(run.source.every, run.steps - step)  # type: ignore[union-attr]
             contexts = self.contexts[run.groups * step : run.groups * (step + steps)]
-            uniforms = self._draw(len(contexts), run.group_size, self.world.cells.shape[1])
-            self._responses, self._first = self.world.sample(policy, contexts, uniforms), step
-            self.law = self.world.law(policy)
+            self._responses = self.world.sample(policy, contexts, self._next_uniforms(len(contexts)))
+            self._writer, self._first = policy, step
         contexts = self.contexts[run.groups * step : run.groups * (step + 1)]
         begin = run.groups * (step - self._first)
         responses = self._responses[:, begin : begin + run.groups]
         return Batch(contexts, responses, self._scores(contexts, responses))
 
     def beta_draws(self, step: int, rejection: BetaRejection, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        """Return the Beta draws of both tests, keyed by seed and step."""
-        draws = []
-        for side, test in (("policy draws", rejection.policy_test), ("reference draws", rejection.ref_test)):
-            each = [test.shape.sample(generator(seed, f"{side} {step}"), shape[1:]) for seed in self.seeds]
-            draws.append(torch.from_numpy(np.stack(each)))
-        return draws[0], draws[1]
+        """Return the Beta draws of both tests, keyed by seed, side and step; drawn for `_BLOCK` steps at a time."""
+        block, place = divmod(step, _BLOCK)
+        if place == 0:
+            steps = min(_BLOCK, self.run.steps - step)
+            self._betas = []
+            for side, test in (("policy", rejection.policy_test), ("reference", rejection.ref_test)):
+                draws = [
+                    test.shape.sample(generator(seed, f"{side} draws {block}"), (steps, *shape[1:]))
+                    for seed in self.seeds
+                ]
+                self._betas.append(torch.from_numpy(np.stack(draws)))
+        return self._betas[0][:, place], self._betas[1][:, place]
+
+    def _next_uniforms(self, groups: int) -> Tensor:
+        """Return each seed's next uniform numbers for sampling token by token; drawn for many steps at a time."""
+        short = groups - self._uniforms.shape[1]
+        if short > 0:
+            count = max(short, _BLOCK * self.run.groups)
+            more = self._draw(count, self.run.group_size, self.world.cells.shape[1])
+            self._uniforms = torch.cat([self._uniforms, more], 1)
+        taken, self._uniforms = self._uniforms[:, :groups], self._uniforms[:, groups:]
+        return taken
 
     def _draw(self, *shape: int) -> Tensor:
-        return torch.from_numpy(np.stack([rng.random(shape) for rng in self._uniforms]))
+        return torch.from_numpy(np.stack([rng.random(shape) for rng in self._generators]))
 
     def _scores(self, contexts: Tensor, responses: Tensor) -> Tensor:
         count = self.world.scores.shape[-1]
@@ -325,9 +346,9 @@ class _Data:
     def _fixed(self, source: Fixed) -> Tensor:
         run, contexts = self.run, self.contexts
         if source.quartile is None:
-            return sample_law(self.law, contexts, self._draw(len(contexts), run.group_size))
+            return sample_law(self._writer, contexts, self._draw(len(contexts), run.group_size))
         four = contexts.repeat(4)
-        responses = sample_law(self.law, four, self._draw(len(four), run.group_size))
+        responses = sample_law(self._writer, four, self._draw(len(four), run.group_size))
         start = self.world.table(self.world.start)
         likely = token_logprobs(start, self.world.places(four, responses)).mean((-2, -1))
         # quartiles within a context, so that each keeps as many groups of it as a run without quartiles has

@@ -81,9 +81,11 @@ class World:
 
     def law(self, table: Tensor) -> Tensor:
         """Return the log-probability (nats) of every response, (S, P, N), from a table."""
-        total = table[..., self.cells[:, 0]]
-        for column in self.cells.T[1:]:
-            total = total + table[..., column]
+        length = self.cells.shape[1]
+        total = torch.zeros_like(table[..., :1])
+        for place in range(length):  # the beginnings of that length, each once
+            cells = self.cells[:: self.vocab ** (length - 1 - place), place].view(-1, self.vocab)
+            total = (total[..., None] + table[..., cells]).flatten(-2)
         return total
 
     def places(self, contexts: Tensor, responses: Tensor) -> Tensor:
