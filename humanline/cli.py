@@ -311,17 +311,19 @@ def _sim(options: argparse.Namespace) -> int:
 
     processes = options.processes if options.processes is not None else len(os.sched_getaffinity(0))
     out = options.out or ("sim-quick" if options.quick else "sim-out")
+    scale = QUICK if options.quick else FULL
     progress = CountProgress("runs", show=not options.quiet)
-    with StopSignal():
+    with StopSignal() as stop:
+
+        def finished(done: int, total: int) -> None:
+            progress(done, total)
+            if stop.requested is not None:
+                raise StopRequested(stop.requested)
+
+        stop.hold()  # an exception in the middle of torch's or SQLite's work would be a fault
         try:
             with progress:
-                report = study(
-                    out,
-                    claims=options.claims,
-                    scale=QUICK if options.quick else FULL,
-                    processes=processes,
-                    progress=progress,
-                )
+                report = study(out, claims=options.claims, scale=scale, processes=processes, progress=finished)
         except StopRequested as request:
             kept = f"{progress.done} of {progress.total} runs are kept in {out}; the same command goes on"
             _complain(options, f"{request}: {kept}")
