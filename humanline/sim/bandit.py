@@ -12,14 +12,15 @@ from humanline import _checks
 from humanline.sim.world import (
     MAX_ENTRIES,
     World,
+    at_least,
+    between,
     check_seeds,
     check_size,
-    fraction,
     normals,
+    settle,
     standardise,
     start_towards,
     verified,
-    whole,
 )
 
 
@@ -66,14 +67,10 @@ class Bandit:
     verifiable: float | None = None
 
     def __post_init__(self) -> None:
-        whole("contexts", self.contexts, 1)
-        whole("arms", self.arms, 2)
-        whole("features", self.features, 1)
-        fraction("alignment", self.alignment, least=-1)
-        _checks.non_negative("sharpness", self.sharpness)
-        fraction("misfit", self.misfit)
+        settle(self, contexts=at_least(1), arms=at_least(2), features=at_least(1))
+        settle(self, alignment=between(-1), sharpness=_checks.non_negative, misfit=between(0))
         if self.verifiable is not None:
-            fraction("verifiable", self.verifiable, ends=False)
+            settle(self, verifiable=between(0, ends=False))
 
     def draw(self, seeds: Sequence[int]) -> World:
         """Return the bandits of these seeds (distinct integers >= 0)."""

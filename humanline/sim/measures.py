@@ -19,6 +19,8 @@ from humanline.theory import (
     utility_gap_bound,
 )
 
+#: Decimals of a surprisal; the sums it comes from are good to about 14.
+DECIMALS = 12
 VALUE, GAIN, LOSS = PowerValue(), TverskyKahneman(0.61), TverskyKahneman(0.69)
 
 
@@ -79,6 +81,8 @@ def perceive(
 ) -> Perception:
     """Compute the human-perceived distribution of a policy and its subjective utility, by enumeration.
 
+    Surprisals are rounded to 12 decimals: those that tie but for floating point tie, and 0 is a gain.
+
     Parameters
     ----------
     law, reference : (S, P, N) tensors
@@ -95,7 +99,7 @@ def perceive(
     -----
     Source: arXiv 2509.24207, Def. 3.1 to 3.3: the surprisal of a response is its outcome.
     """
-    outcome = (law - reference).numpy()
+    outcome = np.round((law - reference).numpy(), DECIMALS) + 0.0
     probs = law.exp().numpy()
     weights = decision_weights(outcome, probs, gain=gain, loss=loss, reference_point=value.reference_point)
     utility = (weights * value(outcome)).sum(-1)

@@ -16,7 +16,7 @@ from torch.func import vmap
 
 from humanline import _checks
 from humanline.objectives import dpo_loss, group_advantages, grpo_loss, kto_loss
-from humanline.sim.world import fraction
+from humanline.sim.world import between, settle
 
 Losses = tuple[Tensor, dict[str, Tensor]]  # (S,) losses and metrics
 #: From responses (S, B, K) to their transformed log-ratios (S, B, K, T).
@@ -46,7 +46,7 @@ class Dpo:
     beta: float = 0.1
 
     def __post_init__(self) -> None:
-        _checks.positive("beta", self.beta)
+        settle(self, beta=_checks.positive)
 
     def rows(self, batch: Batch) -> Tensor:
         """Return the responses that the loss sees, (S, B, 2)."""
@@ -75,9 +75,8 @@ class Kto:
     undesirable_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        _checks.positive("beta", self.beta)
-        _checks.non_negative("desirable_weight", self.desirable_weight)
-        _checks.non_negative("undesirable_weight", self.undesirable_weight)
+        settle(self, beta=_checks.positive, desirable_weight=_checks.non_negative)
+        settle(self, undesirable_weight=_checks.non_negative)
 
     def rows(self, batch: Batch) -> Tensor:
         """Return the responses that the loss sees, (S, B, 2)."""
@@ -115,8 +114,7 @@ class Grpo:
     kl_coef: float = 0.01
 
     def __post_init__(self) -> None:
-        fraction("clip_eps", self.clip_eps, ends=False)
-        _checks.non_negative("kl_coef", self.kl_coef)
+        settle(self, clip_eps=between(0, ends=False), kl_coef=_checks.non_negative)
 
     def rows(self, batch: Batch) -> Tensor:
         """Return the responses that the loss sees, (S, B, G)."""

@@ -20,7 +20,17 @@ from humanline.objectives import detach_rejected
 from humanline.schedule import BeforeStep, Never, Schedule
 from humanline.sim.bandit import Bandit
 from humanline.sim.objectives import Batch, Dpo, Kto, Objective
-from humanline.sim.world import Task, World, generator, normalised, normals, sample_law, token_logprobs, whole
+from humanline.sim.world import (
+    Task,
+    World,
+    at_least,
+    generator,
+    normalised,
+    normals,
+    sample_law,
+    settle,
+    token_logprobs,
+)
 from humanline.theory import BetaRejection, ClipRange
 
 #: Steps whose random numbers are drawn together.
@@ -50,10 +60,11 @@ class Fixed:
     quartile: int | None = None
 
     def __post_init__(self) -> None:
-        _checks.finite("tilt", self.tilt)
-        _checks.non_negative("drift", self.drift)
-        if self.quartile is not None and whole("quartile", self.quartile, 1) > 4:
-            raise _checks.fail("quartile", "be 1, 2, 3 or 4", self.quartile)
+        settle(self, tilt=_checks.finite, drift=_checks.non_negative)
+        if self.quartile is not None:
+            settle(self, quartile=at_least(1))
+            if self.quartile > 4:
+                raise _checks.fail("quartile", "be 1, 2, 3 or 4", self.quartile)
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,7 @@ class Rollouts:
     round_start: str = "keep"
 
     def __post_init__(self) -> None:
-        whole("every", self.every, 1)
+        settle(self, every=at_least(1))
         _checks.one_of("round_start", self.round_start, ("keep", "sync"))
 
 
@@ -122,10 +133,9 @@ class Run:
     measurements: int = 8
 
     def __post_init__(self) -> None:
-        _checks.positive("learning_rate", self.learning_rate)
+        settle(self, learning_rate=_checks.positive, steps=at_least(1), groups=at_least(1), group_size=at_least(2))
+        settle(self, measurements=at_least(1))
         _checks.one_of("optimizer", self.optimizer, ("adam", "sgd"))
-        for name, least in (("steps", 1), ("groups", 1), ("group_size", 2), ("measurements", 1)):
-            whole(name, getattr(self, name), least)
         if isinstance(self.objective, Kto) and self.groups < 2:
             raise _checks.fail(
                 "groups", "be >= 2 for KTO, whose z_0 comes from the responses of another group", self.groups
@@ -214,7 +224,7 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
             measured_at.append(step)
             scores.append(expected(world.law(policy), world.scores))
         if each_step is not None:
-            each_step(step, params.detach())
+            each_step(step, params.detach().clone())
         if step == run.steps:
             break
         if takes_over:

@@ -13,14 +13,15 @@ from humanline.sim.world import (
     MAX_ENTRIES,
     MAX_RESPONSES,
     World,
+    at_least,
+    between,
     check_seeds,
     check_size,
-    fraction,
     normals,
+    settle,
     standardise,
     start_towards,
     verified,
-    whole,
 )
 
 
@@ -66,15 +67,12 @@ class Sequences:
     verifiable: float | None = None
 
     def __post_init__(self) -> None:
-        whole("vocab", self.vocab, 2)
-        whole("length", self.length, 1)
-        whole("contexts", self.contexts, 1)
+        settle(self, vocab=at_least(2), length=at_least(1), contexts=at_least(1))
         if self.order is not None:
-            whole("order", self.order, 0)
-        fraction("alignment", self.alignment, least=-1)
-        _checks.non_negative("sharpness", self.sharpness)
+            settle(self, order=at_least(0))
+        settle(self, alignment=between(-1), sharpness=_checks.non_negative)
         if self.verifiable is not None:
-            fraction("verifiable", self.verifiable, ends=False)
+            settle(self, verifiable=between(0, ends=False))
         # not by the power itself, which for a length of millions would be a number of millions of digits
         if self.length > MAX_RESPONSES.bit_length():
             raise _checks.fail("length", f"be <= {MAX_RESPONSES.bit_length() - 1}, to be enumerated", self.length)

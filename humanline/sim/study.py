@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from humanline.sim.measures import perceive, utility_gap, win_rate
-from humanline.sim.run import Run, simulate
+from humanline.sim.run import Run, Trace, simulate
 from humanline.sim.world import check_seeds, whole
 
 #: What is kept of a run, one number a seed.
@@ -43,17 +43,27 @@ Result = dict[str, NDArray[np.float64]]
 
 def measure(run: Run, seeds: Sequence[int]) -> dict[str, list[float]]:
     """Simulate a run and return its `MEASURES`, and its scores over time as ``curve 0``, ``curve 1``, ..., per seed."""
-    torch.set_num_threads(1)
-    trace = simulate(run, seeds)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the bits may depend on it
+    try:
+        return _measure(simulate(run, seeds), run.steps)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(trace: Trace, steps: int) -> dict[str, list[float]]:
     world = trace.world
-    law, start = world.law(trace.policy), world.law(world.table(world.start))
+    start = world.law(world.table(world.start))
     scores = trace.scores.numpy()
     broken = ~np.isfinite(scores[:, -1])
-    law[torch.from_numpy(broken)] = start[torch.from_numpy(broken)]  # its measures are set to nan below
-    reference = world.law(trace.reference)
-    reference[torch.from_numpy(broken)] = start[torch.from_numpy(broken)]
-    quarter = min(range(len(trace.measured_at)), key=lambda i: abs(4 * trace.measured_at[i] - run.steps))
-    gap = utility_gap(perceive(law, reference), trace.behaviour)
+    # of a broken seed the start policy is measured, and thrown away below
+    sound = torch.from_numpy(~broken)[:, None, None]
+    law, reference, behaviour = (
+        torch.where(sound, each, start)
+        for each in (world.law(trace.policy), world.law(trace.reference), trace.behaviour)
+    )
+    quarter = min(range(len(trace.measured_at)), key=lambda i: abs(4 * trace.measured_at[i] - steps))
+    gap = utility_gap(perceive(law, reference), behaviour)
     found = {
         "start": scores[:, 0],
         "best": world.scores.amax(-1).mean(-1).numpy(),

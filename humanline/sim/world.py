@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -225,13 +225,28 @@ def whole(name: str, value: object, least: int) -> int:
     return number
 
 
-def fraction(name: str, value: object, *, least: float = 0.0, ends: bool = True) -> float:
-    """Return `value` if it lies between `least` and 1, with or without the ends; raise a ValueError otherwise."""
-    number = _checks.finite(name, value)
-    if not (least <= number <= 1 if ends else least < number < 1):
-        left, right = "[]" if ends else "()"
-        raise _checks.fail(name, f"be in {left}{least:g}, 1{right}", value)
-    return number
+def at_least(least: int) -> Callable[[str, object], int]:
+    """Return the check that `whole` makes."""
+    return lambda name, value: whole(name, value, least)
+
+
+def between(least: float, *, ends: bool = True) -> Callable[[str, object], float]:
+    """Return the check that a number lies between `least` and 1, with or without the ends."""
+
+    def check(name: str, value: object) -> float:
+        number = _checks.finite(name, value)
+        if not (least <= number <= 1 if ends else least < number < 1):
+            left, right = "[]" if ends else "()"
+            raise _checks.fail(name, f"be in {left}{least:g}, 1{right}", value)
+        return number
+
+    return check
+
+
+def settle(settings: object, **checks: Callable[[str, Any], float]) -> None:
+    """Check fields of frozen settings and write them back as plain numbers, so that equal settings look equal."""
+    for name, check in checks.items():
+        object.__setattr__(settings, name, check(name, getattr(settings, name)))
 
 
 def check_seeds(seeds: Sequence[int]) -> list[int]:
