@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from humanline import _checks
 from humanline.sim.world import (
@@ -85,10 +86,8 @@ class Bandit:
         linear = (features @ target[:, None, :, None]).squeeze(-1)
         quality = math.sqrt(1 - self.misfit) * standardise(linear) + math.sqrt(self.misfit) * standardise(misfit)
         quality = standardise(quality)
-        start = start_towards(target, noise, self.alignment)
-        logits = (features @ start[:, None, :, None]).squeeze(-1)
-        centred = logits - logits.mean(-1, keepdim=True)
-        start = start * (self.sharpness / centred.square().mean((1, 2)).sqrt())[:, None]
+        better = _sharpened(features, target)
+        start = self.sharpness * _sharpened(features, start_towards(target, noise, self.alignment))
         world = World(
             child=torch.zeros((1, self.arms), dtype=torch.long),
             cells=torch.arange(self.arms)[:, None],
@@ -96,8 +95,16 @@ class Bandit:
             quality=quality,
             start=start,
             features=features,
+            better=better,
         )
         if self.verifiable is None:
             return world
         scores = verified(quality, world.law(world.table(start)), self.verifiable)
-        return World(world.child, world.cells, scores, quality, start, features)
+        return replace(world, scores=scores)
+
+
+def _sharpened(features: Tensor, weights: Tensor) -> Tensor:
+    """Return weights (S, F) scaled so that their logits have standard deviation 1 around each context's mean."""
+    logits = (features @ weights[:, None, :, None]).squeeze(-1)
+    centred = logits - logits.mean(-1, keepdim=True)
+    return weights / centred.square().mean((1, 2)).sqrt()[:, None]

@@ -112,6 +112,8 @@ class Run:
         torch's, with its defaults; neither mixes seeds.
     measurements : int >= 1
         How often, evenly spread, the exact score is taken after the start.
+    reference_tilt : float
+        Where the first reference lies: 0 the start policy, as in the paper; below 0 a worse policy, above 0 a better.
 
     Raises
     ------
@@ -131,10 +133,11 @@ class Run:
     group_size: int = 2
     optimizer: str = "adam"
     measurements: int = 8
+    reference_tilt: float = 0.0
 
     def __post_init__(self) -> None:
         settle(self, learning_rate=_checks.positive, steps=at_least(1), groups=at_least(1), group_size=at_least(2))
-        settle(self, measurements=at_least(1))
+        settle(self, measurements=at_least(1), reference_tilt=_checks.finite)
         _checks.one_of("optimizer", self.optimizer, ("adam", "sgd"))
         if isinstance(self.objective, Kto) and self.groups < 2:
             raise _checks.fail(
@@ -211,7 +214,8 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
     params = world.start.clone().requires_grad_()
     kind = torch.optim.Adam if run.optimizer == "adam" else torch.optim.SGD
     optimizer = kind([params], lr=run.learning_rate)
-    start = reference = world.table(world.start)
+    start = world.table(world.start)
+    reference = first_reference(world, run.reference_tilt)
     takes_over = False
     scores, measured_at = [], []
     due = {round(run.steps * i / run.measurements) for i in range(run.measurements + 1)}
@@ -369,6 +373,13 @@ class _Data:
             quarter = order[:, (source.quartile - 1) * len(places) : source.quartile * len(places)].sort(-1).values
             kept[:, places] = responses[:, mine].gather(1, quarter[..., None].expand(-1, -1, run.group_size))
         return kept
+
+
+def first_reference(world: World, tilt: float) -> Tensor:
+    """Return the table (S, P, nodes * V) of the start policy with its logits tilted towards the true score."""
+    if tilt == 0 or world.better is None:
+        return world.table(world.start)
+    return world.table(world.start + tilt * world.better)
 
 
 def behaviour_law(world: World, source: Fixed, seeds: Sequence[int]) -> Tensor:

@@ -91,10 +91,10 @@ class Sequences:
         start = self.sharpness * start_towards(gain, noise, self.alignment)
         world = World(child, cells, scores=gain, quality=gain, start=start)
         quality = standardise(world.law(gain))  # a sum over tokens, as a law is
-        if self.verifiable is None:
-            return World(child, cells, quality, quality, start)
-        scores = verified(quality, world.law(world.table(start)), self.verifiable)
-        return World(child, cells, scores, quality, start)
+        scores = quality
+        if self.verifiable is not None:
+            scores = verified(quality, world.law(world.table(start)), self.verifiable)
+        return World(child, cells, scores, quality, start, better=gain)
 
 
 def histories(vocab: int, length: int, order: int | None) -> tuple[Tensor, Tensor]:

@@ -48,6 +48,8 @@ class World:
         Parameters of the start policy.
     features : (S, P, nodes * V, F) tensor, optional
         The logits are ``features @ parameters``; without features the parameters, (S, P, nodes * V), are the logits.
+    better : (S, ...) tensor, optional
+        Parameters whose logits grow with the true score, of standard deviation 1: added to a policy they improve it.
     """
 
     child: Tensor
@@ -56,6 +58,7 @@ class World:
     quality: Tensor
     start: Tensor
     features: Tensor | None = None
+    better: Tensor | None = None
 
     @property
     def vocab(self) -> int:
