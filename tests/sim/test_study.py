@@ -1,0 +1,333 @@
+"""Studies: what is measured, what is kept, and what interrupts."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from humanline.schedule import BeforeStep
+from humanline.sim import study
+from humanline.sim.bandit import Bandit
+from humanline.sim.measures import perceive, utility_gap, win_rate
+from humanline.sim.objectives import Dpo, Grpo, Kto
+from humanline.sim.run import Fixed, Rollouts, Run, simulate
+from humanline.sim.sequence import Sequences
+from humanline.sim.study import MEASURES, measure, run_study
+from humanline.sim.variants import OBJECTIVES, RATES, TASKS, VARIANTS, make_run
+from humanline.theory import ClipRange
+
+BASE = Run(Bandit(contexts=3, arms=4, features=4), steps=4, groups=3, measurements=2)
+RUNS = {"a": BASE, "b": replace(BASE, objective=Kto()), "c": replace(BASE, learning_rate=0.1)}
+SEEDS = [0, 1, 5]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "study.db"
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The runs that were measured, in order."""
+    seen = []
+
+    def counted(run, seeds):
+        seen.append((run, list(seeds)))
+        return measure(run, seeds)
+
+    monkeypatch.setattr(study, "measure", counted)
+    return seen
+
+
+def same(first, second) -> bool:
+    """Whether two studies have the same names, measures and bits."""
+    return first.keys() == second.keys() and all(
+        first[name].keys() == second[name].keys()
+        and all(np.array_equal(first[name][key], second[name][key], equal_nan=True) for key in first[name])
+        for name in first
+    )
+
+
+# ---- what is measured -----------------------------------------------------------------------------------------------
+
+
+def test_measures_are_those_of_the_trace():
+    """Every measure is what its description says of the trace of the same run, seed by seed."""
+    run = replace(BASE, schedule=BeforeStep(every=2), transform=ClipRange(-0.02, 0.02), steps=8, measurements=8)
+    trace, found = simulate(run, SEEDS), {name: np.array(values) for name, values in measure(run, SEEDS).items()}
+    world = trace.world
+    law, start, reference = (world.law(t) for t in (trace.policy, world.table(world.start), trace.reference))
+    scores = trace.scores.numpy()
+    gap = utility_gap(perceive(law, reference), trace.behaviour)
+    want = {
+        "start": scores[:, 0],
+        "best": world.scores.max(-1).values.mean(-1),
+        "score": scores[:, -1],
+        "early": scores[:, 2],
+        "drop": scores.max(1) - scores[:, -1],
+        "collapsed": scores[:, -1] < scores[:, 0],
+        "win_rate": win_rate(law, start, world.scores),
+        "utility": perceive(law, start).utility.mean(-1),
+        "distance": gap.distance.mean(-1),
+        "gap": gap.gap.mean(-1),
+        "outside": trace.outside,
+        "saturation": trace.saturation,
+    }
+    assert want.keys() == set(MEASURES)
+    for name, values in want.items():
+        np.testing.assert_array_equal(found[name], np.asarray(values), err_msg=name)
+    for index in range(9):
+        np.testing.assert_array_equal(found[f"curve {index}"], scores[:, index])
+    assert 0 < found["outside"].mean() < 1
+
+
+def test_a_policy_that_does_not_move_has_not_collapsed():
+    """A score that stays exactly where it was is neither a drop nor a collapse, and wins half the time."""
+    found = measure(replace(BASE, optimizer="sgd", learning_rate=1e-300), SEEDS)
+    assert found["collapsed"] == found["drop"] == found["utility"] == [0.0, 0.0, 0.0]
+    np.testing.assert_allclose(found["win_rate"], 0.5, atol=1e-12)
+
+
+def test_saturation_is_dpos_alone():
+    """Other objectives have no saturation: nan."""
+    assert np.isnan(measure(RUNS["b"], SEEDS)["saturation"]).all()
+    assert np.isfinite(measure(RUNS["a"], SEEDS)["saturation"]).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("task", [Bandit(), Sequences()], ids=["bandit", "sequences"])
+@pytest.mark.parametrize("source", [Fixed(), Rollouts(4)], ids=["fixed", "rollouts"])
+def test_measures_cope_with_seeds_that_blew_up(source, task, optimizer):
+    """Seeds that end at nan have collapsed 1 and nan for the rest, and raise neither an error nor a warning."""
+    run = Run(task, Grpo(), source, optimizer=optimizer, learning_rate=1000.0, steps=40)
+    found = {name: np.array(values) for name, values in measure(run, range(6)).items()}
+    broken = ~np.isfinite(found["score"])
+    assert broken.any()
+    assert (found["collapsed"][broken] == 1).all()
+    for name in ("win_rate", "utility", "distance", "gap", "drop"):
+        assert np.array_equal(np.isnan(found[name]), broken), name
+    assert np.isfinite(found["start"]).all() and np.isfinite(found["best"]).all()
+
+
+def test_measures_of_a_seed_do_not_depend_on_broken_ones():
+    """Where some seeds blew up the others have the measures that they have alone."""
+    run = Run(Bandit(), Grpo(), learning_rate=30.0, steps=64)
+    together = {name: np.array(values) for name, values in measure(run, range(12)).items()}
+    fine = [seed for seed in range(12) if np.isfinite(together["score"][seed])]
+    assert 0 < len(fine) < 12
+    alone = measure(run, fine)
+    for name in MEASURES:
+        np.testing.assert_allclose(alone[name], together[name][fine], rtol=0, atol=1e-9, err_msg=name)
+
+
+def test_measuring_leaves_the_threads_of_torch_alone():
+    """The caller's number of threads is what it was."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        measure(BASE, [0])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+# ---- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def test_a_study_returns_each_runs_measures(store):
+    """Each name has the measures of its run, an array of a number a seed."""
+    found = run_study(RUNS, SEEDS, store)
+    assert list(found) == list(RUNS)
+    assert same(found, {name: {k: np.array(v) for k, v in measure(run, SEEDS).items()} for name, run in RUNS.items()})
+    assert all(values.shape == (3,) for result in found.values() for values in result.values())
+
+
+def test_a_study_goes_on_where_it_stopped(store, measured):
+    """After an interruption at the first result only the missing runs are measured, and results are bitwise equal."""
+
+    def stop(done, total):
+        if done == 1:
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        run_study(RUNS, SEEDS, store, progress=stop)
+    assert [run for run, _ in measured] == [RUNS["a"]]
+    told = []
+    found = run_study(RUNS, SEEDS, store, progress=lambda *now: told.append(now))
+    assert [run for run, _ in measured] == list(RUNS.values())
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    again = run_study(RUNS, SEEDS, store)
+    assert len(measured) == 3
+    assert same(found, again)
+    assert same(found, run_study(RUNS, SEEDS, store.with_name("fresh.db")))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_what_was_finished_is_kept_when_a_run_is_interrupted(store, monkeypatch, error):
+    """An interruption inside a run leaves the finished ones in the store."""
+
+    def interrupted(run, seeds):
+        if run == RUNS["b"]:
+            raise error
+        return measure(run, seeds)
+
+    monkeypatch.setattr(study, "measure", interrupted)
+    with pytest.raises(error):
+        run_study(RUNS, SEEDS, store)
+    told = []
+    monkeypatch.setattr(study, "measure", measure)
+    run_study(RUNS, SEEDS, store, progress=lambda *now: told.append(now))
+    assert told[0] == (1, 3)
+
+
+def test_equal_runs_are_measured_once(store, measured):
+    """Two names of one run share its measurement."""
+    found = run_study({"one": BASE, "other": replace(BASE), "third": RUNS["b"]}, SEEDS, store)
+    assert len(measured) == 2
+    assert same({"x": found["one"]}, {"x": found["other"]})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"learning_rate": 1},
+        {"source": Fixed(tilt=0, drift=np.float64(0.5))},
+        {"steps": np.int64(4)},
+        {"task": Bandit(contexts=np.int64(3), arms=4, features=4, sharpness=1)},
+        {"objective": Dpo(np.float64(0.1))},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_runs_that_compare_equal_are_measured_once(store, measured, change):
+    """1 and 1.0, and numpy's numbers, are the same setting."""
+    base = replace(BASE, learning_rate=1.0)
+    run = replace(base, **change)
+    assert run == base
+    run_study({"one": base, "other": run}, [0], store)
+    assert len(measured) == 1
+
+
+def test_other_seeds_other_settings_and_other_code_are_measured_again(store, measured, monkeypatch):
+    """A result is reused for the same run, seeds and code alone; not for fewer seeds, or in another order."""
+    run_study({"a": BASE}, [0, 1], store)
+    for seeds in ([0], [0, 1, 2], [1, 0]):
+        found = run_study({"a": BASE}, seeds, store)
+        assert len(found["a"]["score"]) == len(seeds)
+    assert [seeds for _, seeds in measured] == [[0, 1], [0], [0, 1, 2], [1, 0]]
+    run_study({"a": replace(BASE, transform=ClipRange(-1, 1))}, [0, 1], store)
+    run_study({"a": replace(BASE, schedule=BeforeStep(every=2))}, [0, 1], store)
+    assert len(measured) == 6
+    monkeypatch.setattr(study, "_code", lambda: "changed")
+    run_study({"a": BASE}, [0, 1], store)
+    assert len(measured) == 7
+
+
+def test_seeds_may_be_a_range_or_an_array(store, measured):
+    """The same seeds are the same study, however they are listed."""
+    for seeds in ([0, 1], range(2), np.arange(2), (0, 1)):
+        run_study({"a": BASE}, seeds, store)
+    assert len(measured) == 1
+
+
+def test_nan_survives_the_store(store):
+    """Measures that are nan come back as nan."""
+    run_study({"b": RUNS["b"]}, [0], store)
+    assert math.isnan(run_study({"b": RUNS["b"]}, [0], store)["b"]["saturation"][0])
+
+
+def test_processes_change_no_bit(store):
+    """One process and two give bitwise equal results, and what two have kept one reads."""
+    one = run_study(RUNS, SEEDS, store)
+    other = store.with_name("two.db")
+    told = []
+    two = run_study(RUNS, SEEDS, other, processes=2, progress=lambda *now: told.append(now))
+    assert same(one, two)
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert same(one, run_study(RUNS, SEEDS, other))
+
+
+def test_two_studies_may_share_a_store(store):
+    """A result that another process stored in the meantime is no error."""
+
+    def meanwhile(done, total):
+        if done == 0:
+            run_study(RUNS, SEEDS, store)
+
+    found = run_study(RUNS, SEEDS, store, progress=meanwhile)
+    assert same(found, run_study(RUNS, SEEDS, store))
+
+
+def test_no_runs_are_no_study(store):
+    """An empty study returns nothing and says so."""
+    told = []
+    assert run_study({}, [0], store, progress=lambda *now: told.append(now)) == {}
+    assert told == [(0, 0)]
+
+
+@pytest.mark.parametrize("kind", ["text", "folder", "no folder"])
+def test_a_store_that_cannot_be_is_an_error_that_names_it(tmp_path, kind, measured):
+    """A text file, a folder and a path into nowhere raise an error with the path, before anything is measured."""
+    path = tmp_path / "store"
+    if kind == "text":
+        path.write_text("name,score\n" * 100)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path = tmp_path / "absent" / "store"
+    before = path.read_bytes() if kind == "text" else None
+    with pytest.raises(OSError, match=re.escape(str(path))):
+        run_study(RUNS, SEEDS, path)
+    assert measured == []
+    assert before is None or path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("seeds", "processes", "error"),
+    [([], 1, ValueError), ([0, 0], 1, ValueError), ([0], 0, ValueError), ([0], 1.5, TypeError), ([0], True, TypeError)],
+)
+def test_bad_seeds_and_processes_are_refused_before_the_store_is_made(store, seeds, processes, error):
+    """No seeds, repeated seeds and no processes are refused, and no file appears."""
+    with pytest.raises(error):
+        run_study(RUNS, seeds, store, processes=processes)
+    assert not store.exists()
+
+
+# ---- names ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("bandid", "dpo", 0.1, "offline"), "bandit"),
+        (("bandit", "dpo ", 0.1, "offline"), "dpo"),
+        (("bandit", "dpo", 0.1, "offline humanline"), "offline.humanline"),
+        (("bandit", "zzz", 0.1, "offline"), "kto"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest(names, said):
+    """A misspelt task, objective or variant is an error with the nearest known name, or all of them."""
+    with pytest.raises(ValueError, match=said):
+        make_run(*names)
+
+
+def test_every_name_makes_a_run_that_works():
+    """Every variant trains a step with every objective, and GRPO's clip is wide where the reference never moves."""
+    for variant in VARIANTS:
+        for objective in OBJECTIVES:
+            run = make_run("bandit", objective, RATES[0], variant, steps=2)
+            assert run.source == VARIANTS[variant].source
+            if objective == "grpo":
+                assert (run.objective.clip_eps == 0.5) is (run.schedule.kind == "never")
+        assert torch.isfinite(simulate(run, [0]).scores).all()
+    for task in TASKS:
+        assert torch.isfinite(simulate(make_run(task, "grpo", 0.1, "online", steps=2), [0]).scores).all()
+    with pytest.raises(ValueError, match="learning_rate"):
+        make_run("bandit", "dpo", 0.0, "offline")
+    with pytest.raises(ValueError, match="steps"):
+        make_run("bandit", "dpo", 0.1, "offline", steps=0)
