@@ -30,20 +30,20 @@ class Bandit:
     """Describe contextual bandits, one for each seed.
 
     ``policy(a | x) = softmax_a(f(x, a) . w)`` with standard normal features; the true score is linear in the features
-    up to a part that no policy can express, of mean 0 and variance 1 over contexts and arms.
+    up to a part that is drawn without regard to them, of mean 0 and variance 1 over contexts and arms.
 
     Parameters
     ----------
     contexts : int >= 1
     arms : int >= 2
     features : int >= 1
-        Fewer than contexts times arms: what is learnt in one context carries over to others.
+        The fewer, compared with contexts times arms, the more of what is learnt in one context carries over to others.
     alignment : float in [-1, 1]
         Correlation of the start policy's weights with the true ones.
     sharpness : float >= 0
         Standard deviation of the start policy's logits; 0 starts at the uniform policy.
     misfit : float in [0, 1]
-        Share of the score's variance that is not linear in the features.
+        Share of the score's variance that is drawn without regard to the features.
     verifiable : float in (0, 1), optional
         Score 1 for the best arms of a context, as few as have this probability at the start, and 0 for the others.
 

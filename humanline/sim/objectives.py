@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -141,7 +142,25 @@ class Grpo:
         return vmap(loss)(flat, advantages, raw.flatten(1, 2))
 
 
-Objective = Dpo | Kto | Grpo
+class Objective(Protocol):
+    """What a run asks of its objective; `Dpo`, `Kto` and `Grpo` are three."""
+
+    def rows(self, batch: Batch) -> Tensor:
+        """Return the responses that the loss sees, (S, B, K)."""
+
+    def losses(self, batch: Batch, log_ratio: Tensor, raw: Tensor, mismatched: LogRatio) -> Losses:
+        """Return each seed's loss and metrics.
+
+        Parameters
+        ----------
+        batch : Batch
+        log_ratio : (S, B, K, T) tensor
+            Transformed log-ratios of `rows` against the reference, with gradient.
+        raw : (S, B, K, T) tensor
+            Untransformed, against the start policy.
+        mismatched : callable
+            From responses (S, B, K) to their log-ratios in the batch's contexts, clipped if the run clips.
+        """
 
 
 def best_and_worst(batch: Batch) -> Tensor:

@@ -47,7 +47,7 @@ class Scale:
     rates: tuple[float, ...]
 
 
-FULL = Scale(seeds=256, steps=256, rates=RATES)
+FULL = Scale(seeds=200, steps=256, rates=RATES)
 #: Small enough to wait for; its intervals are wide and its runs short.
 QUICK = Scale(seeds=24, steps=80, rates=(0.1,))
 #: What the figures need beyond the claims: (tasks, objectives, variants).

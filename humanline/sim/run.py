@@ -17,7 +17,7 @@ from torch import Tensor
 
 from humanline import _checks
 from humanline.objectives import detach_rejected
-from humanline.schedule import BeforeStep, Never, Schedule
+from humanline.schedule import AfterStep, BeforeStep, EachRound, Never, Schedule
 from humanline.sim.bandit import Bandit
 from humanline.sim.objectives import Batch, Dpo, Kto, Objective
 from humanline.sim.world import (
@@ -42,7 +42,8 @@ Transform = ClipRange | BetaRejection | None
 class Fixed:
     """Train on groups that another policy wrote before the run.
 
-    ``log behaviour(y | x) = log start(y | x) + tilt quality(x, y) + drift noise(x, y) + constant``
+    Its logits are those of the start policy plus ``drift`` times standard normal noise; the law over whole responses is
+    then multiplied by ``exp(tilt quality)`` and normalised.
 
     Parameters
     ----------
@@ -105,7 +106,8 @@ class Run:
     steps : int >= 1
         Optimizer steps.
     groups : int >= 1
-        Groups a step; contexts take turns. KTO needs 2.
+        Groups a step; contexts take turns. KTO takes z_0 from each context with the responses of the next group, the
+        last from the first: of another context only if there are two or more, and groups leave no remainder of 1.
     group_size : int >= 2
         Responses a group.
     optimizer : "adam" or "sgd"
@@ -118,8 +120,10 @@ class Run:
     Raises
     ------
     ValueError
-        If a number is out of its range, there is no other group for KTO, or the ratio would be 1 at every step (rounds
-        of one step that begin with a sync).
+        If a number is out of its range, there is no next group for KTO, or the schedule would have no effect (rounds of
+        one step that begin with a sync, unless it is EachRound).
+    TypeError
+        If a part is of another type.
     """
 
     task: Task = field(default_factory=Bandit)
@@ -136,18 +140,30 @@ class Run:
     reference_tilt: float = 0.0
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         settle(self, learning_rate=_checks.positive, steps=at_least(1), groups=at_least(1), group_size=at_least(2))
         settle(self, measurements=at_least(1), reference_tilt=_checks.finite)
         _checks.one_of("optimizer", self.optimizer, ("adam", "sgd"))
         if isinstance(self.objective, Kto) and self.groups < 2:
-            raise _checks.fail(
-                "groups", "be >= 2 for KTO, whose z_0 comes from the responses of another group", self.groups
-            )
-        if self.source == Rollouts(1, "sync") and isinstance(self.schedule, BeforeStep):
+            raise _checks.fail("groups", "be >= 2 for KTO (z_0 comes from the next group)", self.groups)
+        if self.source == Rollouts(1, "sync") and not isinstance(self.schedule, EachRound):
             raise ValueError(
                 "rounds of one step that begin with a sync make every log-ratio 0, so the schedule has no effect; "
                 'use round_start="keep", or longer rounds'
             )
+
+    def _check_kinds(self) -> None:
+        if not callable(getattr(self.task, "draw", None)):
+            raise TypeError(f"task must be a Bandit or Sequences, or draw worlds as they do; got {self.task!r}")
+        if not callable(getattr(self.objective, "losses", None)):
+            raise TypeError(f"objective must be a Dpo, Kto or Grpo, or have their methods; got {self.objective!r}")
+        for name, kinds in (
+            ("source", (Fixed, Rollouts)),
+            ("schedule", (Never, BeforeStep, AfterStep, EachRound)),
+            ("transform", (ClipRange, BetaRejection, type(None))),
+        ):
+            if not isinstance(value := getattr(self, name), kinds):
+                raise TypeError(f"{name} must be a {' or '.join(kind.__name__ for kind in kinds)}; got {value!r}")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -167,8 +183,8 @@ class Trace:
         Mean of DPO's saturation metric over the run; nan for other objectives.
     policy, reference : (S, P, nodes * V) tensors
         Tables of log-probabilities: of the policy after the last update, of the reference that scored the last batch.
-    behaviour : (S, P, N) tensor
-        Log-probabilities of the law that the last data came from.
+    behaviour : (S, P, N) tensor or None
+        Log-probabilities of the law that the last data came from; None for a quartile, which is chosen from a sample.
     params : (S, ...) tensor
         The policy's parameters after the last update.
     """
@@ -180,7 +196,7 @@ class Trace:
     saturation: Tensor
     policy: Tensor
     reference: Tensor
-    behaviour: Tensor
+    behaviour: Tensor | None
     params: Tensor
 
 
@@ -207,7 +223,9 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
     Notes
     -----
     Source: arXiv 2509.24207, sections 5 and 5.1. All losses of a step see the old reference; a sync before the update
-    takes the policy that made them. A seed whose parameters stop being finite goes on as nan and reaches no other.
+    takes the policy that made them. A seed whose parameters stop being finite goes on as nan and reaches no other. Adam
+    divides by the size of a gradient: where gradients cancel but for rounding (every member of every group alike at a
+    token), what is left may depend on the machine.
     """
     world = run.task.draw(seeds)
     data = _Data(run, world, [int(seed) for seed in seeds])
@@ -304,9 +322,11 @@ class _Data:
             self._writer = behaviour_law(world, run.source, seeds)
             self._responses = self._fixed(run.source)
 
-    def law(self) -> Tensor:
-        """Return the law (S, P, N) that the last groups come from."""
-        return self._writer if isinstance(self.run.source, Fixed) else self.world.law(self._writer)
+    def law(self) -> Tensor | None:
+        """Return the law (S, P, N) that the last groups come from, if it is known."""
+        if isinstance(self.run.source, Rollouts):
+            return self.world.law(self._writer)
+        return self._writer if self.run.source.quartile is None else None
 
     def begins_round(self, step: int) -> bool:
         """Return whether the policy writes new groups at this step."""
@@ -365,6 +385,7 @@ class _Data:
         responses = sample_law(self._writer, four, self._draw(len(four), run.group_size))
         start = self.world.table(self.world.start)
         likely = token_logprobs(start, self.world.places(four, responses)).mean((-2, -1))
+        likely = likely.round(decimals=12)  # the order of the same responses does not count
         # quartiles within a context, so that each keeps as many groups of it as a run without quartiles has
         kept = torch.empty((len(self.seeds), len(contexts), run.group_size), dtype=torch.long)
         for context in sorted(set(contexts.tolist())):
@@ -377,8 +398,10 @@ class _Data:
 
 def first_reference(world: World, tilt: float) -> Tensor:
     """Return the table (S, P, nodes * V) of the start policy with its logits tilted towards the true score."""
-    if tilt == 0 or world.better is None:
+    if tilt == 0:
         return world.table(world.start)
+    if world.better is None:
+        raise ValueError("reference_tilt needs a world that says which parameters are better; this one does not")
     return world.table(world.start + tilt * world.better)
 
 

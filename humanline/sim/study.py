@@ -8,7 +8,7 @@ import json
 import math
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,7 +31,7 @@ MEASURES = {
     "collapsed": "1 if the score ended below its start or was not finite, 0 otherwise",
     "win_rate": "exact rate of beating the start policy",
     "utility": "exact subjective utility, surprisals measured from the start policy",
-    "distance": "half the L1 distance of the data's law from the perceived one, surprisals measured from the reference",
+    "distance": "half the L1 distance from the data's law to the perceived one, surprisals measured from the reference",
     "gap": "difference of utility between the two",
     "outside": "share of tokens clipped or detached",
     "saturation": "mean of DPO's sigmoid of the margin",
@@ -58,12 +58,13 @@ def _measure(trace: Trace, steps: int) -> dict[str, list[float]]:
     broken = ~np.isfinite(scores[:, -1])
     # of a broken seed the start policy is measured, and thrown away below
     sound = torch.from_numpy(~broken)[:, None, None]
-    law, reference, behaviour = (
-        torch.where(sound, each, start)
-        for each in (world.law(trace.policy), world.law(trace.reference), trace.behaviour)
-    )
+    law = torch.where(sound, world.law(trace.policy), start)
+    distance = gap = np.full(len(broken), math.nan)
+    if trace.behaviour is not None:
+        reference = torch.where(sound, world.law(trace.reference), start)
+        found_gap = utility_gap(perceive(law, reference), torch.where(sound, trace.behaviour, start))
+        distance, gap = found_gap.distance.mean(-1), found_gap.gap.mean(-1)
     quarter = min(range(len(trace.measured_at)), key=lambda i: abs(4 * trace.measured_at[i] - steps))
-    gap = utility_gap(perceive(law, reference), behaviour)
     found = {
         "start": scores[:, 0],
         "best": world.scores.amax(-1).mean(-1).numpy(),
@@ -73,8 +74,8 @@ def _measure(trace: Trace, steps: int) -> dict[str, list[float]]:
         "collapsed": (broken | (scores[:, -1] < scores[:, 0])).astype(float),
         "win_rate": win_rate(law, start, world.scores).numpy(),
         "utility": perceive(law, start).utility.mean(-1),
-        "distance": gap.distance.mean(-1),
-        "gap": gap.gap.mean(-1),
+        "distance": distance,
+        "gap": gap,
         "outside": trace.outside.numpy(),
         "saturation": trace.saturation.numpy(),
     }
@@ -120,16 +121,15 @@ def run_study(
     seeds, processes = check_seeds(seeds), whole("processes", processes, 1)
     keys = {name: _key(run, seeds) for name, run in runs.items()}
     by_key = {key: runs[name] for name, key in keys.items()}
-    with _open(Path(store)) as database:
-        kept = dict(database.execute("SELECT key, result FROM results"))
-        missing = [key for key in by_key if key not in kept]
-        done = len(by_key) - len(missing)
-        if progress is not None:
-            progress(done, len(by_key))
-        for key, result in _measured({key: by_key[key] for key in missing}, seeds, processes):
+    kept = _read(Path(store))
+    missing = {key: run for key, run in by_key.items() if key not in kept}
+    done = len(by_key) - len(missing)
+    if progress is not None:
+        progress(done, len(by_key))
+    with contextlib.closing(_measured(missing, seeds, processes)) as results:
+        for key, result in results:
             kept[key] = json.dumps(result)
-            with database:
-                database.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", (key, repr(by_key[key]), kept[key]))
+            _keep(Path(store), key, by_key[key], kept[key])
             done += 1
             if progress is not None:
                 progress(done, len(by_key))
@@ -137,20 +137,33 @@ def run_study(
     return {name: found[key] for name, key in keys.items()}
 
 
-def _measured(runs: dict[str, Run], seeds: list[int], processes: int) -> Iterator[tuple[str, dict[str, list[float]]]]:
+def _measured(
+    runs: dict[str, Run], seeds: list[int], processes: int
+) -> Generator[tuple[str, dict[str, list[float]]], None, None]:
+    """Yield each result as it is there; if a run fails, those under way are yielded before its error is raised."""
     if min(processes, len(runs)) <= 1:
         for key, run in runs.items():
             yield key, measure(run, seeds)
         return
-    count = min(processes, len(runs))
+    count, failure = min(processes, len(runs)), None
     with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_leave_signals) as pool:
         waiting = {pool.submit(measure, run, seeds): key for key, run in runs.items()}
         try:
             for future in as_completed(waiting):
-                yield waiting[future], future.result()
+                if future.cancelled():
+                    continue
+                error = future.exception()
+                if error is None:
+                    yield waiting[future], future.result()
+                elif failure is None:
+                    failure = error
+                    for other in waiting:
+                        other.cancel()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    if failure is not None:
+        raise failure
 
 
 def _leave_signals() -> None:
@@ -158,15 +171,28 @@ def _leave_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _read(store: Path) -> dict[str, str]:
+    """Return what a store keeps; a new one is made."""
+    with _named(store), contextlib.closing(sqlite3.connect(store)) as database:
+        with database:
+            database.execute("CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, run TEXT, result TEXT)")
+        return dict(database.execute("SELECT key, result FROM results"))
+
+
+def _keep(store: Path, key: str, run: Run, result: str) -> None:
+    with _named(store), contextlib.closing(sqlite3.connect(store)) as database, database:
+        database.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", (key, repr(run), result))
+
+
 @contextlib.contextmanager
-def _open(store: Path) -> Iterator[sqlite3.Connection]:
+def _named(store: Path) -> Iterator[None]:
+    """Turn SQLite's errors into an OSError that names the store."""
     try:
-        with contextlib.closing(sqlite3.connect(store)) as database:
-            with database:
-                database.execute("CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, run TEXT, result TEXT)")
-            yield database
-    except sqlite3.Error as error:
-        raise OSError(f"{store}: {error}; it keeps the results of a study, take another folder or remove it") from error
+        yield
+    except sqlite3.OperationalError as error:
+        raise OSError(f"{store}: {error}; what it keeps is not lost, the same study goes on") from error
+    except sqlite3.DatabaseError as error:
+        raise OSError(f"{store}: {error}; results of a study would be kept there, so take another folder") from error
 
 
 def _key(run: Run, seeds: Sequence[int]) -> str:

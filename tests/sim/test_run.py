@@ -76,11 +76,13 @@ def assert_same(run: Run, seeds: list[int], tolerance: float = 1e-10) -> None:
         pairs = {
             "params": (fast.params[index], slow.params[-1]),
             "reference": (fast.reference[index].flatten(), slow.reference.flatten()),
-            "behaviour": (fast.behaviour[index], slow.behaviour),
             "scores": (fast.scores[index], [slow.scores[step] for step in fast.measured_at]),
             "outside": (fast.outside[index], slow.outside if run.transform else 0.0),
             "saturation": (fast.saturation[index], slow.saturation),
         }
+        assert (fast.behaviour is None) == (getattr(run.source, "quartile", None) is not None)
+        if fast.behaviour is not None:
+            pairs["behaviour"] = (fast.behaviour[index], slow.behaviour)
         for name, (mine, theirs) in pairs.items():
             np.testing.assert_allclose(mine.numpy(), theirs, rtol=0, atol=tolerance, err_msg=f"{name} of {run}")
 
@@ -209,7 +211,7 @@ def test_the_first_step_of_a_synced_round_has_log_ratio_zero():
 # ---- seeds ----------------------------------------------------------------------------------------------------------
 
 RUNS = [
-    replace(SMALL, schedule=BeforeStep(every=2), transform=NEAR, source=Fixed(quartile=2)),
+    replace(SMALL, schedule=BeforeStep(every=2), transform=NEAR, source=Fixed(tilt=0.4)),
     replace(SMALL, task=SEQUENCES, objective=Kto(), transform=ClipRange(-0.3, 0.3), source=Rollouts(3)),
     replace(SMALL, task=replace(BANDIT, verifiable=0.3), objective=Grpo(), source=Rollouts(3, "sync")),
 ]
@@ -451,3 +453,18 @@ def test_a_seed_that_blows_up_is_nan_and_others_go_on(optimizer):
     assert fine.any() and not fine.all()
     alone = simulate(run, [seed for seed, good in zip(seeds, fine.tolist(), strict=True) if good])
     torch.testing.assert_close(alone.scores, scores[fine], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["task", "objective", "source", "schedule", "transform"])
+def test_a_part_of_another_kind_is_refused_by_name(name):
+    """A name in place of a type is a TypeError that says which part, when the run is described and not later."""
+    with pytest.raises(TypeError, match=f"{name} must "):
+        replace(SMALL, **{name: "offline"})
+
+
+@pytest.mark.parametrize("schedule", [Never(), BeforeStep(every=1), AfterStep(every=4)], ids=str)
+def test_rounds_of_one_step_that_begin_with_a_sync_leave_a_schedule_nothing_to_do(schedule):
+    """Only EachRound, which says the same, may be combined with them."""
+    with pytest.raises(ValueError, match="the schedule has no effect"):
+        replace(SMALL, source=Rollouts(1, "sync"), schedule=schedule)
+    replace(SMALL, source=Rollouts(1, "sync"), schedule=EachRound(round_steps=1))

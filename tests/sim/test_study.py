@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+import sqlite3
 from dataclasses import replace
 
 import numpy as np
@@ -331,3 +333,43 @@ def test_every_name_makes_a_run_that_works():
         make_run("bandit", "dpo", 0.0, "offline")
     with pytest.raises(ValueError, match="steps"):
         make_run("bandit", "dpo", 0.1, "offline", steps=0)
+
+
+def test_a_run_that_fails_loses_no_other(tmp_path):
+    """Where one run of several processes fails, those that are under way are kept, and its own error is raised."""
+    runs = {"bad": replace(BASE, task=Bandit(contexts=2**14, arms=2**10, features=2**6))}
+    runs |= {str(steps): replace(BASE, steps=steps) for steps in (200, 201)}
+    seen = []
+    with pytest.raises(ValueError, match="is the limit"):
+        run_study(runs, [0], tmp_path / "s", processes=3, progress=lambda done, total: seen.append(done))
+    assert seen == [0, 1, 2]
+    again = []
+    del runs["bad"]
+    run_study(runs, [0], tmp_path / "s", progress=lambda done, total: again.append((done, total)))
+    assert again == [(2, 2)]
+
+
+def test_errors_of_a_callback_are_its_own(tmp_path):
+    """An error of SQLite's kind that the progress callback raises is not taken for one of the store."""
+
+    def fails(done, total):
+        raise sqlite3.OperationalError("mine")
+
+    with pytest.raises(sqlite3.OperationalError, match="mine"):
+        run_study({"a": BASE}, [0], tmp_path / "s", progress=fails)
+
+
+def test_a_locked_store_is_not_to_be_removed(tmp_path):
+    """While another process writes, the error says that nothing is lost, and does not advise to remove anything."""
+    run_study({"a": BASE}, [0], tmp_path / "s")
+    with contextlib.closing(sqlite3.connect(tmp_path / "s", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(OSError, match="locked; what it keeps is not lost"):
+            run_study({"a": BASE}, [0], tmp_path / "s")
+
+
+def test_a_quartile_has_no_distance():
+    """The law of a quartile is not known, so its distance and gap are nan, and everything else is measured."""
+    found = measure(replace(BASE, source=Fixed(quartile=1)), [0, 1])
+    assert np.isnan([found["distance"], found["gap"]]).all()
+    assert np.isfinite([found["score"], found["utility"], found["win_rate"]]).all()

@@ -1,0 +1,51 @@
+"""The figures of a study: drawn from its results, and from the committed numbers."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+
+import pytest
+
+from humanline.plots import STUDY_FIGURES, _style, _table, write_study_figures
+from humanline.sim.report import Scale, study
+from tests.conftest import ROOT
+
+FOLDER = ROOT / "studies" / "simulator"
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory):
+    """A study of everything, far too small to mean anything."""
+    return study(tmp_path_factory.mktemp("study"), scale=Scale(seeds=2, steps=2, rates=(0.1, 0.3)))
+
+
+def test_every_figure_is_made_from_a_study(report, tmp_path):
+    """Each figure leaves a CSV that reads back, an SVG and a PNG, and the same study gives the same bytes again."""
+    first = {path.name: path.read_bytes() for path in write_study_figures(tmp_path, report)}
+    assert sorted(first) == sorted(f"{name}.{kind}" for name in STUDY_FIGURES for kind in ("csv", "svg", "png"))
+    assert all(_table.read(tmp_path / f"{name}.csv") for name in STUDY_FIGURES)
+    assert first == {path.name: path.read_bytes() for path in write_study_figures(tmp_path, report)}
+
+
+@pytest.mark.parametrize("name", STUDY_FIGURES)
+def test_the_committed_pictures_are_drawn_from_the_committed_numbers(name, tmp_path):
+    """Drawing the committed CSV again gives the committed SVG."""
+    module = importlib.import_module(f"humanline.plots.{name}")
+    svg, _ = _style.save(module.draw(_table.read(FOLDER / f"{name}.csv")), tmp_path / name)
+    assert svg.read_bytes() == (FOLDER / f"{name}.svg").read_bytes()
+
+
+def test_the_committed_overview_agrees_with_the_committed_table():
+    """The overview shows the verdict of every setting of the table."""
+    kinds = ("holds", "contrary", "undecided", "not tested")
+    shown = {
+        (row.panel.partition(":")[0], row.series, "tuned" if row.x == float("inf") else f"{row.x:g}"): kinds[int(row.y)]
+        for row in _table.read(FOLDER / "sim_claims.csv")
+    }
+    with open(FOLDER / "claims.csv", encoding="utf-8") as file:
+        table = {
+            (row["claim"], f"{row['task']}, {row['objective']}", row["rate"]): row["verdict"]
+            for row in csv.DictReader(file)
+        }
+    assert shown == table
