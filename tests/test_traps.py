@@ -12,13 +12,21 @@ import pytest
 from tests.conftest import ROOT
 
 LATER = "later: "
+SIM = "sim/test_run.py"
 REF, LOOP = "train/test_reference.py", "train/test_loop.py"
 LOSS, ADV, LOGP = "objectives/test_losses.py", "objectives/test_advantages.py", "objectives/test_logprobs.py"
 RESUME, RECIPES = "train/test_resume.py", "test_recipes.py"
 DATA, TOKENS, CONFIG = "train/test_data.py", "train/test_tokens.py", "train/test_config.py"
 
 TRAPS: dict[int, tuple[str, list[str]]] = {
-    1: ("post-update sync switches the method off", [f"{REF}::test_post_update_sync_switches_the_method_off"]),
+    1: (
+        "post-update sync switches the method off",
+        [
+            f"{REF}::test_post_update_sync_switches_the_method_off",
+            f"{SIM}::test_syncing_before_the_update_leaves_a_zero_log_ratio_at_step_0_only",
+            f"{SIM}::test_syncing_after_every_update_switches_the_ratio_off",
+        ],
+    ),
     2: (
         "a hook before the optimizer step is too late under DeepSpeed",
         [
@@ -27,7 +35,13 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         ],
     ),
     3: ("FSDP2 goes silently stale after a scoring pass", [LATER + "8 (distributed: reshard after scoring)"]),
-    4: ("live tensors in place of a snapshot", [f"{REF}::test_a_live_reference_is_never_aliased"]),
+    4: (
+        "live tensors in place of a snapshot",
+        [
+            f"{REF}::test_a_live_reference_is_never_aliased",
+            f"{SIM}::test_parameters_told_to_each_step_stay_as_they_were",
+        ],
+    ),
     5: (
         "sync counter and reference are training state",
         [
