@@ -179,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     sim.add_argument("--quiet", action="store_true", help="show no progress")
     sim.set_defaults(run=_sim)
 
-    figures = commands.add_parser("figures", help="make the figures of the theory: CSV, SVG and PNG of each")
+    figures = commands.add_parser("figures", help="make the figures of theory and simulator: CSV, SVG, PNG")
     figures.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(FIGURES)}")
     figures.add_argument("--out", default="figures", help="folder to write to, made if need be (default: figures)")
     figures.set_defaults(run=_figures)

@@ -14,8 +14,11 @@ from humanline import _checks
 if TYPE_CHECKING:
     from humanline.sim.report import Report
 
-#: Every figure of the theory, and the module of this package that makes it.
-FIGURES = ("distortion_curves", "bound", "clipping_limit", "capacity_families", "rejection_training")
+#: Every figure, and the module of this package that makes it: of the theory, then of the simulator (which needs torch).
+FIGURES = (
+    *("distortion_curves", "bound", "clipping_limit", "capacity_families"),
+    *("rejection_training", "bandit_runs", "sequence_utility"),
+)
 #: The same for the figures of a study of the simulator, which are made from its results.
 STUDY_FIGURES = ("sim_claims", "sim_curves", "sim_stability")
 
@@ -40,7 +43,8 @@ def write_figures(out: str | Path, names: list[str] | None = None) -> list[Path]
     ValueError
         If a name is not one of `FIGURES`; nothing is then written.
     ModuleNotFoundError
-        If matplotlib is missing; nothing is then written.
+        If matplotlib is missing; nothing is then written. If torch is and a figure of the simulator is wanted; those
+        before it are then written.
     """
     wanted = list(dict.fromkeys(names or FIGURES))
     for name in wanted:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from humanline.sim.measures import perceive, utility_gap, win_rate
 from humanline.sim.run import Run, Trace, simulate
+from humanline.sim.threads import one_thread
 from humanline.sim.world import check_seeds, whole
 
 #: What is kept of a run, one number a seed.
@@ -43,12 +44,8 @@ Result = dict[str, NDArray[np.float64]]
 
 def measure(run: Run, seeds: Sequence[int]) -> dict[str, list[float]]:
     """Simulate a run and return its `MEASURES`, and its scores over time as ``curve 0``, ``curve 1``, ..., per seed."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the bits may depend on it
-    try:
+    with one_thread():  # the bits may depend on it
         return _measure(simulate(run, seeds), run.steps)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _measure(trace: Trace, steps: int) -> dict[str, list[float]]:

@@ -7,10 +7,19 @@ import math
 import numpy as np
 import pytest
 
-from humanline.plots import bound, capacity_families, clipping_limit, distortion_curves
-from humanline.plots._table import Table
+from humanline.plots import (
+    bandit_runs,
+    bound,
+    capacity_families,
+    clipping_limit,
+    distortion_curves,
+    rejection_training,
+    sequence_utility,
+)
+from humanline.plots._table import Table, read
 from humanline.theory import BetaRejection, BetaShape, ClipLimit, ClipRange, TverskyKahneman
 from notebooks import derivations
+from tests.conftest import ROOT
 
 GAIN = TverskyKahneman(0.61)
 
@@ -202,3 +211,100 @@ def test_settings_change_the_figure_and_its_title():
     assert "the worse model lies closer" in distortion_curves.draw(rows).get_suptitle()
     for low, high in ((-0.3, 3.0), (-3.0, 0.3)):
         clipping_limit.draw(clipping_limit.rows(low=low, high=high, ratio_bound=2.0))
+
+
+def committed(name):
+    """The committed numbers of a figure; tests/plots/test_figures.py holds that these are the computed ones."""
+    return Table(read(ROOT / "figures" / f"{name}.csv"))
+
+
+def test_sampled_verdicts_follow_their_exact_shares():
+    """Thm 4.3: sampled shares lie within 5 standard errors of the exact curve, which meets C / sqrt(concentration)."""
+    table = committed("rejection_training")
+    for name in ("spread", "bandit"):
+        x, sampled = table.xy("verdicts", f"{name}, sampled")
+        error = table.xy("verdicts", f"{name}, half-width")[1] / 1.96
+        k, exact = table.xy("verdicts", f"{name}, exact")
+        between = np.exp(np.interp(np.log(x), np.log(k), np.log(exact)))
+        assert np.all(np.abs(sampled - between) <= 5 * error + 0.02 * between)  # of interpolation on the grid
+        predicted = table.xy("verdicts", f"{name}, predicted")[1]
+        assert predicted[-1] == pytest.approx(exact[-1], rel=5e-3)
+
+
+def test_gradients_and_runs_under_rejection():
+    """Thm 4.3: GRPO's gaps decay at the predicted rates; GRPO's runs end on the clip, DPO's and KTO's do not."""
+    table = committed("rejection_training")
+    for name in table.series("rate"):
+        predicted, fitted = table.xy("rate", name)
+        assert fitted == pytest.approx(predicted, rel=1e-3)
+        gap, tail = (table.xy("gradient", each)[1] for each in (name, f"{name}, predicted"))
+        assert gap[-1] == pytest.approx(tail[-1], rel=0.1)
+    for name in rejection_training.LOOKS:
+        distance = table.xy("run", name)[1]
+        assert np.all(np.diff(distance) <= 0) and distance[-1] < 0.01 * distance[0]
+        apart = table.value("hard verdicts to clip", f"{name}, least"), table.xy("detach or clamp", name)[1].max()
+        assert apart == (0, 0) if name == "grpo" else min(apart) > 1e-3
+
+
+def test_humanline_leads_where_beta_is_large():
+    """On bandits the lead over offline is negative or none at beta .1 and positive at 1 and 10; bands are real."""
+    table = committed("bandit_runs")
+    for beta in bandit_runs.BETAS:
+        lead, half = (table.xy("lead", f"beta {beta}{each}")[1] for each in ("", " half-width"))
+        assert np.all(lead - half > 0) if beta != "0.1" else np.all(lead - half < 0)
+        for variant in bandit_runs.VARIANTS:
+            assert table.xy(f"beta {beta}", variant)[1][0] == 0
+    assert table.xy("clipped", "lr 0.03")[1][0] == 0
+
+
+def test_fewer_runs_are_drawn_too():
+    """Sliders: without the grid there is one learning rate, and a sync interval of its own."""
+    rows = bandit_runs.rows(learning_rate=0.5, sync_every=3, tilt=-1.0, seeds=2, steps=4, grid=False)
+    assert {row.series for row in rows if row.panel == "clipped"} == {"lr 0.5"}
+    bandit_runs.draw(rows)
+
+
+def test_utility_of_sequences_in_the_figure():
+    """Prop. 3.4 and 4.1: no bound is violated, on-policy is the nearest source; the two laws agree at gamma 1 alone."""
+    table = committed("sequence_utility")
+    assert table.value("perceived", "bound violated") == 0
+    assert table.series("name")[-1] == "on-policy"
+    for series in ("gap", "distance"):
+        values = table.xy("source", series)[1]
+        assert values.argmin() == len(values) - 1
+    tilt, distance = table.xy("tilt", "policy by surprisal")
+    assert -1 < tilt[distance.argmin()] < 0
+    assert distance[tilt == -1] == pytest.approx(
+        table.xy("source", "distance")[1][table.series("name").index("start policy")]
+    )
+    gamma, apart = table.xy("gamma", "token against sequence")
+    assert np.all((apart < 1e-12) == (gamma == 1))
+    to = {name: table.xy("gamma", f"{name} to perceived")[1] for name in ("whole sequences", "on-policy")}
+    assert to["whole sequences"][gamma == 1] == pytest.approx(to["on-policy"][gamma == 1])
+
+
+def test_conditionals_make_up_the_law_again():
+    """The next-token distributions of a law over sequences multiply to that law."""
+    import torch
+
+    from humanline.theory import sequence_law
+
+    law = torch.randn(sequence_utility.VOCAB**sequence_utility.LENGTH, generator=torch.Generator().manual_seed(0))
+    law = law.double().log_softmax(-1)
+    again = sequence_law(sequence_utility.conditionals(law))
+    np.testing.assert_allclose(again.ravel(), law.exp().numpy(), rtol=1e-12)
+
+
+def test_one_thread_is_given_back():
+    """The figures of the simulator compute with one thread and leave torch's setting as it was, also on an error."""
+    import torch
+
+    from humanline.plots._threads import one_thread
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with pytest.raises(KeyError), one_thread():
+        assert torch.get_num_threads() == 1
+        raise KeyError
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
