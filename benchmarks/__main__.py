@@ -14,6 +14,7 @@ from benchmarks.logprobs import benchmark_logprobs
 from benchmarks.machine import machine
 from benchmarks.memory import benchmark_memory
 from benchmarks.report import Result, print_rows, write_result
+from benchmarks.simulator import benchmark_simulator
 from benchmarks.steps import benchmark_equality, benchmark_steps
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
         "names",
         nargs="*",
         metavar="name",
-        help="steps, equality, memory, logprobs, capacity, beta; all of them by default",
+        help="steps, equality, memory, logprobs, capacity, beta, simulator; all of them by default",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see that it runs; writes no results")
     parser.add_argument("--objective", choices=("dpo", "kto", "grpo"), default="dpo", help="of `steps`")
@@ -39,6 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
         "logprobs": benchmark_logprobs,
         "beta": benchmark_beta,
         "capacity": benchmark_capacity,
+        "simulator": benchmark_simulator,
     }
     for name in chosen.names:
         if name not in registry:

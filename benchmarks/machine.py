@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-PACKAGES = ("humanline", "numpy", "torch", "transformers", "accelerate", "trl")
+PACKAGES = ("humanline", "numpy", "torch", "transformers", "accelerate", "trl", "numba")
 
 
 def machine() -> dict[str, Any]:

@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks import simulator
 from benchmarks.__main__ import main
 from benchmarks.interleave import interleave, ratio_interval
 from benchmarks.runs import QUICK, REFERENCES, Stepped, bare_dpo, pausing_loop, prepare, run_config
+from humanline.sim.run import simulate
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
 
@@ -106,12 +108,35 @@ def test_a_closed_run_ends_and_a_failed_one_raises(base, tmp_path):
             Stepped(lambda: train(config, show_progress=False)).step()
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_the_simulator_is_held_against_the_same_work(groups):
+    """The kernel's code and the numpy loop end with the simulator's own parameters, and clip as many tokens."""
+    run, seeds = simulator.described(simulator.Size(3, 12, groups, 1, 0)), range(3)
+    world = run.task.draw(seeds)
+    trace = simulate(run, seeds)
+    given, uniforms = simulator.problems(world), simulator.uniforms_of(run, seeds)
+    params, outside = simulator.train_by_hand(*given, uniforms)
+    np.testing.assert_allclose(params, trace.params, rtol=0, atol=1e-12)
+    assert outside == round(float(trace.outside.sum()) * uniforms[0].size) > 0
+    for seed in seeds:
+        alone = simulator.train_one(*(part[seed] for part in given), uniforms[seed])
+        np.testing.assert_allclose(alone, trace.params[seed], rtol=0, atol=1e-12)
+
+
+def test_other_work_is_not_timed():
+    """Parameters that differ by more than rounding, or are not finite, end the benchmark."""
+    assert simulator.require_same("it", np.array([1.0]), np.array([1.0 + 1e-12])) < 1e-11
+    for found in (1.0 + 1e-6, np.nan):
+        with pytest.raises(RuntimeError, match="it does other work than the simulator"):
+            simulator.require_same("it", np.array([found]), np.array([1.0]))
+
+
 @pytest.mark.slow
 def test_the_command_writes_rows_and_the_machine(tmp_path, capsys):
     """`python -m benchmarks --quick` prints every row and writes it, with the machine, its versions and no path."""
-    main(["logprobs", "equality", "--quick", "--out", str(tmp_path)])
+    main(["simulator", "logprobs", "equality", "--quick", "--out", str(tmp_path)])
     shown = capsys.readouterr().out
-    for name in ("logprobs", "equality"):
+    for name in ("simulator", "logprobs", "equality"):
         (file,) = tmp_path.glob(f"{name}-*.json")
         tree = json.loads(file.read_text())
         assert all(row["what"] in shown for row in tree["rows"])
