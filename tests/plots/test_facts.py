@@ -299,7 +299,7 @@ def test_one_thread_is_given_back():
     """The figures of the simulator compute with one thread and leave torch's setting as it was, also on an error."""
     import torch
 
-    from humanline.plots._threads import one_thread
+    from humanline.sim.threads import one_thread
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
