@@ -140,27 +140,33 @@ def test_new_model_from_the_command_line(toy, tmp_path, capsys):
 LIVE = "reference.schedule={kind: before_step, every: 1}"  # nothing to score ahead but the next step
 
 
-def test_a_reader_that_leaves_does_not_end_the_run(recipe, tmp_path):
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        pytest.param([], 0, id="whole", marks=pytest.mark.slow),
+        pytest.param(["training.steps=100000", LIVE], 75, id="stopped"),
+    ],
+)
+def test_a_reader_that_leaves_does_not_end_the_run(recipe, tmp_path, arguments, code):
     """With standard error a pipe that nobody reads any more, a run is trained, and stopped and saved, all the same."""
-    for name, arguments, code in (("whole", [], 0), ("stopped", ["training.steps=100000", LIVE], 75)):
-        output = tmp_path / name
-        command = [sys.executable, "-m", "humanline.cli", "train", str(recipe), f"output={output}", *arguments]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE)
-        process.stderr.readline()
-        process.stderr.close()
-        if code == 75:
-            metrics = output / "metrics.jsonl"
-            while process.poll() is None and not (metrics.exists() and '"step": 3' in metrics.read_text()):
-                time.sleep(0.05)
-            process.send_signal(signal.SIGTERM)
-        try:
-            assert process.wait(60) == code
-        finally:
-            process.kill()
-        assert (output / ("checkpoints" if code else "final")).is_dir()
+    output = tmp_path / "run"
+    command = [sys.executable, "-m", "humanline.cli", "train", str(recipe), f"output={output}", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    process.stderr.readline()
+    process.stderr.close()
+    if code == 75:
+        metrics = output / "metrics.jsonl"
+        while process.poll() is None and not (metrics.exists() and '"step": 3' in metrics.read_text()):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+    try:
+        assert process.wait(60) == code
+    finally:
+        process.kill()
+    assert (output / ("checkpoints" if code else "final")).is_dir()
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["validate"], ["schema"], ["new-model"], ["demo"]])
+@pytest.mark.parametrize("command", [[], ["train"], ["validate"], ["estimate"], ["schema"], ["new-model"], ["demo"]])
 def test_help_loads_nothing_heavy(command):
     """--help imports neither torch nor transformers nor numpy."""
     code = (

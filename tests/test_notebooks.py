@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import re
 
 import pytest
@@ -33,7 +35,44 @@ def shown(output):
     return output.get("text") or output.data.get("text/plain", ""), set(output.get("data", {}))
 
 
+def run_cell(source, names):
+    """Run a cell in this process; return what it prints and, as a notebook shows it, the value of its last line."""
+    from IPython.lib.pretty import pretty
+
+    tree = ast.parse(re.sub(r"^%.*$", "", source, flags=re.MULTILINE))
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(tree, "cell", "exec"), names)
+        value = None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+    return printed.getvalue(), None if value is None else pretty(value)
+
+
 @pytest.mark.parametrize("name", NAMES)
+def test_the_cells_of_a_notebook_print_what_is_committed(name, monkeypatch):
+    """In this process, from the committed numbers of its figure, each cell prints and shows the committed text.
+
+    That the figure's numbers are those that are computed is a test of the figures.
+    """
+    from humanline.plots import FIGURES, _table
+
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for figure in FIGURES:
+        rows = _table.read(ROOT / "figures" / f"{figure}.csv")
+        monkeypatch.setattr(f"humanline.plots.{figure}.rows", lambda rows=rows: rows)
+    names, compared = {}, 0
+    codes = [cell for cell in load(name).cells if cell.cell_type == "code"]
+    for cell in codes[:-1]:  # the last one shows sliders
+        printed, value = run_cell(cell.source, names)
+        texts = [shown(output)[0] for output in cell.outputs if output.output_type == "stream"]
+        values = [shown(output)[0] for output in cell.outputs if output.output_type != "stream"]
+        assert printed == "".join(texts)
+        assert values == ([] if value is None else [value])
+        compared += len(printed) + len(value or "")
+    assert compared > 500
+    run_cell(codes[-1].source.partition("explore(")[0] or "0", names)
+
+
+@pytest.mark.parametrize("name", [n if n == "02_the_bound" else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
 def test_a_notebook_runs_and_shows_what_is_committed(name):
     """Executing a notebook from the top gives no error, the committed text, and a picture where one is committed."""
     book = load(name)

@@ -285,22 +285,22 @@ class TestCommand:
     def test_it_stops_on_request_and_goes_on(self, tmp_path):
         """SIGTERM ends a study with code 75 and says how many runs are kept; the same command does the others."""
         command = [sys.executable, "-m", "humanline.cli", "sim", "--quick", "--processes", "1", "--out", str(tmp_path)]
-        command += ["online-beats-offline"]
+        command += ["humanline-tolerates-stale"]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         first = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         assert first.stderr is not None
         while (line := first.stderr.readline()).startswith("runs 0/"):
             pass
-        assert re.match(r"runs [1-9]\d*/18  about", line), line
+        assert re.match(r"runs [1-9]\d*/6  about", line), line
         time.sleep(0.2)
         first.send_signal(signal.SIGTERM)
         _, error = first.communicate(timeout=60)
         assert first.returncode == 75 and "Traceback" not in error
-        kept = int(re.search(r"SIGTERM: (\d+) of 18 runs are kept", error)[1])
-        assert 2 <= kept < 18
+        kept = int(re.search(r"SIGTERM: (\d+) of 6 runs are kept", error)[1])
+        assert 2 <= kept < 6
         second = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-        assert second.returncode == 0 and f"runs {kept}/18" in second.stderr
-        assert "online-beats-offline" in second.stdout and str(tmp_path / "claims.md") in second.stdout
+        assert second.returncode == 0 and f"runs {kept}/6" in second.stderr
+        assert "humanline-tolerates-stale" in second.stdout and str(tmp_path / "claims.md") in second.stdout
 
 
 class TestCommitted:

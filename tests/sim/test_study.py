@@ -6,7 +6,10 @@ import contextlib
 import math
 import re
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -335,8 +338,21 @@ def test_every_name_makes_a_run_that_works():
         make_run("bandit", "dpo", 0.1, "offline", steps=0)
 
 
-def test_a_run_that_fails_loses_no_other(tmp_path):
-    """Where one run of several processes fails, those that are under way are kept, and its own error is raised."""
+@pytest.mark.parametrize("workers", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_a_run_that_fails_loses_no_other(tmp_path, monkeypatch, workers):
+    """Where one of several runs at a time fails, those that are under way are kept, and its own error is raised.
+
+    By default in threads, which are there at once; that processes do the same work is a test of its own.
+    """
+    if workers == "threads":
+        all_under_way = threading.Barrier(3)
+
+        def together(run, seeds):
+            all_under_way.wait(30)
+            return measure(run, seeds)
+
+        monkeypatch.setattr(study, "measure", together)
+        monkeypatch.setattr(study, "ProcessPoolExecutor", lambda count, **_: ThreadPoolExecutor(count))
     runs = {"bad": replace(BASE, task=Bandit(contexts=2**14, arms=2**10, features=2**6))}
     runs |= {str(steps): replace(BASE, steps=steps) for steps in (200, 201)}
     seen = []
@@ -359,8 +375,9 @@ def test_errors_of_a_callback_are_its_own(tmp_path):
         run_study({"a": BASE}, [0], tmp_path / "s", progress=fails)
 
 
-def test_a_locked_store_is_not_to_be_removed(tmp_path):
+def test_a_locked_store_is_not_to_be_removed(tmp_path, monkeypatch):
     """While another process writes, the error says that nothing is lost, and does not advise to remove anything."""
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, timeout=0.1))  # in place of five seconds
     run_study({"a": BASE}, [0], tmp_path / "s")
     with contextlib.closing(sqlite3.connect(tmp_path / "s", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")

@@ -24,6 +24,8 @@ from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.stop import StopRequested, StopSignal
 
+STOPPING = {signal.SIGTERM, signal.SIGINT}
+
 
 def child(job: dict[str, Any]) -> int:
     """Run one job in this process: kill it at a write barrier, or note all barriers it passes."""
@@ -44,6 +46,7 @@ def child(job: dict[str, Any]) -> int:
     code = 0
     try:
         with StopSignal() as stop:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
             train(TrainConfig.model_validate(job["config"]), resume=job["resume"], stop=stop)
     except StopRequested as request:
         print(request, file=sys.stderr)
@@ -61,10 +64,12 @@ def child(job: dict[str, Any]) -> int:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # until the child can take a signal
     pid = os.fork()
     if pid == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os._exit(child(job))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     numbers = {"kill_after": signal.SIGKILL, "stop_after": signal.SIGTERM, "stop_again_after": signal.SIGINT}
     for name, number in numbers.items():
         if name in job:
@@ -78,7 +83,8 @@ def warm_up(model: str) -> None:
     """Import what a run imports, by loading its model; nothing that starts a thread."""
     from humanline.train.device import start_accelerator
     from humanline.train.fingerprint import software
-    from humanline.train.model import TokenScorer, load_policy
+    from humanline.train.model import load_policy
+    from humanline.train.scorer import TokenScorer
 
     start_accelerator("float32")
     model, _ = load_policy(model, dropout=False, max_length=16)

@@ -12,9 +12,10 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from humanline.train.checkpoint import CheckpointError
-from humanline.train.config import CheckpointConfig, TrainConfig
+from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
 from tests.conftest import ROOT
@@ -51,77 +52,71 @@ def two_processes(tmp_path, jobs: list[dict]) -> str:
     return result.stderr
 
 
-def test_two_ranks_equal_one(toy, tmp_path):
-    """Loss, z_0, token counts and weights of two gloo processes are those of one, for every objective."""
-    configs = {
-        (name, where): config(
-            toy,
-            tmp_path / f"{name}-{where}",
-            name,
-            training=TRAINING,
-            transform=CLIP,
-            data__eval=toy["held_out"],
-            evaluation={"batch_size": 2},  # 5 shares for 2 ranks
-            reference={"schedule": {"kind": "before_step", "every": 2}},
-        )
-        for name in OBJECTIVES
-        for where in ("one", "two")
-    }
-    single = {name: train(configs[name, "one"], show_progress=False) for name in OBJECTIVES}
-    two_processes(tmp_path, [job(configs[name, "two"]) for name in OBJECTIVES])
-    for name in OBJECTIVES:
-        output = tmp_path / f"{name}-two"
-        mine = list(read_metrics(single[name].metrics))
-        theirs = list(read_metrics(output / "metrics.jsonl"))
-        for one, two in zip(mine, theirs, strict=True):
-            for key in set(one) - {"seconds", "tokens_per_second"}:
-                assert two[key] == pytest.approx(one[key], rel=2e-3, abs=2e-5), (name, key)
-        from safetensors.torch import load_file
-
-        for key, tensor in load_file(output / "final" / "model.safetensors").items():
-            torch.testing.assert_close(tensor, weights(single[name])[key], rtol=1e-3, atol=2e-4)
+REFUSED = ("OutputError", "CheckpointError", "MainProcessError")
 
 
-def test_two_ranks_stop_and_go_on_together(toy, tmp_path):
-    """A signal to one process stops both; resumed by two the bits are the same, by one it is refused."""
-    whole, stopped, other = (
-        config(
-            toy,
-            tmp_path / name,
-            "kto",
-            training=TRAINING,
-            transform=CLIP,
-            data__eval=toy["held_out"],
-            evaluation={"batch_size": 2, "every": 2},
-            reference={"schedule": {"kind": "before_step", "every": 2}},
-            **changes,
-        )
-        for name, changes in (("whole", {}), ("stopped", {}), ("stopped", {"seed": 9}))
+def settings(toy, folder, name, objective="kto", **changes) -> TrainConfig:
+    return config(
+        toy,
+        folder / name,
+        objective,
+        training=TRAINING,
+        transform=CLIP,
+        data__eval=toy["held_out"],
+        evaluation={"batch_size": 2, "every": 2},  # 5 shares for 2 ranks
+        reference={"schedule": {"kind": "before_step", "every": 2}},
+        **changes,
     )
-    refused = ("OutputError", "CheckpointError", "MainProcessError")
+
+
+def test_two_ranks_do_what_one_does(toy, tmp_path):
+    """Two gloo processes compute what one does, for every objective; they stop, are refused and go on together.
+
+    Loss, z_0, token counts and weights are those of one process; a run that a signal to one of two has stopped ends
+    with the same bits as one left alone. One launch for all of it: starting two processes takes longest.
+    """
+    two = tmp_path / "two"
+    stopped, other = settings(toy, two, "stopped"), settings(toy, two, "stopped", seed=9)
     said = two_processes(
         tmp_path,
         [
-            job(whole),
+            *(job(settings(toy, two, name, name)) for name in OBJECTIVES),
             job(stopped, stop_after=3, expect=("StopRequested",)),
-            job(other, resume=True, expect=refused),  # other settings: both raise, none waits for the other
-            job(stopped, expect=refused),  # not without --resume
+            job(other, resume=True, expect=REFUSED),  # other settings: both raise, none waits for the other
+            job(stopped, expect=REFUSED),  # not without --resume
+            job(stopped, resume=True),
         ],
     )
+    for name in OBJECTIVES:
+        single = train(settings(toy, tmp_path / "one", name, name), show_progress=False)
+        mine, theirs = (list(read_metrics(tmp_path / where / name / "metrics.jsonl")) for where in ("one", "two"))
+        for one, other_one in zip(mine, theirs, strict=True):
+            for key in set(one) - {"seconds", "tokens_per_second"}:
+                assert other_one[key] == pytest.approx(one[key], rel=2e-3, abs=2e-5), (name, key)
+        for key, tensor in load_file(two / name / "final" / "model.safetensors").items():
+            torch.testing.assert_close(tensor, weights(single)[key], rtol=1e-3, atol=2e-4)
+
     assert re.search("after [34] of 5 updates", said), said  # the second process may read the log a step late
-    shutil.copytree(tmp_path / "stopped", tmp_path / "alone")
-    (saved,) = (tmp_path / "stopped/checkpoints").iterdir()
+    (saved,) = (two / "stopped/checkpoints").iterdir()
     names = {path.name for path in saved.iterdir()}
     assert {"rank-0-reference-0-0.safetensors", "rank-1-reference-0-0.safetensors"} <= names
-    with pytest.raises(CheckpointError, match=r"processes +2 +1"):
-        train(stopped.model_copy(update={"output": str(tmp_path / "alone")}), resume=True, show_progress=False)
-    single = stopped.model_copy(update={"output": str(tmp_path / "single"), "checkpoint": CheckpointConfig(every=2)})
+    assert result_of(stopped) == result_of(settings(toy, two, "kto"))
+    shutil.rmtree(two / "stopped/final")
+    with pytest.raises(CheckpointError, match=r"processes +2 +1"):  # one alone does not go on with it
+        train(stopped, resume=True, show_progress=False)
+
+
+@pytest.mark.slow
+def test_two_ranks_do_not_go_on_with_a_run_of_one(toy, tmp_path):
+    """A checkpoint of one process is refused by two; a run that two have finished they leave as it is."""
+    single = settings(toy, tmp_path, "single", checkpoint={"every": 2})
     train(single, show_progress=False)
     shutil.rmtree(tmp_path / "single/final")
-    jobs = [job(stopped, resume=True), job(stopped, resume=True), job(single, resume=True, expect=refused)]
+    whole = settings(toy, tmp_path, "whole")
+    jobs = [job(single, resume=True, expect=REFUSED), job(whole), job(whole, resume=True)]
     said = two_processes(tmp_path, jobs)
     assert re.search(r"processes +1 +2", said), said
-    assert result_of(stopped) == result_of(whole)
+    assert result_of(whole)[1]
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(toy):
