@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a narrow encoding is no reason to stop
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    if options.command in ("train", "validate") and not any(word.startswith("-") for word in rest):
+    if options.command in ("train", "validate", "estimate") and not any(word.startswith("-") for word in rest):
         options.overrides += rest  # overrides after an option, which argparse by itself does not take
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -142,6 +142,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_preset(validate)
     validate.set_defaults(run=_validate)
 
+    estimate = commands.add_parser("estimate", help="say what memory and compute a run takes, and whether it fits")
+    estimate.add_argument("recipe", help="YAML recipe, or the name of a shipped one")
+    estimate.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
+    estimate.add_argument("--gpu-memory", type=float, metavar="GIB", help="of each GPU (default: this machine's)")
+    estimate.add_argument("--gpus", type=int, default=1, help="how many GPUs share a batch (default: 1)")
+    estimate.add_argument("--tflops", type=float, help="rate of a large matmul there (default: measured if here)")
+    _add_preset(estimate)
+    estimate.set_defaults(run=_estimate)
+
     schema = commands.add_parser("schema", help="print the JSON schema of a recipe, for editors")
     schema.set_defaults(run=_schema)
 
@@ -164,6 +173,12 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--max-length", type=int, default=1024, help="positions the model is built for")
     new.add_argument("--seed", type=int, default=0)
     new.set_defaults(run=_new_model)
+
+    merged = commands.add_parser("merge", help="make one whole model of an adapter and its base")
+    merged.add_argument("adapter", help="folder of a finished run that trained an adapter")
+    merged.add_argument("out", help="folder to create")
+    merged.add_argument("--base", help="the base model, if it is not where the adapter's files say")
+    merged.set_defaults(run=_merge)
 
     demo = commands.add_parser("demo", help="train and align tiny models on a task made on the spot, and compare")
     demo.add_argument("--out", default="demo-out", help="folder to create (default: demo-out)")
@@ -249,6 +264,19 @@ def _validate(options: argparse.Namespace) -> int:
         command.append("--resume")
     print(visible(f"ready: {shlex.join(command)}"))
     return 0
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    from humanline.train.terminal import visible
+
+    config = _load(options)
+    from humanline.train.fit import estimate_run
+
+    _quiet_libraries()
+    lines, fits = estimate_run(config, gpu_memory=options.gpu_memory, gpus=options.gpus, tflops=options.tflops)
+    for line in lines:
+        print(visible(line))
+    return 0 if fits else _EXIT_USER_ERROR
 
 
 def _schema(options: argparse.Namespace) -> int:
@@ -338,6 +366,15 @@ def _sim(options: argparse.Namespace) -> int:
         print(f"{judgement.claim.name:<{width}}  {judgement.verdict:<13}  {judgement.summary}")
     for path in [Path(out) / "claims.md", *figures]:
         print(visible(str(path)))
+    return 0
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from humanline.train.merge import merge
+    from humanline.train.terminal import visible
+
+    _quiet_libraries()
+    print(visible(f"model: {merge(options.adapter, options.out, options.base)}"))
     return 0
 
 

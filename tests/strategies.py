@@ -56,3 +56,16 @@ def texts(seen: str) -> st.SearchStrategy[str]:
     """Any text without special tokens, and pieces of a text that a tokenizer was trained on, cut anywhere."""
     pieces = st.tuples(st.integers(0, 60), st.integers(1, 15)).map(lambda cut: seen[cut[0] : sum(cut)])
     return (st.text(min_size=1, max_size=40) | pieces).filter(lambda text: bool(text.strip()) and "<|" not in text)
+
+
+@st.composite
+def token_budgets(draw: st.DrawFn) -> dict:
+    """Lengths of the rows of every unit, a batch size that the ranks can share, and tokens for the largest unit."""
+    members, ranks = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    batch_size = ranks * draw(st.integers(1, 4))
+    unit = st.tuples(*[st.integers(2, 12) | st.integers(2, 40)] * members)
+    lengths = draw(st.lists(unit, min_size=batch_size, max_size=batch_size + 5))
+    padding = draw(st.sampled_from(["right", "free"]))
+    largest = max(members * max(rows) if padding == "right" else sum(rows) for rows in lengths)
+    budget = largest + draw(st.integers(0, 3 * largest))
+    return {"lengths": lengths, "batch_size": batch_size, "ranks": ranks, "padding": padding, "budget": budget}

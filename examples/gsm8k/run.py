@@ -303,7 +303,8 @@ def look_at_start(work: Path) -> dict[str, Any]:
     from humanline import __version__
     from humanline.train.batch import make_block
     from humanline.train.data import Message, Preference, read_rows
-    from humanline.train.model import TokenScorer, load_policy
+    from humanline.train.model import load_policy
+    from humanline.train.scorer import TokenScorer
     from humanline.train.tokens import Renderer, tokenize
 
     model, tokenizer = load_policy(str(work / "start" / "final"), dropout=False, max_length=2048)

@@ -42,6 +42,8 @@ def training_stream(
         max_length=config.data.max_length,
         rank=rank,
         ranks=ranks,
+        micro_batch_tokens=config.training.micro_batch_tokens,
+        padding=config.training.padding,
     )
 
 

@@ -41,11 +41,17 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of one forward pass: (R, T) token ids and the (R, T - 1) mask of the labels that count."""
+    """Rows of one forward pass: (R, T) token ids, the (R, T - 1) mask of the labels that count, lengths unpadded."""
 
     names: tuple[str, ...]
     input_ids: Tensor
     mask: Tensor
+    lengths: tuple[int, ...]
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+        """Return what a scorer is called with."""
+        return self.input_ids, self.mask, self.lengths
 
     def to(self, device: torch.device) -> Block:
         """Return the block on a device."""
@@ -58,7 +64,7 @@ class MicroBatch:
 
     units: tuple[Unit, ...]
     block: Block
-    mismatched: Block | None  # KTO: prompts with other prompts' answers
+    mismatched: Block | None  # KTO: some of the step's prompts with other prompts' answers, of whichever units
     desirable: Tensor  # (R,) bool, read by KTO
     advantages: Tensor | None  # (R,), read by GRPO
 
@@ -97,13 +103,25 @@ def make_block(sequences: Sequence[TokenSequence], names: Sequence[str], pad_id:
             raise ValueError(f"{name}: the prompt must hold at least one token, for the first answer token to follow")
         input_ids[row, : len(sequence.ids)] = torch.tensor(sequence.ids)
         mask[row, sequence.prompt_length - 1 : len(sequence.ids) - 1] = True
-    return Block(tuple(names), input_ids, mask)
+    return Block(tuple(names), input_ids, mask, tuple(len(s.ids) for s in sequences))
 
 
 def make_micro_batch(
-    units: Sequence[Unit], pad_id: int, grpo: GrpoObjective | None, mismatched: Sequence[TokenSequence] | None
+    units: Sequence[Unit],
+    pad_id: int,
+    grpo: GrpoObjective | None,
+    mismatched: Sequence[tuple[str, TokenSequence]] | None,
 ) -> MicroBatch:
-    """Build the tensors of a few units; `grpo` gives the settings of the advantages, `mismatched` KTO's other answers.
+    """Build the tensors of a few units.
+
+    Parameters
+    ----------
+    units : non-empty sequence of Unit
+    pad_id : int
+    grpo : GrpoObjective or None
+        Settings of the advantages.
+    mismatched : sequence of (name, TokenSequence) or None
+        KTO's prompts with other prompts' answers.
 
     Raises
     ------
@@ -122,7 +140,7 @@ def make_micro_batch(
         advantages = group_advantages(scores, group, std=grpo.advantage_std, eps=grpo.advantage_eps).float()
     other = None
     if mismatched is not None:
-        other = make_block(mismatched, [f"{unit.id}#mismatched" for unit in units], pad_id)
+        other = make_block([sequence for _, sequence in mismatched], [name for name, _ in mismatched], pad_id)
     return MicroBatch(
         units=tuple(units),
         block=make_block([unit.sequences[member] for unit, member in rows], names, pad_id),

@@ -189,8 +189,18 @@ class TrainingConfig(_Section):
     """Examples, pairs or groups a step, over all processes."""
     micro_batch_size: PositiveInt | None = None
     """Of these, how many a forward pass and process; by itself all of its share."""
+    micro_batch_tokens: PositiveInt | None = None
+    """Tokens a forward pass and process, in place of micro_batch_size; padding counts where there is any."""
+    padding: Literal["right", "free"] = "right"
+    """Rows filled up to one length, or laid end to end without any padding."""
     precision: Literal["float32", "bf16"] = "float32"
-    """What is computed in; weights are float32 either way."""
+    """What is computed in."""
+    weights: Literal["float32", "bf16"] = "float32"
+    """What trained weights are kept in; bf16 ones are rounded stochastically, so that small updates are not lost."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass in place of keeping them: less memory, a third more work."""
+    logprobs: Literal["chunked", "cut_cross_entropy"] = "chunked"
+    """What turns hidden states into token log-probabilities; the results are equal but for rounding."""
     dropout: bool = False
     """Keep the model's dropout rates; by itself they are 0."""
 
@@ -201,6 +211,36 @@ class TrainingConfig(_Section):
                 "give exactly one of steps and epochs (training.epochs=null on the command line takes one back)"
             )
         return self
+
+    @model_validator(mode="after")
+    def _one_micro_batch(self) -> TrainingConfig:
+        if self.micro_batch_size is not None and self.micro_batch_tokens is not None:
+            raise ValueError(
+                "give at most one of micro_batch_size and micro_batch_tokens (training.micro_batch_size=null on the "
+                "command line takes one back)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _bf16_weights(self) -> TrainingConfig:
+        if self.weights == "bf16" and self.precision != "bf16":
+            raise ValueError("weights: bf16 are computed with in bf16: set precision: bf16 too")
+        return self
+
+
+class AdapterConfig(_Section):
+    """LoRA: low-rank additions to frozen linear layers are trained in place of the weights themselves."""
+
+    rank: PositiveInt = 16
+    """Rank of the additions."""
+    alpha: Positive = 32.0
+    """Additions are scaled by alpha / rank."""
+    dropout: Fraction = 0.0
+    """Share of their inputs that is dropped in training, never in scoring."""
+    targets: Annotated[tuple[NonEmpty, ...], Field(strict=False)] | None = None
+    """Ends of the names of the layers that get them; by itself all linear layers but the output head."""
+    base: Literal["float32", "bf16", "nf4"] | None = None
+    """What the frozen weights are kept in; by itself what is computed in. nf4 is QLoRA (bitsandbytes)."""
 
 
 class OptimizerConfig(_Section):
@@ -220,6 +260,8 @@ class OptimizerConfig(_Section):
     """Share of the steps over which the learning rate rises."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
+    states: Literal["float32", "8bit"] = "float32"
+    """What the running means of gradients are kept in; 8bit (torchao) takes a quarter of the memory."""
 
 
 class EvaluationConfig(_Section):
@@ -266,6 +308,8 @@ class TrainConfig(_Section):
     """What happens to token log-ratios before the loss."""
     reference: ReferenceConfig = ReferenceConfig()
     """Who the policy is compared with."""
+    adapter: AdapterConfig | None = None
+    """LoRA; by itself all weights are trained."""
     data: DataConfig
     """What to train on."""
     training: TrainingConfig
@@ -278,6 +322,12 @@ class TrainConfig(_Section):
     """When the run is saved to go on from."""
     tracking: TrackingConfig = TrackingConfig()
     """Where metrics are shown besides the run's own files."""
+
+    @property
+    def frozen_type(self) -> Literal["float32", "bf16", "nf4"]:
+        """Return what weights are kept in that an adapter leaves as they are."""
+        assert self.adapter is not None
+        return self.adapter.base or self.training.precision
 
     @property
     def data_shape(self) -> Literal["completion", "preference", "unpaired"]:
@@ -299,6 +349,14 @@ class TrainConfig(_Section):
             raise ValueError(
                 "reference.baseline: initial anchors the KL penalty, which objective.kl_coef: 0 switches off"
             )
+        if self.adapter is not None:
+            if self.training.weights != "float32":
+                raise ValueError(
+                    "adapters are trained in float32: set adapter.base, which tells what the frozen weights are kept "
+                    "in, in place of training.weights"
+                )
+            if self.adapter.base == "bf16" and self.training.precision != "bf16":
+                raise ValueError("adapter.base: bf16 is computed with in bf16: set training.precision: bf16 too")
         if self.evaluation.every is not None and self.data.eval is None:
             raise ValueError("evaluation.every needs a held-out set: data.eval")
         return self

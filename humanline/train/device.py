@@ -53,15 +53,24 @@ def start_accelerator(precision: str) -> Any:
     return accelerator
 
 
-def scoring_pass(policy: nn.Module) -> Score:
-    """Return the policy's scoring pass: no gradient, no dropout, otherwise the code path of training."""
+def scoring_pass(policy: nn.Module, weights: dict[str, Tensor] | None = None) -> Score:
+    """Return the policy's scoring pass: no gradient, no dropout, otherwise the code path of training.
+
+    Parameters
+    ----------
+    policy : nn.Module
+    weights : dict, optional
+        Take the place of the policy's parameters of these names.
+    """
 
     def score(block: Block) -> Tensor:
         was_training = policy.training
         policy.eval()
         try:
             with torch.no_grad():
-                return policy(block.input_ids, block.mask)  # type: ignore[no-any-return]
+                if weights is None:
+                    return policy(*block.inputs)  # type: ignore[no-any-return]
+                return torch.func.functional_call(policy, weights, block.inputs)  # type: ignore[no-any-return]
         finally:
             policy.train(was_training)
 

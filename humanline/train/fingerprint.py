@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from humanline.train.batch import Unit
 
@@ -44,10 +46,20 @@ def model_hash(model: Any) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def frozen_hash(module: nn.Module) -> str:
+    """Return a SHA-256 of the parameters that are not trained: of their names, shapes and sums of their bits."""
+    sha = hashlib.sha256()
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            bits = parameter.detach().contiguous().flatten().view(torch.uint8)
+            whole = bits[: bits.numel() // 8 * 8].view(torch.int64).sum() + bits[bits.numel() // 8 * 8 :].sum()
+            sha.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} {int(whole)}".encode())
+    return sha.hexdigest()
+
+
 def software() -> dict[str, str]:
     """Return the versions that the last bits of a result depend on."""
     import accelerate
-    import torch
     import transformers
 
     import humanline

@@ -4,7 +4,7 @@ Departures from the paper and its released code:
 - No reference model. The batches of coming steps are scored by the policy while it holds the weights that the schedule
   names; `reference.storage: model` keeps the paper's second model instead, with bitwise equal results.
 - Losses are normalised over the whole step (all micro-batches, all ranks), KTO's z_0 too.
-- Weights and optimizer states are float32; bf16 is a matter of compute only. Released code trains in pure bf16.
+- Weights and optimizer states are float32 unless asked for otherwise. Released code trains in pure bf16.
 - The KL term of GRPO is taken against the reference, as in the paper, or against the initial policy.
 - Held-out metrics are taken against the initial policy, so that variants can be compared.
 """
@@ -12,7 +12,6 @@ Departures from the paper and its released code:
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import time
 from dataclasses import asdict, dataclass, replace
@@ -20,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from humanline.schedule import Never, Schedule
+from humanline.train.adapter import trained_parameters
 from humanline.train.assemble import held_out_evaluator, renderer_of, run_length, training_stream
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
 from humanline.train.config import TrainConfig
@@ -37,14 +37,18 @@ from humanline.train.device import (
 )
 from humanline.train.examples import read_sets
 from humanline.train.export import OutputError, save_model
-from humanline.train.fingerprint import model_hash, software, tokenizer_hash, units_hash
+from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, units_hash
+from humanline.train.fit import refuse_unfit
 from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
 from humanline.train.metrics import MetricsLog, read_metrics
-from humanline.train.model import TokenScorer, check_scorer, load_policy
+from humanline.train.model import load_tokenizer
 from humanline.train.objective import ObjectiveStep
+from humanline.train.optimizer import make_optimizer, set_lr
+from humanline.train.policy import build_policy, checked_outline
 from humanline.train.progress import RunProgress
-from humanline.train.reference import Reference, ScoreAhead, SecondModel
+from humanline.train.reference import BaseModel, Reference, ScoreAhead, SecondModel
 from humanline.train.run_folder import RunFolder
+from humanline.train.scorer import check_scorer
 from humanline.train.state import ModuleState, OptimizerState, RandomState, Stateful
 from humanline.train.stop import StopRequested, StopSignal
 from humanline.train.terminal import redacted
@@ -117,41 +121,33 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             RunProgress(0, show_progress and accelerator.is_main_process).say(f"finished already: {folder.final}")
             return _finished(folder)
 
-    # Everything that can be refused is refused before anything new is written.
-    model, tokenizer = load_policy(config.model, dropout=config.training.dropout, max_length=config.data.max_length)
+    # Everything that can be refused is refused before anything new is written, and most of it before weights are read.
+    tokenizer = load_tokenizer(config.model)
+    outline = checked_outline(config, tokenizer, device)
     renderer = renderer_of(config, tokenizer)
     sets = read_sets(config, renderer)
     stream = training_stream(config, sets.train, renderer, rank=rank, ranks=ranks)
     steps = run_length(config, stream)
-    scorer = TokenScorer(model)
+    refuse_unfit(config, outline, stream, steps, device)
+    scorer, adapter = build_policy(config, device)
     check_scorer(scorer, sets.train[0].sequences[0].ids[:16])
-    second = baseline_model = None
-    uses_reference = config.objective.kind != "nll"
-    # Under `never` the reference is the initial policy already.
-    own_baseline = config.reference.baseline == "initial" and config.reference.schedule.kind != "never"
-    if config.reference.storage == "model" and uses_reference:
-        second = copy.deepcopy(scorer).to(device)  # before the policy is wrapped for its device
-        baseline_model = copy.deepcopy(scorer).to(device) if own_baseline else None
-    optimizer = torch.optim.AdamW(
-        scorer.parameters(),
-        lr=config.optimizer.lr,
-        betas=(config.optimizer.adam_beta1, config.optimizer.adam_beta2),
-        eps=config.optimizer.adam_eps,
-        weight_decay=config.optimizer.weight_decay,
-    )
+    optimizer = make_optimizer(trained_parameters(scorer).values(), config.optimizer, config.training.weights)
     warmup = round(config.optimizer.warmup_fraction * steps)
-    policy, optimizer = accelerator.prepare(scorer, optimizer)
-    policy.train()
-    score = scoring_pass(accelerator.unwrap_model(policy))
+    wrapped, optimizer = accelerator.prepare(scorer, optimizer)
+    wrapped.train()
+    policy = accelerator.unwrap_model(wrapped)
+    score = scoring_pass(policy)
     evaluator = held_out_evaluator(config, sets, renderer, score, reduce, device, rank=rank, ranks=ranks, check=check)
     fingerprints = {
         "processes": ranks,
         "template": renderer.template_hash,
         "tokenizer": tokenizer_hash(tokenizer),
-        "model settings": model_hash(model),
+        "model settings": model_hash(policy.model),
         "training data": units_hash(sets.train),
         "held-out data": units_hash(sets.held_out),
     }
+    if adapter is not None:
+        fingerprints["frozen weights"] = frozen_hash(policy)
     objective = ObjectiveStep(config.objective, config.transform, config.seed, device)
     progress = RunProgress(steps, show_progress and accelerator.is_main_process)
 
@@ -164,26 +160,29 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             except CheckpointError as error:  # the run is worth more than this checkpoint
                 progress.say(f"warning: {error}")
 
-    def make_reference(schedule: Schedule, copied: nn.Module | None) -> Reference:
-        if copied is not None:
-            return SecondModel(schedule, copied, accelerator.unwrap_model(policy), accelerator.autocast)
+    def make_reference(schedule: Schedule) -> Reference:
+        if config.reference.storage == "model":
+            return SecondModel(schedule, policy, scoring_pass)
+        if adapter is not None and schedule.kind == "never":
+            return BaseModel(score, adapter.off)
         return ScoreAhead(schedule, score, stream, steps, device, reduce, progress.scoring, pause)
 
     references: list[Reference] = []
-    if uses_reference:
-        references.append(make_reference(config.reference.schedule, second))
-    if own_baseline:
-        references.append(make_reference(Never(), baseline_model))
+    if config.objective.kind != "nll":
+        references.append(make_reference(config.reference.schedule))
+        # Under `never` the reference is the initial policy already.
+        if config.reference.baseline == "initial" and config.reference.schedule.kind != "never":
+            references.append(make_reference(Never()))
     shared: dict[str, Stateful] = {
-        "policy": ModuleState(accelerator.unwrap_model(policy)),
-        "optimizer": OptimizerState(optimizer.optimizer, accelerator.unwrap_model(policy)),
+        "policy": ModuleState(policy),
+        "optimizer": OptimizerState(optimizer.optimizer, policy),
     }
     own: dict[str, Stateful] = {"random": RandomState(device)}
     for index, reference in enumerate(references):
         (shared if reference.shared else own)[f"reference-{index}"] = reference
     if evaluator is not None:
         own["held-out"] = evaluator
-    weights = sum(p.nbytes for p in policy.parameters())  # a checkpoint has three to each, and second models
+    weights = sum(p.nbytes for p in trained_parameters(policy).values())  # a checkpoint has three to each, at most
     needed = weights if folder.resume else weights * (4 + sum(r.shared for r in references))
     on_main(accelerator, reduce, lambda: folder.check_room(needed))
     checkpoints = Checkpoints(
@@ -258,8 +257,8 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             suspects: list[Suspect] = []
             for index, micro in enumerate(batch.micro_batches):
                 last = index == len(batch.micro_batches) - 1
-                with contextlib.nullcontext() if last else accelerator.no_sync(policy):
-                    logprobs = policy(micro.block.input_ids, micro.block.mask)
+                with contextlib.nullcontext() if last else accelerator.no_sync(wrapped):
+                    logprobs = wrapped(*micro.block.inputs)
                     ref, anchor = ([s[index][0] for s in scored] + [None, None])[:2]
                     loss, metrics = objective.loss(facts, micro, logprobs, ref, anchor)
                     accelerator.backward(loss * ranks)  # ranks' gradients are averaged, and this is a share of a sum
@@ -275,8 +274,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             for reference in references:
                 reference.before_update(step)
             lr = config.optimizer.lr * min(1.0, (step + 1) / (warmup + 1))
-            for group in optimizer.param_groups:
-                group["lr"] = lr
+            set_lr(optimizer, lr)
             optimizer.step()
             optimizer.zero_grad()
             for reference in references:
@@ -299,10 +297,9 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             progress.step(step, metrics_now)
             at = replace(at, updates=step + 1, evaluated=False)
 
-    model = accelerator.unwrap_model(policy).model
-    refuse_non_finite_model(model)
+    refuse_non_finite_model(policy)
     try:
-        on_main(accelerator, reduce, lambda: save_model(folder.final, model, tokenizer))
+        on_main(accelerator, reduce, lambda: save_model(folder.final, adapter or policy.model, tokenizer))
     except (OSError, MainProcessError) as error:
         kept = checkpoints.save(at)
         raise OutputError(

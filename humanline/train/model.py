@@ -1,81 +1,29 @@
-"""The policy as training sees it: token ids in, token log-probabilities out."""
+"""Models in Hugging Face format: looked at without their weights, refused where they do not fit, loaded."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from humanline.objectives import token_logprobs
+from humanline.train.adapter import adapter_base
+from humanline.train.quiet import quiet_import
+from humanline.train.scorer import ModelError, TokenScorer
 
 _HUB = "hub:"
+TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
-class ModelError(ValueError):
-    """A model, or its tokenizer, that cannot be trained as it is."""
-
-
-class TokenScorer(nn.Module):
-    """Give the log-probability of every token from the ones before it, logits never held for a whole batch.
-
-    Parameters
-    ----------
-    model : a causal language model of transformers
-        With a linear output head.
-
-    Raises
-    ------
-    ModelError
-        If the model has no output head, or one with a bias.
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-        head = model.get_output_embeddings()
-        if head is None or getattr(head, "weight", None) is None:
-            raise ModelError(f"{type(model).__name__} has no output head to take token log-probabilities from")
-        if getattr(head, "bias", None) is not None:
-            raise ModelError(f"{type(model).__name__} has an output head with a bias, which is not supported")
-        self.softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-
-    def forward(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Compute log pi(token t+1 | tokens 0..t).
-
-        Parameters
-        ----------
-        input_ids : (R, T) integer tensor
-            Padded on the right; no attention mask is needed under a causal model.
-        mask : (R, T - 1) bool tensor
-            True = label t + 1 counts.
-
-        Returns
-        -------
-        (R, T - 1) float32 tensor
-            Nats; 0 where the mask is False.
-        """
-        decoder = self.model.get_decoder()
-        hidden = decoder(input_ids=input_ids, use_cache=False).last_hidden_state[:, :-1]
-        if torch.is_autocast_enabled(hidden.device.type):
-            # Norms return float32 under autocast; the head computes in the narrow type like every other matmul.
-            hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-        flat = token_logprobs(
-            hidden.flatten(0, 1),
-            self.model.get_output_embeddings().weight,
-            input_ids[:, 1:].flatten(),
-            mask=mask.flatten(),
-            softcap=self.softcap,
-        )
-        return flat.view(mask.shape)
-
-
-def load_policy(path: str, *, dropout: bool, max_length: int) -> tuple[Any, Any]:
-    """Load a model with float32 weights, and its tokenizer.
+def load_policy(
+    path: str, *, dropout: bool, max_length: int, weights: str = "float32", compute: str = "float32"
+) -> tuple[Any, Any]:
+    """Load a model, with float32 weights unless told otherwise, and its tokenizer.
 
     Parameters
     ----------
@@ -86,6 +34,10 @@ def load_policy(path: str, *, dropout: bool, max_length: int) -> tuple[Any, Any]
         False sets every dropout rate to 0.
     max_length : int
         The longest sequence training will use, tokens.
+    weights : {"float32", "bf16", "nf4"}
+        What they are kept in; nf4, the linear layers in 4 bits, is for those that are not trained.
+    compute : {"float32", "bf16"}
+        What layers kept in nf4 compute in.
 
     Returns
     -------
@@ -98,26 +50,74 @@ def load_policy(path: str, *, dropout: bool, max_length: int) -> tuple[Any, Any]
         end token, a token id exceeds the embedding, max_length exceeds what the model was built for, or its weights
         are not in safetensors files or incomplete.
     """
+    tokenizer = load_tokenizer(path)
+    options: dict[str, Any] = {"dtype": TYPES[compute if weights == "nf4" else weights]}
+    if weights == "nf4":
+        options |= _nf4(options["dtype"])
+    model = load_model(path, **options)
+    refuse_misfits(path, model, tokenizer, max_length)
+    if not dropout:
+        turn_off_dropout(model)
+    return model, tokenizer
+
+
+def load_model(path: str, dtype: Any, **options: Any) -> Any:
+    """Load a model (`load_policy`) as it is, in a type of torch, with further options of `from_pretrained`.
+
+    Raises
+    ------
+    ModelError
+        If the folder is missing, does not hold a causal language model or needs code of its own, or its weights are
+        not in safetensors files or incomplete.
+    """
+    with quiet_import():
+        import transformers.modeling_utils  # noqa: F401, imports torchao if there is one
     from transformers import AutoModelForCausalLM
 
-    tokenizer = load_tokenizer(path)
     name, local = _source(path)
-    with _loading(f"model {path!r}"):
+    with loading(f"model {path!r}"):
         model, loaded = AutoModelForCausalLM.from_pretrained(
             name,
             local_files_only=local,
             trust_remote_code=False,
             use_safetensors=True,
-            dtype=torch.float32,
+            dtype=dtype,
             output_loading_info=True,
+            **options,
         )
     if missing := sorted(loaded["missing_keys"]):  # the library would go on with random weights
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise ModelError(f"model {path!r}: its weight files lack {', '.join(missing[:4])}{more}")
-    refuse_misfits(path, model, tokenizer, max_length)
-    if not dropout:
-        turn_off_dropout(model)
-    return model, tokenizer
+    return model
+
+
+def _nf4(compute: torch.dtype) -> dict[str, Any]:
+    """Return how transformers is asked for weights in 4 bits."""
+    from transformers import BitsAndBytesConfig
+
+    kept = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute,
+    )
+    here = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
+    return {"quantization_config": kept, "device_map": {"": here}}
+
+
+def refuse_missing_quantizer(weights: str) -> None:
+    """Raise ModelError if weights are to be kept in nf4 and bitsandbytes is not installed."""
+    if weights == "nf4" and importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelError("adapter.base: nf4 needs bitsandbytes: pip install 'humanline[low-memory]'")
+
+
+def stored_type(path: str) -> torch.dtype:
+    """Return the type that a model's weights have in its files."""
+    from transformers import AutoConfig
+
+    name, local = _source(path)
+    with loading(f"model {path!r}"):
+        return AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False).dtype or torch.float32
 
 
 def load_tokenizer(path: str) -> Any:
@@ -131,7 +131,7 @@ def load_tokenizer(path: str) -> Any:
     from transformers import AutoTokenizer
 
     name, local = _source(path)
-    with _loading(f"model {path!r}: its tokenizer"):
+    with loading(f"model {path!r}: its tokenizer"):
         return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
 
 
@@ -143,10 +143,12 @@ def load_outline(path: str) -> Any:
     ModelError
         If the folder is missing, does not hold a causal language model or needs code of its own.
     """
+    with quiet_import():
+        import transformers.modeling_utils  # noqa: F401, imports torchao if there is one
     from transformers import AutoConfig, AutoModelForCausalLM
 
     name, local = _source(path)
-    with _loading(f"model {path!r}"), torch.device("meta"):
+    with loading(f"model {path!r}"), torch.device("meta"):
         settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
         return AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
 
@@ -187,13 +189,20 @@ def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> No
         raise ModelError("\n".join(problems))
 
 
-def refuse_missing_weights(path: str) -> None:
-    """Look for the weight files of a model in a folder, without reading weights; nothing is said of one on the hub.
+def refuse_missing_weights(path: str, outline: Any) -> None:
+    """Look at the weight files of a model in a folder, without reading weights; nothing is said of one on the hub.
+
+    Parameters
+    ----------
+    path : str
+    outline
+        Of `load_outline`: what the files should hold.
 
     Raises
     ------
     ModelError
-        If there are none, one that the index names is missing, or one is no whole safetensors file.
+        If there are none, one that the index names is missing, or one is no whole safetensors file; or if they name
+        nothing but parameters of the model, and one is missing or has another shape.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -212,22 +221,50 @@ def refuse_missing_weights(path: str) -> None:
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ModelError(f"model {path!r}: {index.name} cannot be read: {error}") from error
     problems = []
+    shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         if not (folder / file).is_file():
             problems.append(f"{file} is missing")
             continue
         try:
-            with safe_open(folder / file, framework="pt"):  # reads the header, and compares it with the file's size
-                pass
+            with safe_open(folder / file, framework="pt") as tensors:  # reads the header, and looks at the file's size
+                shapes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             problems.append(f"{file} is damaged: {error}")
+    problems = problems or _unfit_shapes(outline, shapes)
     if problems:
-        raise ModelError(f"model {path!r}: its weights cannot be loaded: {'; '.join(problems)}")
+        more = f"; and {len(problems) - 4} more" if len(problems) > 4 else ""
+        raise ModelError(f"model {path!r}: its weights cannot be loaded: {'; '.join(problems[:4])}{more}")
+
+
+def _unfit_shapes(outline: Any, shapes: dict[str, tuple[int, ...]]) -> list[str]:
+    """Say which parameters of an outline the files do not have, or have in another shape.
+
+    Where the files name anything else nothing is said: transformers may know how to translate old names.
+    """
+    same: dict[int, list[str]] = {}  # the names of each parameter, of which tied ones have several
+    expected = dict(outline.named_parameters(remove_duplicate=False))
+    for name, parameter in expected.items():
+        same.setdefault(id(parameter), []).append(name)
+    if not shapes or shapes.keys() - outline.state_dict().keys():
+        return []
+    problems = []
+    for names in same.values():
+        there = [name for name in names if name in shapes]
+        if not there:
+            problems.append(f"{names[0]} is missing")
+        for name in there:
+            if shapes[name] != tuple(expected[name].shape):
+                wanted = tuple(expected[name].shape)
+                problems.append(f"{name} has the shape {shapes[name]}, where config.json makes it {wanted}")
+    return problems
 
 
 def _source(path: str) -> tuple[str, bool]:
     """Return the folder or hub name of a model, and whether it is a folder."""
     local, name = not path.startswith(_HUB), path.removeprefix(_HUB)
+    if local and (base := adapter_base(name)) is not None:
+        raise ModelError(f"model {path!r} is an adapter of {base!r}: make one model of them with `humanline merge`")
     if local and not (Path(name) / "config.json").is_file():
         raise ModelError(
             f"model {path!r}: no config.json in {Path(name).resolve()}; give a folder in Hugging Face format, "
@@ -237,7 +274,7 @@ def _source(path: str) -> tuple[str, bool]:
 
 
 @contextlib.contextmanager
-def _loading(what: str) -> Iterator[None]:
+def loading(what: str) -> Iterator[None]:
     """Turn whatever a damaged or foreign folder makes the libraries raise into one error."""
     try:
         yield
@@ -254,24 +291,3 @@ def turn_off_dropout(model: nn.Module) -> None:
         for name, value in list(vars(module).items()):
             if "drop" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
-
-
-def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
-    """Compare the scorer with the model's own logits on a few tokens.
-
-    Raises
-    ------
-    ModelError
-        If they differ by more than a thousandth of the logits' standard deviation (and by more than rounding): the
-        model does something between its last hidden state and its logits that the scorer does not know.
-    """
-    input_ids = torch.tensor([list(ids)], device=scorer.model.device)
-    with torch.no_grad():
-        logits = scorer.model(input_ids=input_ids, use_cache=False).logits[:, :-1].float()
-        own = torch.log_softmax(logits, -1).gather(2, input_ids[:, 1:, None]).squeeze(2)
-        gap = (scorer(input_ids, torch.ones_like(own, dtype=torch.bool)) - own).abs().max().item()
-    if not gap <= 1e-3 * logits.std().item() + 1e-5:
-        raise ModelError(
-            f"{type(scorer.model).__name__}: token log-probabilities from the last hidden state differ from its own "
-            f"logits by {gap:.3g} nats; its output head is not supported"
-        )

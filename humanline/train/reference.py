@@ -2,8 +2,9 @@
 
 Both stores answer the same questions for every schedule. `ScoreAhead` keeps token log-probabilities and no weights:
 at the start of step t it runs the policy, without gradient, over the batches of all steps that theta_t has to score.
-`SecondModel` is the paper's way, a copy of the weights that is overwritten at the schedule's events; it serves as
-comparison and as the oracle of the tests.
+`SecondModel` is the paper's way, a copy of the trained weights that is overwritten at the schedule's events; it serves
+as comparison and as the oracle of the tests. Under an adapter the initial policy is there all along: `BaseModel` scores
+with the adapter switched off.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from humanline.schedule import Schedule
+from humanline.train.adapter import trained_parameters
 from humanline.train.batch import Block, MicroBatch
 from humanline.train.durable import DamagedError
 from humanline.train.guard import NonFiniteError, Reduce
-from humanline.train.state import ModuleState, Stateful
+from humanline.train.state import Stateful, copy_in
 from humanline.train.stream import Stream
 
 Score = Callable[[Block], Tensor]  # token log-probabilities of a block, without gradient
@@ -150,38 +152,34 @@ class ScoreAhead:
 
 
 class SecondModel:
-    """Keep a copy of the policy's weights and overwrite it at the schedule's events.
+    """Keep a copy of the weights that are trained and overwrite it at the schedule's events.
+
+    Under an adapter that is a second adapter over the same base.
 
     Parameters
     ----------
     schedule : Schedule
-    copy : nn.Module
-        A scorer of its own weights, equal to the policy's at the start.
     policy : nn.Module
-        The unwrapped policy whose weights are taken over.
-    precision : callable
-        Context in which the copy computes, the policy's own.
+        The unwrapped policy, whose weights are copied now and taken over later.
+    scoring_pass : callable
+        Gives the scoring pass of a policy with other weights in place of its own.
     """
 
     shared = True
 
     def __init__(
-        self,
-        schedule: Schedule,
-        copy: nn.Module,
-        policy: nn.Module,
-        precision: Callable[[], AbstractContextManager[object]],
+        self, schedule: Schedule, policy: nn.Module, scoring_pass: Callable[[nn.Module, dict[str, Tensor]], Score]
     ) -> None:
-        self.schedule, self.copy, self.policy, self.precision = schedule, copy, policy, precision
-        copy.eval().requires_grad_(False)
+        self.schedule, self.trained = schedule, trained_parameters(policy)
+        self.copy = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        self.score = scoring_pass(policy, self.copy)
 
     def begin_step(self, step: int) -> None:
         """Do nothing: the copy scores when asked."""
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
         """Run the copy over the micro-batch."""
-        mismatched = batch.mismatched
-        return self._score(batch.block), None if mismatched is None else self._score(mismatched)
+        return self.score(batch.block), None if batch.mismatched is None else self.score(batch.mismatched)
 
     def before_update(self, step: int) -> None:
         """Take over theta_step if the schedule says so."""
@@ -194,21 +192,54 @@ class SecondModel:
             self._take_over()
 
     def state(self) -> dict[str, Tensor]:
-        """Return the copy's weights."""
-        return ModuleState(self.copy).state()
+        """Return the copied weights."""
+        return self.copy
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take weights over."""
-        ModuleState(self.copy).load_state(state)
-
-    def _score(self, block: Block) -> Tensor:
-        with torch.no_grad(), self.precision():
-            return self.copy(block.input_ids, block.mask)  # type: ignore[no-any-return]
+        copy_in(self.copy, state)
 
     def _take_over(self) -> None:
-        with torch.no_grad():
-            for mine, theirs in zip(_tensors(self.copy), _tensors(self.policy), strict=True):
-                mine.copy_(theirs)
+        for name, parameter in self.trained.items():
+            self.copy[name].copy_(parameter.detach())
+
+
+class BaseModel:
+    """Score with the adapter switched off: the initial policy, with nothing kept and nothing scored ahead.
+
+    Parameters
+    ----------
+    score : callable
+        The policy's scoring pass.
+    off : callable
+        Gives a context in which the policy has no adapter.
+    """
+
+    shared = True
+
+    def __init__(self, score: Score, off: Callable[[], AbstractContextManager[None]]) -> None:
+        self.score, self.off = score, off
+
+    def begin_step(self, step: int) -> None:
+        """Do nothing: the base model does not change."""
+
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+        """Run the base model over the micro-batch."""
+        with self.off():
+            return self.score(batch.block), None if batch.mismatched is None else self.score(batch.mismatched)
+
+    def before_update(self, step: int) -> None:
+        """Do nothing."""
+
+    def after_update(self, step: int) -> None:
+        """Do nothing."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return nothing."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take nothing over."""
 
 
 def scored_state(scored: Sequence[Scored], prefix: str = "") -> dict[str, Tensor]:
@@ -227,7 +258,3 @@ def load_scored(state: Mapping[str, Tensor], prefix: str = "") -> list[Scored]:
     while (rows := state.get(f"{prefix}{len(scored)}/rows")) is not None:
         scored.append((rows, state.get(f"{prefix}{len(scored)}/mismatched")))
     return scored
-
-
-def _tensors(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]

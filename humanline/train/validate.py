@@ -168,7 +168,8 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     from humanline.train.assemble import held_out_evaluator, renderer_of, run_length, training_stream
     from humanline.train.data import read_rows
     from humanline.train.examples import read_sets
-    from humanline.train.model import load_outline, load_tokenizer, refuse_misfits, refuse_missing_weights
+    from humanline.train.model import load_outline, load_tokenizer
+    from humanline.train.policy import outline_checks, package_checks
     from humanline.train.tracking import check_trackers
 
     if processes < 1:
@@ -185,6 +186,9 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     tokenizer = outline = renderer = stream = evaluator = None
     with findings.about("model"):
         tokenizer = load_tokenizer(config.model)
+    for check in package_checks(config, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
+        with findings.about("packages"):
+            check()
     with findings.about("model"):
         outline = load_outline(config.model)
     if tokenizer is not None:
@@ -194,12 +198,10 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
             findings.remarks.append(
                 "pad and eos are the same token: fine here, masks go by position, so the end of an answer is trained"
             )
-    if tokenizer is not None and outline is not None:
-        with findings.about("model"):
-            refuse_misfits(config.model, outline, tokenizer, config.data.max_length)
     if outline is not None:
-        with findings.about("model"):
-            refuse_missing_weights(config.model)
+        for check in outline_checks(config, outline, tokenizer):
+            with findings.about("model"):
+                check()
     if tokenizer is not None and (outline is None or tokenizer.eos_token is not None):
         with findings.about("template"):
             renderer = renderer_of(config, tokenizer)

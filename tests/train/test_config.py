@@ -205,6 +205,8 @@ def test_every_field_is_read_by_a_run(toy, tmp_path, monkeypatch):
     epochs = {"epochs": 0.2, "batch_size": 8}
     configs.append(config(toy, tmp_path / "unpaired", "kto", data=unpaired, training=epochs))
     configs.append(config(toy, tmp_path / "nll", {"kind": "nll"}, training__steps=1))
+    lora = {"targets": ["q_proj"], "base": "float32"}
+    configs.append(config(toy, tmp_path / "lora", training__steps=1, adapter=lora))
 
     def spy(self, name):
         value = object.__getattribute__(self, name)

@@ -17,7 +17,8 @@ from humanline.train.export import OutputError
 from humanline.train.guard import NonFiniteError
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
-from humanline.train.model import ModelError, TokenScorer, load_policy, turn_off_dropout
+from humanline.train.model import load_policy, turn_off_dropout
+from humanline.train.scorer import ModelError, TokenScorer
 from humanline.train.stream import Stream
 from humanline.train.tokens import Renderer, TokenSequence
 from tests import oracles_loss as oracle
@@ -75,7 +76,7 @@ class TestNormalisation:
         )
         settings = {"lr": 1e-3, "adam_beta1": 0.8, "adam_beta2": 0.97, "adam_eps": 1e-5, "weight_decay": 0.03}
         run(toy, tmp_path / "run", training__steps=1, optimizer=settings)
-        assert seen == {"lr": 1e-3, "betas": (0.8, 0.97), "eps": 1e-5, "weight_decay": 0.03}
+        assert seen == {"lr": 1e-3, "betas": (0.8, 0.97), "eps": 1e-5, "weight_decay": 0.03, "fused": True}
 
     def test_gradients_are_clipped_to_the_norm(self, toy, tmp_path, monkeypatch):
         """With plain SGD one step moves the weights by lr times max_grad_norm where the gradient is longer."""
@@ -256,8 +257,8 @@ class TestNonFinite:
         """A log-probability that is not finite in one row stops the step before its update and names that row."""
         forward = TokenScorer.forward
 
-        def poisoned(self, input_ids, mask):
-            result = forward(self, input_ids, mask)
+        def poisoned(self, input_ids, mask, lengths=None):
+            result = forward(self, input_ids, mask, lengths)
             if torch.is_grad_enabled():
                 result = result.clone()
                 result[1, mask[1].nonzero()[0]] = math.nan
@@ -383,7 +384,7 @@ class TestModels:
         """Gemma 2's soft cap on the logits is found in its configuration and agrees with the model's own logits."""
         from transformers import Gemma2Config, Gemma2ForCausalLM
 
-        from humanline.train.model import check_scorer
+        from humanline.train.scorer import check_scorer
 
         shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
         sizes = {"vocab_size": 50, "intermediate_size": 32, "head_dim": 8}

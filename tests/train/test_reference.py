@@ -16,9 +16,9 @@ def spy(monkeypatch):
     seen: dict[str, dict] = {"weights": {}, "batches": {}, "ref": {}}
     scoring_pass, look = loop.scoring_pass, ObjectiveStep.look
 
-    def keep_policy(policy):
+    def keep_policy(policy, *weights):
         seen["policy"] = policy
-        return scoring_pass(policy)
+        return scoring_pass(policy, *weights)
 
     def keep_step(self, step, batch, ref, score, reduce):
         seen["weights"][step] = {k: v.clone() for k, v in seen["policy"].state_dict().items()}

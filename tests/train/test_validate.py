@@ -204,7 +204,12 @@ BAD: dict[str, tuple] = {  # how many problems, what is damaged, arguments, what
     "model without template": (1, no_template, [], ["template: the tokenizer has no chat template"]),
     "weights truncated": (1, truncated, [], ["model.safetensors is damaged"]),
     "weights missing": (1, no_weights, [], ["model.safetensors is missing"]),
-    "vocabulary too small": (1, small_vocabulary, [], ["token ids up to", "embeds only 100"]),
+    "vocabulary too small": (
+        2,
+        small_vocabulary,
+        [],
+        ["embeds only 100", "has the shape (320, 16), where config.json"],
+    ),
     "no causal model": (1, no_causal_model, [], ["cannot be loaded"]),
     "broken model config": (2, broken_config, [], ["cannot be loaded"]),
     "no tokenizer": (1, no_tokenizer, [], ["its tokenizer cannot be loaded"]),

@@ -1,0 +1,524 @@
+"""What a run will take, from its configuration and an outline of its model: bytes in every phase, and FLOPs a step.
+
+Weights, gradients and optimizer states are counted; what a pass holds beyond them is looked up in a dry run of the
+largest micro-batch. Every process holds everything: plain data parallelism shares the batch alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from humanline.train.batch import Block
+from humanline.train.config import BetaTransform, TrainConfig
+from humanline.train.dry_run import BACKWARD, Quantities, dry_run, update_temporaries
+from humanline.train.model import TYPES
+from humanline.train.stream import Stream
+
+LOOKED_AT = 64  # steps of a run whose batches are formed to find the largest
+_NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)  # bytes a weight: four bits, a byte for 64 of them, and a float32 for 256 of those
+_BLOCK = 256  # values of an 8-bit optimizer state that share a float32 scale
+ROWS = {"nll": 1, "dpo": 2, "kto": 1, "grpo": 2}  # of a unit
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a step computes on
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How much a step computes on, on average and over all ranks, under either layout of rows."""
+
+    padded_tokens: float = 0.0
+    real_tokens: float = 0.0
+    padded_pairs: float = 0.0  # of a token and one it might attend to
+    real_pairs: float = 0.0
+    counted: float = 0.0  # tokens in the loss
+
+    @classmethod
+    def of(cls, blocks: Iterable[Block], steps: int) -> Work:
+        """Return the average over steps."""
+        blocks = list(blocks)
+        return cls(
+            sum(b.input_ids.numel() for b in blocks) / steps,
+            sum(sum(b.lengths) for b in blocks) / steps,
+            sum(b.input_ids.numel() * b.input_ids.shape[1] for b in blocks) / steps,
+            sum(n * n for b in blocks for n in b.lengths) / steps,
+            sum(int(b.mask.sum()) for b in blocks) / steps,
+        )
+
+    def laid_out(self, padding: str) -> tuple[float, float]:
+        """Return the tokens, and the pairs of tokens, that a pass runs over."""
+        free = padding == "free"
+        return (self.real_tokens, self.real_pairs) if free else (self.padded_tokens, self.padded_pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The batches of a run as far as they decide over memory and time.
+
+    Parameters
+    ----------
+    first : Block
+        The largest one that a step trains on first, while there are no gradients yet.
+    later : Block or None
+        The largest one of those that follow, where there are any.
+    scored : Block
+        The largest one that is scored.
+    held_out : Block or None
+        The largest of the evaluation.
+    passes : int
+        Micro-batches a step and rank, at most.
+    work, other : Work
+        Of a step's micro-batches, and of KTO's mismatched pairs.
+    window : int
+        Bytes of log-probabilities of one step and rank.
+    steps, ranks : int
+    remark : str
+        Where these numbers do not come from the data.
+    """
+
+    first: Block
+    later: Block | None
+    scored: Block
+    held_out: Block | None
+    passes: int
+    work: Work
+    other: Work
+    window: int
+    steps: int
+    ranks: int = 1
+    remark: str = ""
+
+    @classmethod
+    def of_stream(cls, stream: Stream, steps: int, held_out: Sequence[Block] = ()) -> Workload:
+        """Look at the first batches of a run; raise ValueError as the stream does.
+
+        Parameters
+        ----------
+        stream : Stream
+            As rank 0 sees it; it has the longest rows.
+        steps : int
+            Length of the run.
+        held_out : sequence of Block
+            Of the evaluation.
+        """
+        batches = [stream.step(step) for step in range(min(steps, LOOKED_AT))]
+        micros = [micro for batch in batches for micro in batch.micro_batches]
+        trained = [micro.block for micro in micros]
+        mismatched = [micro.mismatched for micro in micros if micro.mismatched is not None]
+        work, other = Work.of(trained, len(batches)), Work.of(mismatched, len(batches))
+        if stream.ranks > 1:  # rank 0's share stands for the others'
+            work, other = (_times(one, stream.ranks) for one in (work, other))
+        return cls(
+            first=max((batch.micro_batches[0].block for batch in batches), key=_size),
+            later=max((m.block for b in batches for m in b.micro_batches[1:]), key=_size, default=None),
+            scored=max([*trained, *mismatched], key=_size),
+            held_out=max(held_out, key=_size) if held_out else None,
+            passes=max(len(batch.micro_batches) for batch in batches),
+            work=work,
+            other=other,
+            window=max(sum(_scores(m.block) + _scores(m.mismatched) for m in b.micro_batches) for b in batches),
+            steps=steps,
+            ranks=stream.ranks,
+        )
+
+    @classmethod
+    def at_limits(cls, config: TrainConfig, *, ranks: int = 1, why: str) -> Workload:
+        """Return what there would be if every row had `data.max_length` tokens, all of them in the loss.
+
+        Parameters
+        ----------
+        config : TrainConfig
+        ranks : int
+        why : str
+            Why the data cannot be looked at.
+        """
+        training, width, rows = config.training, config.data.max_length, ROWS[config.objective.kind]
+        share = -(-training.batch_size // ranks)
+        units = min(share, training.micro_batch_size or share)
+        if training.micro_batch_tokens is not None:
+            units = min(share, max(1, training.micro_batch_tokens // (rows * width)))
+        block = full_block(units * rows, width)
+        whole = full_block(1, width)
+        work = _times(Work.of([whole], 1), training.batch_size * rows)
+        kto = config.objective.kind == "kto"
+        return cls(
+            first=block,
+            later=block if units < share else None,
+            scored=block,
+            held_out=full_block(config.evaluation.batch_size * rows, width) if config.data.eval else None,
+            passes=-(-share // units),
+            work=work,
+            other=work if kto else Work(),
+            window=4 * share * rows * (width - 1) * (2 if kto else 1),
+            steps=training.steps or 0,
+            ranks=ranks,
+            remark=f"every row is taken to have {width} tokens (data.max_length), all in the loss: {why}",
+        )
+
+    def with_rows(self, share: float) -> Workload:
+        """Return what there is if a pass has a share of its rows, the longest ones."""
+        first, scored = _cut(self.first, share), _cut(self.scored, share)
+        cuts = len(self.first.lengths) / len(first.lengths)
+        passes = max(self.passes, round(self.passes * cuts))
+        # The rows that are left make the passes that follow.
+        later = first if self.later is None else _cut(self.later, share)
+        return replace(self, first=first, later=later if passes > 1 else None, scored=scored, passes=passes)
+
+
+def full_block(rows: int, width: int) -> Block:
+    """Return a block in which every row is whole and every label counts; its tokens are on the meta device."""
+    ids = torch.empty((rows, width), dtype=torch.long, device="meta")
+    return Block(("row",) * rows, ids, torch.ones((rows, width - 1), dtype=torch.bool), (width,) * rows)
+
+
+def _cut(block: Block, share: float) -> Block:
+    """Return a share of a block's rows, the longest and those with most in the loss."""
+    rows = max(1, round(len(block.lengths) * share))
+    order = sorted(range(len(block.lengths)), key=lambda row: -block.lengths[row])[:rows]
+    return Block(
+        tuple(block.names[row] for row in order),
+        block.input_ids[order],
+        block.mask[order],
+        tuple(block.lengths[row] for row in order),
+    )
+
+
+def _size(block: Block) -> float:
+    """Return what blocks are compared by: tokens, and a little for attention that holds all pairs of them."""
+    rows, width = block.input_ids.shape
+    return rows * width * (1 + width / 2048) + int(block.mask.sum()) / 2048
+
+
+def _shape(block: Block) -> tuple[Any, ...]:
+    """Return all of a block that a dry run looks at."""
+    return tuple(block.input_ids.shape), block.lengths, int(block.mask.sum())
+
+
+def _scores(block: Block | None) -> int:
+    return 0 if block is None else 4 * block.mask.numel()
+
+
+def _times(work: Work, factor: float) -> Work:
+    return Work(*(factor * getattr(work, name) for name in Work.__slots__))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a model takes by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """Bytes that are there whatever a batch looks like."""
+
+    parameters: int  # how many there are
+    trained: int  # how many of them are trained
+    weights: int
+    frozen: int
+    gradients: int
+    states: int
+    buckets: int  # in which gradients travel between processes
+    second_models: int
+
+    @property
+    def kept(self) -> int:
+        """Return the bytes that stay between two steps."""
+        return self.weights + self.frozen + self.states + self.second_models + self.buckets
+
+
+def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static:
+    """Count weights, gradients, optimizer states and copies of them.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    outline
+        The model on the meta device.
+    ranks : int
+    """
+    own = list(outline.parameters())
+    if config.adapter is None:
+        itemsize = TYPES[config.training.weights].itemsize
+        trained, frozen, frozen_bytes = [p.shape for p in own], 0, 0
+    else:
+        itemsize, frozen = 4, sum(p.numel() for p in own)
+        trained, frozen_bytes = _adapter_shapes(config, outline), _frozen_bytes(config, outline)
+    sizes = [shape.numel() for shape in trained]
+    count = sum(sizes)
+    weights = count * itemsize
+    copies = 0
+    if config.reference.storage == "model" and config.objective.kind != "nll":
+        copies = 1 + _own_baseline(config)
+    return Static(
+        parameters=count + frozen,
+        trained=count,
+        weights=weights,
+        frozen=frozen_bytes,
+        gradients=weights,
+        states=sum(_state_bytes(config, size, itemsize) for size in sizes),
+        buckets=weights if ranks > 1 else 0,
+        second_models=copies * weights,  # of what is trained
+    )
+
+
+def _state_bytes(config: TrainConfig, size: int, itemsize: int) -> int:
+    """Return the bytes of the two states of one parameter."""
+    if config.optimizer.states == "float32":
+        return 8 * size
+    if size >= 4096 and size % _BLOCK == 0:
+        return 2 * (size + 4 * (size // _BLOCK) + 4 * 256)  # values, scales, and the table of what 8 bits stand for
+    return 2 * size * itemsize
+
+
+def _linear_layers(outline: Any) -> dict[str, nn.Linear]:
+    head = outline.get_output_embeddings()
+    return {n: m for n, m in outline.named_modules() if isinstance(m, nn.Linear) and m is not head}
+
+
+def _adapter_shapes(config: TrainConfig, outline: Any) -> list[torch.Size]:
+    assert config.adapter is not None
+    rank, targets = config.adapter.rank, config.adapter.targets
+    return [
+        torch.Size(shape)
+        for name, layer in _linear_layers(outline).items()
+        if targets is None or any(name == target or name.endswith("." + target) for target in targets)
+        for shape in ((rank, layer.in_features), (layer.out_features, rank))
+    ]
+
+
+def _frozen_bytes(config: TrainConfig, outline: Any) -> int:
+    count: int = sum(p.numel() for p in outline.parameters())
+    if config.frozen_type != "nf4":
+        return count * TYPES[config.frozen_type].itemsize
+    linear = sum(layer.weight.numel() for layer in _linear_layers(outline).values())
+    return round(linear * _NF4) + (count - linear) * TYPES[config.training.precision].itemsize
+
+
+def _own_baseline(config: TrainConfig) -> bool:
+    return config.reference.baseline == "initial" and config.reference.schedule.kind != "never"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes in each process, and FLOPs of a step over all of them.
+
+    Parameters
+    ----------
+    static : Static
+    activations, logits : int
+        What a forward and backward pass hold at most beyond `static`, in the decoder and beyond that in the head.
+    window : int
+        Log-probabilities scored ahead, in host memory.
+    phases : dict
+        All that is live at most in each phase of a step.
+    flops : dict
+        Of a step: `scoring`, `forward`, `backward`; `layers again` under activation checkpointing, and `logits again`.
+    """
+
+    static: Static
+    activations: int
+    logits: int
+    window: int
+    phases: dict[str, int]
+    flops: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def peak(self) -> int:
+        """Return the largest number of bytes."""
+        return max(self.phases.values())
+
+    @property
+    def peak_phase(self) -> str:
+        """Return where the peak is."""
+        return max(self.phases, key=lambda name: self.phases[name])
+
+    @property
+    def lower_bound(self) -> float:
+        """Return what a step takes at least, if the dry run counted a tenth too much."""
+        base = self.static.kept + self.static.gradients
+        return base + 0.9 * max(0, self.peak - base) if self.peak > base else 0.9 * self.peak
+
+    @property
+    def total_flops(self) -> float:
+        """Return all that a step computes."""
+        return sum(self.flops.values())
+
+
+class Estimator:
+    """Estimate configurations of one model; dry runs that are alike are done once.
+
+    Parameters
+    ----------
+    outline
+        The model on the meta device.
+    cuda : bool
+        Whether the run is one on CUDA.
+    """
+
+    def __init__(self, outline: Any, *, cuda: bool) -> None:
+        self.outline, self.cuda = outline, cuda
+        self._runs: dict[Any, Quantities] = {}
+
+    def estimate(self, config: TrainConfig, workload: Workload) -> Estimate:
+        """Return what a run takes.
+
+        Raises
+        ------
+        DryRunError
+            If the model cannot be run without numbers.
+        """
+        static = static_bytes(config, self.outline, ranks=workload.ranks)
+        kept, unpacked = static.kept, self._unpacked(config)
+        scoring = self._run(config, workload.scored, backward=False)
+        scored = unpacked + round(_most(scoring))
+        passes = []  # bytes before, and a dry run
+        if workload.later is None or _shape(workload.later) != _shape(workload.first):
+            passes.append((kept, self._run(config, workload.first, backward=True)))
+        if workload.later is not None:
+            before = kept + static.gradients
+            passes.append((before, self._run(config, workload.later, backward=True, accumulates=True)))
+        layers = [unpacked + round(max(run["forward"], *(run[name] for name in BACKWARD))) for _, run in passes]
+        head = [unpacked + round(max(run["head"], run["head backward"])) for _, run in passes]
+        held_out = 0
+        if workload.held_out is not None:
+            held_out = unpacked + round(_most(self._run(config, workload.held_out, backward=False)))
+        phases = {
+            "forward and backward pass of the layers": max(b + n for (b, _), n in zip(passes, layers, strict=True)),
+            "output head": max(before + n for (before, _), n in zip(passes, head, strict=True)),
+            "update": kept + static.gradients + self._temporaries(config),
+        }
+        if config.objective.kind != "nll":
+            phases["scoring pass"] = kept + scored
+        if workload.held_out is not None:
+            phases["held-out evaluation"] = kept + held_out
+        window = _window_steps(config, workload.steps) * workload.window
+        if not self.cuda:
+            phases = {name: size + window for name, size in phases.items()}
+        return Estimate(
+            static=static,
+            activations=max(layers),
+            logits=max(round(max(run["head"], run["head backward"]) - run["held"]) for _, run in passes),
+            window=window,
+            phases=phases,
+            flops=self._flops(config, workload, passes[-1][1], scoring),
+        )
+
+    def _run(self, config: TrainConfig, block: Block, *, backward: bool, accumulates: bool = False) -> Quantities:
+        training = config.training
+        kept = training.weights if config.adapter is None else config.frozen_type
+        how = (training.precision, training.padding, training.dropout, training.logprobs, config.adapter, kept)
+        what = _shape(block)
+        checkpointing = training.activation_checkpointing and backward
+        key = (how, what, checkpointing, backward, accumulates)
+        if key not in self._runs:
+            self._runs[key] = dry_run(
+                config, self.outline, block, backward=backward, accumulates=accumulates, cuda=self.cuda
+            )
+        return self._runs[key]
+
+    def _unpacked(self, config: TrainConfig) -> int:
+        """Return the bytes of the largest layer kept in 4 bits, unpacked to compute with it."""
+        if config.adapter is None or config.frozen_type != "nf4":
+            return 0
+        largest = max(layer.weight.numel() for layer in _linear_layers(self.outline).values())
+        return largest * TYPES[config.training.precision].itemsize
+
+    def _temporaries(self, config: TrainConfig) -> int:
+        plain = config.training.weights == "float32" and config.optimizer.states == "float32"
+        if plain or self.cuda:
+            return 0  # one kernel reads and writes everything in place; on CUDA a compiled one
+        if config.adapter is None:
+            shape = max((p.shape for p in self.outline.parameters()), key=lambda shape: shape.numel())
+        else:
+            shape = max(_adapter_shapes(config, self.outline), key=lambda shape: shape.numel())
+        weights = config.training.weights if config.adapter is None else "float32"
+        return update_temporaries(config, Tensor.new_empty(torch.empty(0, dtype=TYPES[weights], device="meta"), shape))
+
+    def _flops(self, config: TrainConfig, workload: Workload, run: Quantities, scoring: Quantities) -> dict[str, float]:
+        """Return the FLOPs of a step, which grow with tokens and, in attention, with pairs of tokens."""
+        vocabulary, width = self.outline.get_output_embeddings().weight.shape
+        padding, head = config.training.padding, 2.0 * vocabulary * width
+
+        def per(quantities: Quantities, block: Block, way: str) -> tuple[float, float]:
+            tokens, pairs = Work.of([block], 1).laid_out(padding)
+            return quantities[f"{way} linear"] / tokens, quantities[f"{way} attention"] / pairs
+
+        def cost(rates: tuple[float, float], work: Work) -> float:
+            return sum(rate * amount for rate, amount in zip(rates, work.laid_out(padding), strict=True))
+
+        work, other = workload.work, workload.other
+        trained = workload.later or workload.first
+        forward = per(scoring, workload.scored, "forward")
+        backward = per(run, trained, "backward")
+        again = per(run, trained, "again")
+        one_pass = cost(forward, work) + head * work.counted
+        other_pass = cost(forward, other) + head * other.counted
+        references = 0 if config.objective.kind == "nll" else 1 + _own_baseline(config)
+        looks = isinstance(config.transform, BetaTransform) and config.transform.needs_batch_max()
+        kto = config.objective.kind == "kto"
+        return {
+            "scoring": (references + looks) * one_pass + (references + kto) * other_pass,
+            "forward": one_pass,
+            "backward": cost(backward, work) + (2 if config.adapter is None else 1) * head * work.counted,
+            "layers again": cost(again, work),
+            "logits again": head * work.counted,
+        }
+
+
+def _most(quantities: Quantities) -> float:
+    return max(quantities["forward"], quantities["head"])
+
+
+def _window_steps(config: TrainConfig, steps: int) -> int:
+    """Return for how many steps scores wait at most: until the schedule's next sync, or the end of the run."""
+    if config.objective.kind == "nll" or config.reference.storage == "model":
+        return 0
+    schedule, whole = config.reference.schedule, 0 if config.adapter is not None else steps  # it holds its base
+    if schedule.kind == "never":
+        return whole
+    ahead = schedule.round_steps if schedule.kind == "each_round" else schedule.every
+    return min(ahead + 1, steps) + (whole if _own_baseline(config) else 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A bound that costs nothing
+
+
+def generous_bytes(config: TrainConfig, outline: Any, rows: int, width: int) -> int:
+    """Return more bytes than a run can need, without a dry run.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    outline
+        The model on the meta device.
+    rows, width : int
+        The largest block.
+    """
+    static = static_bytes(config, outline, ranks=2)
+    linear = itertools.chain(_linear_layers(outline).values(), [outline.get_output_embeddings()])
+    between: int = sum(sum(layer.weight.shape) for layer in linear)
+    settings = outline.config.get_text_config()
+    heads: int = getattr(settings, "num_attention_heads", 1) * getattr(settings, "num_hidden_layers", 1)
+    head: int = outline.get_output_embeddings().weight.numel()
+    # Each layer's inputs and outputs and what is made of them, all pairs of tokens, copies of the head, all float32.
+    passes = 4 * (8 * rows * width * between + 6 * heads * rows * width * width + 4 * head) + (1 << 29)
+    return static.kept + static.gradients + 2 * static.weights + passes
+
+
+def cheap_shape(stream: Stream, config: TrainConfig) -> tuple[int, int]:
+    """Return at least the rows and the width of a run's largest block, from its first batch and its limits."""
+    budget, longest = config.training.micro_batch_tokens, config.data.max_length
+    if budget is not None:
+        return 4 * budget // longest + 1, longest
+    return max(len(micro.block.lengths) for micro in stream.step(0).micro_batches), longest

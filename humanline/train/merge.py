@@ -1,0 +1,51 @@
+"""An adapter and its base made one model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from humanline.train.adapter import adapter_base
+from humanline.train.scorer import ModelError
+
+
+def merge(adapter: str, out: str, base: str | None = None) -> Path:
+    """Write the model that an adapter makes of its base, whole, with its tokenizer, and return its folder.
+
+    ``weight + alpha / rank * B A``, computed in float32 and rounded once, to the type of the base's own weights.
+
+    Parameters
+    ----------
+    adapter : str
+        Folder of a finished run with an adapter.
+    out : str
+        Folder to create.
+    base : str, optional
+        The base model, where it is not where the adapter's files say.
+
+    Raises
+    ------
+    ModelError
+        If the folder holds no adapter, or base and adapter cannot be loaded or do not fit together.
+    OutputError
+        If `out` is in use.
+    """
+    import torch
+
+    from humanline.train.export import claim_folder, refuse_used_folder, save_model
+    from humanline.train.model import load_model, load_tokenizer, loading, stored_type
+
+    named = adapter_base(adapter)
+    if named is None:
+        raise ModelError(f"{adapter!r} holds no adapter: no adapter_config.json in {Path(adapter).resolve()}")
+    refuse_used_folder(out)
+    model = load_model(base or named, torch.float32)
+    with loading(f"adapter {adapter!r}"):
+        from peft import PeftModel
+
+        merged = PeftModel.from_pretrained(model, adapter, local_files_only=True).merge_and_unload(safe_merge=True)
+    merged = merged.to(stored_type(base or named))
+    tokenizer = load_tokenizer(base or named)
+    folder = claim_folder(out)
+    folder.rmdir()  # it appears under its name only when it is complete
+    save_model(folder, merged, tokenizer)
+    return folder

@@ -1,0 +1,120 @@
+"""The policy of a run, as its configuration wants it: what is refused before its weights are read, and what is built.
+
+Loading, adapters, precision, activation checkpointing and the layout of batches come together here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from humanline.train.adapter import Adapter, refuse_targets
+from humanline.train.attention import pack, refuse_unpackable
+from humanline.train.config import TrainConfig
+from humanline.train.logprobs import logprob_function
+from humanline.train.model import (
+    load_outline,
+    load_policy,
+    refuse_misfits,
+    refuse_missing_quantizer,
+    refuse_missing_weights,
+)
+from humanline.train.optimizer import refuse_missing_package
+from humanline.train.scorer import TokenScorer
+
+
+def package_checks(config: TrainConfig, device: torch.device) -> list[Callable[[], object]]:
+    """Return calls that raise ValueError where a package is missing that the configuration needs on the device."""
+    training = config.training
+    return [
+        lambda: refuse_missing_quantizer(kept_in(config)),
+        lambda: refuse_missing_package(config.optimizer, training.weights),
+        lambda: logprob_function(training.logprobs, device=device, precision=training.precision),
+    ]
+
+
+def outline_checks(config: TrainConfig, outline: Any, tokenizer: Any) -> list[Callable[[], object]]:
+    """Return calls that raise ModelError where a model does not fit the configuration, which takes no weights to see.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    outline
+        Of `load_outline`.
+    tokenizer
+        None where there is none to look at.
+    """
+    checks: list[Callable[[], object]] = [lambda: refuse_missing_weights(config.model, outline)]
+    if tokenizer is not None:
+        checks.append(lambda: refuse_misfits(config.model, outline, tokenizer, config.data.max_length))
+    if config.adapter is not None:
+        checks.append(lambda adapter=config.adapter: refuse_targets(outline, adapter))  # type: ignore[misc]
+    if config.training.padding == "free":
+        checks.append(lambda: refuse_unpackable(config.model, outline))
+    return checks
+
+
+def checked_outline(config: TrainConfig, tokenizer: Any, device: torch.device) -> Any:
+    """Return the model's outline, on the meta device, if nothing speaks against it.
+
+    Raises
+    ------
+    ModelError, OptimizerError, LogprobsError
+        If a package is missing, or the model does not fit the configuration or its tokenizer.
+    """
+    for check in package_checks(config, device):
+        check()
+    outline = load_outline(config.model)
+    for check in outline_checks(config, outline, tokenizer):
+        check()
+    return outline
+
+
+def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tuple[TokenScorer, Adapter | None]:
+    """Load the model of a run and make it what the configuration asks for.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    device : torch.device
+        Where it will run; it is moved there later.
+
+    Returns
+    -------
+    scorer : TokenScorer
+        Its parameters that require a gradient are those to be trained.
+    adapter : Adapter or None
+
+    Raises
+    ------
+    ModelError
+        As `load_policy` and `pack` do.
+    LogprobsError
+        As `logprob_function` does.
+    """
+    training = config.training
+    model, _ = load_policy(
+        config.model,
+        dropout=training.dropout,
+        max_length=config.data.max_length,
+        weights=kept_in(config),
+        compute=training.precision,
+    )
+    packed = training.padding == "free"
+    if packed:
+        pack(model)
+    adapter = None if config.adapter is None else Adapter(model, config.adapter, config.model)
+    if training.activation_checkpointing:
+        # Without dropout nothing random has to be done again the same way.
+        keep_random = training.dropout or (config.adapter is not None and config.adapter.dropout > 0)
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False, "preserve_rng_state": keep_random})
+    logprobs = logprob_function(training.logprobs, device=device, precision=training.precision)
+    return TokenScorer(model, packed=packed, logprobs=logprobs), adapter
+
+
+def kept_in(config: TrainConfig) -> str:
+    """Return what a model's own weights are kept in: "float32", "bf16" or "nf4"."""
+    return config.training.weights if config.adapter is None else config.frozen_type

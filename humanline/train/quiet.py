@@ -1,0 +1,20 @@
+"""Libraries that speak when they are imported, kept quiet."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def quiet_import() -> Iterator[None]:
+    """Keep warnings of an import to itself: torchao names every kernel that this machine has no use for."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

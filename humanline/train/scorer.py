@@ -1,0 +1,174 @@
+"""The policy as training sees it: token ids in, token log-probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from humanline.objectives import token_logprobs
+from humanline.train.logprobs import TokenLogprobs
+
+PACKED = "humanline_packed"  # under this name transformers knows attention over rows laid end to end
+
+
+class ModelError(ValueError):
+    """A model, or its tokenizer, that cannot be trained as it is."""
+
+
+class TokenScorer(nn.Module):
+    """Give the log-probability of every token from the ones before it, logits never held for a whole batch.
+
+    Parameters
+    ----------
+    model : a causal language model of transformers
+        With a linear output head.
+    packed : bool
+        Drop the padding and lay the rows end to end; `humanline.train.attention.pack` must have prepared the model.
+    logprobs : callable
+        What turns hidden states into log-probabilities (`humanline.train.logprobs`).
+
+    Raises
+    ------
+    ModelError
+        If the model has no output head, or one with a bias, or is not prepared for packed rows.
+    """
+
+    def __init__(self, model: Any, packed: bool = False, logprobs: TokenLogprobs = token_logprobs) -> None:
+        super().__init__()
+        self.model, self.packed, self.logprobs = model, packed, logprobs
+        head = model.get_output_embeddings()
+        if head is None or getattr(head, "weight", None) is None:
+            raise ModelError(f"{type(model).__name__} has no output head to take token log-probabilities from")
+        if getattr(head, "bias", None) is not None:
+            raise ModelError(f"{type(model).__name__} has an output head with a bias, which is not supported")
+        if packed and _attention_of(model) != PACKED:
+            raise ModelError(f"{type(model).__name__} must be prepared by humanline.train.attention.pack first")
+        self.softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+
+    def forward(self, input_ids: Tensor, mask: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
+        """Compute log pi(token t+1 | tokens 0..t).
+
+        Parameters
+        ----------
+        input_ids : (R, T) integer tensor
+            Padded on the right; no attention mask is needed under a causal model.
+        mask : (R, T - 1) bool tensor
+            True = label t + 1 counts. A row may have none.
+        lengths : R integers in [1, T], optional
+            Lengths of the rows without their padding, read where rows are packed; by itself all are whole.
+
+        Returns
+        -------
+        (R, T - 1) float32 tensor
+            Nats; 0 where the mask is False.
+
+        Raises
+        ------
+        ValueError
+            If rows are packed and lengths do not fit the rows, or a label counts that is padding.
+        """
+        rows, places = mask.nonzero(as_tuple=True)
+        if self.packed:
+            hidden, starts = self._packed(input_ids, rows, places, lengths)
+        else:
+            decoder = self.model.get_decoder()
+            hidden = decoder(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
+            starts = torch.arange(len(input_ids), device=input_ids.device) * input_ids.shape[1]
+        hidden = hidden.index_select(0, starts[rows] + places)
+        if torch.is_autocast_enabled(hidden.device.type):
+            # Norms return float32 under autocast; the head computes in the narrow type like every other matmul.
+            hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+        logprobs = self.logprobs(
+            hidden, self.model.get_output_embeddings().weight, input_ids[rows, places + 1], softcap=self.softcap
+        )
+        flat = torch.zeros(mask.numel(), dtype=logprobs.dtype, device=logprobs.device)
+        return flat.index_copy(0, rows * mask.shape[1] + places, logprobs).view(mask.shape)
+
+    def _packed(
+        self, input_ids: Tensor, rows: Tensor, places: Tensor, lengths: Sequence[int] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the last hidden states of all real tokens, (N, H), and at which of them each row starts, (R,)."""
+        width, device = input_ids.shape[1], input_ids.device
+        lengths = tuple(lengths) if lengths is not None else (width,) * len(input_ids)
+        if len(lengths) != len(input_ids) or not all(1 <= n <= width for n in lengths):
+            raise ValueError(f"lengths of {len(input_ids)} rows must be that many, in 1 .. {width}; got {lengths}")
+        bounds = torch.tensor([0, *accumulate(lengths)])
+        positions = torch.cat([torch.arange(n) for n in lengths])
+        row_of = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+        bounds, positions, sources = (x.to(device) for x in (bounds, positions, row_of * width + positions))
+        if bool((places + 1 >= (bounds[1:] - bounds[:-1])[rows]).any()):
+            raise ValueError("the mask counts labels beyond the length of their row")
+        hidden = self.model.get_decoder()(
+            input_ids=input_ids.flatten()[sources][None],
+            position_ids=positions[None],
+            use_cache=False,
+            segment_lengths=lengths,
+            segment_bounds=bounds.to(torch.int32),
+        ).last_hidden_state
+        return hidden.squeeze(0), bounds[:-1]
+
+
+def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
+    """Compare the scorer with the model's own logits on a few tokens.
+
+    Where rows are packed, two of different lengths are packed together and compared with each one alone, under the
+    attention that the model's own code computes.
+
+    Parameters
+    ----------
+    scorer : TokenScorer
+    ids : sequence of at least 2 token ids
+
+    Raises
+    ------
+    ModelError
+        If they differ by more than a thousandth of the logits' standard deviation (and by more than their rounding,
+        where the model's own type is narrow): the model does something between its last hidden state and its logits
+        that the scorer does not know, or, where rows are packed, lets them see each other.
+    """
+    sequences = [list(ids)]
+    if scorer.packed:
+        sequences.insert(0, list(ids)[: max(2, len(ids) // 2)])
+    lengths = [len(one) for one in sequences]
+    input_ids = torch.tensor([one + [0] * (max(lengths) - len(one)) for one in sequences], device=scorer.model.device)
+    mask = (
+        torch.arange(1, max(lengths), device=input_ids.device) < torch.tensor(lengths, device=input_ids.device)[:, None]
+    )
+    with torch.no_grad():
+        scored = scorer(input_ids, mask, lengths)
+        own, allowed = _own_logprobs(scorer, input_ids, lengths)
+        gap = (scored[mask] - own).abs().max().item()
+    if not gap <= allowed:
+        where = "packed rows, or its output head, are" if scorer.packed else "its output head is"
+        raise ModelError(
+            f"{type(scorer.model).__name__}: token log-probabilities from the last hidden state differ from its own "
+            f"logits by {gap:.3g} nats; {where} not supported"
+        )
+
+
+def _own_logprobs(scorer: TokenScorer, input_ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, float]:
+    """Return the token log-probabilities of rows, one after the other, and by how much others may differ."""
+    model, before = scorer.model, _attention_of(scorer.model)
+    try:
+        if scorer.packed:
+            model.set_attn_implementation("eager")
+        logprobs, allowed = [], 0.0
+        for row, length in zip(input_ids, lengths, strict=True):
+            logits = model(input_ids=row[None, :length], use_cache=False).logits[0, :-1]
+            rounding = 2 * torch.finfo(logits.dtype).eps * logits.abs().max().item()
+            logits = logits.float()
+            logprobs.append(torch.log_softmax(logits, -1).gather(1, row[1:length, None]).squeeze(1))
+            allowed = max(allowed, 1e-3 * logits.std().item() + rounding + 1e-5)
+    finally:
+        if scorer.packed:
+            model.set_attn_implementation(before)
+    return torch.cat(logprobs), allowed
+
+
+def _attention_of(model: Any) -> str | None:
+    name: str | None = model.config.get_text_config()._attn_implementation
+    return name
