@@ -270,7 +270,7 @@ def _estimate(options: argparse.Namespace) -> int:
     from humanline.train.terminal import visible
 
     config = _load(options)
-    from humanline.train.fit import estimate_run
+    from humanline.train.budget import estimate_run
 
     _quiet_libraries()
     lines, fits = estimate_run(config, gpu_memory=options.gpu_memory, gpus=options.gpus, tflops=options.tflops)

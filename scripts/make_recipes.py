@@ -413,6 +413,7 @@ def _body(recipe: Recipe) -> list[tuple[str, str]]:
         (f"  batch_size: {batch}", f"Table 1: {UNIT[objective]} a step{sequences}"),
         (f"  micro_batch_size: {micro}", f"{unit} a forward pass ({model.rows} rows) and process; for memory alone"),
         ("  precision: bf16", "of compute; weights and Adam states are float32"),
+        ("  activation_checkpointing: true", "the same bits in less memory, a third more work"),
         ("optimizer:", ""),
         (f"  lr: {recipe.lr}", recipe.lr_from),
         ("  adam_beta1: 0.9", "Table 1, like the next four"),

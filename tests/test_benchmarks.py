@@ -9,10 +9,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import simulator
+from benchmarks import large, simulator, trl_steps
 from benchmarks.__main__ import main
 from benchmarks.interleave import interleave, ratio_interval
-from benchmarks.runs import QUICK, REFERENCES, Stepped, bare_dpo, pausing_loop, prepare, run_config
+from benchmarks.plot import plot_results, target_of
+from benchmarks.report import Result, not_measured, timing_row, write_result
+from benchmarks.runs import (
+    QUICK,
+    REFERENCES,
+    Stepped,
+    bare_dpo,
+    own_accelerate,
+    pausing_loop,
+    prepare,
+    run_config,
+    training_batches,
+)
 from humanline.sim.run import simulate
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
@@ -108,6 +120,126 @@ def test_a_closed_run_ends_and_a_failed_one_raises(base, tmp_path):
             Stepped(lambda: train(config, show_progress=False)).step()
 
 
+def test_trainers_that_take_turns_do_not_share_the_state_of_accelerate():
+    """What one run sets in accelerate's state of the process is there again at its next turn, and not outside of it."""
+    from accelerate.state import GradientState
+
+    first: dict = {}
+    before = dict(GradientState._shared_state)
+    with own_accelerate(first):
+        GradientState()._set_sync_gradients(False)
+    with own_accelerate({}):
+        assert GradientState().sync_gradients
+    assert GradientState._shared_state == before
+    with own_accelerate(first):
+        assert not GradientState().sync_gradients
+
+
+@pytest.mark.parametrize("objective", ["dpo", "kto", "grpo"])
+def test_trl_is_given_the_tokens_of_our_own_steps(base, tmp_path, objective):
+    """Every row for TRL holds the ids of one of our units, mismatched pairs included, in the order of our steps."""
+    config = trl_steps.our_config(base, tmp_path, QUICK, objective, "live", steps=2, checkpointing=False)
+    steps = training_batches(config)
+    rows = iter(trl_steps.rows_for_trl(objective, steps))
+    for step in steps:
+        other_answers = []
+        for unit in (unit for micro in step for unit in micro.units):
+            row = next(rows)
+            names = {"dpo": ("chosen_ids", "rejected_ids"), "kto": ("completion_ids",)}.get(objective)
+            answers = row["answers"] if names is None else [row[name] for name in names]
+            assert [tuple(row["prompt_ids"] + answer) for answer in answers] == [one.ids for one in unit.sequences]
+            if objective == "kto":
+                assert row["label"] == unit.desirable
+                assert row["KL_completion_ids"] != row["completion_ids"]
+                other_answers.append(row["prompt_ids"] + row["KL_completion_ids"])
+            if objective == "grpo":
+                assert row["scores"] == list(unit.scores)
+        ours = [
+            block.input_ids[place, :length].tolist()
+            for block in (micro.mismatched for micro in step if micro.mismatched is not None)
+            for place, length in enumerate(block.lengths)
+        ]
+        assert sorted(other_answers) == sorted(ours)
+    assert next(rows, None) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["dpo", "kto", "grpo"])
+def test_trl_takes_the_same_step(base, tmp_path, objective):
+    """TRL's trainer and ours have the same loss and gradient norm, step after step where the method is the same."""
+    pytest.importorskip("trl")
+    found = {}
+    with pausing_loop():
+        sides = {
+            side: trl_steps.start(base, tmp_path / side, QUICK, objective, side, steps=4) for side in ("live", "TRL")
+        }
+        for _ in range(3):  # in turns, as they are timed
+            for side in sides.values():
+                side.run.step()
+        for name, side in sides.items():
+            found[name] = side.measured()
+            side.run.close()
+    count = 3 if objective == "dpo" else 1
+    for ours, theirs in zip(found["live"], found["TRL"], strict=True):
+        assert len(ours) == len(theirs) == 3
+        assert ours[:count] == pytest.approx(theirs[:count], rel=1e-4, abs=1e-5)  # float32, summed in another order
+        assert abs(ours[0]) > 0.01
+
+
+@pytest.mark.parametrize("width", [3, 16])
+def test_flops_are_those_that_torch_counts(width):
+    """The formula's forward pass is torch's own count, which takes both halves of the attention matrix for work."""
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size = large.QUICK
+    settings = LlamaConfig(
+        vocab_size=size.vocab,
+        hidden_size=size.hidden,
+        intermediate_size=size.inner,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.key_heads,
+        attn_implementation="eager",  # plain products, which are counted
+    )
+    with FlopCounterMode(display=False) as counter:
+        ids = torch.zeros((5, width), dtype=torch.long)
+        hidden = LlamaForCausalLM(settings).model(input_ids=ids, use_cache=False).last_hidden_state
+        hidden[:, :2].flatten(0, 1) @ torch.zeros(size.hidden, size.vocab)
+    other_half = 5 * size.layers * 2 * width * width * size.hidden
+    assert large.forward_flops(size, 5, width, 10) + other_half == counter.get_total_flops()
+
+
+def test_targets_are_read_from_what_the_table_says():
+    """A target about the ratio is a number, one about something else is none."""
+    assert [target_of(text) for text in ("upper end <= 1.02", "<= 0.125", ">= .95", "< 1", "<= 135 GiB")] == [
+        1.02,
+        0.125,
+        0.95,
+        1.0,
+        135.0,
+    ]
+    assert {target_of(text) for text in ("", "== 0", "one <= 1e-5", "<= 135 GiB, 11.5 s")} == {None}
+
+
+def test_the_picture_shows_the_results_and_is_the_same_twice(tmp_path):
+    """The same results give the same bytes, other results others; without results there is an error."""
+    with pytest.raises(FileNotFoundError, match="holds no results to draw"):
+        plot_results(tmp_path)
+    facts = {"cpu": "a processor", "torch_threads": 1, "gpu": None, "versions": {"torch": "2"}}
+    seen = []
+    for ours in (1.0, 1.0, 3.0):
+        rows = [
+            timing_row("1", "ours / theirs", [ours, 1.1 * ours], [2.0, 2.0], limit=1.0, upper_end=True),
+            not_measured("2", "ours / another's", "needs a GPU", "<= 2"),
+        ]
+        write_result(tmp_path, "steps", Result({}, rows), facts)
+        svg, png = plot_results(tmp_path)
+        assert png.stat().st_size > 10_000
+        seen.append(svg.read_bytes())
+    assert seen[0] == seen[1] != seen[2]
+
+
 @pytest.mark.parametrize("groups", [1, 3])
 def test_the_simulator_is_held_against_the_same_work(groups):
     """The kernel's code and the numpy loop end with the simulator's own parameters, and clip as many tokens."""
@@ -134,9 +266,10 @@ def test_other_work_is_not_timed():
 @pytest.mark.slow
 def test_the_command_writes_rows_and_the_machine(tmp_path, capsys):
     """`python -m benchmarks --quick` prints every row and writes it, with the machine, its versions and no path."""
-    main(["simulator", "logprobs", "equality", "--quick", "--out", str(tmp_path)])
+    names = ("packed", "large", "simulator", "logprobs", "equality")
+    main([*names, "--quick", "--out", str(tmp_path)])
     shown = capsys.readouterr().out
-    for name in ("simulator", "logprobs", "equality"):
+    for name in names:
         (file,) = tmp_path.glob(f"{name}-*.json")
         tree = json.loads(file.read_text())
         assert all(row["what"] in shown for row in tree["rows"])

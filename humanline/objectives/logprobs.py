@@ -12,6 +12,7 @@ from humanline import _checks
 # One chunk's float32 logits, in bytes: small beside any model with a large vocabulary, large enough that a
 # vocabulary of a few thousand is one matmul.
 _CHUNK_BYTES = 1 << 27
+_TILE = 128  # rows that matrix products are cut into on a GPU; a chunk a little larger would waste most of a tile
 
 
 def token_logprobs(
@@ -84,6 +85,7 @@ def token_logprobs(
     wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     if chunk_size is None:
         chunk_size = max(1, _CHUNK_BYTES // (head_weight.shape[0] * wide.itemsize))
+        chunk_size -= chunk_size % _TILE if chunk_size > _TILE else 0
     elif chunk_size < 1:
         raise _checks.fail("chunk_size", "be >= 1", chunk_size)
 
@@ -152,7 +154,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 if scaled.dtype == wide:
                     head_grad.addmm_(error.T, scaled)
                 else:
-                    head_grad.add_(torch.mm(error.T, scaled, out_dtype=wide))
+                    torch.addmm(head_grad, error.T, scaled, out_dtype=wide, out=head_grad)  # no wide temporary
         if head_grad is not None:
             head_grad = head_grad.to(head_weight.dtype)
         return hidden_grad, head_grad, None, None, None, None, None

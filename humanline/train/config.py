@@ -324,6 +324,32 @@ class TrainConfig(_Section):
     """Where metrics are shown besides the run's own files."""
 
     @property
+    def own_baseline(self) -> bool:
+        """Return whether the KL anchor is another policy than the reference: under `never` that is the initial one."""
+        return self.reference.baseline == "initial" and self.reference.schedule.kind != "never"
+
+    @property
+    def references(self) -> int:
+        """Return how many earlier policies score a batch."""
+        return 0 if self.objective.kind == "nll" else 1 + self.own_baseline
+
+    @property
+    def second_models(self) -> int:
+        """Return how many copies of the trained weights are kept."""
+        return self.references if self.reference.storage == "model" else 0
+
+    def window_steps(self, steps: int) -> int:
+        """Return for how many steps scores wait at most: until the schedule's next sync, or the end of the run."""
+        if self.objective.kind == "nll" or self.reference.storage == "model":
+            return 0
+        whole = 0 if self.adapter is not None else steps  # an adapter's base is the initial policy, always at hand
+        schedule = self.reference.schedule
+        if schedule.kind == "never":
+            return whole
+        ahead = schedule.round_steps if schedule.kind == "each_round" else schedule.every
+        return min(ahead + 1, steps) + (whole if self.own_baseline else 0)
+
+    @property
     def frozen_type(self) -> Literal["float32", "bf16", "nf4"]:
         """Return what weights are kept in that an adapter leaves as they are."""
         assert self.adapter is not None

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from humanline.train.adapter import Adapter
-from humanline.train.attention import pack
 from humanline.train.batch import Block
 from humanline.train.config import TrainConfig
 from humanline.train.model import TYPES, turn_off_dropout
+from humanline.train.policy import kept_in, outfit
 from humanline.train.scorer import TokenScorer
 
 Quantities = dict[str, float]
@@ -166,16 +165,10 @@ def _outfitted(config: TrainConfig, model: Any) -> Any:
     """Make of an outline, in place, what `build_policy` makes of a model."""
     if not config.training.dropout:
         turn_off_dropout(model)
-    kept = config.training.weights if config.adapter is None else config.frozen_type
+    kept = kept_in(config)
     # What is kept in 4 bits is computed with in the type of the computation.
     model.to(TYPES[config.training.precision if kept == "nf4" else kept])
-    if config.training.padding == "free":
-        pack(model)
-    if config.adapter is not None:
-        Adapter(model, config.adapter, config.model)
-    if config.training.activation_checkpointing:
-        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False, "preserve_rng_state": False})
+    outfit(model, config)
     return model
 
 

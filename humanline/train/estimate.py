@@ -252,9 +252,6 @@ def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static
     sizes = [shape.numel() for shape in trained]
     count = sum(sizes)
     weights = count * itemsize
-    copies = 0
-    if config.reference.storage == "model" and config.objective.kind != "nll":
-        copies = 1 + _own_baseline(config)
     return Static(
         parameters=count + frozen,
         trained=count,
@@ -263,7 +260,7 @@ def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static
         gradients=weights,
         states=sum(_state_bytes(config, size, itemsize) for size in sizes),
         buckets=weights if ranks > 1 else 0,
-        second_models=copies * weights,  # of what is trained
+        second_models=config.second_models * weights,  # of what is trained
     )
 
 
@@ -298,10 +295,6 @@ def _frozen_bytes(config: TrainConfig, outline: Any) -> int:
         return count * TYPES[config.frozen_type].itemsize
     linear = sum(layer.weight.numel() for layer in _linear_layers(outline).values())
     return round(linear * _NF4) + (count - linear) * TYPES[config.training.precision].itemsize
-
-
-def _own_baseline(config: TrainConfig) -> bool:
-    return config.reference.baseline == "initial" and config.reference.schedule.kind != "never"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -401,7 +394,7 @@ class Estimator:
             phases["scoring pass"] = kept + scored
         if workload.held_out is not None:
             phases["held-out evaluation"] = kept + held_out
-        window = _window_steps(config, workload.steps) * workload.window
+        window = config.window_steps(workload.steps) * workload.window
         if not self.cuda:
             phases = {name: size + window for name, size in phases.items()}
         return Estimate(
@@ -463,7 +456,7 @@ class Estimator:
         again = per(run, trained, "again")
         one_pass = cost(forward, work) + head * work.counted
         other_pass = cost(forward, other) + head * other.counted
-        references = 0 if config.objective.kind == "nll" else 1 + _own_baseline(config)
+        references = config.references
         looks = isinstance(config.transform, BetaTransform) and config.transform.needs_batch_max()
         kto = config.objective.kind == "kto"
         return {
@@ -477,17 +470,6 @@ class Estimator:
 
 def _most(quantities: Quantities) -> float:
     return max(quantities["forward"], quantities["head"])
-
-
-def _window_steps(config: TrainConfig, steps: int) -> int:
-    """Return for how many steps scores wait at most: until the schedule's next sync, or the end of the run."""
-    if config.objective.kind == "nll" or config.reference.storage == "model":
-        return 0
-    schedule, whole = config.reference.schedule, 0 if config.adapter is not None else steps  # it holds its base
-    if schedule.kind == "never":
-        return whole
-    ahead = schedule.round_steps if schedule.kind == "each_round" else schedule.every
-    return min(ahead + 1, steps) + (whole if _own_baseline(config) else 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

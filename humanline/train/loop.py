@@ -24,6 +24,7 @@ from torch import Tensor
 from humanline.schedule import Never, Schedule
 from humanline.train.adapter import trained_parameters
 from humanline.train.assemble import held_out_evaluator, renderer_of, run_length, training_stream
+from humanline.train.budget import refuse_unfit
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
 from humanline.train.config import TrainConfig
 from humanline.train.device import (
@@ -38,7 +39,6 @@ from humanline.train.device import (
 from humanline.train.examples import read_sets
 from humanline.train.export import OutputError, save_model
 from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, units_hash
-from humanline.train.fit import refuse_unfit
 from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
 from humanline.train.metrics import MetricsLog, read_metrics
 from humanline.train.model import load_tokenizer
@@ -170,8 +170,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     references: list[Reference] = []
     if config.objective.kind != "nll":
         references.append(make_reference(config.reference.schedule))
-        # Under `never` the reference is the initial policy already.
-        if config.reference.baseline == "initial" and config.reference.schedule.kind != "never":
+        if config.own_baseline:
             references.append(make_reference(Never()))
     shared: dict[str, Stateful] = {
         "policy": ModuleState(policy),

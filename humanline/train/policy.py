@@ -102,17 +102,30 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
         weights=kept_in(config),
         compute=training.precision,
     )
-    packed = training.padding == "free"
-    if packed:
+    adapter = outfit(model, config)
+    logprobs = logprob_function(training.logprobs, device=device, precision=training.precision)
+    return TokenScorer(model, packed=training.padding == "free", logprobs=logprobs), adapter
+
+
+def outfit(model: Any, config: TrainConfig) -> Adapter | None:
+    """Switch on, in place, what acts inside a model's passes; return its adapter, if it is to have one.
+
+    Raises
+    ------
+    ModelError
+        As `pack` and `Adapter` do.
+    """
+    training, adapter = config.training, None
+    if training.padding == "free":
         pack(model)
-    adapter = None if config.adapter is None else Adapter(model, config.adapter, config.model)
+    if config.adapter is not None:
+        adapter = Adapter(model, config.adapter, config.model)
     if training.activation_checkpointing:
         # Without dropout nothing random has to be done again the same way.
         keep_random = training.dropout or (config.adapter is not None and config.adapter.dropout > 0)
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False, "preserve_rng_state": keep_random})
-    logprobs = logprob_function(training.logprobs, device=device, precision=training.precision)
-    return TokenScorer(model, packed=packed, logprobs=logprobs), adapter
+    return adapter
 
 
 def kept_in(config: TrainConfig) -> str:

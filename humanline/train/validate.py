@@ -1,8 +1,8 @@
 """Whether a run could start: recipe, model, template, data, disk and output folder, without training or writing.
 
 Every check is the one that training makes; what can be looked at independently is, so that one call names as many
-problems as possible. Not looked at, because that takes the weights: whether they fit into the device's memory, and
-whether token log-probabilities from the last hidden state equal the model's own.
+problems as possible. Not looked at: whether the run fits into memory, which `humanline estimate` tells, and, because
+that takes the weights, whether token log-probabilities from the last hidden state equal the model's own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from humanline.train.config import TrainConfig
+from humanline.train.config import AdapterConfig, TrainConfig
 from humanline.train.terminal import redacted, visible
 
 if TYPE_CHECKING:  # torch, transformers and rich take seconds to import, and --no-data needs none of them
@@ -63,22 +63,38 @@ def describe_config(config: TrainConfig) -> str:
     training, batch = config.training, config.training.batch_size
     length = f"{training.steps} steps" if training.steps else f"{training.epochs:g} epoch(s)"
     micro = "" if training.micro_batch_size is None else f", {training.micro_batch_size} a pass and process"
+    if training.micro_batch_tokens is not None:
+        micro = f", {training.micro_batch_tokens:,} tokens a pass and process"
+    kept = [f"{training.weights} weights"] if config.adapter is None else [f"{config.frozen_type} frozen weights"]
+    kept += ["8-bit optimizer states"] if config.optimizer.states == "8bit" else []
+    kept += ["activations computed again"] if training.activation_checkpointing else []
+    kept += ["no padding"] if training.padding == "free" else []
+    kept += ["log-probabilities by cut cross-entropy"] if training.logprobs != "chunked" else []
     when = [f"every {config.checkpoint.every} steps"] if config.checkpoint.every else []
     when += [f"every {config.checkpoint.minutes:g} minutes"] if config.checkpoint.minutes else []
     lines = {"variant": describe_variant(config)}
     if config.objective.kind != "nll":
         lines |= {"transform": _transform(config), "reference": _reference(config)}
     lines |= {
-        "training": f"{length} of {batch} {_UNITS[config.objective.kind]}{micro}; {training.precision}; "
+        "training": f"{length} of {batch} {_UNITS[config.objective.kind]}{micro}; {training.precision} compute; "
         f"lr {config.optimizer.lr:g}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; seed {config.seed}",
         "model": config.model,
+        "memory": ", ".join(kept),
         "data": f"{config.data.train}, held out: {config.data.eval or 'none'}",
         "checkpoints": f"{' and '.join([*when, 'when stopped'])}; the last {config.checkpoint.keep} are kept",
         "output": config.output,
     }
+    if config.adapter is not None:
+        lines["adapter"] = _adapter(config.adapter)
     if config.tracking.trackers:
         lines["trackers"] = ", ".join(config.tracking.trackers)
     return "\n".join(f"{name:<12} {visible(str(text))}" for name, text in lines.items())
+
+
+def _adapter(adapter: AdapterConfig) -> str:
+    where = "all linear layers but the head" if adapter.targets is None else ", ".join(adapter.targets)
+    dropped = f", dropout {adapter.dropout:g}" if adapter.dropout else ""
+    return f"LoRA of rank {adapter.rank}, alpha {adapter.alpha:g}{dropped}, on {where}"
 
 
 def describe_variant(config: TrainConfig) -> str:
@@ -167,6 +183,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
 
     from humanline.train.assemble import held_out_evaluator, renderer_of, run_length, training_stream
     from humanline.train.data import read_rows
+    from humanline.train.estimate import static_bytes
     from humanline.train.examples import read_sets
     from humanline.train.model import load_outline, load_tokenizer
     from humanline.train.policy import outline_checks, package_checks
@@ -230,19 +247,24 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
 
     parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
     if outline is not None:
-        show(f"parameters   {parameters:,} ({type(outline).__name__})")
+        with findings.about("model"):
+            trained = static_bytes(config, outline).trained
+            of_them = "" if config.adapter is None else f" and {trained:,} of an adapter, which alone are trained"
+            show(f"parameters   {parameters:,} ({type(outline).__name__}){of_them}")
     resumable = False
     with findings.about("output"):
         resumable = _look_at_output(config, show)
     if outline is not None and stream is not None:
         with findings.about("disk"):
             step = stream.step(0)
-            window = _window_steps(config, steps) * _bytes_scored(step) * processes
+            window = config.window_steps(steps) * _bytes_scored(step) * processes
             held = 0 if evaluator is None else _bytes_scored(evaluator.batch)
+            sizes = static_bytes(config, outline)
             needed = disk_needed(
-                parameters,
+                sizes.weights,
+                states=sizes.states,
                 window=window + held,
-                models=_second_models(config),
+                models=config.second_models,
                 checkpoints=config.checkpoint.keep + 1,
             )
             _look_at_disk(config.output, needed, config.checkpoint.keep, show)
@@ -277,13 +299,15 @@ def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
 # Output and disk
 
 
-def disk_needed(parameters: int, *, window: int, models: int, checkpoints: int) -> int:
+def disk_needed(weights: int, *, states: int, window: int, models: int, checkpoints: int) -> int:
     """Estimate the bytes a run writes: `checkpoints` of weights, optimizer, window and second models, and the model.
 
     Parameters
     ----------
-    parameters : int
-        Each 4 bytes of weight and, in a checkpoint, 8 of AdamW.
+    weights : int
+        Bytes of what is trained.
+    states : int
+        Bytes that the optimizer keeps.
     window : int
         Bytes of log-probabilities scored ahead.
     models : int
@@ -291,28 +315,7 @@ def disk_needed(parameters: int, *, window: int, models: int, checkpoints: int) 
     checkpoints : int
         How many lie on the disk at a time: those kept, and the one being written.
     """
-    return checkpoints * ((4 + 8 + 4 * models) * parameters + window) + 4 * parameters
-
-
-def _second_models(config: TrainConfig) -> int:
-    if config.objective.kind == "nll" or config.reference.storage != "model":
-        return 0
-    return 1 + _own_baseline(config)
-
-
-def _own_baseline(config: TrainConfig) -> bool:
-    return config.reference.baseline == "initial" and config.reference.schedule.kind != "never"
-
-
-def _window_steps(config: TrainConfig, steps: int) -> int:
-    """Return for how many steps scores wait at most: until the schedule's next sync, or the end of the run."""
-    if config.objective.kind == "nll" or config.reference.storage == "model":
-        return 0
-    schedule = config.reference.schedule
-    if schedule.kind == "never":
-        return steps
-    ahead = schedule.round_steps if schedule.kind == "each_round" else schedule.every
-    return min(ahead + 1, steps) + (steps if _own_baseline(config) else 0)
+    return checkpoints * ((1 + models) * weights + states + window) + weights
 
 
 def _bytes_scored(batch: StepBatch) -> int:

@@ -12,13 +12,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.peak import peak_mib
 from humanline.cli import main
-from humanline.train import fit
+from humanline.train import budget
 from humanline.train.adapter import Adapter, trained_parameters
 from humanline.train.batch import Block
+from humanline.train.budget import GIB, DoesNotFitError, EstimateError, refuse_unfit, suggest, workload_of
 from humanline.train.config import AdapterConfig, OptimizerConfig, TrainConfig, load_config
 from humanline.train.dry_run import FLOPS, STRETCHES, DryRunError, _run, dry_run
 from humanline.train.estimate import Estimator, Workload, cheap_shape, full_block, generous_bytes, static_bytes
-from humanline.train.fit import GIB, DoesNotFitError, EstimateError, refuse_unfit, suggest, workload_of
 from humanline.train.loop import train
 from humanline.train.model import load_outline, load_policy
 from humanline.train.optimizer import make_optimizer
@@ -380,7 +380,7 @@ def test_the_command_says_what_a_run_takes(recipe, tmp_path, capsys):
 
 def test_what_does_not_fit_ends_with_what_to_change(recipe, monkeypatch, capsys):
     """A GPU that is too small makes exit code 2 and a list of changes; a time is not given where none is measured."""
-    monkeypatch.setattr(fit, "_CHANGES", fit._CHANGES[:2])
+    monkeypatch.setattr(budget, "_CHANGES", budget._CHANGES[:2])
     assert main(["estimate", str(recipe), "training.precision=float32", "--gpu-memory", "0.7501"]) == 2
     out = capsys.readouterr().out
     assert "does not fit" in out and "training.activation_checkpointing=true  (up to a third more work" in out
@@ -429,8 +429,8 @@ def stream_of(given: TrainConfig):
 
 def test_a_run_that_cannot_fit_is_refused_before_it_is_loaded(toy, tmp_path, monkeypatch):
     """Training ends before weights are read and anything is written; the message has the peak and what to change."""
-    monkeypatch.setattr(fit, "capacity", lambda device: 1e6)
-    monkeypatch.setattr(fit, "_CHANGES", fit._CHANGES[:2])
+    monkeypatch.setattr(budget, "capacity", lambda device: 1e6)
+    monkeypatch.setattr(budget, "_CHANGES", budget._CHANGES[:2])
     monkeypatch.setattr("humanline.train.loop.build_policy", lambda *_: pytest.fail("weights were loaded"))
     given = config(toy, tmp_path / "run", transform=CLIP, reference=AHEAD | {"storage": "model"})
     with pytest.raises(DoesNotFitError, match="nothing was loaded") as refused:
@@ -447,14 +447,14 @@ def test_only_what_cannot_fit_is_refused(toy, tmp_path, monkeypatch):
     estimate = Estimator(outline, cuda=False).estimate(given, Workload.of_stream(stream, 2))
     static = estimate.static.kept + estimate.static.gradients
     assert estimate.lower_bound == pytest.approx(static + 0.9 * (estimate.peak - static))
-    monkeypatch.setattr(fit, "capacity", lambda device: estimate.lower_bound + 1)
+    monkeypatch.setattr(budget, "capacity", lambda device: estimate.lower_bound + 1)
     refuse_unfit(given, outline, stream, 2, cpu)
-    monkeypatch.setattr(fit, "capacity", lambda device: estimate.lower_bound - 1)
-    monkeypatch.setattr(fit, "_CHANGES", ())
+    monkeypatch.setattr(budget, "capacity", lambda device: estimate.lower_bound - 1)
+    monkeypatch.setattr(budget, "_CHANGES", ())
     with pytest.raises(DoesNotFitError, match="nothing known makes it smaller"):
         refuse_unfit(given, outline, stream, 2, cpu)
     monkeypatch.undo()
-    monkeypatch.setattr(fit, "Estimator", lambda *_, **__: pytest.fail("a dry run was made for a tiny model"))
+    monkeypatch.setattr(budget, "Estimator", lambda *_, **__: pytest.fail("a dry run was made for a tiny model"))
     refuse_unfit(given, outline, stream, 2, cpu)
 
 
@@ -464,7 +464,7 @@ def test_a_model_that_no_dry_run_can_run_is_let_through(toy, tmp_path, monkeypat
     def broken(*_: Any, **__: Any) -> None:
         raise DryRunError("it asks for numbers")
 
-    monkeypatch.setattr(fit, "capacity", lambda device: 1e6)
+    monkeypatch.setattr(budget, "capacity", lambda device: 1e6)
     monkeypatch.setattr("humanline.train.estimate.dry_run", broken)
     given = config(toy, tmp_path / "run")
     refuse_unfit(given, load_outline(given.model), stream_of(given), 2, torch.device("cpu"))
@@ -497,7 +497,7 @@ def test_the_cheap_shape_covers_every_block(toy, tmp_path):
 def test_numbers_out_of_range_are_refused():
     """A memory or a rate that is no number above 0 is named."""
     with pytest.raises(EstimateError, match="--gpu-memory must be a number above 0; got -2"):
-        fit.device_of(-2.0, None, "float32")
+        budget.device_of(-2.0, None, "float32")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 
 from humanline.cli import main
 from humanline.train import tracking, validate
+from humanline.train.estimate import static_bytes
 from humanline.train.model import load_outline, load_policy
 from humanline.train.validate import NotReadyError, describe_config, describe_variant, disk_needed, shorten
 from tests.conftest import ROOT
@@ -299,8 +300,9 @@ def test_a_run_that_can_be_resumed_is_told_from_one_that_cannot(toy, tmp_path, c
 
 def test_the_disk_estimate():
     """Two checkpoints of a million weights with a second model and a window of 100 bytes, and the final model."""
-    assert disk_needed(10**6, window=100, models=1, checkpoints=2) == 2 * (16 * 10**6 + 100) + 4 * 10**6
-    assert disk_needed(7, window=0, models=0, checkpoints=3) == 3 * 84 + 28
+    of_a_million = {"weights": 4 * 10**6, "states": 8 * 10**6}
+    assert disk_needed(**of_a_million, window=100, models=1, checkpoints=2) == 2 * (16 * 10**6 + 100) + 4 * 10**6
+    assert disk_needed(28, states=56, window=0, models=0, checkpoints=3) == 3 * 84 + 28
 
 
 @pytest.mark.parametrize(
@@ -317,7 +319,7 @@ def test_what_a_checkpoint_holds(toy, tmp_path, storage, schedule, baseline, win
     """Scores wait until the next sync, for the initial policy until the end; second models are counted."""
     reference = {"storage": storage, "schedule": SCHEDULES[schedule], "baseline": baseline}
     given = config(toy, tmp_path, "grpo", reference=reference)
-    assert (validate._window_steps(given, 20), validate._second_models(given)) == (window, models)
+    assert (given.window_steps(20), given.second_models) == (window, models)
 
 
 def test_an_estimate_covers_a_real_checkpoint(toy, tmp_path):
@@ -326,8 +328,9 @@ def test_an_estimate_covers_a_real_checkpoint(toy, tmp_path):
     run(toy, tmp_path / "run", checkpoint={"every": 4}, reference={"schedule": SCHEDULES["before_3"]})
     newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
     tensors = sum(path.stat().st_size for path in newest.glob("*.safetensors"))
-    parameters = sum(parameter.numel() for parameter in load_outline(given.model).parameters())
-    assert 0.8 * tensors <= disk_needed(parameters, window=0, models=0, checkpoints=1) - 4 * parameters <= 1.2 * tensors
+    sizes = static_bytes(given, load_outline(given.model))
+    needed = disk_needed(sizes.weights, states=sizes.states, window=0, models=0, checkpoints=1) - sizes.weights
+    assert 0.8 * tensors <= needed <= 1.2 * tensors
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -418,7 +419,7 @@ def workload_of(config: TrainConfig, ranks: int) -> Workload:
         renderer = renderer_of(config, load_tokenizer(config.model))
         sets = read_sets(config, renderer)
     except (ValueError, OSError) as error:
-        why = str(error).splitlines()[0][:160]
+        why = textwrap.shorten(str(error).splitlines()[0], 160, placeholder=" ...")
         return Workload.at_limits(config, ranks=ranks, why=why)
     stream = training_stream(config, sets.train, renderer, ranks=ranks)
     evaluator = held_out_evaluator(config, sets, renderer, never, never, torch.device("cpu"), ranks=ranks)
