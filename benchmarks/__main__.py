@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [names] [--quick] [--objective dpo] [--out FOLDER]`."""
+"""Run the benchmarks: `python -m benchmarks [names] [--quick] [--objective dpo] [--out FOLDER]`, or draw: `--plot`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from pathlib import Path
 
 from benchmarks.beta import benchmark_beta
 from benchmarks.capacity import benchmark_capacity
+from benchmarks.large import benchmark_large
 from benchmarks.logprobs import benchmark_logprobs
 from benchmarks.machine import machine
 from benchmarks.memory import benchmark_memory
+from benchmarks.packed import benchmark_packed
+from benchmarks.plot import plot_results
 from benchmarks.report import Result, print_rows, write_result
 from benchmarks.simulator import benchmark_simulator
 from benchmarks.steps import benchmark_equality, benchmark_steps
+from benchmarks.trl_steps import benchmark_trl
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -27,16 +31,21 @@ def main(arguments: list[str] | None = None) -> None:
         "names",
         nargs="*",
         metavar="name",
-        help="steps, equality, memory, logprobs, capacity, beta, simulator; all of them by default",
+        help="which ones, by default all: steps, equality, memory, trl, packed, large, logprobs, beta, capacity, "
+        "simulator",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see that it runs; writes no results")
     parser.add_argument("--objective", choices=("dpo", "kto", "grpo"), default="dpo", help="of `steps`")
     parser.add_argument("--out", type=Path, help="folder of the results (default: benchmarks/results)")
+    parser.add_argument("--plot", action="store_true", help="measure nothing, only draw the results that are there")
     chosen = parser.parse_args(arguments)
     registry: dict[str, Callable[[bool], Result]] = {
         "steps": lambda quick: benchmark_steps(quick, chosen.objective),
         "equality": benchmark_equality,
         "memory": benchmark_memory,
+        "trl": benchmark_trl,
+        "packed": benchmark_packed,
+        "large": benchmark_large,
         "logprobs": benchmark_logprobs,
         "beta": benchmark_beta,
         "capacity": benchmark_capacity,
@@ -45,6 +54,9 @@ def main(arguments: list[str] | None = None) -> None:
     for name in chosen.names:
         if name not in registry:
             parser.error(f"unknown benchmark {name!r}; known: {', '.join(registry)}")
+    if chosen.plot:
+        print(f"written: {', '.join(str(path) for path in plot_results(chosen.out or RESULTS))}")
+        return
     warnings.filterwarnings("ignore", category=FutureWarning)
     facts = machine()
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
@@ -57,6 +69,8 @@ def main(arguments: list[str] | None = None) -> None:
         if chosen.out or not chosen.quick:
             stem = f"{name}-{chosen.objective}" if name == "steps" and chosen.objective != "dpo" else name
             print(f"  written: {write_result(chosen.out or RESULTS, stem, result, facts)}")
+    if not chosen.quick:
+        print(f"  drawn: {plot_results(chosen.out or RESULTS)[0]}")
 
 
 if __name__ == "__main__":

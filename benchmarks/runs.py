@@ -18,13 +18,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.machine import DEVICE
+from humanline.train.assemble import renderer_of, training_stream
+from humanline.train.batch import MicroBatch
 from humanline.train.config import TrainConfig
 from humanline.train.examples import read_units
-from humanline.train.model import TokenScorer, load_policy
+from humanline.train.model import load_policy, load_tokenizer
 from humanline.train.new_model import SMALLEST_VOCAB, train_tokenizer
 from humanline.train.progress import RunProgress
-from humanline.train.stream import Stream
-from humanline.train.tokens import Renderer
+from humanline.train.scorer import TokenScorer
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "dpo": {"kind": "dpo", "beta": 0.1},
@@ -42,7 +43,7 @@ REFERENCES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Model and batch sizes; an answer has between half of `answer` and `answer` tokens."""
+    """Model and batch sizes; an answer has between `shortest` times `answer` and `answer` tokens."""
 
     hidden: int
     layers: int
@@ -53,10 +54,13 @@ class Workload:
     batch: int
     micro_batch: int
     precision: str = "float32"
+    shortest: float = 0.5
+    inner: int | None = None  # width of the feed-forward layers; by itself 8/3 of `hidden`
+    key_heads: int | None = None  # by itself as many as `heads`
 
 
 QUICK = Workload(hidden=64, layers=2, heads=2, vocab=512, prompt=8, answer=24, batch=4, micro_batch=4)
-CPU = Workload(hidden=256, layers=4, heads=4, vocab=8192, prompt=32, answer=96, batch=12, micro_batch=6)
+CPU = Workload(hidden=256, layers=4, heads=4, vocab=8192, prompt=32, answer=96, batch=8, micro_batch=4)
 GPU = Workload(
     hidden=1024, layers=16, heads=16, vocab=32768, prompt=128, answer=384, batch=32, micro_batch=16, precision="bf16"
 )
@@ -67,8 +71,10 @@ GPU_WEIGHTS = Workload(
 )
 
 
-def prepare(folder: Path, workload: Workload, pairs: int = 64) -> dict[str, Any]:
+def prepare(folder: Path, workload: Workload, pairs: int = 64, *, weights: bool = True) -> dict[str, Any]:
     """Write a random Llama and synthetic preference pairs; return the sections of a configuration that name them.
+
+    Without `weights` only the settings of the model are written, for a run that makes its weights where it needs them.
 
     The tokenizer knows bytes only, so that a text has as many tokens as letters, while the model embeds the whole
     vocabulary of the workload.
@@ -79,25 +85,28 @@ def prepare(folder: Path, workload: Workload, pairs: int = 64) -> dict[str, Any]
     config = LlamaConfig(
         vocab_size=workload.vocab,
         hidden_size=workload.hidden,
-        intermediate_size=8 * round(workload.hidden / 3),
+        intermediate_size=workload.inner or 8 * round(workload.hidden / 3),
         num_hidden_layers=workload.layers,
         num_attention_heads=workload.heads,
-        num_key_value_heads=workload.heads,
+        num_key_value_heads=workload.key_heads or workload.heads,
         max_position_embeddings=1024,
         tie_word_embeddings=False,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(folder / "model")
+    if weights:
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(folder / "model")
+    else:
+        config.save_pretrained(folder / "model")
     rng = random.Random(0)
 
     def text(length: int) -> str:
         return "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=length))
 
     def answer() -> str:
-        return text(rng.randint(workload.answer // 2, workload.answer))
+        return text(rng.randint(round(workload.shortest * workload.answer), workload.answer))
 
     rows = [{"prompt": text(workload.prompt), "chosen": answer(), "rejected": answer()} for _ in range(pairs)]
     data = folder / "pairs.jsonl"
@@ -120,20 +129,58 @@ def run_config(
     reference: dict[str, Any],
     *,
     steps: int,
-    objective: str = "dpo",
+    objective: str | dict[str, Any] = "dpo",
     lr: float = 1e-4,
+    training: dict[str, Any] | None = None,
+    **sections: Any,
 ) -> TrainConfig:
-    """Return the configuration of one run on what `prepare` wrote."""
+    """Return the configuration of one run on what `prepare` wrote; `training` and `sections` replace what it names."""
     return TrainConfig.model_validate(
         base
         | {
             "output": str(output),
-            "objective": OBJECTIVES[objective],
+            "objective": OBJECTIVES[objective] if isinstance(objective, str) else objective,
             "reference": reference,
-            "training": base["training"] | {"steps": steps},
+            "training": base["training"] | {"steps": steps} | (training or {}),
             "optimizer": base["optimizer"] | {"lr": lr},
         }
+        | sections
     )
+
+
+def training_batches(config: TrainConfig) -> list[tuple[MicroBatch, ...]]:
+    """Return the micro-batches of every step of a run, for a trainer of another kind to be fed with."""
+    assert config.training.steps is not None
+    tokenizer = load_tokenizer(config.model)
+    renderer = renderer_of(config, tokenizer)
+    units, _ = read_units(config, config.data.train, renderer)
+    stream = training_stream(config, units, renderer)
+    return [stream.step(number).micro_batches for number in range(config.training.steps)]
+
+
+@contextmanager
+def own_accelerate(kept: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """Give a run accelerate's state of the process for itself, and put back what was there.
+
+    Accelerate keeps one state a process, whether gradients are being accumulated included: two trainers that take
+    turns in one process would otherwise read each other's.
+    """
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    shared = {kind.__name__: kind._shared_state for kind in (PartialState, AcceleratorState, GradientState)}
+    outer = {name: dict(state) for name, state in shared.items()}
+
+    def put(states: dict[str, dict[str, Any]]) -> None:
+        for name, state in shared.items():
+            state.clear()
+            state.update(states.get(name, {}))
+
+    put(kept)
+    try:
+        yield
+    finally:
+        kept.update({name: dict(state) for name, state in shared.items()})
+        put(outer)
 
 
 class _Closed(BaseException):
@@ -153,6 +200,7 @@ class Stepped(threading.Thread):
         self.work = work
         self.finished = self.closed = False
         self.error: BaseException | None = None
+        self._accelerate: dict[str, dict[str, Any]] = {}
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self.start()
 
@@ -173,8 +221,9 @@ class Stepped(threading.Thread):
         """Let the work go on to its next pause or its end; what it raises is raised here."""
         if self.finished:
             raise RuntimeError("the work is over")
-        self._go.release()
-        self._back.acquire()
+        with own_accelerate(self._accelerate):
+            self._go.release()
+            self._back.acquire()
         if self.error is not None:
             raise self.error
 
@@ -182,8 +231,9 @@ class Stepped(threading.Thread):
         """End the work where it stands."""
         if not self.finished:
             self.closed = True
-            self._go.release()
-            self.join()
+            with own_accelerate(self._accelerate):
+                self._go.release()
+                self.join()
 
     def pause(self) -> None:
         """Hand control back; called by the work itself."""
@@ -219,24 +269,13 @@ def bare_dpo(config: TrainConfig) -> TokenScorer:
     Batches and the reference's log-probabilities are ready on the device before the first step, nothing is logged or
     checked, and nothing is read back from the device.
     """
-    assert config.objective.kind == "dpo" and config.training.steps is not None
-    model, tokenizer = load_policy(config.model, dropout=False, max_length=config.data.max_length)
+    assert config.objective.kind == "dpo"
+    model, _ = load_policy(config.model, dropout=False, max_length=config.data.max_length)
     scorer = TokenScorer(model).to(DEVICE).train()
-    renderer = Renderer(tokenizer, config.data.template, config.data.max_length, config.data.too_long)
-    units, _ = read_units(config, config.data.train, renderer)
-    stream = Stream(
-        units,
-        config.objective,
-        batch_size=config.training.batch_size,
-        micro_batch_size=config.training.micro_batch_size,
-        seed=config.seed,
-        pad_id=tokenizer.pad_token_id,
-        max_length=config.data.max_length,
-    )
     narrow = torch.autocast(DEVICE, torch.bfloat16, config.training.precision == "bf16", cache_enabled=False)
     steps = []
-    for number in range(config.training.steps):
-        blocks = [micro.block.to(torch.device(DEVICE)) for micro in stream.step(number).micro_batches]
+    for micro_batches in training_batches(config):
+        blocks = [micro.block.to(torch.device(DEVICE)) for micro in micro_batches]
         with torch.no_grad(), narrow:
             steps.append([(b.input_ids, b.mask, scorer(b.input_ids, b.mask)) for b in blocks])
     optimizer = torch.optim.AdamW(
@@ -245,9 +284,10 @@ def bare_dpo(config: TrainConfig) -> TokenScorer:
         betas=(config.optimizer.adam_beta1, config.optimizer.adam_beta2),
         eps=config.optimizer.adam_eps,
         weight_decay=config.optimizer.weight_decay,
+        fused=True,
     )
-    for micro_batches in steps:
-        for input_ids, mask, ref in micro_batches:
+    for parts in steps:
+        for input_ids, mask, ref in parts:
             with narrow:
                 logprobs = scorer(input_ids, mask)
             chosen, rejected = (logprobs - ref).sum(1).chunk(2)

@@ -19,7 +19,7 @@ from humanline.train.reference import SecondModel
 def benchmark_steps(quick: bool, objective: str = "dpo") -> Result:
     """Run the real loop under four references, and a bare loop, side by side, step by step."""
     workload = QUICK if quick else GPU if DEVICE == "cuda" else CPU
-    rounds, warm_up = (6, 3) if quick else (36, 4)
+    rounds, warm_up = (6, 3) if quick else (32, 3)
     steps = warm_up + rounds + 1  # a run's last step has nothing left to score ahead, so it is not timed
     syncs: list[float] = []
     before_update = SecondModel.before_update
@@ -46,7 +46,26 @@ def benchmark_steps(quick: bool, objective: str = "dpo") -> Result:
         for run in runs.values():
             stack.callback(run.close)
         seconds = interleave({key: run.step for key, run in runs.items()}, rounds=rounds, warm_up=warm_up)
-    syncs = syncs[warm_up:]
+        for run in runs.values():
+            run.close()
+        syncs = syncs[warm_up : warm_up + rounds]
+        runs = {}
+        for key in ("ahead", "free") if objective == "dpo" else ():
+            config = run_config(
+                base,
+                folder / f"{key}-checkpointing",
+                REFERENCES[key],
+                steps=steps,
+                training={"activation_checkpointing": True},
+            )
+            runs[key] = Stepped(lambda config=config: train(config, show_progress=False))  # type: ignore[misc]
+            stack.callback(runs[key].close)
+        seconds |= {
+            f"{key}, checkpointing": values
+            for key, values in interleave(
+                {key: run.step for key, run in runs.items()}, rounds=min(rounds, 20), warm_up=warm_up
+            ).items()
+        }
 
     rows = [
         timing_row(
@@ -70,6 +89,17 @@ def benchmark_steps(quick: bool, objective: str = "dpo") -> Result:
             note="the share falls as 1 / tokens per step",
         ),
     ]
+    if objective == "dpo":
+        rows.insert(
+            2,
+            timing_row(
+                "2",
+                "step, activation checkpointing: scoring ahead / precomputed offline",
+                seconds["ahead, checkpointing"],
+                seconds["free, checkpointing"],
+                limit=1.28,
+            ),
+        )
     what = "step: the loop / a bare loop of the same forward, backward, clip, step"
     if "bare" in seconds:
         rows.append(timing_row("14", what, seconds["free"], seconds["bare"], limit=1.03, upper_end=True))
