@@ -60,7 +60,7 @@ class Workload:
 
 
 QUICK = Workload(hidden=64, layers=2, heads=2, vocab=512, prompt=8, answer=24, batch=4, micro_batch=4)
-CPU = Workload(hidden=256, layers=4, heads=4, vocab=8192, prompt=32, answer=96, batch=8, micro_batch=4)
+CPU = Workload(hidden=256, layers=4, heads=4, vocab=8192, prompt=32, answer=96, batch=12, micro_batch=6)
 GPU = Workload(
     hidden=1024, layers=16, heads=16, vocab=32768, prompt=128, answer=384, batch=32, micro_batch=16, precision="bf16"
 )

@@ -55,7 +55,8 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         "sync belongs to optimizer steps, and works with LoRA",
         [
             f"{REF}::test_before_step_scores_with_the_weights_before_the_sync",
-            LATER + "5 (LoRA under every schedule)",
+            "train/test_adapter.py::test_scoring_ahead_equals_a_copied_adapter",
+            "train/test_adapter.py::test_every_schedule_equals_a_second_adapter",
         ],
     ),
     7: ("k ignored, defaults that differ from the tables", [f"{CONFIG}::test_a_recipe_becomes_types"]),
@@ -114,11 +115,19 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{REF}::test_log_ratios_are_exactly_zero_at_learning_rate_zero",
         ],
     ),
-    16: ("dropout while scoring", [f"{LOOP}::test_dropout_is_off_by_default", f"{REF}::test_scoring_never_drops"]),
+    16: (
+        "dropout while scoring, LoRA's too",
+        [
+            f"{LOOP}::test_dropout_is_off_by_default",
+            f"{REF}::test_scoring_never_drops",
+            "train/test_adapter.py::test_log_ratios_are_zero_at_rate_zero_with_dropout",
+        ],
+    ),
     17: (
         "pure bf16 weights swallow updates",
         [
             f"{LOOP}::test_weights_are_float32_masters_under_bf16",
+            "train/test_precision.py::test_small_updates_of_bf16_weights_are_not_lost",
             f"{RECIPES}::test_a_recipe_of_the_paper_says_what_is_not_the_papers",
         ],
     ),

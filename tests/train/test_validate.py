@@ -186,6 +186,19 @@ def small_vocabulary(model):
     edit(model, "config.json", lambda tree: tree.update(vocab_size=100))
 
 
+def no_model_but_an_adapter(model):
+    (model / "config.json").unlink()
+    (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "base"}))
+
+
+def untied_head(model):
+    edit(model, "config.json", lambda tree: tree.update(tie_word_embeddings=False))
+
+
+def other_width(model):
+    edit(model, "config.json", lambda tree: tree.update(intermediate_size=24))
+
+
 def no_causal_model(model):
     edit(model, "config.json", lambda tree: tree.update(model_type="clip", architectures=["CLIPModel"]))
 
@@ -210,6 +223,17 @@ BAD: dict[str, tuple] = {  # how many problems, what is damaged, arguments, what
         small_vocabulary,
         [],
         ["embeds only 100", "has the shape (320, 16), where config.json"],
+    ),
+    "head missing": (1, untied_head, [], ["lm_head.weight is missing"]),
+    "other shapes": (1, other_width, [], ["gate_proj.weight has the shape (40, 16), where config.json makes it (24,"]),
+    "unknown target": (1, None, ["adapter={targets: [q_porj]}"], ["no such linear layer", "did you mean q_proj"]),
+    "head as a target": (1, None, ["adapter={targets: [lm_head]}"], ["lm_head: the output head and the embedding"]),
+    "adapter as model": (1, no_model_but_an_adapter, [], ["is an adapter of 'base'", "humanline merge"]),
+    "budget too small": (
+        1,
+        None,
+        ["training.micro_batch_tokens=8", "training.micro_batch_size=null"],
+        ["micro_batch_tokens is 8, but pairs.jsonl:"],
     ),
     "no causal model": (1, no_causal_model, [], ["cannot be loaded"]),
     "broken model config": (2, broken_config, [], ["cannot be loaded"]),
