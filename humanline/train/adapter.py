@@ -44,7 +44,6 @@ class Adapter:
             lora_alpha=config.alpha,
             lora_dropout=config.dropout,
             target_modules="all-linear" if config.targets is None else list(config.targets),
-            base_model_name_or_path=base,
         )
         with quiet_import():  # of torchao, of which peft asks whether there is one
             self._wrapped = get_peft_model(model, lora)  # adapter weights are float32, whatever the model's are
@@ -64,6 +63,11 @@ class Adapter:
         self._wrapped.save_pretrained(folder, save_embedding_layers=False)
 
 
+def base_name(path: str) -> str:
+    """Return what an adapter's files shall call its base: a name on the hub, or the absolute path of a folder."""
+    return path.removeprefix("hub:") if path.startswith("hub:") else str(Path(path).expanduser().absolute())
+
+
 def refuse_targets(model: Any, config: AdapterConfig) -> None:
     """Look whether every target is there to be adapted; the model may be an outline.
 
@@ -75,8 +79,10 @@ def refuse_targets(model: Any, config: AdapterConfig) -> None:
     """
     if config.targets is None:
         return
+    from transformers.pytorch_utils import Conv1D
+
     head = model.get_output_embeddings()
-    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)}
     others = {name: module for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
     ends = sorted({name.rpartition(".")[2] for name, module in linear.items() if module is not head})
     problems = []
@@ -111,6 +117,8 @@ def adapter_base(folder: str | Path) -> str | None:
         return None
     try:
         base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        if not isinstance(base, str):
+            raise ValueError("base_model_name_or_path names no model")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-    return str(base)
+    return base

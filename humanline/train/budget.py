@@ -315,6 +315,18 @@ def device_of(gpu_memory: float | None, tflops: float | None, precision: str) ->
     return Device(name, capacity(here), cuda, CUDA_ITSELF if cuda else _resident(), rate, measured)
 
 
+def _swap(device: torch.device) -> float:
+    """Return the bytes beyond `capacity` that a run could still use, if slowly; a limit unknown is none."""
+    if device.type == "mps":
+        return float("inf")
+    if device.type != "cpu":
+        return 0.0
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024.0 * int(next(line for line in lines if line.startswith("SwapTotal")).split()[1])
+    return 0.0
+
+
 def capacity(device: torch.device) -> float:
     """Return the bytes of memory a device has in all; on the CPU what the process may use of them."""
     if device.type == "cuda":
@@ -423,7 +435,9 @@ def workload_of(config: TrainConfig, ranks: int) -> Workload:
         return Workload.at_limits(config, ranks=ranks, why=why)
     stream = training_stream(config, sets.train, renderer, ranks=ranks)
     evaluator = held_out_evaluator(config, sets, renderer, never, never, torch.device("cpu"), ranks=ranks)
-    held_out = [] if evaluator is None else [micro.block for micro in evaluator.batch.micro_batches]
+    batches = [] if evaluator is None else [evaluator.batch, evaluator.pairs]
+    micros = [micro for batch in batches if batch is not None for micro in batch.micro_batches]
+    held_out = [block for micro in micros for block in (micro.block, micro.mismatched) if block is not None]
     return Workload.of_stream(stream, run_length(config, stream), held_out)
 
 
@@ -451,18 +465,18 @@ def refuse_unfit(config: TrainConfig, outline: Any, stream: Stream, steps: int, 
     DoesNotFitError
         If it cannot fit; with the estimate, and what to change.
     """
-    memory = capacity(device)
-    if generous_bytes(config, outline, *cheap_shape(stream, config)) < memory / 4:
-        return
+    memory = capacity(device) + _swap(device)
     try:
+        if generous_bytes(config, outline, *cheap_shape(stream, config)) < memory / 4:
+            return
         workload = Workload.of_stream(stream, steps)
         estimator = Estimator(outline, cuda=device.type == "cuda")
         estimate = estimator.estimate(config, workload)
-    except DryRunError:
+        if estimate.lower_bound <= memory:
+            return
+        at = Device("the device of this run", memory, device.type == "cuda")
+        lines = [line for line in describe(config, outline, workload, estimate, at) if not line.startswith("step time")]
+        lines += describe_suggestions(suggest(estimator, config, workload, memory), memory)
+    except Exception:  # an estimate that fails is no reason against a run
         return
-    if estimate.lower_bound <= memory:
-        return
-    at = Device("the device of this run", memory, device.type == "cuda")
-    lines = [line for line in describe(config, outline, workload, estimate, at) if not line.startswith("step time")]
-    lines += describe_suggestions(suggest(estimator, config, workload, memory), memory)
     raise DoesNotFitError("this run does not fit into memory, nothing was loaded:\n" + "\n".join(lines))

@@ -39,7 +39,7 @@ from humanline.train.fingerprint import differences, same_settings
 from humanline.train.guard import Reduce
 from humanline.train.state import Stateful
 
-_FORMAT = 1
+_FORMAT = 2
 _PART_BYTES = 4 * 2**30  # of one tensor file: what a save holds in host memory at a time
 _AGAIN = 10**6  # checkpoints after the same number of updates that can be told apart
 _STEP = re.compile(r"step-(\d{8,})(?:\.(\d{6}))?")

@@ -237,7 +237,7 @@ class AdapterConfig(_Section):
     """Additions are scaled by alpha / rank."""
     dropout: Fraction = 0.0
     """Share of their inputs that is dropped in training, never in scoring."""
-    targets: Annotated[tuple[NonEmpty, ...], Field(strict=False)] | None = None
+    targets: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)] | None = None
     """Ends of the names of the layers that get them; by itself all linear layers but the output head."""
     base: Literal["float32", "bf16", "nf4"] | None = None
     """What the frozen weights are kept in; by itself what is computed in. nf4 is QLoRA (bitsandbytes)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ Quantities = dict[str, float]
 
 # What is live is looked at apart in these stretches of a pass; each of them is a straight line in the depth.
 BACKWARD = ("last layers backward", "middle layers backward", "first layers backward")
+_ALONE = threading.RLock()  # what a dry run switches is switched for the whole process
 STRETCHES = ("forward", "head", "head backward", *BACKWARD)
 
 
@@ -94,6 +96,7 @@ def _run(
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             model.to_empty(device="cpu")
+            model.tie_weights()
             scorer = TokenScorer(model, packed=config.training.padding == "free").train(backward)
             ids, mask = (
                 torch.empty(block.input_ids.shape, dtype=torch.long),
@@ -360,15 +363,19 @@ def _as_untraced() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep warnings of libraries about a run that is none to themselves."""
+    """Keep what libraries say of a run that is none to themselves, leave random numbers alone, and be the only one.
+
+    An adapter is made of random numbers; if making one here used any up, a run would depend on its being estimated.
+    """
     import logging
     import warnings
 
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    with _ALONE:
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            logging.disable(before)

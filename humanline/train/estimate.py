@@ -6,6 +6,7 @@ largest micro-batch. Every process holds everything: plain data parallelism shar
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -108,6 +109,7 @@ class Workload:
         held_out : sequence of Block
             Of the evaluation.
         """
+        size = functools.partial(_size, padding=stream.padding)
         batches = [stream.step(step) for step in range(min(steps, LOOKED_AT))]
         micros = [micro for batch in batches for micro in batch.micro_batches]
         trained = [micro.block for micro in micros]
@@ -116,10 +118,10 @@ class Workload:
         if stream.ranks > 1:  # rank 0's share stands for the others'
             work, other = (_times(one, stream.ranks) for one in (work, other))
         return cls(
-            first=max((batch.micro_batches[0].block for batch in batches), key=_size),
-            later=max((m.block for b in batches for m in b.micro_batches[1:]), key=_size, default=None),
-            scored=max([*trained, *mismatched], key=_size),
-            held_out=max(held_out, key=_size) if held_out else None,
+            first=max((batch.micro_batches[0].block for batch in batches), key=size),
+            later=max((m.block for b in batches for m in b.micro_batches[1:]), key=size, default=None),
+            scored=max([*trained, *mismatched], key=size),
+            held_out=max(held_out, key=size) if held_out else None,
             passes=max(len(batch.micro_batches) for batch in batches),
             work=work,
             other=other,
@@ -190,10 +192,11 @@ def _cut(block: Block, share: float) -> Block:
     )
 
 
-def _size(block: Block) -> float:
+def _size(block: Block, padding: str) -> float:
     """Return what blocks are compared by: tokens, and a little for attention that holds all pairs of them."""
     rows, width = block.input_ids.shape
-    return rows * width * (1 + width / 2048) + int(block.mask.sum()) / 2048
+    lengths = block.lengths if padding == "free" else [width] * rows
+    return sum(n * (1 + n / 2048) for n in lengths) + int(block.mask.sum()) / 2048
 
 
 def _shape(block: Block) -> tuple[Any, ...]:
@@ -270,12 +273,14 @@ def _state_bytes(config: TrainConfig, size: int, itemsize: int) -> int:
         return 8 * size
     if size >= 4096 and size % _BLOCK == 0:
         return 2 * (size + 4 * (size // _BLOCK) + 4 * 256)  # values, scales, and the table of what 8 bits stand for
-    return 2 * size * itemsize
+    return 8 * size  # small ones are kept in float32
 
 
 def _linear_layers(outline: Any) -> dict[str, nn.Linear]:
     head = outline.get_output_embeddings()
-    return {n: m for n, m in outline.named_modules() if isinstance(m, nn.Linear) and m is not head}
+    from transformers.pytorch_utils import Conv1D
+
+    return {n: m for n, m in outline.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head}
 
 
 def _adapter_shapes(config: TrainConfig, outline: Any) -> list[torch.Size]:
@@ -285,7 +290,7 @@ def _adapter_shapes(config: TrainConfig, outline: Any) -> list[torch.Size]:
         torch.Size(shape)
         for name, layer in _linear_layers(outline).items()
         if targets is None or any(name == target or name.endswith("." + target) for target in targets)
-        for shape in ((rank, layer.in_features), (layer.out_features, rank))
+        for shape in ((rank, layer.weight.shape[1]), (layer.weight.shape[0], rank))
     ]
 
 
@@ -380,6 +385,7 @@ class Estimator:
         if workload.later is not None:
             before = kept + static.gradients
             passes.append((before, self._run(config, workload.later, backward=True, accumulates=True)))
+        later = int(workload.later is not None)
         layers = [unpacked + round(max(run["forward"], *(run[name] for name in BACKWARD))) for _, run in passes]
         head = [unpacked + round(max(run["head"], run["head backward"])) for _, run in passes]
         held_out = 0
@@ -399,7 +405,8 @@ class Estimator:
             phases = {name: size + window for name, size in phases.items()}
         return Estimate(
             static=static,
-            activations=max(layers),
+            # The first pass makes the gradients as it goes back; those are counted apart.
+            activations=max([*(unpacked + round(run["forward"]) for _, run in passes), *layers[len(passes) - later :]]),
             logits=max(round(max(run["head"], run["head backward"]) - run["held"]) for _, run in passes),
             window=window,
             phases=phases,
@@ -423,7 +430,7 @@ class Estimator:
         """Return the bytes of the largest layer kept in 4 bits, unpacked to compute with it."""
         if config.adapter is None or config.frozen_type != "nf4":
             return 0
-        largest = max(layer.weight.numel() for layer in _linear_layers(self.outline).values())
+        largest = max((layer.weight.numel() for layer in _linear_layers(self.outline).values()), default=0)
         return largest * TYPES[config.training.precision].itemsize
 
     def _temporaries(self, config: TrainConfig) -> int:

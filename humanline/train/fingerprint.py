@@ -47,14 +47,27 @@ def model_hash(model: Any) -> str:
 
 
 def frozen_hash(module: nn.Module) -> str:
-    """Return a SHA-256 of the parameters that are not trained: of their names, shapes and sums of their bits."""
+    """Return a SHA-256 of the parameters that are not trained: of names, shapes and weighted sums of their bits."""
     sha = hashlib.sha256()
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
-            bits = parameter.detach().contiguous().flatten().view(torch.uint8)
-            whole = bits[: bits.numel() // 8 * 8].view(torch.int64).sum() + bits[bits.numel() // 8 * 8 :].sum()
-            sha.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} {int(whole)}".encode())
+            sha.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} {_checksum(parameter)}".encode())
+            kept = getattr(parameter, "quant_state", None)  # of 4-bit codes: what they stand for
+            for part, tensor in sorted(kept.as_dict(packed=True).items()) if kept is not None else ():
+                sha.update(f"{part} {_checksum(tensor)}".encode())
     return sha.hexdigest()
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    """Return the sum of a tensor's bytes, eight at a time, each times its place, modulo 2^64."""
+    bits = tensor.detach().contiguous().flatten().clone().view(torch.uint8)
+    bits = torch.nn.functional.pad(bits, (0, -bits.numel() % 8)).view(torch.int64)
+    total = 0
+    for start in range(0, len(bits), 1 << 22):
+        words = bits[start : start + (1 << 22)]
+        places = torch.arange(start + 1, start + 1 + len(words), device=words.device)
+        total += int((words * places).sum())
+    return total % 2**64
 
 
 def software() -> dict[str, str]:

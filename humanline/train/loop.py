@@ -28,7 +28,6 @@ from humanline.train.budget import refuse_unfit
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
 from humanline.train.config import TrainConfig
 from humanline.train.device import (
-    MainProcessError,
     on_device,
     on_main,
     over_ranks,
@@ -43,12 +42,12 @@ from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, re
 from humanline.train.metrics import MetricsLog, read_metrics
 from humanline.train.model import load_tokenizer
 from humanline.train.objective import ObjectiveStep
-from humanline.train.optimizer import make_optimizer, set_lr
+from humanline.train.optimizer import make_optimizer, same_rounding, set_lr
 from humanline.train.policy import build_policy, checked_outline
 from humanline.train.progress import RunProgress
 from humanline.train.reference import BaseModel, Reference, ScoreAhead, SecondModel
 from humanline.train.run_folder import RunFolder
-from humanline.train.scorer import check_scorer
+from humanline.train.scorer import check_scorer, refuse_random
 from humanline.train.state import ModuleState, OptimizerState, RandomState, Stateful
 from humanline.train.stop import StopRequested, StopSignal
 from humanline.train.terminal import redacted
@@ -131,6 +130,8 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     refuse_unfit(config, outline, stream, steps, device)
     scorer, adapter = build_policy(config, device)
     check_scorer(scorer, sets.train[0].sequences[0].ids[:16])
+    if not config.training.dropout and (config.adapter is None or not config.adapter.dropout):
+        refuse_random(scorer, sets.train[0].sequences[0].ids[:16])
     optimizer = make_optimizer(trained_parameters(scorer).values(), config.optimizer, config.training.weights)
     warmup = round(config.optimizer.warmup_fraction * steps)
     wrapped, optimizer = accelerator.prepare(scorer, optimizer)
@@ -274,7 +275,8 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
                 reference.before_update(step)
             lr = config.optimizer.lr * min(1.0, (step + 1) / (warmup + 1))
             set_lr(optimizer, lr)
-            optimizer.step()
+            with same_rounding(config.seed, step, config.training.weights, device):
+                optimizer.step()
             optimizer.zero_grad()
             for reference in references:
                 reference.after_update(step)
@@ -299,7 +301,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     refuse_non_finite_model(policy)
     try:
         on_main(accelerator, reduce, lambda: save_model(folder.final, adapter or policy.model, tokenizer))
-    except (OSError, MainProcessError) as error:
+    except Exception as error:  # whatever a library makes of it, the weights are worth keeping
         kept = checkpoints.save(at)
         raise OutputError(
             f"the finished model could not be written: {error}; its weights are in {kept}: free some space, then add "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from humanline.train.adapter import adapter_base
+from humanline.train.quiet import quiet_import
 from humanline.train.scorer import ModelError
 
 
@@ -30,20 +31,33 @@ def merge(adapter: str, out: str, base: str | None = None) -> Path:
         If `out` is in use.
     """
     import torch
+    from safetensors import safe_open
 
     from humanline.train.export import claim_folder, refuse_used_folder, save_model
     from humanline.train.model import load_model, load_tokenizer, loading, stored_type
 
     named = adapter_base(adapter)
     if named is None:
-        raise ModelError(f"{adapter!r} holds no adapter: no adapter_config.json in {Path(adapter).resolve()}")
+        final = Path(adapter) / "final"
+        hint = f"; did you mean {str(final)!r}?" if adapter_base(final) is not None else ""
+        raise ModelError(f"{adapter!r} holds no adapter: no adapter_config.json in {Path(adapter).resolve()}{hint}")
     refuse_used_folder(out)
+    kept = stored_type(base or named)
     model = load_model(base or named, torch.float32)
     with loading(f"adapter {adapter!r}"):
-        from peft import PeftModel
+        with quiet_import():
+            from peft import PeftModel, get_peft_model_state_dict
 
-        merged = PeftModel.from_pretrained(model, adapter, local_files_only=True).merge_and_unload(safe_merge=True)
-    merged = merged.to(stored_type(base or named))
+            whole = PeftModel.from_pretrained(model, adapter, local_files_only=True)
+        wanted = set(get_peft_model_state_dict(whole, save_embedding_layers=False))
+        with safe_open(Path(adapter) / "adapter_model.safetensors", framework="pt") as tensors:
+            there = set(tensors.keys())
+    if wanted != there:  # the library would leave out what finds no place, and fill up what is missing
+        raise ModelError(
+            f"adapter {adapter!r} does not fit the model {base or named!r}: {len(there - wanted)} of its tensors have "
+            f"no place there, and {len(wanted - there)} are missing (such as {min(wanted ^ there)})"
+        )
+    merged = whole.merge_and_unload(safe_merge=True).to(kept)
     tokenizer = load_tokenizer(base or named)
     folder = claim_folder(out)
     folder.rmdir()  # it appears under its name only when it is complete

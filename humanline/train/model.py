@@ -117,7 +117,17 @@ def stored_type(path: str) -> torch.dtype:
 
     name, local = _source(path)
     with loading(f"model {path!r}"):
-        return AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False).dtype or torch.float32
+        settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    _refuse_quantised(path, settings)
+    return settings.dtype or torch.float32
+
+
+def _refuse_quantised(path: str, settings: Any) -> None:
+    if getattr(settings, "quantization_config", None) is not None:
+        raise ModelError(
+            f"model {path!r}: its weights are stored quantised (quantization_config in config.json), so they cannot be "
+            "trained; give the original weights, and adapter.base: nf4 for QLoRA"
+        )
 
 
 def load_tokenizer(path: str) -> Any:
@@ -150,6 +160,8 @@ def load_outline(path: str) -> Any:
     name, local = _source(path)
     with loading(f"model {path!r}"), torch.device("meta"):
         settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    _refuse_quantised(path, settings)
+    with loading(f"model {path!r}"), torch.device("meta"):
         return AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
 
 
@@ -213,8 +225,11 @@ def refuse_missing_weights(path: str, outline: Any) -> None:
     if any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors")):
         raise ModelError(f"model {path!r}: its weights are pickled; save them as safetensors (save_pretrained does)")
     index = folder / "model.safetensors.index.json"
+    named = getattr(outline.config, "transformers_weights", None)
     try:
-        if index.is_file():
+        if named is not None or (folder / "model.safetensors").is_file():  # before an index, as transformers does
+            files = [named or "model.safetensors"]
+        elif index.is_file():
             files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         else:
             files = ["model.safetensors"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -63,11 +63,28 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig, 
                 return super().step(closure)
 
     if config.states == "8bit":
-        kind: Any = type("AdamW8bit", (WithoutCompiler, AdamW8bit), {})
+
+        def buffer(self: Any, parameter: Tensor, signed: bool) -> Tensor:
+            """Make a state; those of small tensors are not in 8 bits, and in bf16 they could not decay."""
+            made: Tensor = AdamW8bit._new_buffer(self, parameter, signed)
+            return made if hasattr(made, "__tensor_flatten__") else made.float()
+
+        kind: Any = type("AdamW8bit", (WithoutCompiler, AdamW8bit), {"_new_buffer": buffer})
     else:
         kind = type("AdamW", (WithoutCompiler, _AdamW), {"_new_buffer": _float32_buffer})
     optimizer: torch.optim.Optimizer = kind(parameters, bf16_stochastic_round=weights == "bf16", **settings)
     return optimizer
+
+
+@contextlib.contextmanager
+def same_rounding(seed: int, step: int, weights: str, device: torch.device) -> Iterator[None]:
+    """Let all processes round the update of a step alike, whatever random numbers they have drawn for themselves."""
+    if weights != "bf16":
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed((1_000_003 * seed + step) % 2**63)
+        yield
 
 
 def set_lr(optimizer: Any, lr: float) -> None:

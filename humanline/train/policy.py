@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from humanline.train.adapter import Adapter, refuse_targets
+from humanline.train.adapter import Adapter, base_name, refuse_targets
 from humanline.train.attention import pack, refuse_unpackable
 from humanline.train.config import TrainConfig
 from humanline.train.logprobs import logprob_function
@@ -119,12 +119,10 @@ def outfit(model: Any, config: TrainConfig) -> Adapter | None:
     if training.padding == "free":
         pack(model)
     if config.adapter is not None:
-        adapter = Adapter(model, config.adapter, config.model)
+        adapter = Adapter(model, config.adapter, base_name(config.model))
     if training.activation_checkpointing:
-        # Without dropout nothing random has to be done again the same way.
-        keep_random = training.dropout or (config.adapter is not None and config.adapter.dropout > 0)
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False, "preserve_rng_state": keep_random})
+        enable({"use_reentrant": False})
     return adapter
 
 

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
     """Keep warnings of an import to itself: torchao names every kernel that this machine has no use for."""
-    logging.disable(logging.WARNING)
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)

@@ -150,6 +150,30 @@ def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
         )
 
 
+def refuse_random(scorer: TokenScorer, ids: Sequence[int]) -> None:
+    """Look whether the scorer computes the same in training as in scoring, to the last bit.
+
+    Raises
+    ------
+    ModelError
+        If not: something in the model is random, though every dropout that could be found is off.
+    """
+    input_ids = torch.tensor([list(ids)], device=scorer.model.device)
+    mask = torch.ones((1, len(ids) - 1), dtype=torch.bool, device=input_ids.device)
+    was_training = scorer.training
+    try:
+        with torch.no_grad():
+            equal = torch.equal(scorer.train()(input_ids, mask), scorer.eval()(input_ids, mask))
+    finally:
+        scorer.train(was_training)
+    if not equal:
+        raise ModelError(
+            f"{type(scorer.model).__name__} computes something random in training, or something else than in scoring, "
+            "though training.dropout is false: log-ratios would not be 0 where policy and reference are equal; set its "
+            "rates (dropout, jitter) to 0 in its config.json, or training.dropout: true to accept it"
+        )
+
+
 def _own_logprobs(scorer: TokenScorer, input_ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, float]:
     """Return the token log-probabilities of rows, one after the other, and by how much others may differ."""
     model, before = scorer.model, _attention_of(scorer.model)

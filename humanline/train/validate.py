@@ -251,6 +251,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
             trained = static_bytes(config, outline).trained
             of_them = "" if config.adapter is None else f" and {trained:,} of an adapter, which alone are trained"
             show(f"parameters   {parameters:,} ({type(outline).__name__}){of_them}")
+        show("fits         not looked at here: humanline estimate tells, and train refuses a run that does not")
     resumable = False
     with findings.about("output"):
         resumable = _look_at_output(config, show)

@@ -20,6 +20,7 @@ from humanline.train.assemble import renderer_of, training_stream
 from humanline.train.checkpoint import CheckpointError
 from humanline.train.examples import read_sets
 from humanline.train.export import OutputError
+from humanline.train.fingerprint import frozen_hash
 from humanline.train.loop import train
 from humanline.train.merge import merge
 from humanline.train.model import load_policy
@@ -215,6 +216,36 @@ def test_a_merged_model_can_be_trained_on_and_an_adapter_says_so(toy, tmp_path):
     run(toy | {"model": str(tmp_path / "whole")}, tmp_path / "next", training__steps=1)
 
 
+def test_merging_rounds_once_to_the_type_of_the_base(toy, tmp_path):
+    """Over a bf16 base every merged weight is (W + alpha / rank B A), summed in float32 and rounded once to bf16."""
+    base, _ = load_policy(toy["model"], dropout=False, max_length=64)
+    base.to(torch.bfloat16).save_pretrained(tmp_path / "base")
+    shutil.copytree(
+        toy["model"],
+        tmp_path / "base",
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns("*.safetensors", "config.json"),
+    )
+    mine = toy | {"model": str(tmp_path / "base")}
+    result = run(mine, tmp_path / "run", adapter={"rank": 4, "alpha": 12.0}, training__steps=3, optimizer__lr=3e-2)
+    merge(str(result.model), str(tmp_path / "whole"))
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "whole"))
+    parts = {name.removeprefix("base_model.model."): tensor for name, tensor in adapter_weights(result).items()}
+    changed = 0
+    for name, weight in before.items():
+        stem = name.removesuffix(".weight")
+        if f"{stem}.lora_A.weight" in parts:
+            added = 3.0 * parts[f"{stem}.lora_B.weight"] @ parts[f"{stem}.lora_A.weight"]
+            expected = (weight.float() + added).to(torch.bfloat16)
+            changed += 1
+        else:
+            expected = weight
+        assert after[name].dtype == torch.bfloat16
+        # The library's sum may differ in its last float32 bit, which can tip a rounding: one bf16 step at most.
+        torch.testing.assert_close(after[name].float(), expected.float(), rtol=2**-7, atol=1e-9)
+    assert changed == 14
+
+
 def test_merge_refuses_what_it_cannot_merge(toy, tmp_path):
     """No adapter, a base that is gone, another base, an output in use: each is named, and nothing is written."""
     result = run(toy, tmp_path / "run", adapter=LORA, training__steps=1)
@@ -228,6 +259,14 @@ def test_merge_refuses_what_it_cannot_merge(toy, tmp_path):
     with pytest.raises(ModelError, match=r"'gone': no config.json"):
         merge(str(moved), str(whole))
     merge(str(moved), str(tmp_path / "named"), base=toy["model"])
+    tensors = load_file(moved / "adapter_model.safetensors")
+    save_file(
+        {name.replace("self_attn", "attn"): t for name, t in tensors.items()}, moved / "adapter_model.safetensors"
+    )
+    with pytest.raises(ModelError, match=r"does not fit the model .*: 16 of its tensors have no place there"):
+        merge(str(moved), str(whole), base=toy["model"])
+    with pytest.raises(ModelError, match=r"holds no adapter: .*did you mean '.*/run/final'"):
+        merge(str(tmp_path / "run"), str(whole))
     (moved / "adapter_model.safetensors").write_bytes(b"not tensors")
     with pytest.raises(ModelError, match=r"adapter .* cannot be loaded"):
         merge(str(moved), str(whole), base=toy["model"])
@@ -322,6 +361,29 @@ def test_qlora_keeps_linear_layers_in_four_bits(toy):
     assert layer.base_layer.weight.dtype == torch.uint8
     assert {p.dtype for n, p in scorer.named_parameters() if p.requires_grad} == {torch.float32}
     assert all("lora_" in name for name, p in scorer.named_parameters() if p.requires_grad)
+
+
+def test_settings_reach_the_adapter(toy):
+    """Rank, alpha and dropout arrive in every adapted layer."""
+    scorer, _ = build_policy(config(toy, Path("unused"), adapter={"rank": 3, "alpha": 12.0, "dropout": 0.3}))
+    layers = [module for module in scorer.modules() if hasattr(module, "lora_A") and module.lora_A]
+    assert len(layers) == 14
+    assert {(m.r["default"], m.scaling["default"], m.lora_dropout["default"].p) for m in layers} == {(3, 4.0, 0.3)}
+
+
+def test_frozen_weights_are_told_apart():
+    """The fingerprint of frozen weights sees one bit, an order and an odd byte, wherever a tensor begins."""
+    values = torch.randn(17, dtype=torch.bfloat16)
+    module = torch.nn.Module()
+
+    def fingerprint(tensor):
+        module.weight = torch.nn.Parameter(tensor, requires_grad=False)
+        return frozen_hash(module)
+
+    changed = values.clone()
+    changed[-1] += 1
+    assert len({fingerprint(t) for t in (values, values.flip(0), changed)}) == 3
+    assert fingerprint(values[1:9]) == fingerprint(values[1:9].clone())
 
 
 def test_a_bf16_base_is_half_as_large(toy):

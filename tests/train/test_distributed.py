@@ -20,7 +20,7 @@ from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
 from tests.conftest import ROOT
 from tests.train.kills import result_of
-from tests.train.support import CLIP, OBJECTIVES, config, weights
+from tests.train.support import CLIP, OBJECTIVES, config
 
 TRAINING = {"steps": 5, "batch_size": 12, "micro_batch_size": 3}
 
@@ -55,22 +55,40 @@ def two_processes(tmp_path, jobs: list[dict]) -> str:
 REFUSED = ("OutputError", "CheckpointError", "MainProcessError")
 
 
-def settings(toy, folder, name, objective="kto", **changes) -> TrainConfig:
+BUDGET = {"micro_batch_size": None, "micro_batch_tokens": 130, "padding": "free"}
+VARIANTS = {
+    **{name: (name, {}) for name in OBJECTIVES},
+    "lora": ("grpo", {"adapter": {"rank": 4, "alpha": 8.0}, "baseline": "initial"}),
+    "packed": ("kto", {"training": TRAINING | BUDGET | {"activation_checkpointing": True}}),
+}
+
+
+def settings(toy, folder, name, objective="kto", baseline="reference", **changes) -> TrainConfig:
+    changes = {"training": TRAINING, **changes}
     return config(
         toy,
         folder / name,
         objective,
-        training=TRAINING,
         transform=CLIP,
         data__eval=toy["held_out"],
         evaluation={"batch_size": 2, "every": 2},  # 5 shares for 2 ranks
-        reference={"schedule": {"kind": "before_step", "every": 2}},
+        reference={"schedule": {"kind": "before_step", "every": 2}, "baseline": baseline},
         **changes,
     )
 
 
+def variant(toy, folder, name) -> TrainConfig:
+    objective, changes = VARIANTS[name]
+    return settings(toy, folder, name, objective, **changes)
+
+
+def trained(folder) -> dict[str, torch.Tensor]:
+    (path,) = folder.glob("*.safetensors")
+    return load_file(path)
+
+
 def test_two_ranks_do_what_one_does(toy, tmp_path):
-    """Two gloo processes compute what one does, for every objective; they stop, are refused and go on together.
+    """Two gloo processes compute what one does, for every objective, LoRA and packed rows; they go on together.
 
     Loss, z_0, token counts and weights are those of one process; a run that a signal to one of two has stopped ends
     with the same bits as one left alone. One launch for all of it: starting two processes takes longest.
@@ -80,21 +98,22 @@ def test_two_ranks_do_what_one_does(toy, tmp_path):
     said = two_processes(
         tmp_path,
         [
-            *(job(settings(toy, two, name, name)) for name in OBJECTIVES),
+            *(job(variant(toy, two, name)) for name in VARIANTS),
             job(stopped, stop_after=3, expect=("StopRequested",)),
             job(other, resume=True, expect=REFUSED),  # other settings: both raise, none waits for the other
             job(stopped, expect=REFUSED),  # not without --resume
             job(stopped, resume=True),
         ],
     )
-    for name in OBJECTIVES:
-        single = train(settings(toy, tmp_path / "one", name, name), show_progress=False)
+    for name in VARIANTS:
+        single = train(variant(toy, tmp_path / "one", name), show_progress=False)
         mine, theirs = (list(read_metrics(tmp_path / where / name / "metrics.jsonl")) for where in ("one", "two"))
         for one, other_one in zip(mine, theirs, strict=True):
             for key in set(one) - {"seconds", "tokens_per_second"}:
                 assert other_one[key] == pytest.approx(one[key], rel=2e-3, abs=2e-5), (name, key)
-        for key, tensor in load_file(two / name / "final" / "model.safetensors").items():
-            torch.testing.assert_close(tensor, weights(single)[key], rtol=1e-3, atol=2e-4)
+        alone = trained(single.model)
+        for key, tensor in trained(two / name / "final").items():
+            torch.testing.assert_close(tensor, alone[key], rtol=1e-3, atol=2e-4)
 
     assert re.search("after [34] of 5 updates", said), said  # the second process may read the log a step late
     (saved,) = (two / "stopped/checkpoints").iterdir()

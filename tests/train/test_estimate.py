@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from benchmarks.peak import peak_mib
 from humanline.cli import main
 from humanline.train import budget
 from humanline.train.adapter import Adapter, trained_parameters
+from humanline.train.assemble import renderer_of, training_stream
 from humanline.train.batch import Block
 from humanline.train.budget import GIB, DoesNotFitError, EstimateError, refuse_unfit, suggest, workload_of
 from humanline.train.config import AdapterConfig, OptimizerConfig, TrainConfig, load_config
 from humanline.train.dry_run import FLOPS, STRETCHES, DryRunError, _run, dry_run
 from humanline.train.estimate import Estimator, Workload, cheap_shape, full_block, generous_bytes, static_bytes
+from humanline.train.examples import read_sets
 from humanline.train.loop import train
-from humanline.train.model import load_outline, load_policy
+from humanline.train.model import load_outline, load_policy, load_tokenizer
 from humanline.train.optimizer import make_optimizer
 from humanline.train.scorer import TokenScorer
 from tests.train.peak_run import write_data, write_model
@@ -89,6 +92,26 @@ def limits(given: TrainConfig, ranks: int = 1) -> Workload:
 def llama(tmp_path_factory) -> Estimator:
     """An estimator for the shape of Llama 3 8B on a GPU, no dry run of which is done twice."""
     return Estimator(outline_of(tmp_path_factory.mktemp("llama"), LLAMA_8B), cuda=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"adapter": {"rank": 4}}, {"training__precision": "bf16", "training__weights": "bf16"}],
+    ids=["lora", "bf16"],
+)
+def test_an_estimate_uses_up_no_random_numbers(toy, tmp_path, monkeypatch, changes):
+    """Whether a run was estimated before it was let through or not changes none of its random numbers."""
+    given = config(toy, tmp_path / "run", **changes)
+    renderer = renderer_of(given, load_tokenizer(given.model))
+    stream = training_stream(given, read_sets(given, renderer).train, renderer)
+    outline, looked, estimate = load_outline(given.model), [], Estimator.estimate
+    monkeypatch.setattr(budget, "capacity", lambda device: 3e6)  # too near to be let through at once
+    monkeypatch.setattr(budget, "_swap", lambda device: 0.0)
+    monkeypatch.setattr(Estimator, "estimate", lambda *a: (looked.append(1), estimate(*a))[1])
+    before = torch.get_rng_state()
+    with contextlib.suppress(DoesNotFitError):
+        refuse_unfit(given, outline, stream, 8, torch.device("cpu"))
+    assert looked and torch.equal(torch.get_rng_state(), before)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

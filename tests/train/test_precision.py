@@ -12,7 +12,7 @@ import torch
 from humanline.train import policy
 from humanline.train.config import OptimizerConfig
 from humanline.train.loop import train
-from humanline.train.optimizer import OptimizerError, make_optimizer, set_lr
+from humanline.train.optimizer import OptimizerError, make_optimizer, same_rounding, set_lr
 from humanline.train.policy import build_policy
 from humanline.train.scorer import ModelError, TokenScorer
 from humanline.train.state import OptimizerState
@@ -125,6 +125,38 @@ def states_of(optimizer, weight):
     module = torch.nn.Module()
     module.weight = weight
     return OptimizerState(optimizer, module).state()
+
+
+@needs_torchao
+def test_states_too_small_for_eight_bits_can_decay():
+    """The running mean square of a small bf16 tensor is the same whether larger ones are kept in 8 bits or not."""
+    kept = []
+    for states in ("float32", "8bit"):
+        weight = torch.nn.Parameter(torch.ones(64, dtype=torch.bfloat16))
+        optimizer = make_optimizer([weight], OptimizerConfig(lr=1e-4, states=states), "bf16")
+        for step in range(60):
+            weight.grad = torch.full_like(weight, 1.0 if step < 10 else 0.1)
+            optimizer.step()
+        kept.append(states_of(optimizer, weight)["exp_avg_sq/weight"])
+    assert torch.equal(*kept) and kept[0].dtype == torch.float32
+
+
+@needs_torchao
+def test_processes_round_alike_whatever_they_drew_before():
+    """The rounding of an update depends on seed and step alone, and leaves a process's own random numbers alone."""
+    ends = []
+    for drawn in (0, 5):
+        torch.manual_seed(drawn)
+        torch.rand(drawn)
+        weight = torch.nn.Parameter(torch.ones(4096, dtype=torch.bfloat16))
+        optimizer = make_optimizer([weight], OptimizerConfig(lr=2**-11), "bf16")
+        weight.grad = torch.ones_like(weight)
+        before = torch.get_rng_state()
+        with same_rounding(3, 7, "bf16", weight.device):
+            optimizer.step()
+        assert torch.equal(torch.get_rng_state(), before)
+        ends.append(weight.detach())
+    assert torch.equal(*ends) and len(ends[0].unique()) == 2
 
 
 @needs_torchao

@@ -191,6 +191,10 @@ def no_model_but_an_adapter(model):
     (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "base"}))
 
 
+def quantised(model):
+    edit(model, "config.json", lambda tree: tree.update(quantization_config={"quant_method": "bitsandbytes"}))
+
+
 def untied_head(model):
     edit(model, "config.json", lambda tree: tree.update(tie_word_embeddings=False))
 
@@ -235,6 +239,7 @@ BAD: dict[str, tuple] = {  # how many problems, what is damaged, arguments, what
         ["training.micro_batch_tokens=8", "training.micro_batch_size=null"],
         ["micro_batch_tokens is 8, but pairs.jsonl:"],
     ),
+    "stored quantised": (1, quantised, [], ["stored quantised", "adapter.base: nf4 for QLoRA"]),
     "no causal model": (1, no_causal_model, [], ["cannot be loaded"]),
     "broken model config": (2, broken_config, [], ["cannot be loaded"]),
     "no tokenizer": (1, no_tokenizer, [], ["its tokenizer cannot be loaded"]),
