@@ -288,11 +288,12 @@ def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
     batch, count = stream.batch_size, len(stream.units)
     a_step = round(batch * sum(len(s.ids) for unit in stream.units for s in unit.sequences) / count)
     trained = round(batch * sum(unit.tokens for unit in stream.units) / count)
-    passes = -(-batch // stream.micro_batch_size) // stream.ranks
+    passes = stream.step(0).total_micro_batches // stream.ranks
+    about = "about " if stream.micro_batch_tokens is not None else ""  # steps differ
     shared = f" on each of {stream.ranks} processes" if stream.ranks > 1 else ""
     return (
         f"steps        {steps} of {batch} {_UNITS[config.objective.kind]} ({steps * batch / count:.2f} epochs); about "
-        f"{a_step:,} tokens a step, {trained:,} of them in the loss; {passes} pass(es) a step{shared}"
+        f"{a_step:,} tokens a step, {trained:,} of them in the loss; {about}{passes} pass(es) a step{shared}"
     )
 
 
