@@ -218,6 +218,10 @@ def _load(options: argparse.Namespace) -> TrainConfig:
 
 
 def _quiet_libraries() -> None:
+    from humanline.train.quiet import quiet_import
+
+    with quiet_import():
+        import transformers.modeling_utils  # noqa: F401, imports torchao if there is one
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # ours says what a run is doing
@@ -304,9 +308,9 @@ def _cp(options: argparse.Namespace) -> int:
 
 
 def _new_model(options: argparse.Namespace) -> int:
+    _quiet_libraries()
     from humanline.train.new_model import new_model
 
-    _quiet_libraries()
     path = new_model(
         options.out,
         text=options.text,
@@ -325,6 +329,7 @@ def _new_model(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
+    _quiet_libraries()
     from humanline.demo import demo
 
     demo(options.out, seeds=options.seeds, processes=options.processes)
