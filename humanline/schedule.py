@@ -79,20 +79,21 @@ class AfterStep(_Schedule):
 class EachRound(_Schedule):
     """Online (arXiv 2509.24207, Algorithm 1 line 3): the weights at the start of the round score the whole round.
 
-    On a fixed data set a round is a given number of steps; the paper's is 32 (1024 contexts).
+    On a fixed data set a round is a given number of steps; the paper's is 32 (1024 contexts). Where rounds of sampling
+    say how long they are (`InRounds`), none is given, and steps are counted from the start of the round.
     """
 
     kind: Literal["each_round"] = "each_round"
-    round_steps: PositiveInt
-    """Optimizer steps of a round."""
+    round_steps: PositiveInt | None = None
+    """Optimizer steps of a round on fixed data."""
 
     def snapshot(self, step: int) -> int:
         """Return the first step of the round that `step` belongs to."""
-        return self.round_steps * (step // self.round_steps)
+        return 0 if self.round_steps is None else self.round_steps * (step // self.round_steps)
 
     def copies_after_update(self, step: int) -> bool:
         """Return whether update `step` ends a round."""
-        return (step + 1) % self.round_steps == 0
+        return self.round_steps is not None and (step + 1) % self.round_steps == 0
 
 
 Schedule = Annotated[Never | BeforeStep | AfterStep | EachRound, Field(discriminator="kind")]

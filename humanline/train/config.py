@@ -11,15 +11,13 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from humanline.schedule import Never, PositiveInt, Schedule
 from humanline.theory import BetaRejection, BetaShape, ClipRange
+from humanline.train.round_config import RoundsConfig, SamplingConfig, ScoringConfig
+from humanline.train.sections import Fraction, NonEmpty, NonNegative, Positive, Section
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-NonEmpty = Annotated[str, Field(min_length=1)]
 RatioBound = Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["batch_max"]
 
 
@@ -27,17 +25,13 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; the message lists every problem with its place."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
-
-
-class NllObjective(_Section):
+class NllObjective(Section):
     """Plain next-token training, which makes a start model; it has no reference."""
 
     kind: Literal["nll"] = "nll"
 
 
-class DpoObjective(_Section):
+class DpoObjective(Section):
     """DPO (Eq. 6)."""
 
     kind: Literal["dpo"] = "dpo"
@@ -45,7 +39,7 @@ class DpoObjective(_Section):
     """Scale of the log-ratio inside the sigmoid."""
 
 
-class KtoObjective(_Section):
+class KtoObjective(Section):
     """KTO (Eq. 7)."""
 
     kind: Literal["kto"] = "kto"
@@ -59,7 +53,7 @@ class KtoObjective(_Section):
     """Accept data that are all desirable, or all undesirable."""
 
 
-class GrpoObjective(_Section):
+class GrpoObjective(Section):
     """GRPO (Eq. 1), normalised over the tokens of the whole step, or of each micro-batch (`local`, as HALOs does)."""
 
     kind: Literal["grpo"] = "grpo"
@@ -75,13 +69,13 @@ class GrpoObjective(_Section):
     """Added to the standard deviation of a group's scores."""
 
 
-class NoTransform(_Section):
+class NoTransform(Section):
     """Leave log-ratios as they are."""
 
     kind: Literal["none"] = "none"
 
 
-class ClipTransform(_Section):
+class ClipTransform(Section):
     """Humanline clipping (section 5.1), in nats."""
 
     kind: Literal["clip"] = "clip"
@@ -95,14 +89,14 @@ class ClipTransform(_Section):
         return ClipRange(self.log_eps_low, self.log_eps_high)
 
 
-class Beta(_Section):
+class Beta(Section):
     """The two shapes of one Beta draw."""
 
     a: Positive
     b: Positive
 
 
-class BetaTransform(_Section):
+class BetaTransform(Section):
     """Humanline sampling (Def. 4.2): rejected tokens are detached.
 
     A bound is a number > 1, or `batch_max`: the largest ratio of the step's batch, which costs a forward pass a step.
@@ -144,7 +138,7 @@ Objective = Annotated[NllObjective | DpoObjective | KtoObjective | GrpoObjective
 Transform = Annotated[NoTransform | ClipTransform | BetaTransform, Field(discriminator="kind")]
 
 
-class ReferenceConfig(_Section):
+class ReferenceConfig(Section):
     """Who scores a batch: the schedule, where its weights live, and the anchor of the KL penalty."""
 
     schedule: Schedule = Never()
@@ -153,9 +147,11 @@ class ReferenceConfig(_Section):
     """Scores kept ahead of time, or a second model in memory; the results are equal."""
     baseline: Literal["reference", "initial"] = "reference"
     """The anchor of GRPO's KL penalty."""
+    round_start: Literal["sync", "keep"] = "sync"
+    """What a round of sampling begins with: the reference made equal to the policy, or as it was."""
 
 
-class DataConfig(_Section):
+class DataConfig(Section):
     """JSON lines, how to read them and how to turn them into tokens."""
 
     train: NonEmpty
@@ -163,7 +159,7 @@ class DataConfig(_Section):
     eval: NonEmpty | None = None
     """File of held-out rows."""
     shape: Literal["completion", "preference", "unpaired"] | None = None
-    """What a row holds; by itself what the objective usually reads."""
+    """What a row holds; by itself what the objective usually reads. In rounds rows are prompts."""
     columns: dict[str, str] = {}
     """Our name of a field: the file's name, where it has another; {prompt: question}."""
     template: Literal["chat", "plain"] = "chat"
@@ -178,7 +174,7 @@ class DataConfig(_Section):
     """What happens to examples whose text holds a special token of the tokenizer, which would be read as control."""
 
 
-class TrainingConfig(_Section):
+class TrainingConfig(Section):
     """How far, how much at a time and in which precision."""
 
     steps: PositiveInt | None = None
@@ -203,14 +199,8 @@ class TrainingConfig(_Section):
     """What turns hidden states into token log-probabilities; the results are equal but for rounding."""
     dropout: bool = False
     """Keep the model's dropout rates; by itself they are 0."""
-
-    @model_validator(mode="after")
-    def _one_length(self) -> TrainingConfig:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError(
-                "give exactly one of steps and epochs (training.epochs=null on the command line takes one back)"
-            )
-        return self
+    temperature: Positive = 1.0
+    """Logits are divided by it before log-probabilities are taken; some code trains at the temperature of sampling."""
 
     @model_validator(mode="after")
     def _one_micro_batch(self) -> TrainingConfig:
@@ -228,7 +218,7 @@ class TrainingConfig(_Section):
         return self
 
 
-class AdapterConfig(_Section):
+class AdapterConfig(Section):
     """LoRA: low-rank additions to frozen linear layers are trained in place of the weights themselves."""
 
     rank: PositiveInt = 16
@@ -243,7 +233,7 @@ class AdapterConfig(_Section):
     """What the frozen weights are kept in; by itself what is computed in. nf4 is QLoRA (bitsandbytes)."""
 
 
-class OptimizerConfig(_Section):
+class OptimizerConfig(Section):
     """AdamW, with warm-up to a constant learning rate."""
 
     lr: Annotated[float, Field(ge=0, le=3e38)]  # what float32 can hold
@@ -264,7 +254,7 @@ class OptimizerConfig(_Section):
     """What the running means of gradients are kept in; 8bit (torchao) takes a quarter of the memory."""
 
 
-class EvaluationConfig(_Section):
+class EvaluationConfig(Section):
     """When to look at the held-out set: always at the start and the end, and every so many steps."""
 
     every: PositiveInt | None = None
@@ -273,7 +263,7 @@ class EvaluationConfig(_Section):
     """Units a forward pass."""
 
 
-class CheckpointConfig(_Section):
+class CheckpointConfig(Section):
     """When a run writes down all it needs to go on: every so many steps, or minutes, and whenever it is stopped."""
 
     every: PositiveInt | None = None
@@ -284,7 +274,7 @@ class CheckpointConfig(_Section):
     """How many of the newest are kept."""
 
 
-class TrackingConfig(_Section):
+class TrackingConfig(Section):
     """Where metrics are shown besides the run's own files; nowhere unless named here."""
 
     trackers: Annotated[tuple[Literal["tensorboard", "trackio", "wandb"], ...], Field(strict=False)] = ()
@@ -293,7 +283,7 @@ class TrackingConfig(_Section):
     """Name under which trackio and wandb file the run."""
 
 
-class TrainConfig(_Section):
+class TrainConfig(Section):
     """One run."""
 
     model: NonEmpty
@@ -312,6 +302,12 @@ class TrainConfig(_Section):
     """LoRA; by itself all weights are trained."""
     data: DataConfig
     """What to train on."""
+    rounds: RoundsConfig | None = None
+    """Rounds of sampling, scoring and training; by itself training is on fixed data."""
+    sampling: SamplingConfig = SamplingConfig()
+    """How completions are drawn in rounds."""
+    scoring: ScoringConfig | None = None
+    """What completions are worth in rounds."""
     training: TrainingConfig
     """How far, and how much at a time."""
     optimizer: OptimizerConfig
@@ -356,14 +352,73 @@ class TrainConfig(_Section):
         return self.adapter.base or self.training.precision
 
     @property
-    def data_shape(self) -> Literal["completion", "preference", "unpaired"]:
-        """Return the shape of the rows: the one given, or the natural one of the objective."""
-        return self.data.shape or _SHAPES[self.objective.kind][0]
+    def data_shape(self) -> Literal["completion", "preference", "unpaired", "prompt"]:
+        """Return the shape of the rows: prompts in rounds, else the one given, or the natural one of the objective."""
+        return "prompt" if self.rounds is not None else self.data.shape or _SHAPES[self.objective.kind][0]
+
+    @model_validator(mode="after")
+    def _one_length(self) -> TrainConfig:
+        given = [n for n, v in (("steps", self.training.steps), ("epochs", self.training.epochs)) if v is not None]
+        if self.rounds is not None and self.rounds.count is not None:
+            given.append("rounds.count")
+        if len(given) != 1:
+            either = "steps and epochs" if self.rounds is None else "steps, epochs and rounds.count"
+            raise ValueError(
+                f"training: give exactly one of {either} (training.epochs=null on the command line takes one back)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rounds_fit(self) -> TrainConfig:
+        kind, schedule, rounds = self.objective.kind, self.reference.schedule, self.rounds
+        if rounds is None:
+            given = {"sampling", "scoring"} & self.model_fields_set
+            if given:
+                raise ValueError(f"{' and '.join(sorted(given))}: used in rounds only, but there is no section rounds")
+            if schedule.kind == "each_round" and schedule.round_steps is None:
+                raise ValueError("reference.schedule.round_steps is needed where there is no section rounds")
+            return self
+        if kind == "nll":
+            raise ValueError("rounds: objective nll has no use for scores; take dpo, kto or grpo")
+        if self.scoring is None:
+            raise ValueError("rounds need the section scoring, which says what a completion is worth")
+        if self.data.shape is not None:
+            raise ValueError("data.shape: rounds read prompts; leave it out")
+        if schedule.kind == "each_round" and schedule.round_steps is not None:
+            raise ValueError(
+                "reference.schedule.round_steps: the section rounds says how long rounds are; leave it out"
+            )
+        if kind != "grpo" and rounds.select == "all":
+            raise ValueError(f"rounds.select: all makes groups, which {kind} cannot read; leave it out")
+        if self.reference.storage == "score_ahead":
+            keeps = self.reference.round_start == "keep" and schedule.kind in ("before_step", "after_step")
+            if keeps or (schedule.kind == "never" and self.adapter is None):
+                what = "round_start: keep" if keeps else "schedule: never"
+                raise ValueError(
+                    f"reference.{what} lets older weights score batches that did not exist while the policy held them: "
+                    "set reference.storage: model"
+                )
+            if self.own_baseline and self.adapter is None:
+                raise ValueError(
+                    "reference.baseline: initial in rounds needs the initial weights for batches that come later: set "
+                    "reference.storage: model, or train an adapter"
+                )
+        if (
+            self.reference.round_start == "sync"
+            and schedule.kind in ("before_step", "after_step")
+            and rounds.steps == 1
+        ):
+            raise ValueError(
+                "rounds.steps: 1 with a reference that is synced at the start of every round makes every ratio 1: set "
+                "reference.round_start: keep and reference.storage: model, or reference.schedule: {kind: each_round} "
+                "if no reference of its own is meant"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainConfig:
         allowed = _SHAPES[self.objective.kind]
-        if self.data_shape not in allowed:
+        if self.rounds is None and self.data_shape not in allowed:
             raise ValueError(
                 f"data.shape for {self.objective.kind} must be {' or '.join(allowed)}; got {self.data.shape}"
             )

@@ -1,0 +1,167 @@
+"""Rollouts: prompts and what was sampled from them, as objects and as JSON rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from humanline.train.data import Message, Messages
+
+Finish = Literal["end", "stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A prompt to sample from: its messages, its token ids, and the other columns of its row."""
+
+    id: str
+    prompt: Messages
+    ids: tuple[int, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What was sampled.
+
+    Parameters
+    ----------
+    text : str
+        Without the end token.
+    ids : tuple of int
+        As sampled, with the end token if one was; where a server tells only the text, the text's own tokens.
+    finish : {"end", "stop", "length"}
+        Whether it ended by an end token or a stop text, or was truncated.
+    logprobs : tuple of float or None
+        The sampler's own, of every id, at temperature 1 and before top-p, nats; None where a server does not tell.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    finish: Finish
+    logprobs: tuple[float, ...] | None = None
+
+    @property
+    def truncated(self) -> bool:
+        """Return whether it ran into its length limit."""
+        return self.finish == "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A prompt with its completions, and the version of the policy that made them."""
+
+    id: str
+    prompt: Messages
+    completions: tuple[Completion, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    policy: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """Return a JSON row."""
+        return {
+            "id": self.id,
+            "prompt": [message._asdict() for message in self.prompt],
+            "extra": dict(self.extra),
+            "policy": self.policy,
+            "completions": [
+                {
+                    "text": one.text,
+                    "ids": list(one.ids),
+                    "finish": one.finish,
+                    "logprobs": None if one.logprobs is None else list(one.logprobs),
+                }
+                for one in self.completions
+            ],
+        }
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Rollout:
+        """Return what `row` was made of; raise KeyError, TypeError or ValueError if it is no such row."""
+        return cls(
+            id=row["id"],
+            prompt=tuple(Message(turn["role"], turn["content"]) for turn in row["prompt"]),
+            extra=dict(row["extra"]),
+            policy=row["policy"],
+            completions=tuple(
+                Completion(
+                    text=one["text"],
+                    ids=tuple(one["ids"]),
+                    finish=one["finish"],
+                    logprobs=None if one["logprobs"] is None else tuple(one["logprobs"]),
+                )
+                for one in row["completions"]
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a completion is worth, or why that is not known.
+
+    Parameters
+    ----------
+    value : float or None
+        None unless the status is "ok".
+    status : str
+        "ok", or what went wrong: "timeout", "memory", "crashed", "too_long", "no_reference", "not_finite", "error".
+    parts : mapping of str to float
+        Values of the single rewards, unweighted.
+    reason : str
+        For people: the error, or how an answer was read.
+    """
+
+    value: float | None
+    status: str = "ok"
+    parts: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+class SamplerError(RuntimeError):
+    """A sampler that cannot give what it was asked for; what it gave before is kept."""
+
+
+class Sampler(Protocol):
+    """What draws completions."""
+
+    def sample(self, contexts: Sequence[Context], samples: int, *, key: tuple[int, ...]) -> Iterator[list[Rollout]]:
+        """Draw so many completions of every context.
+
+        Parameters
+        ----------
+        contexts : sequence of Context
+        samples : int
+            Completions a context.
+        key : tuple of int
+            (seed, round): with a context's id and a sample's number the key of all its random numbers.
+
+        Yields
+        ------
+        list of Rollout
+            Whole ones, in any order, as soon as they are there: what was yielded need not be sampled again.
+
+        Raises
+        ------
+        SamplerError
+            If it cannot go on.
+        """
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class Scorer(Protocol):
+    """What tells the worth of completions."""
+
+    def score(self, rollouts: Sequence[Rollout]) -> Iterator[tuple[int, int, Score]]:
+        """Score every completion.
+
+        Yields
+        ------
+        (index of the rollout, number of the completion, Score)
+            In any order, each exactly once, as soon as it is known.
+        """
+
+    def close(self) -> None:
+        """Give back what it holds: processes, models."""

@@ -1,0 +1,221 @@
+"""The sections of a run that makes its own data: rounds, sampling and scoring."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from humanline.schedule import PositiveInt
+from humanline.train.sections import Finite, NonEmpty, NonNegative, Positive, Section
+
+
+class RoundsConfig(Section):
+    """Algorithm 1: sample from the policy, score, make pairs or groups, train on them, and again."""
+
+    contexts_per_round: PositiveInt = 1024
+    """Prompts a round; they are drawn without replacement, pass by pass over the prompts."""
+    samples: Annotated[int, Field(ge=2)] = 8
+    """Completions a prompt."""
+    count: PositiveInt | None = None
+    """Rounds of the run; give these, training.steps or training.epochs."""
+    steps: PositiveInt | None = None
+    """Optimizer steps a round; by itself one pass over what the round has made."""
+    select: Literal["best_worst", "all"] | None = None
+    """What is kept of a prompt's completions; by itself all for grpo, and the best against the worst for the others."""
+    score_margin: NonNegative = 0.01
+    """best_worst: the least difference of their scores (tau); prompts below it are left out and counted."""
+    truncated: Literal["keep", "drop"] = "keep"
+    """What happens to completions that ran into their length limit."""
+    too_few: Literal["error", "skip"] = "error"
+    """What happens to a round that leaves too little for a batch."""
+    overlap: bool = False
+    """Sample and score the next round in a second process while this one trains: its data are one round stale."""
+
+
+class GenerateEngine(Section):
+    """transformers' generate, in this process, with the policy's own weights; reproducible."""
+
+    kind: Literal["generate"] = "generate"
+    batch_size: PositiveInt = 64
+    """Completions a batch and process."""
+
+
+class ContinuousEngine(Section):
+    """transformers' continuous batching, in this process: for GPUs; reproducible up to the order of its batches."""
+
+    kind: Literal["continuous"] = "continuous"
+    num_blocks: PositiveInt | None = None
+    """Blocks of its key-value cache; by itself as many as free memory holds."""
+    max_batch_tokens: PositiveInt | None = None
+    """Tokens a forward pass; by itself what the library thinks right."""
+
+
+class ByPath(Section):
+    """New weights by name: every request names the folder of the round's weights as its model (transformers serve)."""
+
+    kind: Literal["path"] = "path"
+
+
+class ByAdapter(Section):
+    """New weights as an adapter that vllm serve loads (VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora)."""
+
+    kind: Literal["adapter"] = "adapter"
+
+
+class ByRequest(Section):
+    """New weights by a request to the server, of which `{path}` stands for their folder.
+
+    SGLang: path /update_weights_from_disk, body {model_path: "{path}"}.
+    """
+
+    kind: Literal["request"] = "request"
+    path: Annotated[str, Field(pattern="^/")]
+    """Path below the server's root."""
+    body: dict[str, str | int | float | bool] = {}
+    """JSON body."""
+
+
+class ByCommand(Section):
+    """New weights by a command of yours, which ends when the server has them; `{path}` stands for their folder."""
+
+    kind: Literal["command"] = "command"
+    command: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)]
+    """The command's words; no shell."""
+    seconds: Positive = 1800.0
+    """How long it may take."""
+
+
+NewWeights = Annotated[ByPath | ByAdapter | ByRequest | ByCommand, Field(discriminator="kind")]
+
+
+class ServerEngine(Section):
+    """Any server that speaks OpenAI's protocol: vllm serve, SGLang, transformers serve."""
+
+    kind: Literal["server"] = "server"
+    url: Annotated[str, Field(pattern="^https?://")]
+    """Its root, without /v1; the only place on the network that sampling talks to."""
+    model: NonEmpty | None = None
+    """Name that requests carry; under new_weights: path and adapter the weights' own name takes its place."""
+    key_variable: NonEmpty | None = None
+    """Environment variable that holds the API key."""
+    endpoint: Literal["chat", "completions"] | None = None
+    """What is asked; by itself chat for the chat template, and completions for plain text."""
+    concurrency: PositiveInt = 16
+    """Requests under way at a time."""
+    samples_per_request: PositiveInt = 1
+    """Completions asked for at once (n); more only where the server is known to obey."""
+    seconds: Positive = 600.0
+    """Limit of a request."""
+    attempts: PositiveInt = 6
+    """How often a request is tried while the server is gone, busy (429) or broken (5xx), with growing waits."""
+    new_weights: NewWeights
+    """How the server learns of a round's weights."""
+
+
+Engine = Annotated[GenerateEngine | ContinuousEngine | ServerEngine, Field(discriminator="kind")]
+
+
+class SamplingConfig(Section):
+    """How completions are drawn; prompts go through the template of training."""
+
+    temperature: NonNegative = 1.0
+    """Logits are divided by it; 0 takes the most probable token."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Tokens are drawn from the smallest set that holds this much probability."""
+    max_tokens: PositiveInt = 512
+    """Tokens a completion, its end token included; data.max_length goes before it."""
+    stop: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
+    """Texts that end a completion, which keeps them."""
+    system_prompt: NonEmpty | None = None
+    """System message of prompts that have none; trained on, too."""
+    engine: Engine = GenerateEngine()
+    """What samples."""
+
+
+class _Reward(Section):
+    weight: Finite = 1.0
+    """The score is the weighted sum over rewards."""
+
+
+class MathReward(_Reward):
+    """1 if the answer's value is that of the reference (math-verify), else 0."""
+
+    kind: Literal["math"] = "math"
+    answer: NonEmpty = "answer"
+    """Column of the reference: an answer, or a solution whose last box holds it."""
+
+
+class NumberReward(_Reward):
+    """1 if the last number of the completion is that of the reference, else 0 (GSM8K)."""
+
+    kind: Literal["number"] = "number"
+    answer: NonEmpty = "answer"
+    """Column of the reference: a number, or a solution that ends with one (`#### 18`)."""
+
+
+class FormatReward(_Reward):
+    """1 if the whole completion matches a pattern, else 0."""
+
+    kind: Literal["format"] = "format"
+    pattern: NonEmpty = r"<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>"
+    """Regular expression; a dot matches line ends too."""
+
+
+class TagCountReward(_Reward):
+    """The share of four tags of Open-R1's format that occur exactly once, with their line ends."""
+
+    kind: Literal["tag_count"] = "tag_count"
+
+
+class ModelReward(_Reward):
+    """The score of a reward model, which reads the conversation through its own template."""
+
+    kind: Literal["model"] = "model"
+    model: NonEmpty
+    """Folder, or hub: and a name; a sequence classifier with one output, or ArmoRM."""
+    head: Literal["classifier", "armorm"] = "classifier"
+    """What turns hidden states into a score: the model's own head, or ArmoRM's gated mixture of 19 rewards."""
+    max_length: PositiveInt = 4096
+    """Tokens of a conversation; longer ones get no score, but a status."""
+    batch_size: PositiveInt = 16
+    """Conversations a forward pass."""
+    precision: Literal["float32", "bf16"] = "bf16"
+    """What it is kept and computed in."""
+
+
+class FunctionReward(_Reward):
+    """What a Python callable says: `call(prompt, completion, **columns)` returns a number."""
+
+    kind: Literal["function"] = "function"
+    call: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    """`module:function`; it runs in a worker process of its own."""
+    columns: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
+    """Columns of the prompts that it is given, by keyword."""
+
+
+Reward = Annotated[
+    MathReward | NumberReward | FormatReward | TagCountReward | ModelReward | FunctionReward,
+    Field(discriminator="kind"),
+]
+
+
+class ScoringConfig(Section):
+    """What a completion is worth. A score is a number or a status that says why there is none, never a silent zero."""
+
+    rewards: Annotated[tuple[Reward, ...], Field(strict=False, min_length=1)]
+    """Their weighted sum is the score."""
+    failed: Literal["error", "drop"] | Finite = "error"
+    """What happens to a completion without a score: the run ends, it is left out, or it gets this score; all counted."""
+    workers: PositiveInt = 2
+    """Worker processes for everything but reward models."""
+    seconds: Positive = 5.0
+    """Limit of each completion and reward; a worker that exceeds it is killed."""
+    memory: PositiveInt = 1024
+    """Limit of each worker, MiB."""
+
+    @model_validator(mode="after")
+    def _some_weight(self) -> ScoringConfig:
+        if not any(reward.weight for reward in self.rewards):
+            raise ValueError("every weight in scoring.rewards is 0, so that all scores are equal")
+        return self
