@@ -77,17 +77,15 @@ def measure(quick: bool) -> dict[str, Any]:
 
     import humanline.train.policy as policy
     from humanline.train.loop import train
-    from humanline.train.model import load_tokenizer
     from humanline.train.run_folder import RunFolder
 
     workload = QUICK if quick else LLAMA_8B
     warnings.simplefilter("ignore")
 
-    def random_weights(path: str, **_: Any) -> tuple[Any, Any]:
+    def random_weights(path: str, **_: Any) -> Any:
         torch.manual_seed(0)
         with torch.device(DEVICE):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=torch.float32)
-        return model, load_tokenizer(path)
+            return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=torch.float32)
 
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         base = prepare(Path(name), workload, pairs=(STEPS + WARM_UP + 1) * workload.batch, weights=False)
@@ -104,7 +102,7 @@ def measure(quick: bool) -> dict[str, Any]:
         (width,) = {length for block in blocks for length in block.lengths}
         rows, counted = sum(len(block.lengths) for block in blocks), sum(int(block.mask.sum()) for block in blocks)
         stack.enter_context(pausing_loop())
-        stack.enter_context(patch.object(policy, "load_policy", random_weights))
+        stack.enter_context(patch.object(policy, "load_weights", random_weights))
         stack.enter_context(patch.object(policy, "refuse_missing_weights", lambda *_: None))
         stack.enter_context(patch.object(RunFolder, "check_room", lambda *_: None))
         run = Stepped(lambda: train(config, show_progress=False))

@@ -67,21 +67,11 @@ def token_logprobs(
     at one step's distance log-ratios are about 1e-3 nats and bf16 logits are wrong by 1e-2.
     A label outside [0, V) raises on the CPU; on a GPU it is the device-side assertion of the gather.
     """
-    if hidden.ndim != 2 or head_weight.ndim != 2 or hidden.shape[1] != head_weight.shape[1]:
-        raise ValueError(
-            f"hidden and head_weight must be (N, H) and (V, H); got {tuple(hidden.shape)}, {tuple(head_weight.shape)}"
-        )
-    if not hidden.is_floating_point() or not head_weight.is_floating_point():
-        raise ValueError(f"hidden and head_weight must be floating; got {hidden.dtype} and {head_weight.dtype}")
-    _checks.same_shape("labels", labels.shape, "hidden's rows", hidden.shape[:1])
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise _checks.fail("labels", "be integers", labels.dtype)
+    temperature, softcap = checked(hidden, head_weight, labels, temperature, softcap)
     if mask is not None:
         _checks.same_shape("mask", mask.shape, "labels", labels.shape)
         if mask.dtype != torch.bool:
             raise _checks.fail("mask", "be bool", mask.dtype)
-    temperature = _checks.positive("temperature", temperature)
-    softcap = None if softcap is None else _checks.positive("softcap", softcap)
     wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     if chunk_size is None:
         chunk_size = max(1, _CHUNK_BYTES // (head_weight.shape[0] * wide.itemsize))
@@ -98,6 +88,27 @@ def token_logprobs(
     if mask is None or rows is None:
         return logprobs
     return torch.zeros(mask.shape, dtype=wide, device=hidden.device).index_copy(0, rows, logprobs)
+
+
+def checked(
+    hidden: Tensor, head_weight: Tensor, labels: Tensor, temperature: float, softcap: float | None
+) -> tuple[float, float | None]:
+    """Return temperature and soft cap as floats; raise ValueError unless they and the tensors are as documented above.
+
+    For other functions that take what `token_logprobs` takes.
+    """
+    if hidden.ndim != 2 or head_weight.ndim != 2 or hidden.shape[1] != head_weight.shape[1]:
+        raise ValueError(
+            f"hidden and head_weight must be (N, H) and (V, H); got {tuple(hidden.shape)}, {tuple(head_weight.shape)}"
+        )
+    if not hidden.is_floating_point() or not head_weight.is_floating_point():
+        raise ValueError(f"hidden and head_weight must be floating; got {hidden.dtype} and {head_weight.dtype}")
+    _checks.same_shape("labels", labels.shape, "hidden's rows", hidden.shape[:1])
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise _checks.fail("labels", "be integers", labels.dtype)
+    return _checks.positive("temperature", temperature), None if softcap is None else _checks.positive(
+        "softcap", softcap
+    )
 
 
 class _TokenLogprobs(torch.autograd.Function):

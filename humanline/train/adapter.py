@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from torch import nn
 
 from humanline import _checks
 from humanline.train.config import AdapterConfig
+from humanline.train.fingerprint import base_hash
 from humanline.train.quiet import quiet_import
 from humanline.train.scorer import ModelError
+
+_BASE = "base_settings.json"  # beside peft's files, which it leaves alone
 
 
 class Adapter:
@@ -30,14 +34,15 @@ class Adapter:
     Raises
     ------
     ModelError
-        As `refuse_targets` does.
+        As `adapted_layers` does.
     """
 
     def __init__(self, model: Any, config: AdapterConfig, base: str) -> None:
         with quiet_import():
             from peft import LoraConfig, get_peft_model
+            from peft.tuners.tuners_utils import BaseTunerLayer
 
-        refuse_targets(model, config)
+        adapted_layers(model, config)
         lora = LoraConfig(
             task_type="CAUSAL_LM",
             r=config.rank,
@@ -48,19 +53,35 @@ class Adapter:
         with quiet_import():  # of torchao, of which peft asks whether there is one
             self._wrapped = get_peft_model(model, lora)  # adapter weights are float32, whatever the model's are
         self._wrapped.peft_config["default"].base_model_name_or_path = base
+        self._layers = [layer for layer in self._wrapped.modules() if isinstance(layer, BaseTunerLayer)]
 
     def parameters(self) -> list[nn.Parameter]:
         """Return what is trained and saved."""
         return list(trained_parameters(self._wrapped).values())
 
-    def off(self) -> AbstractContextManager[None]:
-        """Return a context in which the model computes as if it had no adapter."""
-        context: AbstractContextManager[None] = self._wrapped.disable_adapter()
-        return context
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Let the model compute as if it had no adapter, for as long as the context lasts."""
+        # peft's own switches say anew which weights are trained, and look through all modules of the model for it.
+        switched = [layer for layer in self._layers if not layer.disable_adapters]
+        try:
+            for layer in switched:
+                layer._disable_adapters = True
+            if not all(layer.disable_adapters for layer in switched):
+                raise RuntimeError("this version of peft does not let an adapter be switched off")
+            yield
+        finally:
+            for layer in switched:
+                layer._disable_adapters = False
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write the adapter in peft's format, weights as safetensors; the network is not asked for anything."""
+        """Write the adapter in peft's format, weights as safetensors; the network is not asked for anything.
+
+        Beside it lies a hash of the settings of its base (`refuse_other_base`).
+        """
         self._wrapped.save_pretrained(folder, save_embedding_layers=False)
+        facts = {"sha256": base_hash(self._wrapped.get_base_model())}
+        (folder / _BASE).write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
 
 def base_name(path: str) -> str:
@@ -68,8 +89,20 @@ def base_name(path: str) -> str:
     return path.removeprefix("hub:") if path.startswith("hub:") else str(Path(path).expanduser().absolute())
 
 
-def refuse_targets(model: Any, config: AdapterConfig) -> None:
-    """Look whether every target is there to be adapted; the model may be an outline.
+def linear_layers(model: Any) -> dict[str, Any]:
+    """Return the linear layers of a model but its output head, by name; the model may be an outline."""
+    from transformers.pytorch_utils import Conv1D
+
+    head = model.get_output_embeddings()
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module is not head
+    }
+
+
+def adapted_layers(model: Any, config: AdapterConfig) -> dict[str, Any]:
+    """Return the linear layers that get additions, by name; the model may be an outline.
 
     Raises
     ------
@@ -77,26 +110,24 @@ def refuse_targets(model: Any, config: AdapterConfig) -> None:
         If a target is the end of no linear layer's name, or of that of the output head or an embedding: token
         log-probabilities are taken from the head's own weights, past an adapter.
     """
+    linear = linear_layers(model)
     if config.targets is None:
-        return
-    from transformers.pytorch_utils import Conv1D
-
+        return linear
     head = model.get_output_embeddings()
-    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)}
-    others = {name: module for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
-    ends = sorted({name.rpartition(".")[2] for name, module in linear.items() if module is not head})
+    others = [name for name, module in model.named_modules() if module is head or isinstance(module, nn.Embedding)]
+    ends = sorted({name.rpartition(".")[2] for name in linear})
+    chosen: set[str] = set()
     problems = []
     for target in config.targets:
-
-        def named(name: str, target: str = target) -> bool:
-            return name == target or name.endswith("." + target)
-
-        if any(named(name) for name, module in (linear | others).items() if module is head or name in others):
+        named = {name for name in (*linear, *others) if name == target or name.endswith("." + target)}
+        chosen |= named
+        if named & set(others):
             problems.append(f"{target}: the output head and the embedding cannot have an adapter here")
-        elif not any(named(name) for name in linear):
+        elif not named:
             problems.append(str(_checks.unknown(f"linear layer in {type(model).__name__}", target, ends)))
     if problems:
         raise ModelError(f"adapter.targets: {'; '.join(problems)}")
+    return {name: layer for name, layer in linear.items() if name in chosen}
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -122,3 +153,27 @@ def adapter_base(folder: str | Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
     return base
+
+
+def refuse_other_base(folder: str | Path, model: Any) -> None:
+    """Compare the settings of a model with those of the base that an adapter was trained on.
+
+    Nothing is said where the folder does not tell them, as that of an adapter made by other software.
+
+    Raises
+    ------
+    ModelError
+        If they differ: the same tensors would fit, but compute something else.
+    """
+    path = Path(folder) / _BASE
+    if not path.is_file():
+        return
+    try:
+        trained_on = json.loads(path.read_text(encoding="utf-8"))["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    if trained_on != base_hash(model):
+        raise ModelError(
+            f"adapter {str(folder)!r} was trained on a model with other settings (config.json) than this base: give "
+            f"the right base; if they differ in nothing that is computed with, remove {path.name} there"
+        )

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from humanline.train.config import TrainConfig
-from humanline.train.dry_run import DryRunError
 from humanline.train.estimate import ROWS, Estimate, Estimator, Workload, cheap_shape, generous_bytes
 from humanline.train.stream import Stream
 
@@ -187,7 +186,7 @@ def _units(config: TrainConfig, workload: Workload) -> float:
 def _estimated(estimator: Estimator, changed: _Changed) -> Estimate | None:
     try:
         return estimator.estimate(changed[0], changed[1])
-    except (DryRunError, ValueError):  # the model cannot be packed, say
+    except ValueError:  # the model cannot be packed, say
         return None
 
 
@@ -213,10 +212,9 @@ def describe(
     )
     if workload.remark:
         yield f"remark       {workload.remark}"
-    kind = config.training.weights if config.adapter is None else "float32"
     lines = [
-        (f"weights, trained ({kind})", static.weights),
-        (f"weights, frozen ({config.frozen_type})" if config.adapter else "", static.frozen),
+        (f"weights, trained ({config.training.weights})", static.weights),
+        (f"weights, frozen ({config.kept_in})" if config.adapter else "", static.frozen),
         ("gradients", static.gradients),
         (f"optimizer states ({config.optimizer.states})", static.states),
         ("gradients on their way between GPUs", static.buckets),
@@ -312,7 +310,9 @@ def device_of(gpu_memory: float | None, tflops: float | None, precision: str) ->
     if gpu_memory is not None:
         return Device(f"a GPU of {gpu_memory:g} GiB", gpu_memory * GIB, True, CUDA_ITSELF, rate, measured)
     name = torch.cuda.get_device_name() if cuda else "this machine's memory"
-    return Device(name, capacity(here), cuda, CUDA_ITSELF if cuda else _resident(), rate, measured)
+    return Device(
+        name, capacity(here), cuda, CUDA_ITSELF if cuda else _in_proc("self/status", "VmRSS") or 0.0, rate, measured
+    )
 
 
 def _swap(device: torch.device) -> float:
@@ -321,10 +321,7 @@ def _swap(device: torch.device) -> float:
         return float("inf")
     if device.type != "cpu":
         return 0.0
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024.0 * int(next(line for line in lines if line.startswith("SwapTotal")).split()[1])
-    return 0.0
+    return _in_proc("meminfo", "SwapTotal") or 0.0
 
 
 def capacity(device: torch.device) -> float:
@@ -337,10 +334,7 @@ def capacity(device: torch.device) -> float:
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
             limits.append(float(int(Path(path).read_text())))
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        limits.append(1024.0 * int(next(line for line in lines if line.startswith("MemTotal")).split()[1]))
-    return min(limits)
+    return min([*limits, _in_proc("meminfo", "MemTotal") or float("inf")])
 
 
 def matmul_rate(device: torch.device, precision: str) -> float:
@@ -360,12 +354,13 @@ def matmul_rate(device: torch.device, precision: str) -> float:
     return 2.0 * size**3 / sorted(seconds[1:])[2]
 
 
-def _resident() -> float:
-    """Return the bytes this process holds."""
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return 1024.0 * int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
-    return 0.0
+def _in_proc(file: str, name: str) -> float | None:
+    """Return the bytes that a file of Linux' /proc gives under a name; None where there is no such thing."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc", file).read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return 1024.0 * int(line.split()[1])
+    return None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -390,24 +385,28 @@ def estimate_run(
     EstimateError
         If a number is out of range.
     ModelError
-        If the model cannot be built from its configuration, or an adapter's targets are unknown.
+        If the model cannot be built, or does not fit the configuration or its tokenizer.
+    LogprobsError
+        As `refuse_softcap` raises.
     DryRunError
         If the model cannot be run without numbers.
     ValueError
         As `Stream` raises, if the batch cannot be shared by so many processes.
     """
-    from humanline.train.adapter import refuse_targets
-    from humanline.train.model import load_outline
-    from humanline.train.scorer import TokenScorer
+    from humanline.train.model import load_outline, load_tokenizer
+    from humanline.train.policy import outline_checks
+    from humanline.train.scorer import ModelError
 
     if gpus < 1:
         raise EstimateError(f"--gpus must be >= 1; got {gpus}")
     device = device_of(gpu_memory, tflops, config.training.precision)
     outline = load_outline(config.model)
-    TokenScorer(outline)  # raises where there is no head
-    if config.adapter is not None:
-        refuse_targets(outline, config.adapter)
-    workload = workload_of(config, gpus)
+    tokenizer = None
+    with contextlib.suppress(ModelError):  # then rows are taken to be as long as they may be
+        tokenizer = load_tokenizer(config.model)
+    for check in outline_checks(config, outline, tokenizer, files=False):
+        check()
+    workload = workload_of(config, gpus, tokenizer)
     estimator = Estimator(outline, cuda=device.cuda)
     estimate = estimator.estimate(config, workload)
     lines = list(describe(config, outline, workload, estimate, device))
@@ -418,8 +417,17 @@ def estimate_run(
     return lines, fits
 
 
-def workload_of(config: TrainConfig, ranks: int) -> Workload:
-    """Return the batches of a run, from its data if they can be read; raise ValueError as `Stream` does."""
+def workload_of(config: TrainConfig, ranks: int, tokenizer: Any = None) -> Workload:
+    """Return the batches of a run, from its data if they can be read; raise ValueError as `Stream` does.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    ranks : int
+        How many processes share a batch.
+    tokenizer : optional
+        By itself it is loaded.
+    """
     from humanline.train.assemble import held_out_evaluator, renderer_of, run_length, training_stream
     from humanline.train.examples import read_sets
     from humanline.train.model import load_tokenizer
@@ -428,7 +436,7 @@ def workload_of(config: TrainConfig, ranks: int) -> Workload:
         raise AssertionError("an estimate scores nothing")
 
     try:
-        renderer = renderer_of(config, load_tokenizer(config.model))
+        renderer = renderer_of(config, load_tokenizer(config.model) if tokenizer is None else tokenizer)
         sets = read_sets(config, renderer)
     except (ValueError, OSError) as error:
         why = textwrap.shorten(str(error).splitlines()[0], 160, placeholder=" ...")

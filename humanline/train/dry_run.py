@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from humanline.train.batch import Block
 from humanline.train.config import TrainConfig
 from humanline.train.model import TYPES, turn_off_dropout
-from humanline.train.policy import kept_in, outfit
+from humanline.train.policy import outfit
 from humanline.train.scorer import TokenScorer
 
 Quantities = dict[str, float]
@@ -168,9 +168,8 @@ def _outfitted(config: TrainConfig, model: Any) -> Any:
     """Make of an outline, in place, what `build_policy` makes of a model."""
     if not config.training.dropout:
         turn_off_dropout(model)
-    kept = kept_in(config)
     # What is kept in 4 bits is computed with in the type of the computation.
-    model.to(TYPES[config.training.precision if kept == "nf4" else kept])
+    model.to(TYPES[config.training.precision if config.kept_in == "nf4" else config.kept_in])
     outfit(model, config)
     return model
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
+from humanline.train.adapter import adapted_layers, linear_layers
 from humanline.train.batch import Block
 from humanline.train.config import BetaTransform, TrainConfig
 from humanline.train.dry_run import BACKWARD, Quantities, dry_run, update_temporaries
@@ -244,15 +244,16 @@ def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static
     outline
         The model on the meta device.
     ranks : int
+
+    Raises
+    ------
+    ModelError
+        As `adapted_layers` does.
     """
-    own = list(outline.parameters())
-    if config.adapter is None:
-        itemsize = TYPES[config.training.weights].itemsize
-        trained, frozen, frozen_bytes = [p.shape for p in own], 0, 0
-    else:
-        itemsize, frozen = 4, sum(p.numel() for p in own)
-        trained, frozen_bytes = _adapter_shapes(config, outline), _frozen_bytes(config, outline)
-    sizes = [shape.numel() for shape in trained]
+    itemsize, frozen, frozen_bytes = TYPES[config.training.weights].itemsize, 0, 0
+    if config.adapter is not None:
+        frozen, frozen_bytes = sum(p.numel() for p in outline.parameters()), _frozen_bytes(config, outline)
+    sizes = [shape.numel() for shape in _trained_shapes(config, outline)]
     count = sum(sizes)
     weights = count * itemsize
     return Static(
@@ -276,29 +277,20 @@ def _state_bytes(config: TrainConfig, size: int, itemsize: int) -> int:
     return 8 * size  # small ones are kept in float32
 
 
-def _linear_layers(outline: Any) -> dict[str, nn.Linear]:
-    head = outline.get_output_embeddings()
-    from transformers.pytorch_utils import Conv1D
-
-    return {n: m for n, m in outline.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head}
-
-
-def _adapter_shapes(config: TrainConfig, outline: Any) -> list[torch.Size]:
-    assert config.adapter is not None
-    rank, targets = config.adapter.rank, config.adapter.targets
-    return [
-        torch.Size(shape)
-        for name, layer in _linear_layers(outline).items()
-        if targets is None or any(name == target or name.endswith("." + target) for target in targets)
-        for shape in ((rank, layer.weight.shape[1]), (layer.weight.shape[0], rank))
-    ]
+def _trained_shapes(config: TrainConfig, outline: Any) -> list[torch.Size]:
+    """Return the shapes of what is trained: of all parameters, or of the adapter's factors."""
+    if config.adapter is None:
+        return [parameter.shape for parameter in outline.parameters()]
+    rank = config.adapter.rank
+    weights = [layer.weight for layer in adapted_layers(outline, config.adapter).values()]
+    return [torch.Size(shape) for w in weights for shape in ((rank, w.shape[1]), (w.shape[0], rank))]
 
 
 def _frozen_bytes(config: TrainConfig, outline: Any) -> int:
     count: int = sum(p.numel() for p in outline.parameters())
-    if config.frozen_type != "nf4":
-        return count * TYPES[config.frozen_type].itemsize
-    linear = sum(layer.weight.numel() for layer in _linear_layers(outline).values())
+    if config.kept_in != "nf4":
+        return count * TYPES[config.kept_in].itemsize
+    linear: int = sum(layer.weight.numel() for layer in linear_layers(outline).values())
     return round(linear * _NF4) + (count - linear) * TYPES[config.training.precision].itemsize
 
 
@@ -415,8 +407,7 @@ class Estimator:
 
     def _run(self, config: TrainConfig, block: Block, *, backward: bool, accumulates: bool = False) -> Quantities:
         training = config.training
-        kept = training.weights if config.adapter is None else config.frozen_type
-        how = (training.precision, training.padding, training.dropout, training.logprobs, config.adapter, kept)
+        how = (training.precision, training.padding, training.dropout, config.adapter, config.kept_in)
         what = _shape(block)
         checkpointing = training.activation_checkpointing and backward
         key = (how, what, checkpointing, backward, accumulates)
@@ -428,21 +419,17 @@ class Estimator:
 
     def _unpacked(self, config: TrainConfig) -> int:
         """Return the bytes of the largest layer kept in 4 bits, unpacked to compute with it."""
-        if config.adapter is None or config.frozen_type != "nf4":
+        if config.kept_in != "nf4":
             return 0
-        largest = max((layer.weight.numel() for layer in _linear_layers(self.outline).values()), default=0)
+        largest = max((layer.weight.numel() for layer in linear_layers(self.outline).values()), default=0)
         return largest * TYPES[config.training.precision].itemsize
 
     def _temporaries(self, config: TrainConfig) -> int:
         plain = config.training.weights == "float32" and config.optimizer.states == "float32"
         if plain or self.cuda:
             return 0  # one kernel reads and writes everything in place; on CUDA a compiled one
-        if config.adapter is None:
-            shape = max((p.shape for p in self.outline.parameters()), key=lambda shape: shape.numel())
-        else:
-            shape = max(_adapter_shapes(config, self.outline), key=lambda shape: shape.numel())
-        weights = config.training.weights if config.adapter is None else "float32"
-        return update_temporaries(config, Tensor.new_empty(torch.empty(0, dtype=TYPES[weights], device="meta"), shape))
+        shape = max(_trained_shapes(config, self.outline), key=lambda shape: shape.numel())
+        return update_temporaries(config, torch.empty(shape, dtype=TYPES[config.training.weights], device="meta"))
 
     def _flops(self, config: TrainConfig, workload: Workload, run: Quantities, scoring: Quantities) -> dict[str, float]:
         """Return the FLOPs of a step, which grow with tokens and, in attention, with pairs of tokens."""
@@ -495,7 +482,7 @@ def generous_bytes(config: TrainConfig, outline: Any, rows: int, width: int) -> 
         The largest block.
     """
     static = static_bytes(config, outline, ranks=2)
-    linear = itertools.chain(_linear_layers(outline).values(), [outline.get_output_embeddings()])
+    linear = itertools.chain(linear_layers(outline).values(), [outline.get_output_embeddings()])
     between: int = sum(sum(layer.weight.shape) for layer in linear)
     settings = outline.config.get_text_config()
     heads: int = getattr(settings, "num_attention_heads", 1) * getattr(settings, "num_hidden_layers", 1)

@@ -17,6 +17,9 @@ from humanline.train.batch import Unit
 # Sections and fields that change where a run writes or what it shows, never what it computes.
 _FREE = ("output", "checkpoint", "tracking")
 
+# Settings of a model that are its name, or the type its weights happen to be in.
+_KEPT = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "quantization_config")
+
 
 def units_hash(units: Sequence[Unit]) -> str:
     """Return the SHA-256 of what training sees of its data: names, token ids, labels and scores, in order."""
@@ -44,6 +47,28 @@ def model_hash(model: Any) -> str:
     """Return the SHA-256 of a model's settings: what it computes besides its weights."""
     facts = {k: v for k, v in model.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def base_hash(model: Any) -> str:
+    """Return the SHA-256 of a model's settings but for what its weights are kept in, and what differs from run to run.
+
+    Only settings that are not the defaults of its kind count, so that other versions of transformers agree.
+    """
+
+    def plain(tree: Any) -> Any:
+        return {k: plain(v) for k, v in tree.items() if k not in _KEPT} if isinstance(tree, dict) else tree
+
+    facts = plain(model.config.to_diff_dict())
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def trained_hash(module: nn.Module) -> str:
+    """Return a SHA-256 of the parameters that are trained (`frozen_hash`): the version of a policy."""
+    sha = hashlib.sha256()
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            sha.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} {_checksum(parameter)}".encode())
+    return sha.hexdigest()
 
 
 def frozen_hash(module: nn.Module) -> str:

@@ -1,12 +1,13 @@
 """What turns hidden states into token log-probabilities in training: our own function, or an optional kernel.
 
 Cut cross-entropy (https://github.com/apple/ml-cross-entropy, version 25.1.1 of the package index) fuses the matmul with
-the log-sum-exp, so that logits never leave the chip. Three things it does by itself would not do here:
+the log-sum-exp, so that logits never leave the chip. What it does by itself would not do here:
 
 - it leaves out small gradients (its gradient filter), which is switched off;
 - it rounds each product of the label's logit to the narrow type before summing them up, an error of about 1e-3 nats in
   bf16; a float32 copy of the rounded head, which takes 4 bytes a weight, makes these products exact;
-- it ignores labels of -100; masked rows are taken out before it sees them.
+- it knows no temperature; hidden states are divided by it, in their own type, which for bf16 ones is one more rounding
+  of 2^-9 unless it is a power of 2. A soft cap would then cap other logits, so that the two do not go together.
 
 What remains: it sums across blocks of the vocabulary in whatever order they finish, so neither two passes nor two runs
 are equal to the last bit, and log-ratios at an unchanged policy are about 1e-6 where ours are exactly 0; it adds up
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from humanline import _checks
 from humanline.objectives import token_logprobs
+from humanline.objectives.logprobs import checked
 
 _NARROW = (torch.bfloat16, torch.float16)
 
@@ -41,7 +43,7 @@ class TokenLogprobs(Protocol):
         head_weight: Tensor,
         labels: Tensor,
         *,
-        mask: Tensor | None = None,
+        temperature: float = 1.0,
         softcap: float | None = None,
     ) -> Tensor:
         """Return (N,) log-probabilities, nats, of (N,) labels from (N, H) hidden states and a (V, H) head."""
@@ -75,12 +77,22 @@ def logprob_function(name: str, *, device: str | torch.device = "cpu", precision
     return cut_cross_entropy_logprobs
 
 
+def refuse_softcap(name: str, temperature: float, softcap: float | None) -> None:
+    """Raise LogprobsError if `training.logprobs` cannot have `training.temperature` over a model with a soft cap."""
+    if name == "cut_cross_entropy" and temperature != 1 and softcap is not None:
+        raise LogprobsError(
+            f"training.logprobs: cut_cross_entropy cannot divide logits by training.temperature ({temperature:g}) "
+            f"after the model's soft cap on them ({softcap:g}): set training.logprobs: chunked, or leave the "
+            "temperature at 1"
+        )
+
+
 def cut_cross_entropy_logprobs(
     hidden: Tensor,
     head_weight: Tensor,
     labels: Tensor,
     *,
-    mask: Tensor | None = None,
+    temperature: float = 1.0,
     softcap: float | None = None,
 ) -> Tensor:
     """Return the log-probability of every label under a linear language-model head, by cut cross-entropy.
@@ -96,9 +108,9 @@ def cut_cross_entropy_logprobs(
     head_weight : (V, H) floating tensor
         The head; it is read in the type of `hidden`, and gets its gradient in its own.
     labels : (N,) integer tensor
-        The token each row has to predict, in [0, V), which is not checked. Under a False mask any integer is allowed.
-    mask : (N,) bool tensor, optional
-        True = the token counts. Masked rows yield 0 and no gradient.
+        The token each row has to predict, in [0, V), which is not checked.
+    temperature : float, > 0
+        Logits are divided by it.
     softcap : float > 0, optional
         Gemma 2's soft cap on the logits.
 
@@ -110,51 +122,33 @@ def cut_cross_entropy_logprobs(
     Raises
     ------
     ValueError
-        If shapes do not fit, types are wrong, or softcap is not > 0.
+        If shapes do not fit, types are wrong, or temperature or softcap is not > 0.
     LogprobsError
-        If the package cannot be imported, or `hidden` is float32 on a GPU.
+        If the package cannot be imported, `hidden` is float32 on a GPU, or there is a soft cap and a temperature
+        other than 1.
 
     Notes
     -----
     Source: arXiv 2509.24207, Eq. 1 and section 5.1 (token-wise ratios, in log space); the module's text says how the
     kernel's numbers differ from ours.
     """
-    if hidden.ndim != 2 or head_weight.ndim != 2 or hidden.shape[1] != head_weight.shape[1]:
-        raise ValueError(
-            f"hidden and head_weight must be (N, H) and (V, H); got {tuple(hidden.shape)}, {tuple(head_weight.shape)}"
-        )
-    if hidden.dtype not in (*_NARROW, torch.float32) or not head_weight.is_floating_point():
-        raise ValueError(
-            "hidden must be bfloat16, float16 or float32 and head_weight floating; "
-            f"got {hidden.dtype} and {head_weight.dtype}"
-        )
-    _checks.same_shape("labels", labels.shape, "hidden's rows", hidden.shape[:1])
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise _checks.fail("labels", "be integers", labels.dtype)
-    if mask is not None:
-        _checks.same_shape("mask", mask.shape, "labels", labels.shape)
-        if mask.dtype != torch.bool:
-            raise _checks.fail("mask", "be bool", mask.dtype)
-    softcap = None if softcap is None else _checks.positive("softcap", softcap)
+    temperature, softcap = checked(hidden, head_weight, labels, temperature, softcap)
+    if hidden.dtype not in (*_NARROW, torch.float32):
+        raise _checks.fail("hidden", "be bfloat16, float16 or float32", hidden.dtype)
+    refuse_softcap("cut_cross_entropy", temperature, softcap)
     if hidden.is_cuda and hidden.dtype not in _NARROW:
         raise LogprobsError(_float32_message())
     kernel = _linear_cross_entropy()
 
-    rows = None
-    if mask is not None:
-        rows = mask.nonzero().squeeze(1)
-        hidden, labels = hidden.index_select(0, rows), labels.index_select(0, rows)
     with torch.autocast(hidden.device.type, enabled=False):
+        hidden = hidden if temperature == 1 else hidden / temperature
         head = head_weight.to(hidden.dtype).float()  # rounded, then widened: see above
         if not len(labels):
-            logprobs = (hidden.float() @ head[:1].T).squeeze(1)  # none, in the graph all the same
-        else:
-            how = "cce" if hidden.is_cuda else "torch_compile"
-            states = hidden if hidden.is_cuda else hidden.float()  # the plain version has logits of its operands' type
-            logprobs = -kernel(states, head, labels, reduction="none", softcap=softcap, filter_eps=None, impl=how)
-    if mask is None or rows is None:
+            return (hidden.float() @ head[:1].T).squeeze(1)  # none, in the graph all the same
+        how = "cce" if hidden.is_cuda else "torch_compile"
+        states = hidden if hidden.is_cuda else hidden.float()  # the plain version has logits of its operands' type
+        logprobs: Tensor = -kernel(states, head, labels, reduction="none", softcap=softcap, filter_eps=None, impl=how)
         return logprobs
-    return torch.zeros(mask.shape, dtype=torch.float32, device=hidden.device).index_copy(0, rows, logprobs)
 
 
 def _linear_cross_entropy() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from humanline.train.adapter import adapter_base
+from humanline.train.adapter import adapter_base, refuse_other_base
 from humanline.train.quiet import quiet_import
 from humanline.train.scorer import ModelError
 
@@ -26,14 +26,15 @@ def merge(adapter: str, out: str, base: str | None = None) -> Path:
     Raises
     ------
     ModelError
-        If the folder holds no adapter, or base and adapter cannot be loaded or do not fit together.
+        If the folder holds no adapter, or base and adapter cannot be loaded or do not fit together, in their tensors
+        or in the settings of the base that the adapter was trained on.
     OutputError
         If `out` is in use.
     """
     import torch
     from safetensors import safe_open
 
-    from humanline.train.export import claim_folder, refuse_used_folder, save_model
+    from humanline.train.export import create_model, refuse_used_folder
     from humanline.train.model import load_model, load_tokenizer, loading, stored_type
 
     named = adapter_base(adapter)
@@ -44,6 +45,7 @@ def merge(adapter: str, out: str, base: str | None = None) -> Path:
     refuse_used_folder(out)
     kept = stored_type(base or named)
     model = load_model(base or named, torch.float32)
+    refuse_other_base(adapter, model)
     with loading(f"adapter {adapter!r}"):
         with quiet_import():
             from peft import PeftModel, get_peft_model_state_dict
@@ -58,8 +60,4 @@ def merge(adapter: str, out: str, base: str | None = None) -> Path:
             f"no place there, and {len(wanted - there)} are missing (such as {min(wanted ^ there)})"
         )
     merged = whole.merge_and_unload(safe_merge=True).to(kept)
-    tokenizer = load_tokenizer(base or named)
-    folder = claim_folder(out)
-    folder.rmdir()  # it appears under its name only when it is complete
-    save_model(folder, merged, tokenizer)
-    return folder
+    return create_model(out, merged, load_tokenizer(base or named))

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from humanline.train.adapter import adapter_base
-from humanline.train.quiet import quiet_import
+from humanline.train.quiet import import_transformers
 from humanline.train.scorer import ModelError, TokenScorer
 
 _HUB = "hub:"
@@ -23,21 +23,14 @@ TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 def load_policy(
     path: str, *, dropout: bool, max_length: int, weights: str = "float32", compute: str = "float32"
 ) -> tuple[Any, Any]:
-    """Load a model, with float32 weights unless told otherwise, and its tokenizer.
+    """Load a model (`load_weights`) and its tokenizer, and look whether they go together.
 
     Parameters
     ----------
-    path : str
-        A folder in Hugging Face format, or `hub:` and the name of a model on the hub: the only case that uses the
-        network, and never by a mistyped path.
-    dropout : bool
-        False sets every dropout rate to 0.
+    path, dropout, weights, compute
+        As in `load_weights`.
     max_length : int
         The longest sequence training will use, tokens.
-    weights : {"float32", "bf16", "nf4"}
-        What they are kept in; nf4, the linear layers in 4 bits, is for those that are not trained.
-    compute : {"float32", "bf16"}
-        What layers kept in nf4 compute in.
 
     Returns
     -------
@@ -46,23 +39,45 @@ def load_policy(
     Raises
     ------
     ModelError
-        If the folder is missing, does not hold a causal language model or needs code of its own, the tokenizer has no
-        end token, a token id exceeds the embedding, max_length exceeds what the model was built for, or its weights
-        are not in safetensors files or incomplete.
+        As `load_tokenizer`, `load_weights` and `refuse_misfits` do.
     """
     tokenizer = load_tokenizer(path)
+    model = load_weights(path, dropout=dropout, weights=weights, compute=compute)
+    refuse_misfits(path, model, tokenizer, max_length)
+    return model, tokenizer
+
+
+def load_weights(path: str, *, dropout: bool, weights: str = "float32", compute: str = "float32") -> Any:
+    """Load a model alone, with float32 weights unless told otherwise.
+
+    Parameters
+    ----------
+    path : str
+        A folder in Hugging Face format, or `hub:` and the name of a model on the hub: the only case that uses the
+        network, and never by a mistyped path.
+    dropout : bool
+        False sets every dropout rate to 0.
+    weights : {"float32", "bf16", "nf4"}
+        What they are kept in; nf4, the linear layers in 4 bits, is for those that are not trained.
+    compute : {"float32", "bf16"}
+        What layers kept in nf4 compute in.
+
+    Raises
+    ------
+    ModelError
+        As `load_model` does.
+    """
     options: dict[str, Any] = {"dtype": TYPES[compute if weights == "nf4" else weights]}
     if weights == "nf4":
         options |= _nf4(options["dtype"])
     model = load_model(path, **options)
-    refuse_misfits(path, model, tokenizer, max_length)
     if not dropout:
         turn_off_dropout(model)
-    return model, tokenizer
+    return model
 
 
 def load_model(path: str, dtype: Any, **options: Any) -> Any:
-    """Load a model (`load_policy`) as it is, in a type of torch, with further options of `from_pretrained`.
+    """Load a model (`load_weights`) as it is, in a type of torch, with further options of `from_pretrained`.
 
     Raises
     ------
@@ -70,8 +85,7 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
         If the folder is missing, does not hold a causal language model or needs code of its own, or its weights are
         not in safetensors files or incomplete.
     """
-    with quiet_import():
-        import transformers.modeling_utils  # noqa: F401, imports torchao if there is one
+    import_transformers()
     from transformers import AutoModelForCausalLM
 
     name, local = _source(path)
@@ -112,26 +126,33 @@ def refuse_missing_quantizer(weights: str) -> None:
 
 
 def stored_type(path: str) -> torch.dtype:
-    """Return the type that a model's weights have in its files."""
+    """Return the type that a model's weights have in its files.
+
+    Raises
+    ------
+    ModelError
+        If the folder is missing, its configuration cannot be read, or its weights are stored quantised.
+    """
+    return _settings(path).dtype or torch.float32
+
+
+def _settings(path: str) -> Any:
+    """Return the configuration of a model, if its weights are such that they can be trained."""
     from transformers import AutoConfig
 
     name, local = _source(path)
     with loading(f"model {path!r}"):
         settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
-    _refuse_quantised(path, settings)
-    return settings.dtype or torch.float32
-
-
-def _refuse_quantised(path: str, settings: Any) -> None:
     if getattr(settings, "quantization_config", None) is not None:
         raise ModelError(
             f"model {path!r}: its weights are stored quantised (quantization_config in config.json), so they cannot be "
             "trained; give the original weights, and adapter.base: nf4 for QLoRA"
         )
+    return settings
 
 
 def load_tokenizer(path: str) -> Any:
-    """Load the tokenizer of a model (`load_policy`) alone.
+    """Load the tokenizer of a model (`load_weights`) alone.
 
     Raises
     ------
@@ -146,21 +167,18 @@ def load_tokenizer(path: str) -> Any:
 
 
 def load_outline(path: str) -> Any:
-    """Build a model (`load_policy`) without its weights: on the meta device, from its configuration.
+    """Build a model (`load_weights`) without its weights: on the meta device, from its configuration.
 
     Raises
     ------
     ModelError
-        If the folder is missing, does not hold a causal language model or needs code of its own.
+        If the folder is missing, does not hold a causal language model or needs code of its own, or its weights are
+        stored quantised.
     """
-    with quiet_import():
-        import transformers.modeling_utils  # noqa: F401, imports torchao if there is one
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import_transformers()
+    from transformers import AutoModelForCausalLM
 
-    name, local = _source(path)
-    with loading(f"model {path!r}"), torch.device("meta"):
-        settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
-    _refuse_quantised(path, settings)
+    settings = _settings(path)
     with loading(f"model {path!r}"), torch.device("meta"):
         return AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
 
@@ -175,6 +193,7 @@ def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> No
     model
         Whole, or an outline.
     tokenizer
+        None where there is none to look at.
     max_length : int
         The longest sequence training will use, tokens.
 
@@ -185,11 +204,12 @@ def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> No
         for, or the output head is missing or of an unknown kind; all that apply are named.
     """
     problems = []
-    if tokenizer.eos_token_id is None:
-        problems.append(f"the tokenizer of {path!r} has no end token (eos_token): answers could not be ended")
-    rows, largest = model.get_input_embeddings().weight.shape[0], max(tokenizer.get_vocab().values())
-    if largest >= rows:
-        problems.append(f"the tokenizer of {path!r} has token ids up to {largest} but the model embeds only {rows}")
+    if tokenizer is not None:
+        if tokenizer.eos_token_id is None:
+            problems.append(f"the tokenizer of {path!r} has no end token (eos_token): answers could not be ended")
+        rows, largest = model.get_input_embeddings().weight.shape[0], max(tokenizer.get_vocab().values())
+        if largest >= rows:
+            problems.append(f"the tokenizer of {path!r} has token ids up to {largest} but the model embeds only {rows}")
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and max_length > longest:
         problems.append(f"data.max_length {max_length} exceeds the {longest} positions of the model {path!r}")

@@ -21,7 +21,7 @@ from transformers import (
 
 from humanline._checks import fail
 from humanline.train.data import DataError, existing_file, json_lines
-from humanline.train.export import claim_folder, refuse_used_folder, save_model
+from humanline.train.export import create_model, refuse_used_folder
 
 PAD, BOS, END = "<|pad|>", "<|bos|>", "<|end|>"
 ROLE_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>")
@@ -183,10 +183,7 @@ def new_model(
     tokenizer = train_tokenizer(texts, vocab_size)
     tokenizer.model_max_length = max_length
     model = tiny_llama(tokenizer, hidden_size=hidden_size, layers=layers, heads=heads, max_length=max_length, seed=seed)
-    out = claim_folder(out)
-    out.rmdir()  # the folder appears under its name only when it is complete
-    save_model(out, model, tokenizer)
-    return out
+    return create_model(out, model, tokenizer)
 
 
 def _texts(file: Path, fields: Sequence[str] | None) -> list[str]:

@@ -62,16 +62,13 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig, 
             with stance:
                 return super().step(closure)
 
-    if config.states == "8bit":
-
-        def buffer(self: Any, parameter: Tensor, signed: bool) -> Tensor:
-            """Make a state; those of small tensors are not in 8 bits, and in bf16 they could not decay."""
-            made: Tensor = AdamW8bit._new_buffer(self, parameter, signed)
+        def _new_buffer(self, parameter: Tensor, signed: bool) -> Tensor:
+            """Make a state: one that is not in 8 bits, as those of small tensors, could not decay in bf16."""
+            made: Tensor = super()._new_buffer(parameter, signed)  # type: ignore[misc]
             return made if hasattr(made, "__tensor_flatten__") else made.float()
 
-        kind: Any = type("AdamW8bit", (WithoutCompiler, AdamW8bit), {"_new_buffer": buffer})
-    else:
-        kind = type("AdamW", (WithoutCompiler, _AdamW), {"_new_buffer": _float32_buffer})
+    base = AdamW8bit if config.states == "8bit" else _AdamW
+    kind: Any = type(base.__name__.strip("_"), (WithoutCompiler, base), {})
     optimizer: torch.optim.Optimizer = kind(parameters, bf16_stochastic_round=weights == "bf16", **settings)
     return optimizer
 
@@ -94,7 +91,3 @@ def set_lr(optimizer: Any, lr: float) -> None:
             group["lr"].fill_(lr)
         else:
             group["lr"] = lr
-
-
-def _float32_buffer(self: Any, parameter: Tensor, signed: bool) -> Tensor:
-    return torch.zeros_like(parameter, dtype=torch.float32)

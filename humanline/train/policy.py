@@ -10,33 +10,35 @@ from typing import Any
 
 import torch
 
-from humanline.train.adapter import Adapter, base_name, refuse_targets
+from humanline.train.adapter import Adapter, adapted_layers, base_name
 from humanline.train.attention import pack, refuse_unpackable
 from humanline.train.config import TrainConfig
-from humanline.train.logprobs import logprob_function
+from humanline.train.logprobs import logprob_function, refuse_softcap
 from humanline.train.model import (
     load_outline,
-    load_policy,
+    load_weights,
     refuse_misfits,
     refuse_missing_quantizer,
     refuse_missing_weights,
 )
 from humanline.train.optimizer import refuse_missing_package
-from humanline.train.scorer import TokenScorer
+from humanline.train.scorer import TokenScorer, softcap_of
 
 
 def package_checks(config: TrainConfig, device: torch.device) -> list[Callable[[], object]]:
     """Return calls that raise ValueError where a package is missing that the configuration needs on the device."""
     training = config.training
     return [
-        lambda: refuse_missing_quantizer(kept_in(config)),
+        lambda: refuse_missing_quantizer(config.kept_in),
         lambda: refuse_missing_package(config.optimizer, training.weights),
         lambda: logprob_function(training.logprobs, device=device, precision=training.precision),
     ]
 
 
-def outline_checks(config: TrainConfig, outline: Any, tokenizer: Any) -> list[Callable[[], object]]:
-    """Return calls that raise ModelError where a model does not fit the configuration, which takes no weights to see.
+def outline_checks(
+    config: TrainConfig, outline: Any, tokenizer: Any, *, files: bool = True
+) -> list[Callable[[], object]]:
+    """Return calls that raise ValueError where a model does not fit the configuration, which takes no weights to see.
 
     Parameters
     ----------
@@ -45,13 +47,19 @@ def outline_checks(config: TrainConfig, outline: Any, tokenizer: Any) -> list[Ca
         Of `load_outline`.
     tokenizer
         None where there is none to look at.
+    files : bool
+        Whether the model's weight files are looked at too.
     """
-    checks: list[Callable[[], object]] = [lambda: refuse_missing_weights(config.model, outline)]
-    if tokenizer is not None:
-        checks.append(lambda: refuse_misfits(config.model, outline, tokenizer, config.data.max_length))
+    training = config.training
+    checks: list[Callable[[], object]] = [
+        lambda: refuse_misfits(config.model, outline, tokenizer, config.data.max_length),
+        lambda: refuse_softcap(training.logprobs, training.temperature, softcap_of(outline)),
+    ]
+    if files:
+        checks.insert(0, lambda: refuse_missing_weights(config.model, outline))
     if config.adapter is not None:
-        checks.append(lambda adapter=config.adapter: refuse_targets(outline, adapter))  # type: ignore[misc]
-    if config.training.padding == "free":
+        checks.append(lambda adapter=config.adapter: adapted_layers(outline, adapter))  # type: ignore[misc]
+    if training.padding == "free":
         checks.append(lambda: refuse_unpackable(config.model, outline))
     return checks
 
@@ -90,21 +98,16 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
     Raises
     ------
     ModelError
-        As `load_policy` and `pack` do.
+        As `load_weights`, `pack` and `Adapter` do.
     LogprobsError
         As `logprob_function` does.
     """
     training = config.training
-    model, _ = load_policy(
-        config.model,
-        dropout=training.dropout,
-        max_length=config.data.max_length,
-        weights=kept_in(config),
-        compute=training.precision,
-    )
+    model = load_weights(config.model, dropout=training.dropout, weights=config.kept_in, compute=training.precision)
     adapter = outfit(model, config)
     logprobs = logprob_function(training.logprobs, device=device, precision=training.precision)
-    return TokenScorer(model, packed=training.padding == "free", logprobs=logprobs), adapter
+    scorer = TokenScorer(model, packed=training.padding == "free", logprobs=logprobs, temperature=training.temperature)
+    return scorer, adapter
 
 
 def outfit(model: Any, config: TrainConfig) -> Adapter | None:
@@ -124,8 +127,3 @@ def outfit(model: Any, config: TrainConfig) -> Adapter | None:
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     return adapter
-
-
-def kept_in(config: TrainConfig) -> str:
-    """Return what a model's own weights are kept in: "float32", "bf16" or "nf4"."""
-    return config.training.weights if config.adapter is None else config.frozen_type

@@ -19,3 +19,9 @@ def quiet_import() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+def import_transformers() -> None:
+    """Import what transformers needs to make a model; it imports torchao if there is one."""
+    with quiet_import():
+        import transformers.modeling_utils  # noqa: F401

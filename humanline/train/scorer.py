@@ -30,6 +30,8 @@ class TokenScorer(nn.Module):
         Drop the padding and lay the rows end to end; `humanline.train.attention.pack` must have prepared the model.
     logprobs : callable
         What turns hidden states into log-probabilities (`humanline.train.logprobs`).
+    temperature : float, > 0
+        Logits are divided by it.
 
     Raises
     ------
@@ -37,9 +39,11 @@ class TokenScorer(nn.Module):
         If the model has no output head, or one with a bias, or is not prepared for packed rows.
     """
 
-    def __init__(self, model: Any, packed: bool = False, logprobs: TokenLogprobs = token_logprobs) -> None:
+    def __init__(
+        self, model: Any, packed: bool = False, logprobs: TokenLogprobs = token_logprobs, temperature: float = 1.0
+    ) -> None:
         super().__init__()
-        self.model, self.packed, self.logprobs = model, packed, logprobs
+        self.model, self.packed, self.logprobs, self.temperature = model, packed, logprobs, temperature
         head = model.get_output_embeddings()
         if head is None or getattr(head, "weight", None) is None:
             raise ModelError(f"{type(model).__name__} has no output head to take token log-probabilities from")
@@ -47,10 +51,10 @@ class TokenScorer(nn.Module):
             raise ModelError(f"{type(model).__name__} has an output head with a bias, which is not supported")
         if packed and _attention_of(model) != PACKED:
             raise ModelError(f"{type(model).__name__} must be prepared by humanline.train.attention.pack first")
-        self.softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+        self.softcap = softcap_of(model)
 
     def forward(self, input_ids: Tensor, mask: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
-        """Compute log pi(token t+1 | tokens 0..t).
+        """Compute log pi(token t+1 | tokens 0..t), of a policy whose logits are divided by the temperature.
 
         Parameters
         ----------
@@ -83,7 +87,11 @@ class TokenScorer(nn.Module):
             # Norms return float32 under autocast; the head computes in the narrow type like every other matmul.
             hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
         logprobs = self.logprobs(
-            hidden, self.model.get_output_embeddings().weight, input_ids[rows, places + 1], softcap=self.softcap
+            hidden,
+            self.model.get_output_embeddings().weight,
+            input_ids[rows, places + 1],
+            temperature=self.temperature,
+            softcap=self.softcap,
         )
         flat = torch.zeros(mask.numel(), dtype=logprobs.dtype, device=logprobs.device)
         return flat.index_copy(0, rows * mask.shape[1] + places, logprobs).view(mask.shape)
@@ -110,6 +118,12 @@ class TokenScorer(nn.Module):
             segment_bounds=bounds.to(torch.int32),
         ).last_hidden_state
         return hidden.squeeze(0), bounds[:-1]
+
+
+def softcap_of(model: Any) -> float | None:
+    """Return the soft cap on a model's logits, None if there is none; the model may be an outline."""
+    softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    return softcap
 
 
 def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
@@ -183,8 +197,8 @@ def _own_logprobs(scorer: TokenScorer, input_ids: Tensor, lengths: Sequence[int]
         logprobs, allowed = [], 0.0
         for row, length in zip(input_ids, lengths, strict=True):
             logits = model(input_ids=row[None, :length], use_cache=False).logits[0, :-1]
-            rounding = 2 * torch.finfo(logits.dtype).eps * logits.abs().max().item()
-            logits = logits.float()
+            rounding = 2 * torch.finfo(logits.dtype).eps * logits.abs().max().item() / scorer.temperature
+            logits = logits.float() / scorer.temperature
             logprobs.append(torch.log_softmax(logits, -1).gather(1, row[1:length, None]).squeeze(1))
             allowed = max(allowed, 1e-3 * logits.std().item() + rounding + 1e-5)
     finally:

@@ -65,7 +65,9 @@ def describe_config(config: TrainConfig) -> str:
     micro = "" if training.micro_batch_size is None else f", {training.micro_batch_size} a pass and process"
     if training.micro_batch_tokens is not None:
         micro = f", {training.micro_batch_tokens:,} tokens a pass and process"
-    kept = [f"{training.weights} weights"] if config.adapter is None else [f"{config.frozen_type} frozen weights"]
+    how = f"{training.precision} compute"
+    how += "" if training.temperature == 1 else f", logits divided by {training.temperature:g}"
+    kept = [f"{config.kept_in} {'weights' if config.adapter is None else 'frozen weights'}"]
     kept += ["8-bit optimizer states"] if config.optimizer.states == "8bit" else []
     kept += ["activations computed again"] if training.activation_checkpointing else []
     kept += ["no padding"] if training.padding == "free" else []
@@ -76,7 +78,7 @@ def describe_config(config: TrainConfig) -> str:
     if config.objective.kind != "nll":
         lines |= {"transform": _transform(config), "reference": _reference(config)}
     lines |= {
-        "training": f"{length} of {batch} {_UNITS[config.objective.kind]}{micro}; {training.precision} compute; "
+        "training": f"{length} of {batch} {_UNITS[config.objective.kind]}{micro}; {how}; "
         f"lr {config.optimizer.lr:g}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; seed {config.seed}",
         "model": config.model,
         "memory": ", ".join(kept),
@@ -246,21 +248,22 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
             evaluator = held_out_evaluator(config, sets, renderer, _never, _never, torch.device("cpu"))
 
     parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
+    sizes, adapted = None, ""
     if outline is not None:
         with findings.about("model"):
-            trained = static_bytes(config, outline).trained
-            of_them = "" if config.adapter is None else f" and {trained:,} of an adapter, which alone are trained"
-            show(f"parameters   {parameters:,} ({type(outline).__name__}){of_them}")
+            sizes = static_bytes(config, outline)
+            if config.adapter is not None:
+                adapted = f" and {sizes.trained:,} of an adapter, which alone are trained"
+        show(f"parameters   {parameters:,} ({type(outline).__name__}){adapted}")
         show("fits         not looked at here: humanline estimate tells, and train refuses a run that does not")
     resumable = False
     with findings.about("output"):
         resumable = _look_at_output(config, show)
-    if outline is not None and stream is not None:
+    if sizes is not None and stream is not None:
         with findings.about("disk"):
             step = stream.step(0)
             window = config.window_steps(steps) * _bytes_scored(step) * processes
             held = 0 if evaluator is None else _bytes_scored(evaluator.batch)
-            sizes = static_bytes(config, outline)
             needed = disk_needed(
                 sizes.weights,
                 states=sizes.states,

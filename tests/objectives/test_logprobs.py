@@ -96,6 +96,19 @@ def test_rows_without_gradient_are_skipped(monkeypatch):
     assert not hidden.grad[4:].any() and hidden.grad[:4].any()
 
 
+@pytest.mark.parametrize("fitting,chunk", [(300, 256), (256, 256), (130, 128), (128, 128), (100, 100)])
+def test_the_default_chunk_is_whole_tiles(monkeypatch, fitting, chunk):
+    """Of the rows that fit into the bound as many are taken at a time as make whole tiles of 128, if one fits."""
+    from humanline.objectives import logprobs as module
+
+    hidden, head, labels, _ = problem(torch.float32, n=600)
+    monkeypatch.setattr(module, "_CHUNK_BYTES", fitting * V * 4)
+    seen, original = [], module._Head.logits
+    monkeypatch.setattr(module._Head, "logits", lambda self, h, **kw: seen.append(len(h)) or original(self, h, **kw))
+    token_logprobs(hidden, head, labels)
+    assert seen == [chunk] * (600 // chunk) + [600 % chunk] * (600 % chunk > 0)
+
+
 def test_forward_only_is_bitwise_training():
     """Under no_grad the values are bitwise those computed with gradient, and nothing requires gradient."""
     hidden, head, labels, mask = problem(torch.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,8 @@ from humanline.theory import ClipRange
 from humanline.train import policy
 from humanline.train.assemble import renderer_of, training_stream
 from humanline.train.checkpoint import CheckpointError
+from humanline.train.device import scoring_pass
+from humanline.train.estimate import full_block
 from humanline.train.examples import read_sets
 from humanline.train.export import OutputError
 from humanline.train.fingerprint import frozen_hash
@@ -172,6 +175,53 @@ def test_dropout_acts_in_training_and_not_in_scoring(toy, tmp_path):
     assert not same(adapter_weights(plain), adapter_weights(dropped))
 
 
+def learned(toy, **changes):
+    """A policy whose adapter changes what it computes (at the start it adds nothing), and the adapter."""
+    scorer, adapter = build_policy(config(toy, Path("unused"), **changes))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in scorer.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return scorer, adapter
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_scoring_drops_nothing_of_an_adapter_that_adds_something(toy, precision):
+    """Scoring in the midst of training is that of an adapter without dropout, bit for bit, where training is not."""
+    block = full_block(3, 20)
+    block = replace(block, input_ids=torch.arange(60).view(3, 20) + 30)
+    scored = {}
+    for rate in (0.0, 0.5):
+        scorer, _ = learned(toy, adapter=LORA | {"dropout": rate}, training=TRAINING | {"precision": precision})
+        scorer.train()
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            scored[rate] = [scoring_pass(scorer)(block) for _ in range(2)]
+            dropped = scorer(*block.inputs).detach()
+        assert scorer.training and torch.equal(dropped, scored[rate][0]) is (rate == 0.0)
+    assert all(torch.equal(scored[0.0][0], other) for other in [*scored[0.0], *scored[0.5]])
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_adapter_is_off_for_as_long_as_it_should_be(toy, frozen):
+    """Off, also within off, the model is its base bit for bit; then, or after an error, all is as it was before."""
+    scorer, adapter = learned(toy, adapter=LORA)
+    base = TokenScorer(load_policy(toy["model"], dropout=False, max_length=64)[0])
+    if frozen:
+        adapter.parameters()[0].requires_grad_(False)
+    ids, mask = torch.arange(20)[None] + 30, torch.ones((1, 19), dtype=torch.bool)
+    trained = [name for name, parameter in scorer.named_parameters() if parameter.requires_grad]
+    before, expected = scorer(ids, mask), base(ids, mask)
+    assert not torch.equal(before, expected)
+    with pytest.raises(ZeroDivisionError), adapter.off():
+        with adapter.off():
+            assert torch.equal(scorer(ids, mask), expected)
+        assert torch.equal(scorer(ids, mask), expected)
+        1 / 0  # noqa: B018
+    assert torch.equal(scorer(ids, mask), before)
+    assert [name for name, parameter in scorer.named_parameters() if parameter.requires_grad] == trained
+
+
 def test_activation_checkpointing_repeats_the_dropout(toy, tmp_path):
     """Activations computed again see the same dropout: the run's bits are those without checkpointing."""
     kept, again = (
@@ -246,6 +296,49 @@ def test_merging_rounds_once_to_the_type_of_the_base(toy, tmp_path):
     assert changed == 14
 
 
+OTHERWISE = {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}, "rms_norm_eps": 1e-3}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_a_base_that_computes_something_else_is_not_merged(toy, tmp_path, name):
+    """A base with the same tensors but other settings is refused, unless the adapter does not say what its base was."""
+    result = run(toy, tmp_path / "run", adapter=LORA, training__steps=1)
+    other = tmp_path / "other"
+    shutil.copytree(toy["model"], other)
+    settings = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(settings | {name: OTHERWISE[name]}))
+    with pytest.raises(ModelError, match=r"trained on a model with other settings .* remove base_settings\.json"):
+        merge(str(result.model), str(tmp_path / "whole"), base=str(other))
+    assert not (tmp_path / "whole").exists()
+    (result.model / "base_settings.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"base_settings\.json cannot be read"):
+        merge(str(result.model), str(tmp_path / "whole"), base=str(other))
+    (result.model / "base_settings.json").unlink()
+    merge(str(result.model), str(tmp_path / "whole"), base=str(other))
+
+
+HOW = {
+    "bf16": {"training__precision": "bf16"},
+    "packed": {"training__padding": "free"},
+    "checkpointing": {"training__activation_checkpointing": True},
+    "nf4": {"adapter": LORA | {"base": "nf4"}},
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_how_a_base_was_kept_does_not_matter_to_merging(toy, tmp_path, recwarn, how):
+    """What the frozen weights were kept in, and how passes were made, is no setting of the base; nor is its name."""
+    if how == "nf4":
+        pytest.importorskip("bitsandbytes")
+    result = run(toy, tmp_path / "run", **{"adapter": LORA, "training__steps": 1} | HOW[how])
+    base = tmp_path / "moved"
+    shutil.copytree(toy["model"], base)
+    settings = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(settings | {"transformers_version": "5.0.0", "dtype": "bfloat16"}))
+    merge(str(result.model), str(tmp_path / "whole"), base=str(base))
+    assert not [str(one.message) for one in recwarn if "keyword" in str(one.message)]  # peft knows every setting
+
+
 def test_merge_refuses_what_it_cannot_merge(toy, tmp_path):
     """No adapter, a base that is gone, another base, an output in use: each is named, and nothing is written."""
     result = run(toy, tmp_path / "run", adapter=LORA, training__steps=1)
@@ -292,7 +385,7 @@ def test_merge_refuses_what_it_cannot_merge(toy, tmp_path):
 )
 def test_unknown_targets_are_refused_before_weights_are_read(toy, tmp_path, monkeypatch, targets, message):
     """A target that is no linear layer, or the head, is an error that names the nearest, before loading."""
-    monkeypatch.setattr(policy, "load_policy", lambda *a, **k: pytest.fail("the weights were read"))
+    monkeypatch.setattr(policy, "load_weights", lambda *a, **k: pytest.fail("the weights were read"))
     with pytest.raises(ModelError, match=message):
         run(toy, tmp_path / "run", adapter=LORA | {"targets": targets})
     assert not (tmp_path / "run").exists()
@@ -361,6 +454,17 @@ def test_qlora_keeps_linear_layers_in_four_bits(toy):
     assert layer.base_layer.weight.dtype == torch.uint8
     assert {p.dtype for n, p in scorer.named_parameters() if p.requires_grad} == {torch.float32}
     assert all("lora_" in name for name, p in scorer.named_parameters() if p.requires_grad)
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes (extra low-memory) is not installed")
+@pytest.mark.parametrize("precision,compute", [("float32", torch.float32), ("bf16", torch.bfloat16)])
+def test_layers_in_four_bits_compute_in_the_precision_of_the_run(toy, precision, compute):
+    """The compute type of nf4 reaches every linear layer, and what is not in 4 bits is kept in that type too."""
+    given = config(toy, Path("unused"), adapter=LORA | {"base": "nf4"}, training=TRAINING | {"precision": precision})
+    scorer, _ = build_policy(given)
+    layers = [module.base_layer for module in scorer.modules() if hasattr(module, "lora_A") and module.lora_A]
+    assert len(layers) == 14 and {layer.compute_dtype for layer in layers} == {compute}
+    assert scorer.model.get_input_embeddings().weight.dtype == compute
 
 
 def test_settings_reach_the_adapter(toy):

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from humanline.objectives import token_logprobs
 from humanline.train import attention
 from humanline.train.attention import pack, packed_attention, refuse_unpackable
 from humanline.train.scorer import ModelError, TokenScorer, check_scorer
@@ -303,6 +304,45 @@ class TestScorer:
         assert layers == [sum(LENGTHS)] * 2  # reached without the error that a mask raises
         if family != "gemma2":
             assert sizes == [*LENGTHS, *LENGTHS] and masks == [None] * 8
+
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_logits_are_divided_by_the_temperature(self, folders, family, packed):
+        """Log-probabilities and gradients are those of log_softmax(logits / T), soft caps inside, in either layout."""
+        tolerance = 1e-5 if family == "gemma2" else 1e-11
+        ids, mask, lengths = batch()
+        model = load(folders[family], torch.float64)
+        probe = torch.randn(mask.shape, generator=torch.Generator().manual_seed(1)).double()
+        total, expected = 0.0, torch.zeros(mask.shape, dtype=torch.float64)
+        for row, length in enumerate(lengths):
+            logits = model(input_ids=ids[row : row + 1, :length]).logits[0, :-1].double() / 0.6
+            for place in mask[row].nonzero().flatten().tolist():
+                value = torch.log_softmax(logits[place], 0)[ids[row, place + 1]]
+                expected[row, place] = value.detach()
+                total = total + value * probe[row, place]
+        gradients = torch.autograd.grad(total, list(model.parameters()))
+        if packed:
+            pack(model)
+        scorer = TokenScorer(model, packed=packed, temperature=0.6).train()
+        mine, my_gradients = scored(scorer)
+        torch.testing.assert_close(mine, expected, rtol=tolerance, atol=tolerance)
+        for a, b in zip(my_gradients, gradients, strict=True):
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * b.abs().max().item())
+        assert (TokenScorer(model, packed=packed)(*batch()) - mine).abs().max() > 0.1
+
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_the_check_knows_the_temperature(self, folders, family, packed):
+        """The check holds at a temperature, and fails where what turns hidden states into numbers leaves it out."""
+        model = load(folders[family])
+        if packed:
+            pack(model)
+        ids = list(range(3, 3 + 2 * WINDOW))
+        check_scorer(TokenScorer(model, packed=packed, temperature=0.3), ids)
+
+        def forgets(*tensors, temperature, softcap):
+            return token_logprobs(*tensors, softcap=softcap)
+
+        with pytest.raises(ModelError, match="not supported"):
+            check_scorer(TokenScorer(model, packed=packed, temperature=0.3, logprobs=forgets), ids)
 
     def test_the_check_passes_and_leaves_the_model_packed(self, folders, family):
         """The scorer agrees with the model's own attention, and runs on segments afterwards as before."""

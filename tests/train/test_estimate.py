@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -428,13 +429,22 @@ def test_data_that_cannot_be_read_are_taken_at_their_limits(recipe, capsys):
         (["--gpu-memory", "80", "model=./nowhere"], "no config.json"),
         (["--gpu-memory", "80", "adapter={targets: [q_prj]}"], "did you mean q_proj?"),
         (["--gpu-memory", "80", "trainer=1"], "unknown key"),
+        (["--gpu-memory", "80", "data.max_length=129"], "data.max_length 129 exceeds the 128 positions"),
+        (["--gpu-memory", "80", "adapter={targets: [q_proj, lm_head]}"], "lm_head: the output head"),
     ],
 )
 def test_bad_options_are_named(recipe, capsys, words, message):
     """What cannot be estimated is told with exit code 2 and its reason, without a traceback."""
     assert main(["estimate", str(recipe), *words]) == 2
     captured = capsys.readouterr()
-    assert message in captured.err and "Traceback" not in captured.err
+    assert message in captured.err and "Traceback" not in captured.err and "verdict" not in captured.out
+
+
+def test_weights_need_not_be_there(toy, recipe, tmp_path, capsys):
+    """A model of which there is the configuration and the tokenizer alone can be estimated."""
+    shutil.copytree(toy["model"], tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    assert main(["estimate", str(recipe), f"model={tmp_path / 'model'}", "--gpu-memory", "80"]) == 0
+    assert "verdict      fits" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,19 +13,21 @@ from torch import Tensor
 
 from humanline.objectives import token_logprobs
 from humanline.train.logprobs import LogprobsError, cut_cross_entropy_logprobs, logprob_function
+from humanline.train.policy import checked_outline
+from tests.train.paper_models import write_paper_model
+from tests.train.support import config
 
 N, H, V = 30, 24, 70
 
 
-def problem(dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Hidden states, float32 head, labels (nonsense under the mask), mask and incoming gradient with zeros in it."""
+def problem(dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Hidden states, float32 head, labels and incoming gradient with zeros in it."""
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn(N, H, generator=generator).to(dtype)
     head = torch.randn(V, H, generator=generator) / H**0.5
-    mask = torch.rand(N, generator=generator) < 0.6
-    labels = torch.randint(0, V, (N,), generator=generator).masked_fill(~mask, -100)
+    labels = torch.randint(0, V, (N,), generator=generator)
     upstream = torch.randn(N, generator=generator) * (torch.rand(N, generator=generator) < 0.7)
-    return hidden, head, labels, mask, upstream
+    return hidden, head, labels, upstream
 
 
 def with_gradients(function: Any, hidden: Tensor, head: Tensor, labels: Tensor, upstream: Tensor, **more: Any) -> tuple:
@@ -50,40 +53,58 @@ def calls(monkeypatch) -> list[dict[str, Any]]:
 
 
 class TestTheCall:
-    @pytest.mark.parametrize("softcap", [None, 2.0])
+    @pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"temperature": 0.5}], ids=str)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_values_and_gradients_are_those_of_our_own_function(self, calls, dtype, softcap):
-        """Mask, soft cap, rounding of the head and the way back through it agree with token_logprobs.
+    def test_values_and_gradients_are_those_of_our_own_function(self, calls, dtype, options):
+        """Soft cap, temperature, rounding of the head and the way back through it agree with token_logprobs.
 
         The stand-in computes in float32 from the same rounded operands: 1e-5 is its rounding, and gradients of bf16
         hidden states may differ by one step of bf16 (2^-8 of their size).
         """
-        hidden, head, labels, mask, upstream = problem(dtype)
-        options = {"mask": mask, "softcap": softcap}
+        hidden, head, labels, upstream = problem(dtype)
         theirs = with_gradients(cut_cross_entropy_logprobs, hidden, head, labels, upstream, **options)
         ours = with_gradients(token_logprobs, hidden, head, labels, upstream, **options)
         narrow = 1e-5 if dtype == torch.float32 else 2**-8
         for mine, other, tolerance in zip(ours, theirs, (1e-5, narrow, narrow), strict=True):
             assert mine.dtype == other.dtype and mine.shape == other.shape
             torch.testing.assert_close(other.float(), mine.float(), rtol=tolerance, atol=tolerance * mine.abs().max())
-        assert theirs[0].dtype == torch.float32 and not theirs[0][~mask].any() and not theirs[1][~mask].any()
+        assert theirs[0].dtype == torch.float32
+
+    def test_a_temperature_costs_one_rounding_of_the_hidden_states(self, calls):
+        """At another temperature than a power of 2 values are those of hidden states divided by it and rounded."""
+        hidden, head, labels, _ = problem(torch.bfloat16)
+        values = cut_cross_entropy_logprobs(hidden, head, labels, temperature=0.7)
+        rounded = token_logprobs((hidden.double() / 0.7).bfloat16(), head, labels)
+        torch.testing.assert_close(values, rounded, rtol=0, atol=1e-5)  # float32 sums of 24 products of order 1
+        exact = token_logprobs(hidden, head, labels, temperature=0.7)
+        torch.testing.assert_close(values, exact, rtol=0, atol=2**-5)  # a few logits of order 1, each off by 2^-9
+
+    def test_a_temperature_over_a_soft_cap_is_refused(self, calls):
+        """The kernel caps what is divided already, so that both settings are named and it is not called."""
+        hidden, head, labels, _ = problem(torch.float32)
+        with pytest.raises(
+            LogprobsError, match=r"training\.logprobs: cut_cross_entropy .* training\.temperature \(0\.7\)"
+        ):
+            cut_cross_entropy_logprobs(hidden, head, labels, temperature=0.7, softcap=2.0)
+        assert not calls
 
     def test_small_gradients_and_exact_products_are_asked_for(self, calls):
-        """The gradient filter is off, only rows that count arrive, and the head is float32 holding bf16 numbers."""
-        hidden, head, labels, mask, _ = problem(torch.bfloat16)
+        """The gradient filter is off, hidden states arrive as they are, and the head is float32 of bf16 numbers."""
+        hidden, head, labels, _ = problem(torch.bfloat16)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            cut_cross_entropy_logprobs(hidden, head, labels, mask=mask)
+            cut_cross_entropy_logprobs(hidden, head, labels)
         (call,) = calls
         assert call["filter_eps"] is None and call["reduction"] == "none" and call["impl"] == "torch_compile"
-        assert torch.equal(call["targets"], labels[mask]) and torch.equal(call["e"], hidden[mask].float())
+        assert torch.equal(call["targets"], labels) and torch.equal(call["e"], hidden.float())
         assert call["c"].dtype == torch.float32 and torch.equal(call["c"], head.bfloat16().float())
 
-    def test_nothing_that_counts_is_nothing_but_zeros(self, calls):
-        """Under a mask of False everywhere the kernel is not called, and gradients are zeros."""
-        hidden, head, labels, mask, upstream = problem(torch.bfloat16)
-        none = torch.zeros_like(mask)
-        values, *gradients = with_gradients(cut_cross_entropy_logprobs, hidden, head, labels, upstream, mask=none)
-        assert not calls and not values.any() and not any(g.any() for g in gradients)
+    def test_no_rows_give_no_values_and_gradients_of_zeros(self, calls):
+        """Where no label counts the kernel is not called, and gradients exist, as other processes wait for them."""
+        hidden, head, labels, upstream = problem(torch.bfloat16)
+        hidden, labels, upstream = hidden[:0], labels[:0], upstream[:0]
+        values, *gradients = with_gradients(cut_cross_entropy_logprobs, hidden, head, labels, upstream)
+        assert not calls and values.shape == (0,)
+        assert [g.shape for g in gradients] == [hidden.shape, head.shape] and not gradients[1].any()
 
     @pytest.mark.parametrize(
         "changes, message",
@@ -92,15 +113,15 @@ class TestTheCall:
             ({"hidden": torch.zeros(N, H, dtype=torch.float64)}, "bfloat16, float16 or float32"),
             ({"labels": torch.zeros(N)}, "labels must be integers"),
             ({"labels": torch.zeros(N - 1, dtype=torch.long)}, "labels"),
-            ({"mask": torch.zeros(N)}, "mask must be bool"),
             ({"softcap": 0.0}, "softcap"),
+            ({"temperature": 0.0}, "temperature"),
         ],
-        ids=["shape", "float64", "float labels", "few labels", "float mask", "soft cap"],
+        ids=["shape", "float64", "float labels", "few labels", "soft cap", "temperature"],
     )
     def test_arguments_that_make_no_sense_are_refused(self, calls, changes, message):
         """Shapes, types and the soft cap are checked, since the kernel itself would read outside its tensors."""
-        hidden, head, labels, mask, _ = problem(torch.float32)
-        given = {"hidden": hidden, "head_weight": head, "labels": labels.clamp(min=0), "mask": mask} | changes
+        hidden, head, labels, _ = problem(torch.float32)
+        given = {"hidden": hidden, "head_weight": head, "labels": labels} | changes
         with pytest.raises(ValueError, match=message):
             cut_cross_entropy_logprobs(**given)
         assert not calls
@@ -126,6 +147,16 @@ class TestChoosing:
         with pytest.raises(LogprobsError, match=r"training\.precision: bf16"):
             logprob_function("cut_cross_entropy", device="cuda", precision="float32")
 
+    @pytest.mark.parametrize("changes", [{}, {"logprobs": "chunked"}, {"temperature": 1.0}], ids=str)
+    def test_a_temperature_over_a_soft_cap_is_refused_before_weights_are_read(self, calls, tmp_path, changes):
+        """By its outline alone a model with a soft cap is refused cut cross-entropy at a temperature, nothing else."""
+        folder = write_paper_model(tmp_path / "gemma2", "gemma2")
+        training = {"steps": 1, "logprobs": "cut_cross_entropy", "temperature": 0.7} | changes
+        given = config({"model": folder, "pairs": "none"}, tmp_path / "run", training=training)
+        refused = nullcontext() if changes else pytest.raises(LogprobsError, match=r"soft cap on them \(5\)")
+        with refused:
+            checked_outline(given, None, torch.device("cpu"))
+
 
 @pytest.fixture
 def package() -> None:
@@ -135,12 +166,11 @@ def package() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"temperature": 0.5}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_compiled_version_equals_ours(package, dtype, softcap):
+def test_the_compiled_version_equals_ours(package, dtype, options):
     """The real package on a CPU gives our values and gradients: float32 sums of the same rounded operands."""
-    hidden, head, labels, mask, upstream = problem(dtype)
-    options = {"mask": mask, "softcap": softcap}
+    hidden, head, labels, upstream = problem(dtype)
     theirs = with_gradients(cut_cross_entropy_logprobs, hidden, head, labels, upstream, **options)
     ours = with_gradients(token_logprobs, hidden, head, labels, upstream, **options)
     narrow = 1e-5 if dtype == torch.float32 else 2**-8

@@ -16,7 +16,7 @@ from tests.train import peak_run
 VOCABULARY, ROW, PAIRS = 128_256, 1024, 4  # 4 pairs of 2 rows: 8192 tokens
 
 
-def plain(hidden, head_weight, labels, *, mask=None, softcap=None):
+def plain(hidden, head_weight, labels, *, temperature=1.0, softcap=None):
     """Log-probabilities from all the logits at once, as one would write them down."""
     return torch.log_softmax(hidden @ head_weight.T, -1).gather(1, labels[:, None]).squeeze(1)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from humanline.objectives import token_logprobs
 from humanline.train import policy
 from humanline.train.config import OptimizerConfig
 from humanline.train.loop import train
@@ -75,6 +76,27 @@ def test_bf16_compute_keeps_no_copy_of_the_weights(toy, tmp_path, monkeypatch):
     result = run(toy, tmp_path / "run", training__precision="bf16", training__steps=2)
     assert (True, False) in seen and (True, True) not in seen
     assert {tensor.dtype for tensor in weights(result).values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("padding", ["right", "free"])
+def test_the_head_computes_in_bf16_too(toy, padding):
+    """Under autocast hidden states, which the last norm has made float32, reach the head in bf16; without, as wide."""
+    scorer, _ = build_policy(config(toy, Path("unused"), training__precision="bf16", training__padding=padding))
+    seen = []
+
+    def look(hidden, head_weight, labels, **options):
+        seen.append((hidden.dtype, head_weight.dtype))
+        return token_logprobs(hidden, head_weight, labels, **options)
+
+    scorer.logprobs = look
+    decoded = []
+    scorer.model.get_decoder().register_forward_hook(lambda *a: decoded.append(a[2].last_hidden_state.dtype))
+    ids, mask = torch.arange(10)[None] + 20, torch.ones((1, 9), dtype=torch.bool)
+    for on in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=on):
+            scorer(ids, mask)
+    assert seen == [(torch.bfloat16, torch.float32), (torch.float32, torch.float32)]
+    assert decoded == [torch.float32] * 2  # so that it is the scorer that narrows
 
 
 @needs_torchao
@@ -229,7 +251,7 @@ def test_bf16_weights_score_ahead_as_a_second_model_does(toy, tmp_path, states):
 
 def test_packages_are_missed_before_weights_are_read(toy, tmp_path, monkeypatch):
     """Without torchao or bitsandbytes the settings that need them are refused, with the command that installs them."""
-    monkeypatch.setattr(policy, "load_policy", lambda *a, **k: pytest.fail("the weights were read"))
+    monkeypatch.setattr(policy, "load_weights", lambda *a, **k: pytest.fail("the weights were read"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for changes, error, what in (
         ({"training": BF16}, OptimizerError, "training.weights: bf16 needs torchao"),

@@ -296,6 +296,21 @@ def test_mistakes_are_named_and_change_nothing(toy, recipe, tmp_path, monkeypatc
         assert f"not ready, {count} problem{'s' if count > 1 else ''}:\n" in err and err.count("\n- ") == count, err
 
 
+def test_a_bad_target_is_counted_as_no_adapter(recipe, capsys):
+    """Where one of two targets is unknown nothing is said of how large the adapter is; else it is: 2 x 2 x 4 x 32."""
+    assert main(["validate", str(recipe), "adapter={rank: 4, targets: [q_proj, q_porj]}"]) == 2
+    assert "of an adapter" not in capsys.readouterr().out
+    assert main(["validate", str(recipe), "adapter={rank: 4, targets: [q_proj]}"]) == 0
+    assert " and 256 of an adapter" in capsys.readouterr().out
+
+
+def test_a_temperature_is_told(recipe, capsys):
+    """That logits are divided by a temperature is said where it is not 1."""
+    for value, told in (("1.0", False), ("0.7", True)):
+        assert main(["validate", "--no-data", str(recipe), f"training.temperature={value}"]) == 0
+        assert ("logits divided by 0.7" in capsys.readouterr().out) is told
+
+
 def test_a_full_disk_is_foreseen(recipe, monkeypatch, capsys):
     """A run whose checkpoints would not fit on the file system is not ready."""
     usage = shutil.disk_usage(recipe)
