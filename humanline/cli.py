@@ -7,7 +7,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a narrow encoding is no reason to stop
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    if options.command in ("train", "validate", "estimate") and not any(word.startswith("-") for word in rest):
+    if hasattr(options, "overrides") and not any(word.startswith("-") for word in rest):
         options.overrides += rest  # overrides after an option, which argparse by itself does not take
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -151,6 +151,20 @@ def _parser() -> argparse.ArgumentParser:
     _add_preset(estimate)
     estimate.set_defaults(run=_estimate)
 
+    sample = commands.add_parser("sample", help="draw completions of a recipe's prompts, as its rounds do")
+    score = commands.add_parser("score", help="score the completions of a samples file as a recipe says")
+    pair = commands.add_parser("pair", help="make preference pairs of scored completions: best against worst")
+    for stage, given, run in ((sample, None, _sample), (score, "samples", _score), (pair, "scored", _pair)):
+        stage.add_argument("recipe", help="YAML recipe with the section rounds, or the name of a shipped one")
+        if given is not None:
+            stage.add_argument(given, help=f"file made by humanline {'sample' if given == 'samples' else 'score'}")
+        stage.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
+        stage.add_argument("--out", required=True, help="file to make; nothing is overwritten")
+        stage.add_argument("--quiet", action="store_true", help="show no progress")
+        _add_preset(stage)
+        stage.set_defaults(run=run)
+    sample.add_argument("--limit", type=int, metavar="N", help="sample from the first N prompts only")
+
     schema = commands.add_parser("schema", help="print the JSON schema of a recipe, for editors")
     schema.set_defaults(run=_schema)
 
@@ -218,10 +232,9 @@ def _load(options: argparse.Namespace) -> TrainConfig:
 
 
 def _quiet_libraries() -> None:
-    from humanline.train.quiet import quiet_import
+    from humanline.train.quiet import import_transformers
 
-    with quiet_import():
-        import transformers.modeling_utils  # noqa: F401, imports torchao if there is one
+    import_transformers()
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # ours says what a run is doing
@@ -281,6 +294,54 @@ def _estimate(options: argparse.Namespace) -> int:
     for line in lines:
         print(visible(line))
     return 0 if fits else _EXIT_USER_ERROR
+
+
+def _sample(options: argparse.Namespace) -> int:
+    from humanline.train.tools import sample
+
+    if options.limit is not None and options.limit < 1:
+        raise ValueError(f"--limit must be >= 1; got {options.limit}")
+    return _stage(options, "prompts", lambda config, **how: sample(config, options.out, limit=options.limit, **how))
+
+
+def _score(options: argparse.Namespace) -> int:
+    from humanline.train.tools import score
+
+    return _stage(options, "completions", lambda config, **how: score(config, options.samples, options.out, **how))
+
+
+def _stage(options: argparse.Namespace, what: str, work: Callable[..., Path]) -> int:
+    """Run a stage that can be stopped and gone on with."""
+    from humanline.train.progress import CountProgress
+    from humanline.train.stop import StopRequested, StopSignal
+    from humanline.train.terminal import visible
+
+    with StopSignal() as stop:
+        try:
+            config = _load(options)
+            _quiet_libraries()
+            with CountProgress(what, show=not options.quiet) as progress:
+                path = work(config, stop=stop, say=_say(options), progress=progress)
+        except StopRequested as request:
+            _complain(options, str(request))
+            return _EXIT_STOPPED
+    print(visible(str(path)))
+    return 0
+
+
+def _pair(options: argparse.Namespace) -> int:
+    from humanline.train.terminal import visible
+    from humanline.train.tools import pair
+
+    print(visible(str(pair(_load(options), options.scored, options.out, say=_say(options)))))
+    return 0
+
+
+def _say(options: argparse.Namespace) -> Callable[[str], None]:
+    """Return what prints a line to standard error, unless that is to be quiet."""
+    from humanline.train.terminal import visible
+
+    return lambda text: None if options.quiet else print(visible(text, keep="\n"), file=sys.stderr, flush=True)
 
 
 def _schema(options: argparse.Namespace) -> int:

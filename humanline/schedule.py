@@ -7,7 +7,8 @@ a reference model in memory needs. This module knows nothing about models.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -97,3 +98,45 @@ class EachRound(_Schedule):
 
 
 Schedule = Annotated[Never | BeforeStep | AfterStep | EachRound, Field(discriminator="kind")]
+
+
+class InRounds:
+    """A schedule within rounds of sampling: it begins anew at each round, with the policy as it is then.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    bounds : callable
+        Returns, for a step whose round is known, the round's first step and the first step after it.
+    """
+
+    def __init__(self, schedule: Schedule, bounds: Callable[[int], tuple[int, int]]) -> None:
+        self.schedule, self.bounds = schedule, bounds
+
+    def snapshot(self, step: int) -> int:
+        """Return t such that theta_t scores the batch of `step`: never from before its round."""
+        start, _ = self.bounds(step)
+        return start + self.schedule.snapshot(step - start)
+
+    def copies_before_update(self, step: int) -> bool:
+        """Return whether a reference model takes over theta_step after the loss and before update `step`."""
+        start, _ = self.bounds(step)
+        return self.schedule.copies_before_update(step - start)
+
+    def copies_after_update(self, step: int) -> bool:
+        """Return whether a reference model takes over theta_{step+1}: also where update `step` ends a round."""
+        start, end = self.bounds(step)
+        return step + 1 == end or self.schedule.copies_after_update(step - start)
+
+
+class Snapshots(Protocol):
+    """What a reference asks of a schedule, within rounds or not."""
+
+    def snapshot(self, step: int) -> int:
+        """Return t such that theta_t scores the batch of `step`."""
+
+    def copies_before_update(self, step: int) -> bool:
+        """Return whether a reference model takes over theta_step after the loss and before update `step`."""
+
+    def copies_after_update(self, step: int) -> bool:
+        """Return whether a reference model takes over theta_{step+1} right after update `step`."""

@@ -1,23 +1,29 @@
-"""What a configuration makes of its data: the stream of training and the held-out evaluation.
+"""What a configuration makes of its data: the batches of training and the held-out evaluation.
 
 The loop runs on them, and `humanline validate` only looks whether they can be made.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from humanline.train.batch import Unit
 from humanline.train.config import TrainConfig
+from humanline.train.contexts import contexts_hash, read_contexts
 from humanline.train.evaluate import Evaluator
-from humanline.train.examples import DataSets
+from humanline.train.examples import DataSets, Report, read_sets
+from humanline.train.fingerprint import units_hash
 from humanline.train.guard import Reduce
 from humanline.train.reference import Score
+from humanline.train.rollout import Context
 from humanline.train.stream import Stream
-from humanline.train.tokens import Renderer
+from humanline.train.tokens import Renderer, TokenSequence
 
 
 def renderer_of(config: TrainConfig, tokenizer: Any) -> Renderer:
@@ -28,16 +34,123 @@ def renderer_of(config: TrainConfig, tokenizer: Any) -> Renderer:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """What a run reads before it begins.
+
+    Parameters
+    ----------
+    sets : DataSets
+        In rounds its units are as long as those of a round can be, and stand for them.
+    stream : Stream
+        Over these units.
+    steps : int
+        Length of the run; in rounds, at most.
+    contexts, held_out : list of Context
+        Prompts, in rounds.
+    """
+
+    sets: DataSets
+    stream: Stream
+    steps: int
+    contexts: list[Context] = field(default_factory=list)
+    held_out: list[Context] = field(default_factory=list)
+
+    @property
+    def probe(self) -> tuple[int, ...]:
+        """Return a few token ids to try a model on."""
+        return self.sets.train[0].sequences[0].ids[:16]
+
+    def hashes(self) -> dict[str, str]:
+        """Return what a resumed run must share."""
+        if self.contexts:
+            return {"training data": contexts_hash(self.contexts), "held-out data": contexts_hash(self.held_out)}
+        return {"training data": units_hash(self.sets.train), "held-out data": units_hash(self.sets.held_out)}
+
+
+def read_data(config: TrainConfig, renderer: Renderer, *, rank: int = 0, ranks: int = 1) -> RunData:
+    """Read, check and tokenise all data of a run.
+
+    Raises
+    ------
+    FileNotFoundError, DataError, ValueError
+        As `read_sets`, `read_contexts` and `Stream` do; or if a round can never fill a batch.
+    """
+    if config.rounds is None:
+        sets = read_sets(config, renderer)
+        stream = training_stream(config, sets.train, renderer, rank=rank, ranks=ranks)
+        return RunData(sets, stream, run_length(config, stream))
+    contexts, report = read_contexts(config, config.data.train, renderer)
+    reports: dict[str, Report] = {"train": report}
+    held_out: list[Context] = []
+    if config.data.eval is not None:
+        held_out, reports["held_out"] = read_contexts(config, config.data.eval, renderer)
+    most, batch = units_a_round(config), config.training.batch_size
+    if most < batch:
+        raise ValueError(
+            f"a round of {config.rounds.contexts_per_round} prompts gives at most {most} of the training.batch_size "
+            f"{batch}: raise rounds.contexts_per_round or lower training.batch_size"
+        )
+    units = rehearsal(config, contexts, renderer)
+    sets = DataSets(units, reports=reports)
+    stream = training_stream(config, units, renderer, rank=rank, ranks=ranks)
+    return RunData(sets, stream, round_steps(config, len(contexts)), contexts, held_out)
+
+
+def units_a_round(config: TrainConfig) -> int:
+    """Return how many units a round leaves at most."""
+    assert config.rounds is not None
+    return config.rounds.contexts_per_round * (2 if config.objective.kind == "kto" else 1)
+
+
+def count_rounds(config: TrainConfig, prompts: int) -> int:
+    """Return how many rounds a run has; without end where the length is given in steps."""
+    rounds, epochs = config.rounds, config.training.epochs
+    assert rounds is not None
+    if rounds.count is not None:
+        return rounds.count
+    return sys.maxsize if epochs is None else max(1, math.floor(epochs * (prompts // rounds.contexts_per_round) + 1e-9))
+
+
+def round_steps(config: TrainConfig, prompts: int) -> int:
+    """Return the steps of a run in rounds, if none of them leaves anything out."""
+    rounds = config.rounds
+    assert rounds is not None
+    return config.training.steps or count_rounds(config, prompts) * config.round_steps
+
+
+def rehearsal(config: TrainConfig, contexts: Sequence[Context], renderer: Renderer) -> list[Unit]:
+    """Return a batch of units as long as those of a round can be: the longest prompts, with answers of full length."""
+    rounds = config.rounds
+    assert rounds is not None
+    members = {"dpo": 2, "kto": 1}.get(config.objective.kind, 2 if rounds.select == "best_worst" else rounds.samples)
+    longest = sorted(contexts, key=lambda context: -len(context.ids))
+    units = []
+    for number in range(config.training.batch_size):
+        context = longest[number % len(longest)]
+        room = min(config.sampling.max_tokens, config.data.max_length - len(context.ids))
+        sequence = TokenSequence((*context.ids, *(renderer.tokenizer.eos_token_id,) * room), len(context.ids))
+        scores = tuple(float(member) for member in range(members)) if members > 1 else ()
+        units.append(Unit(f"{context.id}@{number}", (sequence,) * members, desirable=number % 2 == 0, scores=scores))
+    return units
+
+
 def training_stream(
-    config: TrainConfig, units: Sequence[Unit], renderer: Renderer, *, rank: int = 0, ranks: int = 1
+    config: TrainConfig,
+    units: Sequence[Unit],
+    renderer: Renderer,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    seed: int | None = None,
 ) -> Stream:
-    """Return the batches of training; raise ValueError as `Stream` does."""
+    """Return the batches of training, drawn with the run's seed by itself; raise ValueError as `Stream` does."""
     return Stream(
         units,
         config.objective,
         batch_size=config.training.batch_size,
         micro_batch_size=config.training.micro_batch_size,
-        seed=config.seed,
+        seed=config.seed if seed is None else seed,
         pad_id=_pad_id(renderer),
         max_length=config.data.max_length,
         rank=rank,

@@ -126,17 +126,18 @@ def make_micro_batch(
     Raises
     ------
     ValueError
-        If units have different numbers of sequences.
+        If units have different numbers of sequences, unless they are groups of GRPO.
     """
-    members = len(units[0].sequences)
-    if any(len(unit.sequences) != members for unit in units):
+    members = max(len(unit.sequences) for unit in units)
+    if grpo is None and any(len(unit.sequences) != members for unit in units):
         raise ValueError("units of one micro-batch must have the same number of sequences")
-    rows = [(unit, member) for member in range(members) for unit in units]
+    places = [(i, member) for member in range(members) for i, unit in enumerate(units) if member < len(unit.sequences)]
+    rows = [(units[i], member) for i, member in places]
     names = [unit.id if members == 1 else f"{unit.id}#{member}" for unit, member in rows]
     advantages = None
     if grpo is not None:
         scores = torch.tensor([unit.scores[member] for unit, member in rows], dtype=torch.float64)
-        group = torch.arange(len(units)).repeat(members)
+        group = torch.tensor([i for i, _ in places])
         advantages = group_advantages(scores, group, std=grpo.advantage_std, eps=grpo.advantage_eps).float()
     other = None
     if mismatched is not None:

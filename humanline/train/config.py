@@ -342,14 +342,21 @@ class TrainConfig(Section):
         schedule = self.reference.schedule
         if schedule.kind == "never":
             return whole
-        ahead = schedule.round_steps if schedule.kind == "each_round" else schedule.every
+        ahead = schedule.every if schedule.kind != "each_round" else schedule.round_steps or self.round_steps
         return min(ahead + 1, steps) + (whole if self.own_baseline else 0)
 
     @property
-    def frozen_type(self) -> Literal["float32", "bf16", "nf4"]:
-        """Return what weights are kept in that an adapter leaves as they are."""
-        assert self.adapter is not None
-        return self.adapter.base or self.training.precision
+    def kept_in(self) -> Literal["float32", "bf16", "nf4"]:
+        """Return what the model's own weights are kept in, trained or, under an adapter, frozen."""
+        return self.training.weights if self.adapter is None else self.adapter.base or self.training.precision
+
+    @property
+    def round_steps(self) -> int:
+        """Return the most steps that a round of sampling can have."""
+        if self.rounds is None:
+            return 0
+        units = self.rounds.contexts_per_round * (2 if self.objective.kind == "kto" else 1)
+        return self.rounds.steps or max(1, units // self.training.batch_size)
 
     @property
     def data_shape(self) -> Literal["completion", "preference", "unpaired", "prompt"]:
@@ -372,9 +379,10 @@ class TrainConfig(Section):
     def _rounds_fit(self) -> TrainConfig:
         kind, schedule, rounds = self.objective.kind, self.reference.schedule, self.rounds
         if rounds is None:
-            given = {"sampling", "scoring"} & self.model_fields_set
+            given = ["sampling"] if self.sampling != SamplingConfig() else []
+            given += ["scoring"] if self.scoring is not None else []
             if given:
-                raise ValueError(f"{' and '.join(sorted(given))}: used in rounds only, but there is no section rounds")
+                raise ValueError(f"{' and '.join(given)}: used in rounds only, but there is no section rounds")
             if schedule.kind == "each_round" and schedule.round_steps is None:
                 raise ValueError("reference.schedule.round_steps is needed where there is no section rounds")
             return self
@@ -387,6 +395,12 @@ class TrainConfig(Section):
         if schedule.kind == "each_round" and schedule.round_steps is not None:
             raise ValueError(
                 "reference.schedule.round_steps: the section rounds says how long rounds are; leave it out"
+            )
+        engine = self.sampling.engine
+        if engine.kind == "server" and (engine.new_weights.kind == "adapter") != (self.adapter is not None):
+            raise ValueError(
+                "sampling.engine.new_weights: kind: adapter is how a server gets an adapter's weights, and only these: "
+                + ("set it, or take engine: {kind: generate}" if self.adapter is not None else "take another kind")
             )
         if kind != "grpo" and rounds.select == "all":
             raise ValueError(f"rounds.select: all makes groups, which {kind} cannot read; leave it out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from humanline.train.batch import Block
 from humanline.train.guard import Reduce
 from humanline.train.reference import Score
+from humanline.train.rollout import SamplingStopped
 from humanline.train.stop import StopRequested, StopSignal
 from humanline.train.stream import StepBatch
 
@@ -134,6 +135,93 @@ def safe_points(stop: StopSignal | None, reduce: Reduce) -> Callable[[], None]:
             raise StopRequested(stop.requested or "a signal to another process")
 
     return check
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes of a run, as one of them sees them; all of them call its methods alike.
+
+    Parameters
+    ----------
+    accelerator, reduce
+    check : callable
+        `safe_points`.
+    stopping : callable
+        Returns whether this process was asked to stop; asked where the others are not listening.
+    """
+
+    accelerator: Any
+    reduce: Reduce
+    check: Callable[[], None]
+    stopping: Callable[[], bool]
+
+    @property
+    def rank(self) -> int:
+        """Return the number of this process."""
+        return int(self.accelerator.process_index)
+
+    @property
+    def ranks(self) -> int:
+        """Return how many there are."""
+        return int(self.accelerator.num_processes)
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of this process."""
+        device: torch.device = self.accelerator.device
+        return device
+
+    def on_main(self, act: Callable[[], int | None]) -> int:
+        """Run `act` in the main process, as `on_main` does."""
+        return on_main(self.accelerator, self.reduce, act)
+
+    def agree(self, answer: bool) -> bool:
+        """Return the main process's answer in all of them."""
+        return bool(self.on_main(lambda: int(answer)))
+
+    def each(self, act: Callable[[], None]) -> None:
+        """Run `act` in every process and wait for all of them.
+
+        Raises
+        ------
+        Exception
+            What `act` raises, in its process, and MainProcessError in the others.
+        StopRequested
+            If a process was asked to stop meanwhile, in all of them.
+        """
+        error: Exception | None = None
+        try:
+            act()
+        except SamplingStopped:
+            pass  # and the check below stops all
+        except Exception as raised:
+            error = raised
+        failed = bool(self.reduce(torch.tensor(float(error is not None)), "max").item())
+        self.check()
+        if error is not None:
+            raise error
+        if failed:
+            raise MainProcessError("another process could not go on; its own message says why")
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """What `Processes` asks of an accelerator, for a process that trains nothing."""
+
+    device: torch.device
+    precision: str
+    process_index: int = 0
+    num_processes: int = 1
+    is_main_process: bool = True
+
+    def autocast(self) -> Any:
+        """Return the context in which the run computes."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
+
+
+def alone(precision: str, device: torch.device) -> Processes:
+    """Return a single process that is part of no run and is not asked to stop."""
+    return Processes(_Alone(device, precision), lambda value, how: value, lambda: None, lambda: False)
 
 
 def leave_processes() -> None:

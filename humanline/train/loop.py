@@ -23,11 +23,12 @@ from torch import Tensor
 
 from humanline.schedule import Never, Schedule
 from humanline.train.adapter import trained_parameters
-from humanline.train.assemble import held_out_evaluator, renderer_of, run_length, training_stream
+from humanline.train.assemble import held_out_evaluator, read_data, renderer_of
 from humanline.train.budget import refuse_unfit
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
 from humanline.train.config import TrainConfig
 from humanline.train.device import (
+    Processes,
     on_device,
     on_main,
     over_ranks,
@@ -35,9 +36,8 @@ from humanline.train.device import (
     scoring_pass,
     start_accelerator,
 )
-from humanline.train.examples import read_sets
 from humanline.train.export import OutputError, save_model
-from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, units_hash
+from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash
 from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
 from humanline.train.metrics import MetricsLog, read_metrics
 from humanline.train.model import load_tokenizer
@@ -46,10 +46,12 @@ from humanline.train.optimizer import make_optimizer, same_rounding, set_lr
 from humanline.train.policy import build_policy, checked_outline
 from humanline.train.progress import RunProgress
 from humanline.train.reference import BaseModel, Reference, ScoreAhead, SecondModel
+from humanline.train.rounds import Rounds, make_rounds
 from humanline.train.run_folder import RunFolder
 from humanline.train.scorer import check_scorer, refuse_random
 from humanline.train.state import ModuleState, OptimizerState, RandomState, Stateful
 from humanline.train.stop import StopRequested, StopSignal
+from humanline.train.stream import Batches, FixedBatches
 from humanline.train.terminal import redacted
 from humanline.train.tracking import check_trackers, start_trackers
 
@@ -124,33 +126,35 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     tokenizer = load_tokenizer(config.model)
     outline = checked_outline(config, tokenizer, device)
     renderer = renderer_of(config, tokenizer)
-    sets = read_sets(config, renderer)
-    stream = training_stream(config, sets.train, renderer, rank=rank, ranks=ranks)
-    steps = run_length(config, stream)
-    refuse_unfit(config, outline, stream, steps, device)
+    data = read_data(config, renderer, rank=rank, ranks=ranks)
+    steps = data.steps
+    refuse_unfit(config, outline, data.stream, steps, device)
     scorer, adapter = build_policy(config, device)
-    check_scorer(scorer, sets.train[0].sequences[0].ids[:16])
+    check_scorer(scorer, data.probe)
     if not config.training.dropout and (config.adapter is None or not config.adapter.dropout):
-        refuse_random(scorer, sets.train[0].sequences[0].ids[:16])
+        refuse_random(scorer, data.probe)
     optimizer = make_optimizer(trained_parameters(scorer).values(), config.optimizer, config.training.weights)
     warmup = round(config.optimizer.warmup_fraction * steps)
     wrapped, optimizer = accelerator.prepare(scorer, optimizer)
     wrapped.train()
     policy = accelerator.unwrap_model(wrapped)
     score = scoring_pass(policy)
-    evaluator = held_out_evaluator(config, sets, renderer, score, reduce, device, rank=rank, ranks=ranks, check=check)
     fingerprints = {
         "processes": ranks,
         "template": renderer.template_hash,
         "tokenizer": tokenizer_hash(tokenizer),
         "model settings": model_hash(policy.model),
-        "training data": units_hash(sets.train),
-        "held-out data": units_hash(sets.held_out),
+        **data.hashes(),
     }
     if adapter is not None:
         fingerprints["frozen weights"] = frozen_hash(policy)
     objective = ObjectiveStep(config.objective, config.transform, config.seed, device)
     progress = RunProgress(steps, show_progress and accelerator.is_main_process)
+
+    def tell(row: dict[str, Any]) -> None:
+        """Take note of a round, and of what its sampling and scoring came to."""
+        log.write(row)
+        trackers.log({f"round/{name}": value for name, value in row.items()}, at.updates)
 
     def pause(scoring: bool = True) -> None:
         """Stop here if that was asked, or save if it is time to."""
@@ -161,12 +165,24 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             except CheckpointError as error:  # the run is worth more than this checkpoint
                 progress.say(f"warning: {error}")
 
+    batches: Batches = FixedBatches(data.stream, steps)
+    evaluator: Any = None
+    rounds: Rounds | None = None
+    if config.rounds is not None:
+        processes = Processes(accelerator, reduce, check, lambda: stop is not None and stop.requested is not None)
+        rounds = make_rounds(config, data, renderer, folder.rounds, policy, adapter, processes, progress, tell)
+        batches, evaluator = rounds, rounds.evaluator(data.held_out)
+    elif data.sets.held_out:
+        evaluator = held_out_evaluator(
+            config, data.sets, renderer, score, reduce, device, rank=rank, ranks=ranks, check=check
+        )
+
     def make_reference(schedule: Schedule) -> Reference:
         if config.reference.storage == "model":
-            return SecondModel(schedule, policy, scoring_pass)
+            return SecondModel(batches.schedule(schedule), policy, scoring_pass)
         if adapter is not None and schedule.kind == "never":
             return BaseModel(score, adapter.off)
-        return ScoreAhead(schedule, score, stream, steps, device, reduce, progress.scoring, pause)
+        return ScoreAhead(batches.schedule(schedule), score, batches, device, reduce, progress.scoring, pause)
 
     references: list[Reference] = []
     if config.objective.kind != "nll":
@@ -177,13 +193,16 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
         "policy": ModuleState(policy),
         "optimizer": OptimizerState(optimizer.optimizer, policy),
     }
+    if rounds is not None:
+        shared["rounds"] = rounds
     own: dict[str, Stateful] = {"random": RandomState(device)}
     for index, reference in enumerate(references):
-        (shared if reference.shared else own)[f"reference-{index}"] = reference
+        if reference.state():  # the base of an adapter keeps nothing
+            (shared if reference.shared else own)[f"reference-{index}"] = reference
     if evaluator is not None:
         own["held-out"] = evaluator
     weights = sum(p.nbytes for p in trained_parameters(policy).values())  # a checkpoint has three to each, at most
-    needed = weights if folder.resume else weights * (4 + sum(r.shared for r in references))
+    needed = weights if folder.resume else weights * (4 + config.second_models)
     on_main(accelerator, reduce, lambda: folder.check_room(needed))
     checkpoints = Checkpoints(
         folder.checkpoints,
@@ -197,26 +216,28 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
         accelerator=accelerator,
         reduce=reduce,
     )
-    for one in sets.reports.values():
+    for one in data.sets.reports.values():
         progress.say(str(one))
     restored = checkpoints.restore(progress.say) if folder.resume else None
     if stop is not None:
         stop.hold()  # from here on there is something to save
     if not folder.resume:
         on_main(accelerator, reduce, folder.take)
-    of_data = {"template": renderer.template_hash} | {name: asdict(r) for name, r in sets.reports.items()}
+    of_data = {"template": renderer.template_hash} | {name: asdict(r) for name, r in data.sets.reports.items()}
     on_main(accelerator, reduce, lambda: folder.begin(settings, of_data, restored is not None, progress.say))
     at = restored or Position()
     progress.begin(at.updates)
 
     log = MetricsLog(folder.metrics if accelerator.is_main_process else None)
     trackers = start_trackers(config, folder.path, accelerator, progress.say, first_step=at.updates)
-    with log, progress, trackers:
+    with log, progress, trackers, contextlib.ExitStack() as open_:
+        if rounds is not None:
+            open_.callback(rounds.close)
 
-        def evaluate(at: Position) -> Position:
+        def evaluate(at: Position, last: bool) -> Position:
             """Measure the held-out data if it is time to, and return the position after it."""
             every, now = config.evaluation.every, at.updates
-            if evaluator is None or at.evaluated or not (now in (0, steps) or (every and now % every == 0)):
+            if evaluator is None or at.evaluated or not (last or now == 0 or (every and now % every == 0)):
                 return replace(at, evaluated=True)
             metrics = evaluator() if now else evaluator.start()
             if not all(math.isfinite(value) for value in metrics.values()):
@@ -226,11 +247,22 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             progress.say(f"held out after {now} updates: " + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
             return replace(at, evaluated=True, initial=at.initial or metrics, final=metrics)
 
+        def prepared(at: Position) -> bool:
+            """Have the next step's batch made; if that fails, save what was trained so far."""
+            try:
+                return batches.prepare(at.updates)
+            except Exception:
+                if at.updates:
+                    with contextlib.suppress(CheckpointError):
+                        progress.say(f"checkpoint: {checkpoints.save(at)}")
+                raise
+
         while True:
             # 0. Between two updates, where a run can be stopped and go on later.
             try:
-                at = evaluate(at)
-                if at.updates == steps:
+                more = prepared(at)
+                at = evaluate(at, last=not more)
+                if not more:
                     break
                 pause(scoring=False)
                 step, started = at.updates, time.perf_counter()
@@ -245,12 +277,13 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
                 ) from None
 
             # 1. Scores of this step's reference, made by `begin_step` above or earlier.
-            batch = on_device(stream.step(step), device)
+            batch = on_device(batches.step(step), device)
             scored = [
                 [reference.logprobs(step, index, micro) for index, micro in enumerate(batch.micro_batches)]
                 for reference in references
             ]
             facts = objective.look(step, batch, scored[0] if scored else [], score, reduce)
+            of_sampler = batches.mismatch(batch, lambda _, micro: score(micro.block))
 
             # 2. Losses and gradients, micro-batch by micro-batch; every one of them sees the same reference.
             sums: dict[str, Tensor] = {}
@@ -285,7 +318,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             values = reduce(torch.stack(list(sums.values())), "sum").tolist()
             metrics_now = dict(zip(sums, values, strict=True))
             seconds = time.perf_counter() - started
-            metrics_now |= {
+            metrics_now |= of_sampler | {
                 "grad_norm": float(grad_norm),
                 "lr": lr,
                 "seconds": seconds,

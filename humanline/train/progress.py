@@ -66,6 +66,10 @@ class RunProgress:
         if done == 0 and due > 100 and not self.console.is_terminal:
             self.say(f"scoring {due} steps ahead")
 
+    def working(self, what: str, done: int, due: int) -> None:
+        """Show how far the sampling or scoring of a round is."""
+        self.bar.update(self.task, description=f"{what} {done}/{due}")
+
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Show one finished step."""
         parts = [f"loss {metrics['loss']:.4f}"]

@@ -16,13 +16,13 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from humanline.schedule import Schedule
+from humanline.schedule import Snapshots
 from humanline.train.adapter import trained_parameters
 from humanline.train.batch import Block, MicroBatch
 from humanline.train.durable import DamagedError
 from humanline.train.guard import NonFiniteError, Reduce
 from humanline.train.state import Stateful, copy_in
-from humanline.train.stream import Stream
+from humanline.train.stream import Batches
 
 Score = Callable[[Block], Tensor]  # token log-probabilities of a block, without gradient
 Scored = tuple[Tensor, Tensor | None]  # of a micro-batch's rows, and of its mismatched pairs
@@ -51,12 +51,11 @@ class ScoreAhead:
 
     Parameters
     ----------
-    schedule : Schedule
+    schedule : Snapshots
     score : callable
         The policy's scoring pass, in eval mode, with exactly the micro-batches of training.
-    stream : Stream
-    steps : int
-        Length of the run; nothing beyond it is scored.
+    batches : Batches
+        Of which all that are known are scored as soon as the schedule says.
     device : torch.device
         Where training wants the log-probabilities; they wait in host memory.
     reduce : callable
@@ -76,16 +75,15 @@ class ScoreAhead:
 
     def __init__(
         self,
-        schedule: Schedule,
+        schedule: Snapshots,
         score: Score,
-        stream: Stream,
-        steps: int,
+        batches: Batches,
         device: torch.device,
         reduce: Reduce,
         progress: Callable[[int, int], None] | None = None,
         check: Callable[[], None] | None = None,
     ) -> None:
-        self.schedule, self.score, self.stream, self.steps = schedule, score, stream, steps
+        self.schedule, self.score, self.batches = schedule, score, batches
         self.device, self.reduce, self.progress, self.check = device, reduce, progress, check
         self.window: dict[int, list[Scored]] = {}
         self.next_step = 0
@@ -95,13 +93,13 @@ class ScoreAhead:
         for past in [s for s in self.window if s < step]:
             del self.window[past]
         end = self.next_step
-        while end < self.steps and self.schedule.snapshot(end) == step:
+        while end < self.batches.end and self.schedule.snapshot(end) == step:
             end += 1
         due = range(self.next_step, end)
         for done, ahead in enumerate(due):
             if self.progress is not None:
                 self.progress(done, len(due))
-            batches = (batch.to(self.device) for batch in self.stream.step(ahead).micro_batches)
+            batches = (batch.to(self.device) for batch in self.batches.step(ahead).micro_batches)
             self.window[ahead] = [
                 (self._host(b.block, step), None if b.mismatched is None else self._host(b.mismatched, step))
                 for b in batches
@@ -168,7 +166,7 @@ class SecondModel:
     shared = True
 
     def __init__(
-        self, schedule: Schedule, policy: nn.Module, scoring_pass: Callable[[nn.Module, dict[str, Tensor]], Score]
+        self, schedule: Snapshots, policy: nn.Module, scoring_pass: Callable[[nn.Module, dict[str, Tensor]], Score]
     ) -> None:
         self.schedule, self.trained = schedule, trained_parameters(policy)
         self.copy = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
@@ -215,7 +213,7 @@ class BaseModel:
         Gives a context in which the policy has no adapter.
     """
 
-    shared = True
+    shared = False  # nothing is kept
 
     def __init__(self, score: Score, off: Callable[[], AbstractContextManager[None]]) -> None:
         self.score, self.off = score, off

@@ -118,12 +118,19 @@ class Score:
     reason: str = ""
 
 
-class SamplerError(RuntimeError):
+class SamplerError(ValueError):
     """A sampler that cannot give what it was asked for; what it gave before is kept."""
+
+
+class SamplingStopped(Exception):
+    """Sampling was given up because the run was asked to stop."""
 
 
 class Sampler(Protocol):
     """What draws completions."""
+
+    def together(self, samples: int) -> int | None:
+        """Return how many contexts of so many samples are drawn together; None where each is by itself."""
 
     def sample(self, contexts: Sequence[Context], samples: int, *, key: tuple[int, ...]) -> Iterator[list[Rollout]]:
         """Draw so many completions of every context.

@@ -206,7 +206,7 @@ class ScoringConfig(Section):
     rewards: Annotated[tuple[Reward, ...], Field(strict=False, min_length=1)]
     """Their weighted sum is the score."""
     failed: Literal["error", "drop"] | Finite = "error"
-    """What happens to a completion without a score: the run ends, it is left out, or it gets this score; all counted."""
+    """What a completion without a score does: end the run, be left out, or get this score; all are counted."""
     workers: PositiveInt = 2
     """Worker processes for everything but reward models."""
     seconds: Positive = 5.0

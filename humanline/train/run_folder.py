@@ -1,7 +1,8 @@
 """The folder of a run: what is where in it, and the lock that keeps a second run out.
 
 config.json data.json    what the run was given, and what became of its data
-metrics.jsonl            a line a step, a line an evaluation
+metrics.jsonl            a line a step, a line an evaluation, a line a round
+rounds/                  what each round sampled and what it was worth (humanline.train.rounds)
 checkpoints/step-N/      everything that is needed to go on after N updates
 final/                   the finished model
 run.lock                 held while a process trains here; a killed one leaves no lock behind, only the file
@@ -52,6 +53,7 @@ class RunFolder:
         self._lock: FileLock | None = None
         self.config, self.data = self.path / "config.json", self.path / "data.json"
         self.metrics, self.checkpoints, self.final = (self.path / n for n in ("metrics.jsonl", "checkpoints", "final"))
+        self.rounds = self.path / "rounds"
         if not resume:
             if self._is_run() and not self._only_lock():
                 raise OutputError(

@@ -8,12 +8,14 @@ communication.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
+from torch import Tensor
 
+from humanline.schedule import Schedule, Snapshots
 from humanline.train.batch import MicroBatch, Unit, make_micro_batch
 from humanline.train.config import GrpoObjective, Objective
 from humanline.train.tokens import TokenSequence
@@ -34,6 +36,49 @@ class StepBatch:
     def own_tokens(self) -> int:
         """Return the number of tokens, prompts included and padding left out, of this rank's rows."""
         return sum(len(s.ids) for micro in self.micro_batches for unit in micro.units for s in unit.sequences)
+
+
+class Batches(Protocol):
+    """The batches of a run, as training and references ask for them."""
+
+    @property
+    def end(self) -> int:
+        """Return the number of steps whose batches are known by now."""
+
+    def prepare(self, step: int) -> bool:
+        """Make sure that the batch of a step is known; return False if the run ends before it."""
+
+    def step(self, step: int) -> StepBatch:
+        """Return the batch of a step before `end`."""
+
+    def schedule(self, schedule: Schedule) -> Snapshots:
+        """Return a reference schedule as it is meant for these batches."""
+
+    def mismatch(self, batch: StepBatch, scored: Callable[[int, MicroBatch], Tensor]) -> dict[str, float]:
+        """Return how far log-probabilities that came with the data are from the policy's own, where there are any."""
+
+
+class FixedBatches:
+    """So many steps of a stream whose data are there from the start."""
+
+    def __init__(self, stream: Stream, steps: int) -> None:
+        self.stream, self.end = stream, steps
+
+    def prepare(self, step: int) -> bool:
+        """Return whether there is such a step."""
+        return step < self.end
+
+    def step(self, step: int) -> StepBatch:
+        """Return the batch of a step."""
+        return self.stream.step(step)
+
+    def schedule(self, schedule: Schedule) -> Snapshots:
+        """Return the schedule itself."""
+        return schedule
+
+    def mismatch(self, batch: StepBatch, scored: Callable[[int, MicroBatch], Tensor]) -> dict[str, float]:
+        """Return nothing: fixed data come without."""
+        return {}
 
 
 class Stream:

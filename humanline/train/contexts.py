@@ -1,0 +1,96 @@
+"""A set of prompts -> what rounds sample from, and which of them each round takes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from humanline.train.config import TrainConfig
+from humanline.train.data import DataError, Message, Messages, PromptOnly, read_rows, report_duplicates
+from humanline.train.examples import Report
+from humanline.train.rollout import Context
+from humanline.train.sources import open_source
+from humanline.train.tokens import Renderer, tokenize
+
+
+def read_contexts(config: TrainConfig, path: str, renderer: Renderer) -> tuple[list[Context], Report]:
+    """Read, check and tokenise a set of prompts.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        Its sampling.system_prompt is put before prompts that have no system message.
+    path : str
+        A file or a set of the hub, as `read_rows` takes it.
+    renderer : Renderer
+
+    Raises
+    ------
+    FileNotFoundError, DataError, ValueError
+        As `read_rows` and `tokenize`.
+    """
+    rows = [row for row in read_rows(path, "prompt", columns=config.data.columns) if isinstance(row, PromptOnly)]
+    system = config.sampling.system_prompt
+    prompts = [PromptOnly(row.id, with_system(row.prompt, system), row.extra) for row in rows]
+    name = open_source(path).name
+    try:
+        tokenized = tokenize(prompts, renderer)
+    except DataError as error:
+        raise DataError(f"{name}: {error.heading}", error.problems, error.advice) from None
+    contexts = [
+        Context(row.id, row.prompt, sequence.ids, row.extra)
+        for row, (sequence,) in zip(tokenized.examples, tokenized.sequences, strict=True)
+    ]
+    different = len({context.ids for context in contexts})
+    return contexts, Report(name, tokenized.report, report_duplicates(prompts), different)
+
+
+def with_system(prompt: Messages, system: str | None) -> Messages:
+    """Return a prompt that begins with a system message, unless it has one or there is none to give."""
+    if system is None or prompt[0].role == "system":
+        return prompt
+    return (Message("system", system), *prompt)
+
+
+def contexts_hash(contexts: Sequence[Context]) -> str:
+    """Return the SHA-256 of prompts and their columns, in order."""
+    sha = hashlib.sha256()
+    for context in contexts:
+        sha.update(json.dumps([context.id, context.ids, dict(context.extra)], default=str).encode())
+    return sha.hexdigest()
+
+
+class Draw:
+    """Which contexts each round takes: without replacement, pass by pass, from a permutation keyed by (seed, pass).
+
+    A pass has as many whole rounds as fit; the few prompts left over wait for the next pass, which is shuffled anew.
+
+    Parameters
+    ----------
+    contexts : sequence of Context
+    per_round : int
+    seed : int
+
+    Raises
+    ------
+    ValueError
+        If a round needs more contexts than there are.
+    """
+
+    def __init__(self, contexts: Sequence[Context], per_round: int, seed: int) -> None:
+        if per_round > len(contexts):
+            raise ValueError(
+                f"rounds.contexts_per_round {per_round} is larger than the data: {len(contexts)} prompts to use"
+            )
+        self.contexts, self.per_round, self.seed = list(contexts), per_round, seed
+        self.rounds_a_pass = len(contexts) // per_round
+
+    def round(self, number: int) -> list[Context]:
+        """Return the contexts of a round, the longest prompts first, so that batches hold prompts of like length."""
+        pass_, place = divmod(number, self.rounds_a_pass)
+        order = np.random.default_rng([self.seed, pass_, 1]).permutation(len(self.contexts))
+        drawn = [self.contexts[i] for i in order[place * self.per_round : (place + 1) * self.per_round]]
+        return sorted(drawn, key=lambda context: -len(context.ids))

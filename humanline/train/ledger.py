@@ -1,0 +1,137 @@
+"""What rounds have done, on disk: an append-only ledger of their states, and journals of work under way.
+
+A line is appended and flushed when what it says is true, and never before. The end of a file that a kill has torn is
+ignored. A state's line holds the SHA-256 of the file that the state made, so that a damaged one is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from humanline.train.durable import barrier, flush
+
+State = Literal["PLANNED", "SAMPLED", "SCORED", "PAIRED", "TRAINING", "DONE"]
+STATES: tuple[State, ...] = get_args(State)
+
+
+class LedgerError(ValueError):
+    """A ledger or journal that is not what this program writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One state of one round, and the digest of the file it made."""
+
+    round: int
+    state: State
+    sha256: str | None
+
+
+class Ledger:
+    """The states that rounds have reached, in the order PLANNED, SAMPLED, SCORED, PAIRED, TRAINING, DONE.
+
+    Parameters
+    ----------
+    path : Path
+        A JSON-lines file; it need not exist.
+
+    Raises
+    ------
+    LedgerError
+        If a whole line is no entry.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.read()
+
+    def read(self) -> None:
+        """Read what is there, also what another process has added meanwhile."""
+        self.entries: dict[int, dict[State, Entry]] = {}
+        for number, row in enumerate(read_lines(self.path), start=1):
+            try:
+                if row["state"] == "DISCARDED":
+                    self.entries.pop(row["round"], None)
+                elif row["state"] in STATES:
+                    entry = Entry(row["round"], row["state"], row.get("sha256"))
+                    self.entries.setdefault(entry.round, {})[entry.state] = entry
+                else:
+                    raise KeyError(row["state"])
+            except (KeyError, TypeError) as error:
+                raise LedgerError(f"{self.path}:{number}: no entry of a ledger: {error}") from None
+
+    def has(self, round_: int, state: State, file: Path | None = None) -> bool:
+        """Return whether a round has reached a state, and the file that it made is as it was."""
+        entry = self.entries.get(round_, {}).get(state)
+        if entry is None:
+            return False
+        return file is None or (file.is_file() and digest(file) == entry.sha256)
+
+    def record(self, round_: int, state: State, file: Path | None = None) -> None:
+        """Say that a round has reached a state; nothing happens if that was said before of the same file."""
+        sha256 = None if file is None else digest(file)
+        known = self.entries.get(round_, {}).get(state)
+        if known is not None and known.sha256 == sha256:
+            return
+        self.entries.setdefault(round_, {})[state] = Entry(round_, state, sha256)
+        append(self.path, [{"round": round_, "state": state} | ({} if sha256 is None else {"sha256": sha256})])
+
+    def discard(self, round_: int, reason: str) -> None:
+        """Say that a round begins anew."""
+        if self.entries.pop(round_, None) is not None:
+            append(self.path, [{"round": round_, "state": "DISCARDED", "reason": reason}])
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file that is appended to; a torn end is cut off, so that it can be appended to again.
+
+    Raises
+    ------
+    LedgerError
+        If a line before the last is no JSON object.
+    """
+    if not path.is_file():
+        return []
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    rows = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("no object")
+        except ValueError as error:
+            raise LedgerError(f"{path}:{number}: damaged: {error}; remove the file to do its work again") from None
+        rows.append(row)
+    return rows
+
+
+def append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Append JSON rows in one write and have them on the disk."""
+    new = not path.exists()
+    text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
+    with open(path, "ab", buffering=0) as file:
+        file.write(text.encode())
+        os.fsync(file.fileno())
+    if new:
+        flush(path.parent)
+    barrier(f"{path.name} appended")
+
+
+def json_rows(rows: Iterable[dict[str, Any]]) -> str:
+    """Return rows as the text of a JSON-lines file."""
+    return "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,227 @@
+"""Scored completions -> pairs and groups: what is kept of each prompt, and what was left out and why.
+
+Source: arXiv 2509.24207, Algorithm 1, lines 8 to 11.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from humanline.train.batch import Unit
+from humanline.train.rollout import Completion, Rollout, Score
+from humanline.train.round_config import RoundsConfig, ScoringConfig
+from humanline.train.tokens import TokenSequence
+
+
+class RoundError(ValueError):
+    """A round that cannot be trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is left of a prompt: some of its completions, the best first under best_worst, with their scores."""
+
+    rollout: Rollout
+    numbers: tuple[int, ...]
+    scores: tuple[float, ...]
+
+    @property
+    def completions(self) -> tuple[Completion, ...]:
+        """Return the completions that are kept."""
+        return tuple(self.rollout.completions[number] for number in self.numbers)
+
+
+@dataclass(slots=True)
+class Selection:
+    """What a round leaves to train on, and what became of the rest.
+
+    Parameters
+    ----------
+    kept : list of Kept
+    contexts, completions : int
+        How many there were.
+    statuses : Counter
+        Completions without a score, by status.
+    truncated : int
+        Completions that ran into their length limit, whatever became of them.
+    equal : int
+        Prompts all of whose scores are the same: under best_worst left out, under all of advantage 0.
+    below_margin, too_few : int
+        Prompts left out because their scores differ too little, or fewer than two completions are left of them.
+    gaps : list of float
+        Of each prompt with two scores or more, the largest less the smallest.
+    scores : list of float
+        All of them.
+    tokens : int
+        Of all completions.
+    """
+
+    kept: list[Kept] = field(default_factory=list)
+    contexts: int = 0
+    completions: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    truncated: int = 0
+    equal: int = 0
+    below_margin: int = 0
+    too_few: int = 0
+    gaps: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    tokens: int = 0
+
+    def summary(self) -> dict[str, float]:
+        """Return the numbers of a round for its line of metrics."""
+        mean = math.fsum(self.scores) / len(self.scores) if self.scores else math.nan
+        spread = math.fsum((s - mean) ** 2 for s in self.scores) / len(self.scores) if self.scores else math.nan
+        facts = {
+            "contexts": self.contexts,
+            "completions": self.completions,
+            "kept_contexts": len(self.kept),
+            "score": mean,
+            "score_std": math.sqrt(spread),
+            "completion_tokens": self.tokens / max(1, self.completions),
+            "truncated": self.truncated / max(1, self.completions),
+            "below_margin": self.below_margin,
+            "equal_scores": self.equal,
+            "too_few_completions": self.too_few,
+            "without_score": sum(self.statuses.values()),
+        }
+        return {name: value for name, value in facts.items() if math.isfinite(value)}
+
+    def why_so_few(self, margin: float) -> str:
+        """Say in words what was left out, and by how much scores missed the margin."""
+        parts = []
+        if self.below_margin:
+            short = sorted((gap for gap in self.gaps if gap < margin), reverse=True)
+            parts.append(
+                f"{self.below_margin} prompts have scores that differ by less than rounds.score_margin {margin:g} "
+                f"(the largest difference among them is {short[0]:.3g}, the median {short[len(short) // 2]:.3g})"
+            )
+        if self.statuses:
+            listed = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
+            parts.append(f"{sum(self.statuses.values())} of {self.completions} completions have no score ({listed})")
+        if self.too_few:
+            parts.append(f"{self.too_few} prompts have fewer than two completions left")
+        if self.truncated:
+            parts.append(f"{self.truncated} completions were truncated")
+        return "; ".join(parts) or "no prompt was left out"
+
+
+def select(
+    rollouts: Sequence[Rollout],
+    scores: Sequence[Sequence[Score]],
+    rounds: RoundsConfig,
+    scoring: ScoringConfig,
+    how: Literal["best_worst", "all"],
+) -> Selection:
+    """Keep the best against the worst completion of each prompt, or all of them.
+
+    Parameters
+    ----------
+    rollouts : sequence of Rollout
+    scores : sequence of sequence of Score
+        One a completion.
+    rounds : RoundsConfig
+        Of which score_margin and truncated are read: a pair is kept where max - min >= score_margin.
+    scoring : ScoringConfig
+        Of which failed is read: what happens to completions without a score.
+    how : {"best_worst", "all"}
+
+    Raises
+    ------
+    RoundError
+        If a completion has no score and scoring.failed is "error".
+    """
+    found = Selection()
+    for rollout, own in zip(rollouts, scores, strict=True):
+        found.contexts += 1
+        usable: list[tuple[int, float]] = []
+        for number, (completion, score) in enumerate(zip(rollout.completions, own, strict=True)):
+            found.completions += 1
+            found.tokens += len(completion.ids)
+            found.truncated += completion.truncated
+            value = _value(score, scoring, f"{rollout.id}, completion {number + 1}", found)
+            if value is None:
+                continue
+            found.scores.append(value)
+            if completion.ids and not (completion.truncated and rounds.truncated == "drop"):
+                usable.append((number, value))
+        if len(usable) < 2:
+            found.too_few += 1
+            continue
+        values = [value for _, value in usable]
+        gap = max(values) - min(values)
+        found.gaps.append(gap)
+        found.equal += gap == 0
+        if how == "best_worst":
+            best, worst = values.index(max(values)), values.index(min(values))
+            if gap < rounds.score_margin or gap == 0:
+                found.below_margin += 1
+                continue
+            usable = [usable[best], usable[worst]]
+        numbers, kept_scores = zip(*usable, strict=True)
+        found.kept.append(Kept(rollout, numbers, kept_scores))
+    return found
+
+
+def _value(score: Score, scoring: ScoringConfig, where: str, found: Selection) -> float | None:
+    """Return the score that counts, if there is one."""
+    if score.value is not None:
+        return score.value
+    found.statuses[score.status] += 1
+    if scoring.failed == "error":
+        raise RoundError(
+            f"{where} has no score: {score.status}{f' ({score.reason})' if score.reason else ''}. All samples and "
+            "scores so far are kept. Mend what scores and go on with --resume, or set scoring.failed to drop, which "
+            "leaves such completions out, or to the score they shall have."
+        )
+    return None if scoring.failed == "drop" else float(scoring.failed)
+
+
+def row_names(name: str, members: int, objective: str) -> list[str]:
+    """Return the names of a prompt's rows, as batches have them (`humanline.train.batch.make_micro_batch`)."""
+    if objective == "kto":
+        return [f"{name}#chosen", f"{name}#rejected"]
+    return [f"{name}#{member}" for member in range(members)]
+
+
+def make_units(kept: Sequence[Kept], objective: str, context_ids: Mapping[str, tuple[int, ...]]) -> list[Unit]:
+    """Return what an objective trains on: pairs (dpo), two labelled answers each (kto), or groups (grpo).
+
+    Parameters
+    ----------
+    kept : sequence of Kept
+    objective : {"dpo", "kto", "grpo"}
+    context_ids : mapping of str to tuple of int
+        Token ids of every prompt. Answers are the very tokens that were sampled.
+    """
+    units = []
+    for one in kept:
+        prompt, name = context_ids[one.rollout.id], one.rollout.id
+        sequences = tuple(
+            TokenSequence((*prompt, *completion.ids), len(prompt), completion.truncated)
+            for completion in one.completions
+        )
+        if objective == "kto":
+            names = row_names(name, 2, objective)
+            units += [Unit(names[i], (sequence,), desirable=i == 0) for i, sequence in enumerate(sequences)]
+        else:
+            units.append(Unit(name, sequences, scores=one.scores))
+    return units
+
+
+def preference_rows(kept: Sequence[Kept]) -> Iterator[dict[str, Any]]:
+    """Give pairs as rows that offline training reads."""
+    for one in kept:
+        prompt: Any = [message._asdict() for message in one.rollout.prompt]
+        chosen, rejected = one.completions
+        yield {
+            "prompt": prompt,
+            "chosen": chosen.text,
+            "rejected": rejected.text,
+            "chosen_score": one.scores[0],
+            "rejected_score": one.scores[1],
+        }

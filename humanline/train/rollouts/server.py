@@ -1,0 +1,505 @@
+"""Sampling from a server that speaks OpenAI's protocol: vllm serve, SGLang, transformers serve (README.md beside this).
+
+The requests run on an event loop in a thread of its own, so that closing the iterator cancels them at once and the
+server stops working on them. Fields beyond OpenAI's are sent where they make sampling what the config says; a server
+that refuses one by name is asked again without it, and from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from humanline.train.rollout import Context, Rollout, SamplerError, SamplingStopped
+from humanline.train.rollouts.answers import Answer, Completer, read_answers
+from humanline.train.rollouts.client import BadAnswer, Client, Refused, Sleep, api_key, parse, quoted
+from humanline.train.round_config import ByAdapter, ByCommand, ByPath, ByRequest, SamplingConfig, ServerEngine
+from humanline.train.terminal import redact, visible
+from humanline.train.tokens import Renderer
+
+LOOK = 0.2  # seconds between two looks at `stopping`
+GREEDY_AFTER = 4  # contexts whose completions are all alike before that is said
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a request is answered with: the model's name, the policy's version, generation settings for its folder."""
+
+    model: str | None
+    policy: str = ""
+    generation: str | None = None
+
+
+class ServerSampler:
+    """Draw completions from a server.
+
+    Each request carries a seed that is derived from the key, the context's id and the sample's number; whether the same
+    seed gives the same text is up to the server (transformers serve: no). What a context has got is kept until it is
+    whole; completions of a context that is not are asked for again after a crash.
+
+    Parameters
+    ----------
+    config : SamplingConfig
+        Its engine must be a ServerEngine.
+    renderer : Renderer
+    say : callable, optional
+        Told, once each, what may be wrong though work goes on.
+    stopping : callable, optional
+        Asked several times a second whether to give up.
+    sleep : callable, optional
+        Waits between attempts: `await sleep(seconds)`.
+
+    Attributes
+    ----------
+    without_logprobs : int
+        Completions so far for which the server told no log-probs, or not one for each token.
+
+    Raises
+    ------
+    SamplerError
+        If the URL is none, or the variable with the API key is not set.
+    """
+
+    def __init__(
+        self,
+        config: SamplingConfig,
+        renderer: Renderer,
+        *,
+        say: Callable[[str], None] = print,
+        stopping: Callable[[], bool] = lambda: False,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        assert isinstance(config.engine, ServerEngine)
+        self.config, self.renderer, self.engine = config, renderer, config.engine
+        self.say, self.stopping = say, stopping
+        self.chat = (config.engine.endpoint or ("chat" if renderer.template == "chat" else "completions")) == "chat"
+        self.without_logprobs = 0
+        self._sleep = sleep
+        self._key = api_key(config.engine)
+        self._client()  # says at once if the URL is none
+        self._completer = Completer(renderer, config.stop)
+        self._weights = Weights(config.engine.model)
+        self._adapter: str | None = None
+        self._refused: set[str] = set()  # fields that this server does not take
+        self._prompt_as_text = False
+        self._alike: int | None = 0  # contexts whose completions were all the same; None once some were not
+        self._running: set[_Running] = set()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Sampling
+
+    def sample(self, contexts: Sequence[Context], samples: int, *, key: tuple[int, ...]) -> Iterator[list[Rollout]]:
+        """Draw so many completions of every context (`Sampler`), one context at a time, in the order they get whole.
+
+        Raises
+        ------
+        SamplerError
+            If the server stays away, refuses, or answers what cannot be used; it says which and what to do.
+        SamplingStopped
+            If `stopping` said so.
+        """
+        weights = self._weights
+        if weights.model is None and isinstance(self.engine.new_weights, ByPath):
+            raise SamplerError("new_weights: path names a folder in every request; publish one, or set engine.model")
+        whole: queue.SimpleQueue[tuple[int, list[Answer]] | BaseException] = queue.SimpleQueue()
+        running = _Running(self._ask_all(contexts, samples, key, weights, whole), whole.put)
+        self._running.add(running)
+        try:
+            for _ in contexts:
+                index, answers = self._next(whole)
+                context = contexts[index]
+                completions = tuple(self._completer(answer, context) for answer in answers)
+                self.without_logprobs += sum(one.logprobs is None for one in completions)
+                self._look_for_greed([one.text for one in completions])
+                yield [Rollout(context.id, context.prompt, completions, context.extra, weights.policy)]
+        finally:
+            running.stop()
+            self._running.discard(running)
+
+    def close(self) -> None:
+        """Cancel what is under way."""
+        for running in tuple(self._running):
+            running.stop()
+
+    def together(self, samples: int) -> None:
+        """Return None: every context is by itself."""
+
+    def _next(self, whole: queue.SimpleQueue[tuple[int, list[Answer]] | BaseException]) -> tuple[int, list[Answer]]:
+        while True:
+            if self.stopping():
+                raise SamplingStopped
+            try:
+                item = whole.get(timeout=LOOK)
+            except queue.Empty:
+                continue
+            if isinstance(item, BaseException):
+                raise item
+            return item
+
+    async def _ask_all(
+        self,
+        contexts: Sequence[Context],
+        samples: int,
+        key: tuple[int, ...],
+        weights: Weights,
+        whole: queue.SimpleQueue[Any],
+    ) -> None:
+        size = self.engine.samples_per_request
+        jobs = ((i, range(a, min(a + size, samples))) for i in range(len(contexts)) for a in range(0, samples, size))
+        parts: dict[int, dict[int, Answer]] = {}
+
+        async def work() -> None:
+            for index, numbers in jobs:
+                answers = await self._ask(client, contexts[index], numbers, key, weights)
+                part = parts.setdefault(index, {})
+                part.update(zip(numbers, answers, strict=True))
+                if len(part) == samples:
+                    whole.put((index, [part[number] for number in range(samples)]))
+                    del parts[index]
+
+        async with self._client() as client, asyncio.TaskGroup() as group:
+            for _ in range(self.engine.concurrency):
+                group.create_task(work())
+
+    async def _ask(
+        self, client: Client, context: Context, numbers: range, key: tuple[int, ...], weights: Weights
+    ) -> list[Answer]:
+        """Return an answer for every number; a server that sends fewer than asked for is asked for the rest."""
+        answers: list[Answer] = []
+        room = min(self.config.max_tokens, self.renderer.max_length - len(context.ids))
+        if room < 1:
+            raise SamplerError(
+                f"context {context.id!r}: its {len(context.ids)} prompt tokens leave no room for a completion within "
+                f"data.max_length: {self.renderer.max_length}"
+            )
+        while len(answers) < len(numbers):
+            rest = numbers[len(answers) :]
+
+            def read(content: bytes, asked: int = len(rest)) -> list[Answer]:
+                return read_answers(content, context, asked, room, self.config)
+
+            path = "/v1/chat/completions" if self.chat else "/v1/completions"
+            body = self._body(context, rest, key, room, weights)
+            try:
+                answers += await client.post(path, body, read)
+            except Refused as error:
+                if not self._do_without(error, body):
+                    raise SamplerError(f"context {context.id!r}: {error}") from None
+            except SamplerError as error:
+                raise SamplerError(f"context {context.id!r}: {error}") from None
+        return answers
+
+    def _body(
+        self, context: Context, numbers: range, key: tuple[int, ...], room: int, weights: Weights
+    ) -> dict[str, Any]:
+        config = self.config
+        body: dict[str, Any] = {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": room}
+        if weights.model is not None:
+            body["model"] = weights.model
+        if len(numbers) > 1:
+            body["n"] = len(numbers)
+        if config.stop:
+            body["stop"] = list(config.stop)
+        extras: dict[str, Any] = {
+            "seed": seed(key, context.id, numbers[0]),
+            "logprobs": True if self.chat else 1,
+            "return_token_ids": True,  # vLLM, SGLang
+            # Otherwise vLLM and SGLang take these from the model's generation_config.json.
+            "top_k": -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+        }
+        if self.chat:
+            body["messages"] = [{"role": message.role, "content": message.content} for message in context.prompt]
+        else:
+            # Token ids leave nothing to the server's tokenizer; transformers serve takes only text.
+            body["prompt"] = self.renderer.prompt_text(context.prompt) if self._prompt_as_text else list(context.ids)
+            extras["add_special_tokens"] = False  # vLLM: the text has its begin token
+        if config.stop:
+            extras |= {"include_stop_str_in_output": True, "no_stop_trim": True}  # vLLM; SGLang
+        if weights.generation is not None:
+            extras["generation_config"] = weights.generation  # transformers serve
+        return body | {name: value for name, value in extras.items() if name not in self._refused}
+
+    def _do_without(self, error: Refused, body: dict[str, Any]) -> bool:
+        """Leave out from now on what a refusal names; return whether there was anything."""
+        if error.status not in (400, 422):
+            return False
+        if isinstance(body.get("prompt"), list) and "prompt" in error.reason and "string" in error.reason:
+            self._prompt_as_text = True
+            return True
+        named = {name for name in EXTRAS if name in body and re.search(rf"\b{name}\b", error.reason)}
+        self._refused |= named
+        return bool(named)
+
+    def _look_for_greed(self, texts: Sequence[str]) -> None:
+        if self._alike is None or self.config.temperature == 0 or len(texts) < 2:
+            return
+        self._alike = self._alike + 1 if len(set(texts)) == 1 else None
+        if self._alike == GREEDY_AFTER:
+            self.say(
+                f"warning: the completions of each of the first {GREEDY_AFTER} prompts are all the same, though "
+                f"sampling.temperature is {self.config.temperature:g}: the server seems to take the most probable "
+                "token. transformers serve does so unless the model's generation_config.json has "
+                '"do_sample": true'
+            )
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # New weights
+
+    def publish(self, folder: Path, name: str) -> None:
+        """Let the server have new weights, wait until it answers, and sample with them from then on.
+
+        Parameters
+        ----------
+        folder : Path
+            A saved model, or an adapter where `new_weights` is adapter; the server must see it under the same path.
+        name : str
+            The policy's version, which rollouts carry; never used for other weights, since servers keep what they
+            computed under a name.
+
+        Raises
+        ------
+        SamplerError
+            If the server refuses or does not come back within `sampling.engine.seconds`, or the command fails.
+        """
+        how, path = self.engine.new_weights, str(folder.absolute())
+        if not folder.is_dir():
+            raise SamplerError(f"new weights: {visible(path)!r} is no folder")
+        model, generation = self.engine.model, None
+        if isinstance(how, ByPath):
+            if "@" in path:
+                raise SamplerError(f"new weights: {visible(path)!r} holds an @, which servers read as a revision")
+            model, generation = path, self._generation(folder)
+        elif isinstance(how, ByCommand):
+            _run_command(how, path, self.stopping)
+        elif isinstance(how, ByAdapter):
+            model = name
+            self._finish(self._load_adapter(name, path))
+        else:
+            self._finish(self._tell(how, path))
+        self._finish(self._wait(model))
+        self._weights = Weights(model, name, generation)
+
+    def _generation(self, folder: Path) -> str:
+        """Return generation settings for transformers serve, which else takes the model's own, such as its top-k."""
+        tokens: dict[str, Any] = {"eos_token_id": self.renderer.tokenizer.eos_token_id}
+        try:
+            own = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+            tokens |= {name: own[name] for name in ("eos_token_id", "pad_token_id") if own.get(name) is not None}
+        except (OSError, ValueError, AttributeError):
+            pass
+        how = {"do_sample": True, "top_k": 0} if self.config.temperature else {"do_sample": False}
+        return json.dumps(how | {"repetition_penalty": 1.0} | tokens)
+
+    async def _load_adapter(self, name: str, path: str) -> None:
+        async with self._client() as client:
+            body = {"lora_name": name, "lora_path": path}
+            try:
+                try:
+                    await client.post(LOAD, body, _anything)
+                except Refused as error:
+                    if error.status != 400 or "already" not in error.reason:
+                        raise
+                    await self._unload(client, name)
+                    await client.post(LOAD, body, _anything)
+            except Refused as error:
+                advice = (
+                    "; start vllm serve with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+                    if error.status == 404
+                    else ""
+                )
+                raise SamplerError(f"new weights: {error}{advice}") from None
+            if self._adapter not in (None, name):
+                await self._unload(client, str(self._adapter))
+            self._adapter = name
+
+    async def _unload(self, client: Client, name: str) -> None:
+        try:
+            await client.post(UNLOAD, {"lora_name": name}, _anything)
+        except Refused as error:
+            if error.status not in (400, 404):  # it is not there (any more)
+                raise
+
+    async def _tell(self, how: ByRequest, path: str) -> None:
+        body = {
+            name: value.replace("{path}", path) if isinstance(value, str) else value for name, value in how.body.items()
+        }
+        async with self._client() as client:
+            try:
+                await client.post(how.path, body, _success)
+            except Refused as error:
+                raise SamplerError(f"new weights: {error}") from None
+
+    async def _wait(self, model: str | None) -> None:
+        """Return when the server is healthy; raise SamplerError if that takes too long."""
+        waited, wait, trouble = 0.0, 0.5, ""
+        async with self._client() as client:
+            while True:
+                try:
+                    status, _, content = await client.send("GET", "/health")
+                    if status in (404, 405):
+                        body: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+                        body |= {} if model is None else {"model": model}
+                        status, _, content = await client.send("POST", "/v1/chat/completions", body)
+                    if 200 <= status < 300:
+                        return
+                    trouble = f"status {status} {quoted(content.decode('utf-8', 'replace'))}"
+                except ConnectionError as error:
+                    trouble = str(error)
+                if waited >= self.engine.seconds:
+                    break
+                await self._sleep(wait)
+                waited, wait = waited + wait, min(5.0, 2 * wait)
+            raise SamplerError(
+                f"{client.shown} did not come back within {self.engine.seconds:g} s (sampling.engine.seconds) after it "
+                f"was given new weights; the last: {visible(redact(trouble))}. See to the server, then go on with "
+                "--resume"
+            )
+
+    def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine to its end, whether or not the caller's thread has a loop (notebooks do)."""
+        ended: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+        running = _Running(work, ended.put)
+        try:
+            while running.alive:
+                if self.stopping():
+                    raise SamplingStopped
+                running.wait(LOOK)
+        finally:
+            running.stop()
+        if not ended.empty():
+            raise ended.get()
+
+    def _client(self) -> Client:
+        return Client(self.engine, self._key, self._sleep)
+
+
+EXTRAS = (
+    "seed",
+    "logprobs",
+    "return_token_ids",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "add_special_tokens",
+    "include_stop_str_in_output",
+    "no_stop_trim",
+    "generation_config",
+)
+
+
+def seed(key: tuple[int, ...], context: str, sample: int) -> int:
+    """Return a request's seed, 0 to 2**31 - 1, which every server can hold."""
+    content = json.dumps([list(key), context, sample]).encode()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=4).digest(), "big") >> 1
+
+
+def _anything(content: bytes) -> None:
+    """Take any answer, such as vLLM's sentence."""
+
+
+def _success(content: bytes) -> None:
+    """Take any answer but one that says that it did not work."""
+    try:
+        answer = parse(content)
+    except BadAnswer:
+        return
+    if isinstance(answer, dict) and answer.get("success") is False:
+        raise BadAnswer(f"no success: {quoted(answer)}")
+
+
+def _run_command(how: ByCommand, path: str, stopping: Callable[[], bool]) -> None:
+    words = [word.replace("{path}", path) for word in how.command]
+    shown = visible(redact(" ".join(words)))
+    # Not a pipe: a server that the command leaves running would hold it open.
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            raise SamplerError(f"new weights: {shown} cannot be run: {error}") from None
+        code, until = None, time.monotonic() + how.seconds
+        try:
+            while code is None and time.monotonic() < until:
+                if stopping():
+                    raise SamplingStopped
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(LOOK)
+        finally:
+            if code is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if code == 0:
+            return
+        late = f"took more than {how.seconds:g} s (sampling.engine.new_weights.seconds)"
+        output.seek(0)
+        tail = visible(redact(output.read().decode("utf-8", "replace"))[-2000:], keep="\n").strip()
+        trouble = late if code is None else f"ended with status {code}"
+        raise SamplerError(f"new weights: {shown} {trouble}; its last words:\n{tail or '(none)'}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# An event loop beside the caller's thread
+
+
+class _Running:
+    """A coroutine in a thread of its own; what it raises goes to `failed`."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], failed: Callable[[BaseException], None]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._task = self._loop.create_task(work)
+        self._failed = failed
+        self._thread = threading.Thread(target=self._run, name="humanline-sampling", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._task)
+        except BaseExceptionGroup as group:
+            self._failed(_first(group))
+        except asyncio.CancelledError:
+            self._failed(SamplerError("sampling was closed"))
+        except BaseException as error:
+            self._failed(error)
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def stop(self) -> None:
+        """Cancel it, and wait until it is gone."""
+        with contextlib.suppress(RuntimeError):  # a closed loop: it is done
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        """Return whether it still runs."""
+        return self._thread.is_alive()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it ends, but no longer than that."""
+        self._thread.join(seconds)
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,472 @@
+"""Rounds: Algorithm 1 and its relatives, from the prompts of a round to the batches of its steps.
+
+A round goes through the states of the ledger, each with its file, so that a run that was stopped anywhere goes on from
+what is there:
+
+    rounds/ledger.jsonl        what each round has reached, appended only
+    rounds/cache-rank-0.jsonl  every score that was ever given, by content
+    rounds/00003/plan.json     PLANNED: which prompts, which policy, which settings
+    rounds/00003/samples.jsonl SAMPLED
+    rounds/00003/scores.jsonl  SCORED
+    rounds/00003/kept.jsonl    PAIRED: which completions are trained on, with their scores
+                               TRAINING, DONE
+
+Departures from Algorithm 1: steps are whole batches, and what is left over in a round is not trained on; prompts are
+drawn without replacement; the optimizer goes on from round to round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from humanline.schedule import InRounds, Schedule, Snapshots
+from humanline.train.ahead import Ahead, Job
+from humanline.train.assemble import RunData, count_rounds, training_stream
+from humanline.train.batch import MicroBatch, Unit
+from humanline.train.config import TrainConfig
+from humanline.train.contexts import Draw
+from humanline.train.device import Processes
+from humanline.train.durable import DamagedError, disk_errors, flush, write_text
+from humanline.train.evaluate_rollouts import RolloutEvaluator
+from humanline.train.fingerprint import trained_hash, units_hash
+from humanline.train.ledger import Ledger, json_rows
+from humanline.train.pairing import RoundError, Selection, make_units, row_names, select
+from humanline.train.progress import RunProgress
+from humanline.train.rollout import Context
+from humanline.train.rollouts import make_stages
+from humanline.train.stages import RoundStages, read_rollouts, read_scores
+from humanline.train.state import ModuleState
+from humanline.train.stream import StepBatch, Stream
+from humanline.train.tokens import Renderer
+
+MakeStream = Callable[[Sequence[Unit], int], Stream]  # of a round's units, with a seed
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a round shall do; a round whose plan is the same is the same round."""
+
+    round: int
+    policy: str
+    contexts: tuple[str, ...]
+    settings: dict[str, Any]
+
+    def text(self) -> str:
+        """Return the plan as the text of its file."""
+        facts = {"round": self.round, "policy": self.policy, "settings": self.settings, "contexts": self.contexts}
+        return json.dumps(facts, indent=1) + "\n"
+
+
+class Rounds:
+    """Make the data of each round when it begins, and serve the batches of its steps.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        With the section rounds.
+    contexts : sequence of Context
+        Every prompt of the run.
+    folder : Path
+        Where rounds are kept; made if need be.
+    make_stream : callable
+        Makes the batches of a round.
+    stages : RoundStages
+        Samples and scores.
+    version : callable
+        Returns the version of the policy's weights as they are now.
+    save_weights : callable
+        Writes them to a file, for the second process (rounds.overlap).
+    processes : Processes
+    log : callable
+        Told the numbers of a round, at its first step.
+    say : callable
+        Told what a person should know.
+
+    Raises
+    ------
+    ValueError
+        If a round needs more prompts than there are.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        contexts: Sequence[Context],
+        folder: Path,
+        *,
+        make_stream: MakeStream,
+        stages: RoundStages,
+        version: Callable[[], str],
+        save_weights: Callable[[Path], None],
+        processes: Processes,
+        log: Callable[[dict[str, Any]], None],
+        say: Callable[[str], None],
+    ) -> None:
+        assert config.rounds is not None and config.scoring is not None
+        self.config, self.rounds, self.scoring = config, config.rounds, config.scoring
+        self.draw = Draw(contexts, self.rounds.contexts_per_round, config.seed)
+        self.context_ids = {context.id: context.ids for context in contexts}
+        self.folder, self.make_stream, self.stages, self.version = folder, make_stream, stages, version
+        self.processes, self.log, self.say = processes, log, say
+        self.how = self.rounds.select or ("all" if config.objective.kind == "grpo" else "best_worst")
+        self.total = count_rounds(config, len(contexts))
+        self.number = -1  # of the round that is trained on
+        self.next = 0  # of the one to make next; those in between left too little
+        self.start = self.end = 0
+        self.stream: Stream | None = None
+        self.behaviour: dict[str, tuple[float, ...]] = {}
+        self.first_look = False
+        self.policy = ""  # version at the start of the round that is trained on
+        self.save_weights = save_weights
+        self.ahead = Ahead(processes.stopping)
+        self._ledger: Ledger | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """Return the ledger, read when it is first needed."""
+        if self._ledger is None:
+            self.processes.on_main(lambda: self.folder.mkdir(exist_ok=True))
+            self._ledger = Ledger(self.folder / "ledger.jsonl")
+        return self._ledger
+
+    def of(self, number: int) -> Path:
+        """Return the folder of a round."""
+        return self.folder / f"{number:05d}"
+
+    def prepare(self, step: int) -> bool:
+        """Make sure that the batch of a step exists; return False if the run has no such step.
+
+        Raises
+        ------
+        RoundError
+            If a round leaves too little to train on and rounds.too_few is "error", or a completion has no score and
+            scoring.failed is "error", or no prompt of a whole pass leaves anything.
+        StopRequested, SamplerError, LedgerError, OSError
+            What is sampled and scored by then is kept.
+        """
+        if step < self.end:
+            return True
+        if self.number >= 0:
+            self.processes.on_main(lambda: self.ledger.record(self.number, "DONE"))
+        for _ in range(self.draw.rounds_a_pass):
+            if self._finished(step):
+                return False
+            number, version = self.next, self.version()
+            began = time.perf_counter()
+            self._make(number, self.policy if self._is_ahead(number) else version)
+            selection, units = self._read(number)
+            length = self._steps_of(units, step)
+            self.next += 1
+            if length:
+                self.number, self.policy = number, version
+                self._open(step, length, units)
+                self._report(selection, length, time.perf_counter() - began)
+                self._start_ahead()
+                return True
+            self._skip(number, selection, len(units))
+        raise RoundError("no round of a whole pass over the prompts left enough for a batch")
+
+    def _skip(self, number: int, selection: Selection, units: int) -> None:
+        """Leave out a round that is too small for a batch; raise RoundError if that is an error."""
+        kind = {"dpo": "pairs", "kto": "examples"}.get(self.config.objective.kind, "groups")
+        why = selection.why_so_few(self.rounds.score_margin)
+        batch = self.config.training.batch_size
+        what = f"round {number} leaves {units} {kind}, too few for a batch of {batch} (training.batch_size): {why}"
+        if self.rounds.too_few == "error":
+            raise RoundError(
+                f"{what}. Lower rounds.score_margin or training.batch_size, raise rounds.contexts_per_round or "
+                "rounds.samples, or set rounds.too_few: skip. Samples and scores are kept; --resume goes on with them."
+            )
+        self.say(f"{what}; skipped")
+        self.processes.on_main(lambda: self.ledger.record(number, "DONE"))
+
+    def step(self, step: int) -> StepBatch:
+        """Return the batch of a step of the round that is trained on."""
+        assert self.stream is not None and self.start <= step < self.end
+        return self.stream.step(step - self.start)
+
+    def schedule(self, schedule: Schedule) -> Snapshots:
+        """Return the schedule as rounds see it: begun anew at each of them, unless it is to be kept."""
+        keeps = self.config.reference.round_start == "keep" and schedule.kind != "each_round"
+        if schedule.kind == "never" or keeps:
+            return schedule
+        return InRounds(schedule, lambda step: (self.start, self.end))
+
+    def mismatch(self, batch: StepBatch, scored: Callable[[int, MicroBatch], Tensor]) -> dict[str, float]:
+        """Return how far the sampler's token log-probabilities are from those that training computes.
+
+        Called at every step, it does something at the first one of a round.
+
+        Parameters
+        ----------
+        batch : StepBatch
+        scored : callable
+            Returns token log-probabilities of the policy as it is now for micro-batch `index`.
+
+        Returns
+        -------
+        dict
+            ``sampler_mismatch_rms`` and ``sampler_mismatch_max``, nats; empty where the sampler told none, or at
+            another temperature.
+        """
+        if not self.first_look or self.config.training.temperature != 1.0:
+            return {}
+        self.first_look = False
+        sums = torch.zeros(2, dtype=torch.float64)
+        largest = torch.zeros((), dtype=torch.float64)
+        for index, micro in enumerate(batch.micro_batches):
+            rows = [self.behaviour.get(name) for name in micro.block.names]
+            if all(row is None for row in rows):
+                continue
+            ours, mask = scored(index, micro).cpu().double(), micro.block.mask.cpu()
+            for row, theirs in enumerate(rows):
+                if theirs is not None:
+                    gap = ours[row][mask[row]] - torch.tensor(theirs, dtype=torch.float64)
+                    sums += torch.tensor([gap.square().sum(), len(gap)], dtype=torch.float64)
+                    largest = torch.maximum(largest, gap.abs().max())
+        squares, count = self.processes.reduce(sums, "sum").tolist()
+        top = self.processes.reduce(largest, "max").item()
+        return {"sampler_mismatch_rms": math.sqrt(squares / count), "sampler_mismatch_max": top} if count else {}
+
+    # What a checkpoint holds.
+
+    def state(self) -> dict[str, Tensor]:
+        """Return where the rounds stand; their data are in their folders, and a digest is here."""
+        units = b"" if self.stream is None else units_hash(self.stream.units).encode()
+        return {
+            "place": torch.tensor([self.number, self.next, self.start, self.end]),
+            "units": torch.tensor(list(units), dtype=torch.uint8),
+            "policy": torch.tensor(list(self.policy.encode()), dtype=torch.uint8),
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go back to a round, with the data in its folder; raise DamagedError if these are not the same."""
+        number, self.next, self.start, self.end = state["place"].tolist()
+        self.policy = bytes(state["policy"].tolist()).decode()
+        if number < 0:
+            return
+        self.number = number
+        folder = self.of(number)
+        try:
+            _, units = self._read(number)
+        except (OSError, ValueError) as error:
+            raise DamagedError(f"the data of round {number} in {folder} cannot be read: {error}") from None
+        if units_hash(units).encode() != bytes(state["units"].tolist()):
+            raise DamagedError(f"the data of round {number} in {folder} are not those that the run had")
+        self._open(self.start, self.end - self.start, units)
+        self.first_look = False
+        self._start_ahead()
+
+    # The making of a round.
+
+    def _finished(self, step: int) -> bool:
+        steps = self.config.training.steps
+        return step >= steps if steps is not None else self.next >= self.total
+
+    def _steps_of(self, units: Sequence[Unit], step: int) -> int:
+        """Return how many steps a round's units give."""
+        batch, limit = self.config.training.batch_size, self.config.training.steps
+        if len(units) < batch or (self.config.objective.kind == "kto" and len(units) < 4):  # of two prompts
+            return 0
+        length = self.rounds.steps or len(units) // batch
+        return length if limit is None else min(length, limit - step)
+
+    def _make(self, number: int, policy: str) -> None:
+        """Plan, sample, score and select, as far as that has not been done."""
+        contexts, folder = self.draw.round(number), self.of(number)
+        plan = self.plan(number, policy)
+        ledger = self.ledger
+        self.processes.on_main(lambda: self._begin(plan))
+        self.processes.each(lambda: self.ahead.wait_for(number))
+        ledger.read()
+        samples, scores, kept = (folder / name for name in ("samples.jsonl", "scores.jsonl", "kept.jsonl"))
+        if not self.processes.agree(ledger.has(number, "SAMPLED", samples)):
+            self.stages.sample(folder, contexts, number, policy)
+            self.processes.on_main(lambda: ledger.record(number, "SAMPLED", samples))
+        self.processes.on_main(lambda: _tidy(folder))
+        if not self.processes.agree(ledger.has(number, "SCORED", scores)):
+            self.stages.score(folder)
+            self.processes.on_main(lambda: ledger.record(number, "SCORED", scores))
+        ledger.read()
+        if not self.processes.agree(ledger.has(number, "PAIRED", kept)):
+            selection, _ = self._read(number)
+            rows = [{"id": one.rollout.id, "completions": one.numbers, "scores": one.scores} for one in selection.kept]
+
+            def pair() -> None:
+                write_text(kept, json_rows(rows))
+                ledger.record(number, "PAIRED", kept)
+
+            self.processes.on_main(pair)
+
+    def plan(self, number: int, policy: str) -> Plan:
+        """Return what a round shall do."""
+        assert self.config.rounds is not None
+        settings = {
+            "seed": self.config.seed,
+            "samples": self.rounds.samples,
+            "sampling": self.config.sampling.model_dump(mode="json"),
+            "scoring": self.scoring.model_dump(mode="json"),
+        }
+        return Plan(number, policy, tuple(context.id for context in self.draw.round(number)), settings)
+
+    def _begin(self, plan: Plan) -> None:
+        """Write the plan down, or go on with a round that has the same; put one with another plan aside."""
+        folder = self.of(plan.round)
+        file = folder / "plan.json"
+        if self.ledger.has(plan.round, "PLANNED", file):
+            if file.read_text(encoding="utf-8") == plan.text():
+                return
+            aside = _free(folder)
+            self.say(
+                f"round {plan.round} was planned with another policy or other settings: it is made anew, and what "
+                f"there was is now {aside}"
+            )
+            self.ledger.discard(plan.round, f"another plan; kept in {aside.name}")
+            folder.rename(aside)
+        folder.mkdir(exist_ok=True)
+        write_text(file, plan.text())
+        self.ledger.record(plan.round, "PLANNED", file)
+
+    def _is_ahead(self, number: int) -> bool:
+        """Return whether a round is made by the second process, from the policy at the start of the one before."""
+        return self.rounds.overlap and self.number >= 0 and number == self.number + 1
+
+    def _start_ahead(self) -> None:
+        """Have the next round made by the second process, if there is one and it is not made yet."""
+        number, limit = self.next, self.config.training.steps
+        if not self._is_ahead(number) or number >= self.total or (limit is not None and self.end >= limit):
+            return
+        folder = self.of(number)
+        job = Job(self.config, self.folder, number, self.policy, str(self.processes.device), torch.get_num_threads())
+
+        def start() -> None:
+            self._begin(self.plan(number, self.policy))
+            if self.ledger.has(number, "SCORED", folder / "scores.jsonl"):
+                return
+            if not job.weights.is_file():
+                if self.version() != self.policy:
+                    raise RoundError(
+                        f"{job.weights} is missing, with which round {number} was to be sampled; remove {folder} and "
+                        "resume from an earlier checkpoint, or start a new run without rounds.overlap"
+                    )
+                self.save_weights(job.weights)
+            self.ahead.start(job)
+
+        self.processes.on_main(start)
+
+    def evaluator(self, held_out: Sequence[Context]) -> RolloutEvaluator | None:
+        """Return what measures the policy on held-out prompts, if there are any."""
+        return RolloutEvaluator(held_out, self.stages, self.folder, self.version) if held_out else None
+
+    def close(self) -> None:
+        """End what samples and scores, here and in a second process; nothing on the disk is lost."""
+        self.ahead.close()
+        self.stages.close()
+
+    def _read(self, number: int) -> tuple[Selection, list[Unit]]:
+        """Return what a round's files leave to train on."""
+        folder = self.of(number)
+        rollouts = read_rollouts(folder / "samples.jsonl")
+        scores = read_scores(folder / "scores.jsonl", rollouts)
+        selection = select(rollouts, scores, self.rounds, self.scoring, self.how)
+        return selection, make_units(selection.kept, self.config.objective.kind, self.context_ids)
+
+    def _open(self, step: int, length: int, units: list[Unit]) -> None:
+        """Begin to serve a round."""
+        self.start, self.end = step, step + length
+        # A seed of its own for each round, or the same places would be drawn together every time.
+        seed = int.from_bytes(hashlib.blake2b(f"{self.config.seed} {self.number}".encode(), digest_size=7).digest())
+        self.stream = self.make_stream(units, seed)
+        self.first_look = True
+        self.processes.on_main(lambda: self.ledger.record(self.number, "TRAINING"))
+
+    def _report(self, selection: Selection, length: int, seconds: float) -> None:
+        facts = selection.summary()
+        self.behaviour = {
+            name: completion.logprobs
+            for one in selection.kept
+            for name, completion in zip(
+                row_names(one.rollout.id, len(one.numbers), self.config.objective.kind), one.completions, strict=True
+            )
+            if completion.logprobs is not None
+        }
+        self.log({"round": self.number, "steps": length, **facts, "seconds": seconds})
+        parts = [
+            f"score {facts.get('score', math.nan):.4g}",
+            f"{len(selection.kept)} of {selection.contexts} prompts kept",
+        ]
+        if selection.below_margin or selection.statuses or selection.too_few:
+            parts.append(selection.why_so_few(self.rounds.score_margin))
+        if self.how == "all" and selection.equal:
+            parts.append(f"{selection.equal} with equal scores, of advantage 0")
+        self.say(f"round {self.number}: {'; '.join(parts)}; {length} steps")
+
+
+def make_rounds(
+    config: TrainConfig,
+    data: RunData,
+    renderer: Renderer,
+    folder: Path,
+    policy: Any,
+    adapter: Any,
+    processes: Processes,
+    progress: RunProgress,
+    log: Callable[[dict[str, Any]], None],
+) -> Rounds:
+    """Return the rounds of a run with what samples and scores them; raise ValueError as these do."""
+    from humanline.train.rewards import check_scoring
+
+    assert config.scoring is not None
+    scoring = config.scoring
+    processes.on_main(lambda: check_scoring(scoring, [*data.contexts, *data.held_out]))
+
+    def save_weights(path: Path) -> None:
+        state = {name: tensor.cpu().contiguous() for name, tensor in ModuleState(policy).state().items()}
+        partial = path.with_name(f".{path.name}.partial")
+        with disk_errors():
+            save_file(state, partial)
+        flush(partial)
+        partial.rename(path)
+
+    def make_stream(units: Sequence[Unit], seed: int) -> Stream:
+        return training_stream(config, units, renderer, rank=processes.rank, ranks=processes.ranks, seed=seed)
+
+    return Rounds(
+        config,
+        data.contexts,
+        folder,
+        make_stream=make_stream,
+        stages=make_stages(
+            config, policy, adapter, renderer, folder, processes, say=progress.say, progress=progress.working
+        ),
+        version=lambda: trained_hash(policy),
+        save_weights=save_weights,
+        processes=processes,
+        log=log,
+        say=progress.say,
+    )
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a round's folder holds for its sampling alone, once that is over."""
+    for path in [*folder.glob("samples-rank-*.journal.jsonl"), folder / "weights.safetensors"]:
+        path.unlink(missing_ok=True)
+
+
+def _free(folder: Path) -> Path:
+    """Return a name beside a folder that nothing has yet."""
+    number = 1
+    while (path := folder.with_name(f"{folder.name}.before-{number}")).exists():
+        number += 1
+    return path

@@ -1,0 +1,327 @@
+"""The stages of a round on files: sampling into a journal, scoring, and reading both back.
+
+Rounds and the commands `humanline sample` and `humanline score` run the same code. A stage's work is shared by ranks
+without talk: every rank knows from the plan, or from the content, what is its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from humanline.train.device import Processes
+from humanline.train.durable import write_text
+from humanline.train.ledger import LedgerError, append, json_rows, read_lines
+from humanline.train.rollout import Context, Rollout, Sampler, SamplerError, Score, Scorer
+
+Progress = Callable[[int, int], None]  # done, due
+
+
+def sample_into(
+    journal: Path,
+    contexts: Sequence[Context],
+    samples: int,
+    sampler: Sampler,
+    *,
+    key: tuple[int, ...],
+    policy: str,
+    rank: int = 0,
+    ranks: int = 1,
+    progress: Progress | None = None,
+) -> None:
+    """Sample this rank's share of contexts into a journal, from which what is there already is not sampled again.
+
+    Parameters
+    ----------
+    journal : Path
+        One row a context, appended as soon as it is whole.
+    contexts : sequence of Context
+        All of them, in the order of the plan: batches are cut from it, the same ones however often work was stopped.
+    samples : int
+        Completions a context.
+    sampler : Sampler
+    key : tuple of int
+        (seed, round).
+    policy : str
+        Version of the weights, written into each row.
+    rank, ranks : int
+    progress : callable, optional
+        Told how many of this rank's contexts are done.
+
+    Raises
+    ------
+    SamplerError, SamplingStopped
+        As the sampler does.
+    LedgerError
+        If the journal is damaged.
+    """
+    done = {row["id"] for row in read_lines(journal)}
+    size = sampler.together(samples)
+    if size is None:
+        own = list(contexts[rank::ranks])
+        batches = [[one for one in own if one.id not in done]]
+    else:
+        cuts = [list(contexts[i : i + size]) for i in range(0, len(contexts), size)][rank::ranks]
+        own = [one for cut in cuts for one in cut]
+        batches = [cut for cut in cuts if any(one.id not in done for one in cut)]
+    wanted = {one.id for one in own}
+    for batch in batches:
+        if not batch:
+            continue
+        for rollouts in sampler.sample(batch, samples, key=key):
+            fresh = [replace(one, policy=policy) for one in rollouts if one.id not in done]
+            for one in fresh:
+                if len(one.completions) != samples:
+                    raise SamplerError(f"{one.id}: {len(one.completions)} completions came, {samples} were asked for")
+            append(journal, [one.row() for one in fresh])
+            done |= {one.id for one in fresh}
+            if progress is not None:
+                progress(len(done & wanted), len(wanted))
+
+
+def read_rollouts(path: Path) -> list[Rollout]:
+    """Return the rows of a samples file.
+
+    Raises
+    ------
+    LedgerError
+        If a row is none, with its place.
+    """
+    found = []
+    for number, row in enumerate(read_lines(path), start=1):
+        try:
+            found.append(Rollout.from_row(row))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise LedgerError(
+                f"{path}:{number}: no row of samples ({type(error).__name__}: {error}); `humanline sample` writes them"
+            ) from None
+    return found
+
+
+def score_share(
+    rollouts: Sequence[Rollout],
+    scorer: Scorer,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    progress: Progress | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, int, Score]]:
+    """Score this rank's share of completions: equal ones of equal prompts are always the same rank's.
+
+    Yields
+    ------
+    (index of the rollout, number of the completion, Score)
+    """
+    places = [
+        [n for n, one in enumerate(rollout.completions) if ranks == 1 or _share(rollout, one.text, ranks) == rank]
+        for rollout in rollouts
+    ]
+    share = [
+        replace(rollout, completions=tuple(rollout.completions[n] for n in own))
+        for rollout, own in zip(rollouts, places, strict=True)
+    ]
+    total = sum(map(len, places))
+    for done, (index, number, score) in enumerate(scorer.score(share), start=1):
+        yield index, places[index][number], score
+        if progress is not None:
+            progress(done, total)
+        if stopping():
+            return
+
+
+def _share(rollout: Rollout, text: str, ranks: int) -> int:
+    key = json.dumps([[message.content for message in rollout.prompt], text]).encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") % ranks
+
+
+def score_rows(rollouts: Sequence[Rollout], scores: Sequence[tuple[int, int, Score]]) -> list[dict[str, Any]]:
+    """Return one JSON row a rollout with the scores of its completions.
+
+    Raises
+    ------
+    LedgerError
+        If a completion has no score at all, not even a status.
+    """
+    table: list[list[Score | None]] = [[None] * len(rollout.completions) for rollout in rollouts]
+    for index, number, score in scores:
+        table[index][number] = score
+    rows = []
+    for rollout, own in zip(rollouts, table, strict=True):
+        if any(score is None for score in own):
+            raise LedgerError(f"{rollout.id}: completion {own.index(None) + 1} was not scored")
+        rows.append({"id": rollout.id, "scores": [_score_row(score) for score in own if score is not None]})
+    return rows
+
+
+def _score_row(score: Score) -> dict[str, Any]:
+    row: dict[str, Any] = {"value": score.value, "status": score.status, "parts": dict(score.parts)}
+    return row | ({"reason": score.reason} if score.reason else {})
+
+
+def _score_of(row: Mapping[str, Any]) -> Score:
+    return Score(row["value"], row["status"], row["parts"], row.get("reason", ""))
+
+
+def read_scores(path: Path, rollouts: Sequence[Rollout]) -> list[list[Score]]:
+    """Return the scores of rollouts, in their order, from rows that `score_rows` made.
+
+    Raises
+    ------
+    LedgerError
+        If they are not the scores of these rollouts.
+    """
+    rows = read_lines(path)
+    if [row.get("id") for row in rows] != [rollout.id for rollout in rollouts]:
+        raise LedgerError(f"{path} does not hold the scores of these samples")
+    try:
+        found = [[_score_of(one) for one in row["scores"]] for row in rows]
+    except (KeyError, TypeError) as error:
+        raise LedgerError(f"{path}: no rows of scores ({type(error).__name__}: {error})") from None
+    if any(len(own) != len(rollout.completions) for own, rollout in zip(found, rollouts, strict=True)):
+        raise LedgerError(f"{path} does not hold a score for every completion")
+    return found
+
+
+class RoundStages:
+    """Sample and score in a round's folder, over all processes of a run.
+
+    Parameters
+    ----------
+    samples : int
+        Completions a context.
+    seed : int
+    sampler : Sampler
+    make_scorer : callable
+        Returns the Scorer; called when there is something to score, and so when the run's folder is its own.
+    processes : Processes
+    publish : callable, optional
+        Makes the policy's weights known to a server, under a name; only the main process samples then.
+    progress : callable, optional
+        Told (what, done, due).
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        seed: int,
+        sampler: Sampler,
+        make_scorer: Callable[[], Scorer],
+        processes: Processes,
+        *,
+        publish: Callable[[str], None] | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self.samples, self.seed, self.sampler, self.make_scorer = samples, seed, sampler, make_scorer
+        self._scorer: Scorer | None = None
+        self.processes, self.publish, self.progress = processes, publish, progress
+
+    def sample(
+        self, folder: Path, contexts: Sequence[Context], key: int, policy: str, samples: int | None = None
+    ) -> None:
+        """Write `samples.jsonl`, from journals that are gone on with.
+
+        Parameters
+        ----------
+        folder : Path
+        contexts : sequence of Context
+        key : int
+            Number of the round.
+        policy : str
+            Version of the weights.
+        samples : int, optional
+            Completions a context; by itself those of a round.
+        """
+        if self.publish is not None:
+            name = f"policy-{policy[:16]}"
+            self.processes.on_main(lambda: self.publish(name))  # type: ignore[misc]
+        by_server = self.publish is not None
+        rank, ranks = (0, 1) if by_server else (self.processes.rank, self.processes.ranks)
+        journals = [folder / f"samples-rank-{number}.journal.jsonl" for number in range(ranks)]
+
+        def act() -> None:
+            if by_server and self.processes.rank:
+                return
+            sample_into(
+                journals[rank],
+                contexts,
+                samples or self.samples,
+                self.sampler,
+                key=(self.seed, key),
+                policy=policy,
+                rank=rank,
+                ranks=ranks,
+                progress=self._told("sampling"),
+            )
+
+        def gather() -> None:
+            found = {
+                row["id"]: row for journal in folder.glob("samples-*.journal.jsonl") for row in read_lines(journal)
+            }
+            missing = [context.id for context in contexts if context.id not in found]
+            if missing:
+                raise LedgerError(f"{folder}: {len(missing)} prompts were not sampled, such as {missing[0]}")
+            write_text(folder / "samples.jsonl", json_rows(found[context.id] for context in contexts))
+
+        self.processes.each(act)
+        self.processes.on_main(gather)
+
+    @property
+    def scorer(self) -> Scorer:
+        """Return what scores."""
+        self._scorer = self._scorer or self.make_scorer()
+        return self._scorer
+
+    def score(self, folder: Path) -> None:
+        """Write `scores.jsonl`; what was scored before comes from the scorer's cache."""
+        rollouts = read_rollouts(folder / "samples.jsonl")
+        rank, ranks = self.processes.rank, self.processes.ranks
+        found: list[tuple[int, int, Score]] = []
+
+        def part(number: int) -> Path:
+            return folder / f"scores-rank-{number}.part.jsonl"
+
+        def act() -> None:
+            found.extend(
+                score_share(
+                    rollouts,
+                    self.scorer,
+                    rank=rank,
+                    ranks=ranks,
+                    progress=self._told("scoring"),
+                    stopping=self.processes.stopping,
+                )
+            )
+            if ranks > 1:
+                rows = [{"place": [index, number], "score": _score_row(score)} for index, number, score in found]
+                write_text(part(rank), json_rows(rows))
+
+        def gather() -> None:
+            if ranks > 1:
+                found[:] = [
+                    (*row["place"], _score_of(row["score"]))
+                    for number in range(ranks)
+                    for row in read_lines(part(number))
+                ]
+            write_text(folder / "scores.jsonl", json_rows(score_rows(rollouts, found)))
+            for number in range(ranks):
+                part(number).unlink(missing_ok=True)
+
+        self.processes.each(act)
+        self.processes.on_main(gather)
+
+    def close(self) -> None:
+        """End what samples and scores."""
+        self.sampler.close()
+        if self._scorer is not None:
+            self._scorer.close()
+
+    def _told(self, what: str) -> Progress | None:
+        if self.progress is None:
+            return None
+        tell = self.progress
+        return lambda done, due: tell(what, done, due)

@@ -1,0 +1,257 @@
+"""The stages of a round alone, on files: `humanline sample`, `humanline score`, `humanline pair`.
+
+Work under way lies in a folder beside the output, `<output>.partial`; the same command goes on with it, and the output
+appears when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from humanline.train.config import TrainConfig
+from humanline.train.durable import write_text
+from humanline.train.ledger import digest, json_rows, read_lines
+from humanline.train.pairing import RoundError, preference_rows, select
+from humanline.train.rollout import SamplingStopped
+from humanline.train.stages import read_rollouts, read_scores, score_rows, score_share
+from humanline.train.stop import StopRequested, StopSignal
+
+Say = Callable[[str], None]
+Progress = Callable[[int, int], None]
+
+
+class ToolError(ValueError):
+    """A stage that cannot work on what it was given."""
+
+
+def sample(
+    config: TrainConfig,
+    out: str,
+    *,
+    limit: int | None = None,
+    stop: StopSignal | None = None,
+    say: Say = print,
+    progress: Progress | None = None,
+) -> Path:
+    """Sample completions of the prompts in data.train with the model of a recipe, and return the file.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        With the section rounds, of which `samples` is read.
+    out : str
+        File to make; one row a prompt.
+    limit : int, optional
+        Take the first so many prompts only.
+    stop : StopSignal, optional
+    say, progress : callable
+
+    Raises
+    ------
+    ToolError, ValueError, OSError
+        If the output exists, the recipe has no rounds, or model, prompts or sampler cannot be used.
+    StopRequested
+        If `stop` was asked; what is sampled is kept.
+    """
+    from humanline.train.assemble import renderer_of
+    from humanline.train.contexts import contexts_hash, read_contexts
+    from humanline.train.device import Processes, over_ranks, start_accelerator
+    from humanline.train.fingerprint import model_hash, trained_hash
+    from humanline.train.model import load_tokenizer
+    from humanline.train.policy import build_policy, checked_outline
+    from humanline.train.rollouts import make_sampler, make_server_publisher
+    from humanline.train.stages import sample_into
+
+    rounds = _rounds(config)
+    target = _free_file(out)
+    accelerator = start_accelerator(config.training.precision)
+    _alone(accelerator)
+    tokenizer = load_tokenizer(config.model)
+    renderer = renderer_of(config, tokenizer)
+    contexts, report = read_contexts(config, config.data.train, renderer)
+    contexts = contexts[:limit]
+    say(str(report))
+    checked_outline(config, tokenizer, accelerator.device)
+    scorer, adapter = build_policy(config, accelerator.device)
+    scorer.to(accelerator.device).eval()
+    version = trained_hash(scorer)
+    plan = {
+        "model": model_hash(scorer.model),
+        "policy": version,
+        "prompts": contexts_hash(contexts),
+        "seed": config.seed,
+        "samples": rounds.samples,
+        "sampling": config.sampling.model_dump(mode="json"),
+    }
+    stopping = _stopping(stop)
+    processes = Processes(accelerator, over_ranks(accelerator), lambda: None, stopping)
+    with (
+        _work(target, plan, stop) as folder,
+        contextlib.closing(make_sampler(config, scorer.model, renderer, processes, say)) as sampler,
+    ):
+        publish = make_server_publisher(config, sampler, adapter or scorer.model, renderer, folder)
+        if publish is not None:
+            publish(f"policy-{version[:16]}")
+        journal = folder / "samples.journal.jsonl"
+        sample_into(journal, contexts, rounds.samples, sampler, key=(config.seed, 0), policy=version, progress=progress)
+        rows = {row["id"]: row for row in read_lines(journal)}
+        write_text(target, json_rows(rows[context.id] for context in contexts))
+    return target
+
+
+def score(
+    config: TrainConfig,
+    samples: str,
+    out: str,
+    *,
+    stop: StopSignal | None = None,
+    say: Say = print,
+    progress: Progress | None = None,
+) -> Path:
+    """Score the completions of a samples file as a recipe says, and return the file: its rows, with scores.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    samples : str
+        Of `sample`, or rows of the same kind from elsewhere.
+    out : str
+        File to make.
+    stop, say, progress
+
+    Raises
+    ------
+    ToolError, ValueError, OSError
+        If the output exists, the samples cannot be read, or a reward cannot be given.
+    StopRequested
+        If `stop` was asked; the scores so far are kept.
+    """
+    from humanline.train.device import start_accelerator
+    from humanline.train.rewards import build_scorer, check_scoring
+
+    _rounds(config)
+    assert config.scoring is not None
+    source, target = _file(samples), _free_file(out)
+    rollouts = read_rollouts(source)
+    if not rollouts:
+        raise ToolError(f"{samples!r} has no rows")
+    check_scoring(config.scoring, rollouts)
+    accelerator = start_accelerator(config.training.precision)
+    _alone(accelerator)
+    plan = {"samples": digest(source), "scoring": config.scoring.model_dump(mode="json")}
+    with (
+        _work(target, plan, stop) as folder,
+        contextlib.closing(
+            build_scorer(config.scoring, cache=folder / "cache.jsonl", device=accelerator.device)
+        ) as scorer,
+    ):
+        stopping = _stopping(stop)
+        found = list(score_share(rollouts, scorer, progress=progress, stopping=stopping))
+        if stopping():
+            raise SamplingStopped
+        scored = score_rows(rollouts, found)
+        rows = [rollout.row() | {"scores": own["scores"]} for rollout, own in zip(rollouts, scored, strict=True)]
+        write_text(target, json_rows(rows))
+    lost = [one.status for _, _, one in found if one.value is None]
+    if lost:
+        listed = ", ".join(f"{lost.count(status)} {status}" for status in sorted(set(lost)))
+        say(f"{len(lost)} of {len(found)} completions have no score: {listed}")
+    return target
+
+
+def pair(config: TrainConfig, scored: str, out: str, *, say: Say = print) -> Path:
+    """Make preference pairs of scored completions, the best against the worst of each prompt; return the file.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        Of which rounds.score_margin, rounds.truncated and scoring.failed are read.
+    scored : str
+        Of `score`.
+    out : str
+        File to make; its rows are what offline training reads (data.shape: preference).
+    say
+
+    Raises
+    ------
+    ToolError, RoundError
+        If the output exists, the rows cannot be read, a completion without a score is an error, or no pair is left;
+        the message says by how much scores missed the margin.
+    """
+    rounds, scoring = _rounds(config), config.scoring
+    assert scoring is not None
+    source, target = _file(scored), _free_file(out)
+    rollouts = read_rollouts(source)
+    if any("scores" not in row for row in read_lines(source)):
+        raise ToolError(f"{scored!r} has rows without scores; `humanline score` adds them")
+    scores = read_scores(source, rollouts)
+    selection = select(rollouts, scores, rounds, scoring, "best_worst")
+    pairs = list(preference_rows(selection.kept))
+    rows = [row for row in pairs if row["chosen"].strip() and row["rejected"].strip()]
+    blank = f"; {len(pairs) - len(rows)} with a blank answer left out" if len(rows) < len(pairs) else ""
+    why = selection.why_so_few(rounds.score_margin)
+    if not rows:
+        raise RoundError(f"no pair is left of {len(rollouts)} prompts: {why}{blank}. Lower rounds.score_margin.")
+    write_text(target, json_rows(rows))
+    say(f"{len(rows)} pairs of {len(rollouts)} prompts; {why}{blank}")
+    return target
+
+
+def _rounds(config: TrainConfig) -> Any:
+    if config.rounds is None:
+        raise ToolError("this recipe has no section rounds; copy one that has: humanline cp tiny-online")
+    return config.rounds
+
+
+def _alone(accelerator: Any) -> None:
+    if accelerator.num_processes > 1:
+        raise ToolError("this command works in one process; humanline train shares the work of rounds among several")
+
+
+def _file(path: str) -> Path:
+    file = Path(path).expanduser().absolute()
+    if not file.is_file():
+        raise ToolError(f"{path!r} is no file")
+    return file
+
+
+def _free_file(path: str) -> Path:
+    file = Path(path).expanduser().absolute()
+    if file.exists():
+        raise ToolError(f"--out {path!r} exists already; choose another name or remove it")
+    if not file.parent.is_dir():
+        raise ToolError(f"--out {path!r}: there is no folder {str(file.parent)!r}")
+    return file
+
+
+@contextlib.contextmanager
+def _work(target: Path, plan: dict[str, Any], stop: StopSignal | None) -> Iterator[Path]:
+    """Give a folder for work under way, which goes when the target is there; refuse one with another plan."""
+    folder = target.with_name(f"{target.name}.partial")
+    file, text = folder / "plan.json", json.dumps(plan, indent=1) + "\n"
+    if folder.exists() and (not file.is_file() or file.read_text(encoding="utf-8") != text):
+        raise ToolError(
+            f"{folder} holds work begun with another model, other data or other settings; remove it, or choose another "
+            "--out"
+        )
+    folder.mkdir(exist_ok=True)
+    if not file.is_file():
+        write_text(file, text)
+    if stop is not None:
+        stop.hold()
+    try:
+        yield folder
+    except SamplingStopped:
+        name = stop.requested if stop is not None and stop.requested is not None else "a signal"
+        kept = f"what is done is kept in {folder}, and the same command goes on with it"
+        raise StopRequested(name, f"stopped by {name}; {kept}") from None
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stopping(stop: StopSignal | None) -> Callable[[], bool]:
+    return lambda: stop is not None and stop.requested is not None

@@ -1,0 +1,98 @@
+"""A server for tests that answers as it is told, request by request, and keeps what it was asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Asked:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass
+class Reply:
+    """status, body (bytes as they are, anything else as JSON), headers; `hold` is waited for before it is sent."""
+
+    body: Any = None
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    hold: threading.Event | None = None
+
+
+class Scripted:
+    def __init__(self, answer: Callable[[Asked], Reply], port: int = 0) -> None:
+        self.asked: list[Asked] = []
+        self.broken = threading.Event()  # a client that hung up
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _answer(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                content = self.rfile.read(length)
+                asked = Asked(self.command, self.path, dict(self.headers), json.loads(content) if content else None)
+                outer.asked.append(asked)
+                reply = answer(asked)
+                if reply.hold is not None:
+                    while not reply.hold.wait(0.02):
+                        self.connection.setblocking(False)
+                        try:
+                            if self.connection.recv(1) == b"":
+                                outer.broken.set()
+                                return
+                        except BlockingIOError:
+                            pass
+                        finally:
+                            self.connection.setblocking(True)
+                data = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
+                self.send_response(reply.status)
+                for name, value in reply.headers.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = _answer
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.port = self._http.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def completions(self) -> list[Asked]:
+        return [one for one in self.asked if one.path.endswith("/completions")]
+
+
+@contextmanager
+def serving(answer: Callable[[Asked], Reply], port: int = 0) -> Iterator[Scripted]:
+    server = Scripted(answer, port)
+    thread = threading.Thread(target=server._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server._http.shutdown()
+        server._http.server_close()
+        thread.join()
+
+
+def script(*replies: Reply | Callable[[Asked], Reply]) -> Callable[[Asked], Reply]:
+    """One reply after the other, and the last for ever."""
+    left = list(replies)
+
+    def answer(asked: Asked) -> Reply:
+        reply = left.pop(0) if len(left) > 1 else left[0]
+        return reply(asked) if callable(reply) else reply
+
+    return answer
