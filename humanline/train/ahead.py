@@ -41,7 +41,7 @@ class Job:
 
 
 class Ahead:
-    """Run one job at a time in a second process.
+    """Run one job at a time in a second process, which waits for the next one in between.
 
     Parameters
     ----------
@@ -56,12 +56,14 @@ class Ahead:
 
     def start(self, job: Job) -> None:
         """Begin; an earlier job must be over."""
-        assert self.process is None
-        context = multiprocessing.get_context("spawn")
-        self.ours, theirs = context.Pipe(duplex=False)
-        self.process = context.Process(target=_work, args=(job, theirs, os.getpid()), daemon=True)
-        self.process.start()
-        theirs.close()
+        assert self.number is None
+        if self.process is None:
+            context = multiprocessing.get_context("spawn")
+            self.pipe, theirs = context.Pipe()
+            self.process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
+            self.process.start()
+            theirs.close()
+        self.pipe.send(job)
         self.number = job.number
 
     def wait_for(self, number: int) -> None:
@@ -74,19 +76,21 @@ class Ahead:
         SamplingStopped
             If the run was asked to stop; the second process is ended.
         """
-        if self.process is None or self.number != number:
+        if self.number != number:
             return
         try:
-            while not self.ours.poll(0.05):
+            while not self.pipe.poll(0.05):
                 if self.stopping():
                     raise SamplingStopped
-            try:
-                problem = self.ours.recv()
-            except EOFError:
-                self.process.join()
-                problem = f"it ended with exit code {self.process.exitcode}"
-        finally:
+            problem = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            problem = f"it ended with exit code {self.process.exitcode}"
             self.close()
+        except SamplingStopped:
+            self.close()
+            raise
+        self.number = None
         if problem is not None:
             raise RoundError(
                 f"round {number}, sampled and scored in a second process: {problem}\nWhat it did is kept, and --resume "
@@ -98,67 +102,75 @@ class Ahead:
         if self.process is not None:
             self.process.kill()
             self.process.join()
-            self.ours.close()
+            self.pipe.close()
             self.process = self.number = None
 
 
-def _work(job: Job, answer: Any, parent: int) -> None:
-    """Sample and score one round, then say whether that went well."""
+def _work(pipe: Any, parent: int) -> None:
+    """Sample and score one round after the other, and say of each what went wrong, if anything did."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent, which got it too, says when to end
     with contextlib.suppress(OSError, AttributeError):  # where there is such a call
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
-    problem: str | None = None
-    try:
-        make_round(job)
-    except Exception as error:
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        problem = f"{kind}{error}"
-    answer.send(problem)
+    worker: _Worker | None = None
+    while True:
+        job = pipe.recv()
+        problem: str | None = None
+        try:
+            worker = worker or _Worker(job)
+            worker.make(job)
+        except Exception as error:
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            problem = f"{kind}{error}"
+        pipe.send(problem)
 
 
-def make_round(job: Job) -> None:
-    """Sample and score a round whose plan is there, in this process."""
-    import torch
-    from safetensors.torch import load_file
+class _Worker:
+    """What a process needs to sample and score the rounds of a run."""
 
-    from humanline.train.assemble import renderer_of
-    from humanline.train.contexts import Draw, read_contexts
-    from humanline.train.device import alone
-    from humanline.train.ledger import Ledger
-    from humanline.train.model import load_tokenizer
-    from humanline.train.policy import build_policy
-    from humanline.train.quiet import import_transformers
-    from humanline.train.rollouts import make_stages
-    from humanline.train.state import ModuleState
+    def __init__(self, job: Job) -> None:
+        import torch
 
-    import_transformers()
-    from transformers.utils import logging
+        from humanline.train.assemble import renderer_of
+        from humanline.train.contexts import Draw, read_contexts
+        from humanline.train.device import alone
+        from humanline.train.ledger import Ledger
+        from humanline.train.model import load_tokenizer
+        from humanline.train.policy import build_policy
+        from humanline.train.quiet import import_transformers
+        from humanline.train.rollouts import make_stages
 
-    logging.disable_progress_bar()
-    torch.set_num_threads(job.threads)
-    config, folder = job.config, job.weights.parent
-    rounds = config.rounds
-    assert rounds is not None
-    device = torch.device(job.device)
-    renderer = renderer_of(config, load_tokenizer(config.model))
-    contexts, _ = read_contexts(config, config.data.train, renderer)
-    own = Draw(contexts, rounds.contexts_per_round, config.seed).round(job.number)
-    ledger = Ledger(job.folder / "ledger.jsonl")
-    scorer, adapter = build_policy(config, device)
-    scorer.to(device)
-    ModuleState(scorer).load_state(load_file(job.weights, device=str(device)))
-    processes = alone(config.training.precision, device)
-    stages = make_stages(config, scorer, adapter, renderer, job.folder, processes)
-    try:
-        samples, scores = folder / "samples.jsonl", folder / "scores.jsonl"
-        if not ledger.has(job.number, "SAMPLED", samples):
-            stages.sample(folder, own, job.number, job.policy)
-            ledger.record(job.number, "SAMPLED", samples)
-        if not ledger.has(job.number, "SCORED", scores):
-            stages.score(folder)
-            ledger.record(job.number, "SCORED", scores)
-    finally:
-        stages.close()
+        import_transformers()
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        torch.set_num_threads(job.threads)
+        config, rounds = job.config, job.config.rounds
+        assert rounds is not None
+        self.device = torch.device(job.device)
+        renderer = renderer_of(config, load_tokenizer(config.model))
+        contexts, _ = read_contexts(config, config.data.train, renderer)
+        self.draw = Draw(contexts, rounds.contexts_per_round, config.seed)
+        self.ledger = Ledger(job.folder / "ledger.jsonl")
+        self.policy, adapter = build_policy(config, self.device)
+        self.policy.to(self.device)
+        processes = alone(config.training.precision, self.device)
+        self.stages = make_stages(config, self.policy, adapter, renderer, job.folder, processes)
+
+    def make(self, job: Job) -> None:
+        """Sample and score a round whose plan and weights are there."""
+        from safetensors.torch import load_file
+
+        from humanline.train.state import ModuleState
+
+        self.ledger.read()
+        ModuleState(self.policy).load_state(load_file(job.weights, device=str(self.device)))
+        samples, scores = (job.weights.with_name(name) for name in ("samples.jsonl", "scores.jsonl"))
+        if not self.ledger.has(job.number, "SAMPLED", samples):
+            self.stages.sample(samples.parent, self.draw.round(job.number), job.number, job.policy)
+            self.ledger.record(job.number, "SAMPLED", samples)
+        if not self.ledger.has(job.number, "SCORED", scores):
+            self.stages.score(samples.parent)
+            self.ledger.record(job.number, "SCORED", scores)

@@ -160,7 +160,7 @@ class DataConfig(Section):
     """File of held-out rows."""
     shape: Literal["completion", "preference", "unpaired"] | None = None
     """What a row holds; by itself what the objective usually reads. In rounds rows are prompts."""
-    columns: dict[str, str] = {}
+    columns: dict[str, str] = Field(default={})
     """Our name of a field: the file's name, where it has another; {prompt: question}."""
     template: Literal["chat", "plain"] = "chat"
     """The tokenizer's chat template, or bare text with its end token."""

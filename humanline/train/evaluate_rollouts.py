@@ -11,8 +11,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from torch import Tensor
-
 from humanline.train.rollout import Context, Score
 from humanline.train.stages import RoundStages, read_rollouts, read_scores
 
@@ -63,13 +61,6 @@ class RolloutEvaluator:
         metrics["truncated"] = sum(answer.truncated for answer in answers) / len(answers)
         self.stages.processes.on_main(lambda: shutil.rmtree(folder, ignore_errors=True))
         return metrics
-
-    def state(self) -> dict[str, Tensor]:
-        """Return nothing: every look stands by itself."""
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take nothing over."""
 
 
 def _means(scores: Sequence[Score]) -> dict[str, float]:

@@ -14,8 +14,23 @@ from torch import nn
 
 from humanline.train.batch import Unit
 
-# Sections and fields that change where a run writes or what it shows, never what it computes.
-_FREE = ("output", "checkpoint", "tracking")
+# Sections and fields that change where a run writes, what it shows, whom it asks and what it puts up with, never what it
+# computes from the same samples and scores.
+_FREE = (
+    "output",
+    "checkpoint",
+    "tracking",
+    "rounds.too_few",
+    "scoring.failed",
+    "scoring.workers",
+    "scoring.seconds",
+    "scoring.memory",
+    "sampling.engine.url",
+    "sampling.engine.key_variable",
+    "sampling.engine.concurrency",
+    "sampling.engine.seconds",
+    "sampling.engine.attempts",
+)
 
 # Settings of a model that are its name, or the type its weights happen to be in.
 _KEPT = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "quantization_config")
@@ -126,7 +141,8 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a dumped configuration, by dotted name, that a resumed run must share."""
-    return {name: value for name, value in flat(config).items() if name.split(".")[0] not in _FREE}
+    free = tuple(f"{name}." for name in _FREE)
+    return {name: value for name, value in flat(config).items() if not f"{name}.".startswith(free)}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -199,7 +199,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     for index, reference in enumerate(references):
         if reference.state():  # the base of an adapter keeps nothing
             (shared if reference.shared else own)[f"reference-{index}"] = reference
-    if evaluator is not None:
+    if rounds is None and evaluator is not None:  # which in rounds keeps nothing
         own["held-out"] = evaluator
     weights = sum(p.nbytes for p in trained_parameters(policy).values())  # a checkpoint has three to each, at most
     needed = weights if folder.resume else weights * (4 + config.second_models)

@@ -95,7 +95,7 @@ class Selection:
         """Say in words what was left out, and by how much scores missed the margin."""
         parts = []
         if self.below_margin:
-            short = sorted((gap for gap in self.gaps if gap < margin), reverse=True)
+            short = sorted((gap for gap in self.gaps if gap < margin or gap == 0), reverse=True)
             parts.append(
                 f"{self.below_margin} prompts have scores that differ by less than rounds.score_margin {margin:g} "
                 f"(the largest difference among them is {short[0]:.3g}, the median {short[len(short) // 2]:.3g})"
@@ -174,9 +174,8 @@ def _value(score: Score, scoring: ScoringConfig, where: str, found: Selection) -
     found.statuses[score.status] += 1
     if scoring.failed == "error":
         raise RoundError(
-            f"{where} has no score: {score.status}{f' ({score.reason})' if score.reason else ''}. All samples and "
-            "scores so far are kept. Mend what scores and go on with --resume, or set scoring.failed to drop, which "
-            "leaves such completions out, or to the score they shall have."
+            f"{where} has no score: {score.status}{f' ({score.reason})' if score.reason else ''}; set scoring.failed to "
+            "drop, which leaves such completions out, or to the score they shall have"
         )
     return None if scoring.failed == "drop" else float(scoring.failed)
 

@@ -72,7 +72,7 @@ class ByRequest(Section):
     kind: Literal["request"] = "request"
     path: Annotated[str, Field(pattern="^/")]
     """Path below the server's root."""
-    body: dict[str, str | int | float | bool] = {}
+    body: dict[str, str | int | float | bool] = Field(default={})
     """JSON body."""
 
 

@@ -39,7 +39,7 @@ from humanline.train.contexts import Draw
 from humanline.train.device import Processes
 from humanline.train.durable import DamagedError, disk_errors, flush, write_text
 from humanline.train.evaluate_rollouts import RolloutEvaluator
-from humanline.train.fingerprint import trained_hash, units_hash
+from humanline.train.fingerprint import same_settings, trained_hash, units_hash
 from humanline.train.ledger import Ledger, json_rows
 from humanline.train.pairing import RoundError, Selection, make_units, row_names, select
 from humanline.train.progress import RunProgress
@@ -311,12 +311,9 @@ class Rounds:
 
     def plan(self, number: int, policy: str) -> Plan:
         """Return what a round shall do."""
-        assert self.config.rounds is not None
+        tree = self.config.model_dump(mode="json", include={"seed", "rounds", "sampling", "scoring"})
         settings = {
-            "seed": self.config.seed,
-            "samples": self.rounds.samples,
-            "sampling": self.config.sampling.model_dump(mode="json"),
-            "scoring": self.scoring.model_dump(mode="json"),
+            k: v for k, v in same_settings(tree).items() if k == "rounds.samples" or not k.startswith("rounds.")
         }
         return Plan(number, policy, tuple(context.id for context in self.draw.round(number)), settings)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from humanline.train.device import Processes
 from humanline.train.durable import write_text
 from humanline.train.ledger import LedgerError, append, json_rows, read_lines
+from humanline.train.pairing import RoundError
 from humanline.train.rollout import Context, Rollout, Sampler, SamplerError, Score, Scorer
 
 Progress = Callable[[int, int], None]  # done, due
@@ -158,6 +160,21 @@ def score_rows(rollouts: Sequence[Rollout], scores: Sequence[tuple[int, int, Sco
     return rows
 
 
+def refuse_unscored(rollouts: Sequence[Rollout], scores: Sequence[tuple[int, int, Score]]) -> None:
+    """Raise RoundError, with the first few and counts, if a completion has no score."""
+    lost = sorted((one for one in scores if one[2].value is None), key=lambda one: one[:2])
+    if not lost:
+        return
+    counts = Counter(score.status for _, _, score in lost)
+    listed = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    first = "".join(f"\n- {rollouts[i].id}, completion {n + 1}: {one.status}: {one.reason}" for i, n, one in lost[:4])
+    raise RoundError(
+        f"{len(lost)} of {len(scores)} completions have no score ({listed}):{first}\nAll samples and the other scores "
+        "are kept. Mend what scores and go on with --resume, or with scoring.failed=drop, which leaves such completions "
+        "out, or with scoring.failed=0 or another score that they shall have."
+    )
+
+
 def _score_row(score: Score) -> dict[str, Any]:
     row: dict[str, Any] = {"value": score.value, "status": score.status, "parts": dict(score.parts)}
     return row | ({"reason": score.reason} if score.reason else {})
@@ -199,6 +216,8 @@ class RoundStages:
     make_scorer : callable
         Returns the Scorer; called when there is something to score, and so when the run's folder is its own.
     processes : Processes
+    strict : bool
+        Whether a completion without a score is an error.
     publish : callable, optional
         Makes the policy's weights known to a server, under a name; only the main process samples then.
     progress : callable, optional
@@ -213,12 +232,13 @@ class RoundStages:
         make_scorer: Callable[[], Scorer],
         processes: Processes,
         *,
+        strict: bool,
         publish: Callable[[str], None] | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.samples, self.seed, self.sampler, self.make_scorer = samples, seed, sampler, make_scorer
         self._scorer: Scorer | None = None
-        self.processes, self.publish, self.progress = processes, publish, progress
+        self.processes, self.strict, self.publish, self.progress = processes, strict, publish, progress
 
     def sample(
         self, folder: Path, contexts: Sequence[Context], key: int, policy: str, samples: int | None = None
@@ -277,7 +297,13 @@ class RoundStages:
         return self._scorer
 
     def score(self, folder: Path) -> None:
-        """Write `scores.jsonl`; what was scored before comes from the scorer's cache."""
+        """Write `scores.jsonl`; what was scored before comes from the scorer's cache.
+
+        Raises
+        ------
+        RoundError
+            If a completion has no score and that is an error; the file is not written, so that it is tried again.
+        """
         rollouts = read_rollouts(folder / "samples.jsonl")
         rank, ranks = self.processes.rank, self.processes.ranks
         found: list[tuple[int, int, Score]] = []
@@ -307,6 +333,8 @@ class RoundStages:
                     for number in range(ranks)
                     for row in read_lines(part(number))
                 ]
+            if self.strict:
+                refuse_unscored(rollouts, found)
             write_text(folder / "scores.jsonl", json_rows(score_rows(rollouts, found)))
             for number in range(ranks):
                 part(number).unlink(missing_ok=True)

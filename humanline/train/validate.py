@@ -61,7 +61,9 @@ class Validation:
 def describe_config(config: TrainConfig) -> str:
     """Say in a few lines what a configuration asks for; needs no model, no data and no network."""
     training, batch = config.training, config.training.batch_size
-    length = f"{training.steps} steps" if training.steps else f"{training.epochs:g} epoch(s)"
+    length = f"{training.steps} steps" if training.steps else f"{training.epochs or 0:g} epoch(s)"
+    if config.rounds is not None and config.rounds.count is not None:
+        length = f"{config.rounds.count} rounds of at most {config.round_steps} steps"
     micro = "" if training.micro_batch_size is None else f", {training.micro_batch_size} a pass and process"
     if training.micro_batch_tokens is not None:
         micro = f", {training.micro_batch_tokens:,} tokens a pass and process"
@@ -127,7 +129,7 @@ def _reference(config: TrainConfig) -> str:
     elif schedule.kind == "after_step":
         what = f"the policy as it was after every {schedule.every} step(s)"
     else:
-        what = f"the policy at the start of each round of {schedule.round_steps} steps"
+        what = f"the policy at the start of each round of {schedule.round_steps or config.round_steps} steps"
     how = "a second model in memory" if config.reference.storage == "model" else "scored ahead, no second model"
     anchor = "; KL against the initial policy" if config.reference.baseline == "initial" else ""
     return f"{what}; {how}{anchor}"

@@ -20,6 +20,7 @@ import torch
 
 import humanline.train.checkpoint as checkpoint
 import humanline.train.durable as durable
+import humanline.train.ledger as ledger
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.stop import StopRequested, StopSignal
@@ -36,7 +37,8 @@ def child(job: dict[str, Any]) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
         passed.append(what)
 
-    durable.barrier = checkpoint.barrier = barrier
+    durable.barrier = checkpoint.barrier = ledger.barrier = barrier
+    os.environ.update(job.get("env", {}))
     if "largest_file" in job:  # a write beyond it fails as on a full disk, inside whatever library is writing
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["largest_file"], job["largest_file"]))

@@ -229,7 +229,7 @@ def sampling_mode(model: Any) -> Iterator[None]:
         model.eval()
         model.generation_config = GenerationConfig()
         if before[2] == PACKED:
-            model.set_attn_implementation("sdpa")
+            model.set_attn_implementation("sdpa" if getattr(model, "_supports_sdpa", False) else "eager")
         yield
     finally:
         model.train(before[0])

@@ -1,0 +1,390 @@
+"""Runs that make their own data: what is sampled, scored, kept and trained on, and that nothing of it is ever lost."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from humanline.train.config import TrainConfig
+from humanline.train.ledger import STATES, read_lines
+from humanline.train.loop import train
+from humanline.train.metrics import read_metrics
+from humanline.train.pairing import RoundError
+from humanline.train.stop import StopRequested
+from tests.train.kills import KILLED, Server, leftovers, result_of
+from tests.train.support import OBJECTIVES, same, steps, weights
+from tests.train.support import config as plain_config
+
+HUMANLINE = {"kind": "clip", "log_eps_low": -0.05, "log_eps_high": 0.05}  # tight, so that toy steps reach it
+ROUND_SCHEDULES = {
+    "each_round": {"kind": "each_round"},
+    "before_1": {"kind": "before_step", "every": 1},
+    "before_3": {"kind": "before_step", "every": 3},
+    "after_2": {"kind": "after_step", "every": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def prompts(toy, tmp_path_factory) -> str:
+    """The toy's prompts, alone."""
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    rows = [json.loads(line) for line in Path(toy["pairs"]).read_text().splitlines()]
+    path.write_text("".join(json.dumps({"prompt": row["prompt"]}) + "\n" for row in rows))
+    return str(path)
+
+
+def online(toy, prompts: str, output: Path, objective: str = "grpo", **changes) -> TrainConfig:
+    """Two rounds of 16 prompts with four completions each, of four steps each."""
+    return plain_config(
+        toy,
+        output,
+        objective,
+        **{
+            "data": {"train": prompts, "max_length": 64},
+            "rounds": {"contexts_per_round": 16, "samples": 4, "count": 2, "steps": 4, "score_margin": 0.001},
+            "sampling": {"max_tokens": 10, "engine": {"kind": "generate", "batch_size": 16}},
+            "scoring": {"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:digits"}], "workers": 1},
+            "training": {"batch_size": 8, "micro_batch_size": 4},
+            "reference": {"schedule": {"kind": "each_round"}},
+            "optimizer": {"lr": 1e-2, "warmup_fraction": 0.0},
+            "checkpoint": {"every": 3, "minutes": None},
+            **changes,
+        },
+    )
+
+
+def rounds_of(result) -> list[dict]:
+    return [row for row in read_metrics(result.metrics) if "round" in row]
+
+
+def round_files(output: str | Path) -> dict[str, bytes]:
+    """Return what rounds have left on the disk, but for caches, whose order is that of workers."""
+    folder = Path(output) / "rounds"
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith("cache")
+    }
+
+
+class TestReferences:
+    @pytest.mark.parametrize(
+        "objective,schedule",
+        [
+            ("grpo", "each_round"),
+            ("dpo", "before_1"),
+            ("kto", "before_3"),
+            *[
+                pytest.param(*one, marks=pytest.mark.slow)
+                for one in product(OBJECTIVES, ROUND_SCHEDULES)
+                if one not in (("grpo", "each_round"), ("dpo", "before_1"), ("kto", "before_3"))
+            ],
+        ],
+    )
+    def test_scores_ahead_equal_a_second_model(self, toy, prompts, tmp_path, objective, schedule):
+        """In rounds, too, scoring ahead and a second model that is synced at round starts end with the same bits."""
+        results = [
+            train(
+                online(
+                    toy,
+                    prompts,
+                    tmp_path / storage,
+                    objective,
+                    transform=HUMANLINE,
+                    reference={"schedule": ROUND_SCHEDULES[schedule], "storage": storage},
+                ),
+                show_progress=False,
+            )
+            for storage in ("score_ahead", "model")
+        ]
+        assert same(*map(weights, results))
+        rms = [row["log_ratio_rms"] for row in steps(results[0])]
+        assert len(rms) == 8 and rms[0] == rms[4] == 0.0 and min(rms[1], rms[5]) > 0.0
+
+    def test_a_kept_reference_is_older_than_its_round(self, toy, prompts, tmp_path):
+        """Under round_start: keep a round's first batch is compared with weights from the round before."""
+        reference = {"schedule": {"kind": "before_step", "every": 3}, "round_start": "keep", "storage": "model"}
+        result = train(online(toy, prompts, tmp_path / "keep", reference=reference), show_progress=False)
+        rms = [row["log_ratio_rms"] for row in steps(result)]
+        assert rms[0] == 0.0 and rms[4] > 0.0
+
+    def test_the_initial_policy_stays_the_baseline(self, toy, prompts, tmp_path):
+        """The anchor of the KL penalty is no affair of rounds: at the second one's start the penalty is above zero."""
+        reference = {"schedule": {"kind": "each_round"}, "baseline": "initial", "storage": "model"}
+        result = train(online(toy, prompts, tmp_path / "kl", reference=reference), show_progress=False)
+        kl = [row["kl"] for row in steps(result)]
+        assert kl[0] == 0.0 and kl[4] > 0.0
+
+
+class TestRounds:
+    def test_a_round_trains_on_what_the_policy_then_said(self, toy, prompts, tmp_path):
+        """Every kept completion is in its round's samples, its scores are the reward's own, and states are in order."""
+        from tests.train.toy_rewards import digits
+
+        small = {"batch_size": 2}
+        result = train(
+            online(toy, prompts, tmp_path / "run", "dpo", rounds__steps=None, training=small), show_progress=False
+        )
+        folder = tmp_path / "run" / "rounds"
+        seen: set[str] = set()
+        versions = set()
+        for number in (0, 1):
+            samples = read_lines(folder / f"{number:05d}" / "samples.jsonl")
+            assert len(samples) == 16 and all(len(row["completions"]) == 4 for row in samples)
+            versions |= {row["policy"] for row in samples}
+            assert not seen & {row["id"] for row in samples}
+            seen |= {row["id"] for row in samples}
+            kept = {row["id"]: row for row in read_lines(folder / f"{number:05d}" / "kept.jsonl")}
+            for row in samples:
+                values = [digits(row["prompt"], one["text"]) for one in row["completions"]]
+                if max(values) - min(values) >= 0.001:
+                    best, worst = values.index(max(values)), values.index(min(values))
+                    assert kept[row["id"]] == {
+                        "id": row["id"],
+                        "completions": [best, worst],
+                        "scores": [values[best], values[worst]],
+                    }
+                else:
+                    assert row["id"] not in kept
+        assert len(versions) == 2
+        states = [row["state"] for row in read_lines(folder / "ledger.jsonl")]
+        assert states == [*STATES, *STATES]
+        logged = rounds_of(result)
+        assert [row["round"] for row in logged] == [0, 1]
+        assert logged[0]["kept_contexts"] + logged[0]["below_margin"] == 16
+
+    def test_the_sampler_and_training_agree(self, toy, prompts, tmp_path):
+        """Log-probabilities told by the sampler are those that training computes, up to rounding, once a round."""
+        result = train(online(toy, prompts, tmp_path / "run"), show_progress=False)
+        found = [row["sampler_mismatch_max"] for row in steps(result) if "sampler_mismatch_max" in row]
+        assert len(found) == 2 and max(found) < 1e-4
+
+    def test_training_at_another_temperature(self, toy, prompts, tmp_path):
+        """At training.temperature 0.7 the ratio of the first step is still 1, and the steps are other ones."""
+        hot, plain = (
+            train(online(toy, prompts, tmp_path / str(t), training__temperature=t), show_progress=False)
+            for t in (0.7, 1.0)
+        )
+        assert steps(hot)[0]["log_ratio_rms"] == 0.0
+        assert not same(weights(hot), weights(plain))
+
+    def test_steps_and_epochs_say_how_long(self, toy, prompts, tmp_path):
+        """training.steps ends in the middle of a round; an epoch is as many rounds as the prompts fill."""
+        rounds = {"contexts_per_round": 16, "samples": 2}
+        short = train(online(toy, prompts, tmp_path / "steps", rounds=rounds, training__steps=3), show_progress=False)
+        assert [row["steps"] for row in rounds_of(short)] == [2, 1] and len(steps(short)) == 3
+        once = train(online(toy, prompts, tmp_path / "once", rounds=rounds, training__epochs=1.0), show_progress=False)
+        assert [row["round"] for row in rounds_of(once)] == [0, 1, 2]
+
+    def test_groups_that_lost_completions_are_trained_on(self, toy, prompts, tmp_path):
+        """Groups of unequal size, left by completions without a score, make a batch of GRPO."""
+        scoring = {
+            "rewards": [{"kind": "function", "call": "tests.train.toy_rewards:fails_on_long"}],
+            "failed": "drop",
+            "workers": 1,
+        }
+        sampling = {"max_tokens": 4, "engine": {"kind": "generate", "batch_size": 16}}
+        result = train(
+            online(
+                toy,
+                prompts,
+                tmp_path / "run",
+                scoring=scoring,
+                sampling=sampling,
+                rounds={"contexts_per_round": 48, "samples": 8, "count": 1},
+                training={"batch_size": 8},
+            ),
+            show_progress=False,
+        )
+        kept = read_lines(tmp_path / "run" / "rounds" / "00000" / "kept.jsonl")
+        assert len({len(row["completions"]) for row in kept}) > 1
+        assert rounds_of(result)[0]["without_score"] > 0
+
+    def test_held_out_prompts_are_answered_and_scored(self, toy, prompts, tmp_path):
+        """Held-out metrics in rounds are mean scores of sampled answers, at the start, on the way and at the end."""
+        result = train(
+            online(toy, prompts, tmp_path / "run", data__eval=prompts, evaluation={"every": 4}), show_progress=False
+        )
+        looks = [row["held_out"] for row in read_metrics(result.metrics) if "held_out" in row]
+        assert len(looks) == 3 and looks[0] == result.initial and looks[-1] == result.final
+        assert all(0 <= look["score"] <= 1 and look["without_score"] == 0 for look in looks)
+        assert not list((tmp_path / "run" / "rounds").glob("held-out*"))
+
+
+class TestTooLittle:
+    def test_equal_scores_leave_no_pair(self, toy, prompts, tmp_path):
+        """A round without a pair ends the run with what was left out and by how much; samples and scores stay."""
+        scoring = {"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:same"}], "workers": 1}
+        with pytest.raises(RoundError, match=r"0 pairs.*16 prompts.*score_margin 0.001.*largest difference.* is 0"):
+            train(online(toy, prompts, tmp_path / "run", "dpo", scoring=scoring), show_progress=False)
+        states = [row["state"] for row in read_lines(tmp_path / "run" / "rounds" / "ledger.jsonl")]
+        assert states == ["PLANNED", "SAMPLED", "SCORED", "PAIRED"]
+
+    def test_rounds_that_leave_too_little_can_be_skipped(self, toy, prompts, tmp_path):
+        """Under too_few: skip a run goes on, and ends where a whole pass of prompts left nothing."""
+        scoring = {"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:same"}], "workers": 1}
+        rounds = {"contexts_per_round": 16, "samples": 2, "count": 5, "too_few": "skip"}
+        with pytest.raises(RoundError, match="whole pass"):
+            train(online(toy, prompts, tmp_path / "run", "dpo", scoring=scoring, rounds=rounds), show_progress=False)
+        rounds["count"] = 2
+        result = train(
+            online(toy, prompts, tmp_path / "two", "dpo", scoring=scoring, rounds=rounds), show_progress=False
+        )
+        assert steps(result) == []
+
+    def test_equal_groups_have_no_advantage(self, toy, prompts, tmp_path):
+        """A group of GRPO whose scores are equal teaches nothing: without a KL penalty no gradient is left."""
+        scoring = {"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:same"}], "workers": 1}
+        result = train(
+            online(toy, prompts, tmp_path / "run", scoring=scoring, objective={"kind": "grpo", "kl_coef": 0.0}),
+            show_progress=False,
+        )
+        assert all(row["grad_norm"] == 0.0 for row in steps(result))
+        assert rounds_of(result)[0]["equal_scores"] == 16
+
+    def test_a_score_that_is_missing_ends_the_run_unless_told_otherwise(self, toy, prompts, tmp_path, monkeypatch):
+        """A reward that gives nan ends the run by name, and when it is mended the run goes on with the same samples."""
+        monkeypatch.setenv("NAN_UNTIL", str(tmp_path / "mended"))
+        scoring = {"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:nan_once"}], "workers": 1}
+        settings = online(toy, prompts, tmp_path / "run", scoring=scoring)
+        with pytest.raises(RoundError, match=r"64 of 64 completions have no score \(64 not_finite\)"):
+            train(settings, show_progress=False)
+        before = (tmp_path / "run" / "rounds" / "00000" / "samples.jsonl").read_bytes()
+        assert read_lines(tmp_path / "run" / "rounds" / "ledger.jsonl")[-1]["state"] == "SAMPLED"
+        (tmp_path / "mended").touch()
+        train(settings, resume=True, show_progress=False)
+        assert (tmp_path / "run" / "rounds" / "00000" / "samples.jsonl").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def server(toy):
+    with Server(toy["model"]) as server:
+        yield server
+
+
+class TestKills:
+    @pytest.mark.parametrize("every", [41, pytest.param(1, marks=pytest.mark.slow)])
+    def test_a_kill_anywhere_changes_nothing(self, toy, prompts, tmp_path, server, every):
+        """Killed at write barriers of every ledger state, and resumed, a run has the same bytes, and pays once."""
+        calls = tmp_path / "calls.txt"
+        scoring = {"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:paid"}], "workers": 1}
+        whole = online(toy, prompts, tmp_path / "whole", scoring=scoring, rounds__steps=2)
+        alone = server.run(whole, env={"PAID_CALLS": str(calls)})
+        assert alone["code"] == 0, alone["log"]
+        files = round_files(whole.output)
+        paid = sorted(calls.read_text().splitlines())
+        assert len(paid) == len(set(paid)) == _distinct(whole.output)
+        expected = result_of(whole)
+        kinds = set(alone["barriers"])
+        assert {"ledger.jsonl appended", "samples-rank-0.journal.jsonl appended", "scores.jsonl renamed"} <= kinds
+        for number in range(2, len(alone["barriers"]), every):
+            where = f"barrier {number}: {alone['barriers'][number]}"
+            calls.unlink(missing_ok=True)
+            killed = whole.model_copy(update={"output": str(tmp_path / f"killed-{number}")})
+            env = {"PAID_CALLS": str(calls)}
+            assert server.run(killed, kill_at=number, env=env)["code"] == KILLED, where
+            resumed = server.run(killed, resume=True, env=env)
+            assert resumed["code"] == 0, f"{where}\n{resumed['log']}"
+            assert result_of(killed) == expected, where
+            assert round_files(killed.output) == files, where
+            assert sorted(calls.read_text().splitlines()) == paid, where
+            assert not leftovers(Path(killed.output)), where
+
+    def test_a_stop_while_sampling_loses_nothing(self, toy, prompts, tmp_path):
+        """A request to stop in the middle of sampling saves and ends; resumed, the run ends with the same bytes."""
+        whole = online(toy, prompts, tmp_path / "whole")
+        train(whole, show_progress=False)
+
+        class Stop:
+            holding = False
+
+            def __init__(self, asked: int) -> None:
+                self.left = asked
+
+            def hold(self) -> None:
+                self.holding = True
+
+            @property
+            def requested(self) -> str | None:
+                self.left -= 1
+                return "SIGTERM" if self.left < 0 else None
+
+        stopped = whole.model_copy(update={"output": str(tmp_path / "stopped")})
+        resume, stops = False, 0
+        for asked in (30, 60, 90, 120, 10**9):
+            try:
+                train(stopped, resume=resume, stop=Stop(asked), show_progress=False)
+                break
+            except StopRequested:
+                stops += 1
+            resume = True
+        assert stops >= 2
+        assert result_of(stopped) == result_of(whole)
+        assert round_files(stopped.output) == round_files(whole.output)
+
+    def test_damaged_files_are_made_again(self, toy, prompts, tmp_path):
+        """A samples file that was changed after it was recorded is sampled again, to the same bytes."""
+        whole = online(toy, prompts, tmp_path / "run")
+        with pytest.raises(StopRequested):
+            train(whole, stop=_StopAfterRound(), show_progress=False)
+        file = tmp_path / "run" / "rounds" / "00001" / "samples.jsonl"
+        if not file.exists():
+            file = tmp_path / "run" / "rounds" / "00000" / "samples.jsonl"
+        before = file.read_bytes()
+        file.write_bytes(before[:-200] + b"x" * 199 + b"\n")
+        (tmp_path / "run" / "checkpoints").rename(tmp_path / "aside")
+        train(whole, resume=True, show_progress=False)
+        assert file.read_bytes() == before
+
+
+class _StopAfterRound:
+    """A StopSignal that is asked to stop at the 80th look."""
+
+    holding = False
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def hold(self) -> None:
+        self.holding = True
+
+    @property
+    def requested(self) -> str | None:
+        self.looks += 1
+        return "SIGTERM" if self.looks > 80 else None
+
+
+def _distinct(output: str) -> int:
+    """Count the different (prompt, completion) among all samples of a run."""
+    found = set()
+    for file in Path(output).glob("rounds/*/samples.jsonl"):
+        for row in read_lines(file):
+            found |= {(row["prompt"][-1]["content"], one["text"]) for one in row["completions"]}
+    return len(found)
+
+
+class TestOverlap:
+    def test_the_next_round_is_one_policy_older(self, toy, prompts, tmp_path):
+        """With overlap a round's samples come from the policy of one round before; a stop changes nothing."""
+        rounds = {"contexts_per_round": 16, "samples": 2, "count": 3, "overlap": True}
+        whole = online(toy, prompts, tmp_path / "whole", rounds=rounds)
+        train(whole, show_progress=False)
+        plans = [json.loads((tmp_path / f"whole/rounds/{n:05d}/plan.json").read_text())["policy"] for n in range(3)]
+        assert plans[0] == plans[1] != plans[2]
+        assert not list((tmp_path / "whole" / "rounds").rglob("weights.safetensors"))
+
+    @pytest.mark.slow
+    def test_a_stop_under_overlap_changes_nothing(self, toy, prompts, tmp_path):
+        """A run that is stopped while a second process samples ends, resumed, with the same bytes."""
+        rounds = {"contexts_per_round": 16, "samples": 2, "count": 3, "overlap": True}
+        whole = online(toy, prompts, tmp_path / "whole", rounds=rounds)
+        train(whole, show_progress=False)
+        stopped = whole.model_copy(update={"output": str(tmp_path / "stopped")})
+        with pytest.raises(StopRequested):
+            train(stopped, stop=_StopAfterRound(), show_progress=False)
+        train(stopped, resume=True, show_progress=False)
+        assert result_of(stopped) == result_of(whole)
+        assert round_files(stopped.output) == round_files(whole.output)

@@ -1,0 +1,40 @@
+"""Rewards for tests: worker processes import them by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def digits(prompt, completion) -> float:
+    """Return the share of characters that are digits."""
+    return sum(character.isdigit() for character in completion) / max(1, len(completion))
+
+
+def paid(prompt, completion) -> float:
+    """Return `digits`, and note the call in the file that PAID_CALLS names."""
+    with open(os.environ["PAID_CALLS"], "a", encoding="utf-8") as file:
+        file.write(repr((prompt[-1]["content"], completion)) + "\n")
+    return digits(prompt, completion)
+
+
+def same(prompt, completion) -> float:
+    """Return 1 for everything."""
+    return 1.0
+
+
+def fails_on_long(prompt, completion) -> float:
+    """Raise for completions of more than three characters, else return 1."""
+    if len(completion) > 3:
+        raise ValueError("too long for this reward")
+    return 1.0
+
+
+def nan_once(prompt, completion) -> float:
+    """Return nan until the file that NAN_UNTIL names is there."""
+    return digits(prompt, completion) if Path(os.environ["NAN_UNTIL"]).exists() else float("nan")
+
+
+def right_sum(prompt, completion, answer) -> float:
+    """Return whether the completion is the answer."""
+    return float(completion.strip() == str(answer))
