@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from humanline.train.batch import Unit
 from humanline.train.config import TrainConfig
-from humanline.train.contexts import contexts_hash, read_contexts
+from humanline.train.contexts import Draw, contexts_hash, read_contexts
 from humanline.train.evaluate import Evaluator
 from humanline.train.examples import DataSets, Report, read_sets
 from humanline.train.fingerprint import units_hash
@@ -42,17 +42,11 @@ class RunData:
     ----------
     sets : DataSets
         In rounds its units are as long as those of a round can be, and stand for them.
-    stream : Stream
-        Over these units.
-    steps : int
-        Length of the run; in rounds, at most.
     contexts, held_out : list of Context
         Prompts, in rounds.
     """
 
     sets: DataSets
-    stream: Stream
-    steps: int
     contexts: list[Context] = field(default_factory=list)
     held_out: list[Context] = field(default_factory=list)
 
@@ -68,33 +62,47 @@ class RunData:
         return {"training data": units_hash(self.sets.train), "held-out data": units_hash(self.sets.held_out)}
 
 
-def read_data(config: TrainConfig, renderer: Renderer, *, rank: int = 0, ranks: int = 1) -> RunData:
+def read_data(config: TrainConfig, renderer: Renderer) -> RunData:
     """Read, check and tokenise all data of a run.
 
     Raises
     ------
     FileNotFoundError, DataError, ValueError
-        As `read_sets`, `read_contexts` and `Stream` do; or if a round can never fill a batch.
+        As `read_sets` and `read_contexts` do.
     """
     if config.rounds is None:
-        sets = read_sets(config, renderer)
-        stream = training_stream(config, sets.train, renderer, rank=rank, ranks=ranks)
-        return RunData(sets, stream, run_length(config, stream))
+        return RunData(read_sets(config, renderer))
     contexts, report = read_contexts(config, config.data.train, renderer)
     reports: dict[str, Report] = {"train": report}
     held_out: list[Context] = []
     if config.data.eval is not None:
         held_out, reports["held_out"] = read_contexts(config, config.data.eval, renderer)
-    most, batch = units_a_round(config), config.training.batch_size
-    if most < batch:
-        raise ValueError(
-            f"a round of {config.rounds.contexts_per_round} prompts gives at most {most} of the training.batch_size "
-            f"{batch}: raise rounds.contexts_per_round or lower training.batch_size"
-        )
-    units = rehearsal(config, contexts, renderer)
-    sets = DataSets(units, reports=reports)
-    stream = training_stream(config, units, renderer, rank=rank, ranks=ranks)
-    return RunData(sets, stream, round_steps(config, len(contexts)), contexts, held_out)
+        shared = len({context.ids for context in held_out} & {context.ids for context in contexts})
+        reports["held_out"] = replace(reports["held_out"], prompts_in_training=shared)
+    return RunData(DataSets(rehearsal(config, contexts, renderer), reports=reports), contexts, held_out)
+
+
+def stream_of(
+    config: TrainConfig, data: RunData, renderer: Renderer, *, rank: int = 0, ranks: int = 1
+) -> tuple[Stream, int]:
+    """Return the batches of a run and how many steps it has; in rounds, batches that stand for others, and at most.
+
+    Raises
+    ------
+    ValueError
+        As `Stream` does; or if a round can never fill a batch, or needs more prompts than there are.
+    """
+    if config.rounds is not None:
+        most, batch = units_a_round(config), config.training.batch_size
+        if most < batch:
+            raise ValueError(
+                f"a round of {config.rounds.contexts_per_round} prompts gives at most {most} of the "
+                f"training.batch_size {batch}: raise rounds.contexts_per_round or lower training.batch_size"
+            )
+        Draw(data.contexts, config.rounds.contexts_per_round, config.seed)
+    stream = training_stream(config, data.sets.train, renderer, rank=rank, ranks=ranks)
+    steps = run_length(config, stream) if config.rounds is None else round_steps(config, len(data.contexts))
+    return stream, steps
 
 
 def units_a_round(config: TrainConfig) -> int:
@@ -121,9 +129,7 @@ def round_steps(config: TrainConfig, prompts: int) -> int:
 
 def rehearsal(config: TrainConfig, contexts: Sequence[Context], renderer: Renderer) -> list[Unit]:
     """Return a batch of units as long as those of a round can be: the longest prompts, with answers of full length."""
-    rounds = config.rounds
-    assert rounds is not None
-    members = {"dpo": 2, "kto": 1}.get(config.objective.kind, 2 if rounds.select == "best_worst" else rounds.samples)
+    members = config.rows_a_unit
     longest = sorted(contexts, key=lambda context: -len(context.ids))
     units = []
     for number in range(config.training.batch_size):

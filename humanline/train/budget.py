@@ -6,14 +6,14 @@ import contextlib
 import textwrap
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from humanline.train.config import TrainConfig
-from humanline.train.estimate import ROWS, Estimate, Estimator, Workload, cheap_shape, generous_bytes
+from humanline.train.estimate import Estimate, Estimator, Workload, cheap_shape, generous_bytes
 from humanline.train.stream import Stream
 
 GIB = 2**30
@@ -111,7 +111,7 @@ _Changed = tuple[TrainConfig, Workload, tuple[str, ...]]
 def _smaller_passes(config: TrainConfig, _: Workload) -> _Changes:
     training = config.training
     if training.micro_batch_tokens is not None:
-        unit = ROWS[config.objective.kind] * config.data.max_length  # which alone has to fit
+        unit = config.rows_a_unit * config.data.max_length  # which alone has to fit
         return {} if training.micro_batch_tokens <= unit else {"training.micro_batch_tokens": unit}
     return {} if training.micro_batch_size == 1 else {"training.micro_batch_size": 1}
 
@@ -428,8 +428,7 @@ def workload_of(config: TrainConfig, ranks: int, tokenizer: Any = None) -> Workl
     tokenizer : optional
         By itself it is loaded.
     """
-    from humanline.train.assemble import held_out_evaluator, renderer_of, run_length, training_stream
-    from humanline.train.examples import read_sets
+    from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
     from humanline.train.model import load_tokenizer
 
     def never(*_: Any) -> Any:
@@ -437,16 +436,20 @@ def workload_of(config: TrainConfig, ranks: int, tokenizer: Any = None) -> Workl
 
     try:
         renderer = renderer_of(config, load_tokenizer(config.model) if tokenizer is None else tokenizer)
-        sets = read_sets(config, renderer)
+        data = read_data(config, renderer)
     except (ValueError, OSError) as error:
         why = textwrap.shorten(str(error).splitlines()[0], 160, placeholder=" ...")
         return Workload.at_limits(config, ranks=ranks, why=why)
-    stream = training_stream(config, sets.train, renderer, ranks=ranks)
-    evaluator = held_out_evaluator(config, sets, renderer, never, never, torch.device("cpu"), ranks=ranks)
+    stream, steps = stream_of(config, data, renderer, ranks=ranks)
+    if config.rounds is not None:
+        work = Workload.of_stream(stream, steps)
+        what = "every answer is taken to be as long as it may be; sampling and reward models are not counted"
+        return replace(work, remark=what)
+    evaluator = held_out_evaluator(config, data.sets, renderer, never, never, torch.device("cpu"), ranks=ranks)
     batches = [] if evaluator is None else [evaluator.batch, evaluator.pairs]
     micros = [micro for batch in batches if batch is not None for micro in batch.micro_batches]
     held_out = [block for micro in micros for block in (micro.block, micro.mismatched) if block is not None]
-    return Workload.of_stream(stream, run_length(config, stream), held_out)
+    return Workload.of_stream(stream, steps, held_out)
 
 
 def refuse_unfit(config: TrainConfig, outline: Any, stream: Stream, steps: int, device: torch.device) -> None:

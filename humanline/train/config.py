@@ -351,6 +351,13 @@ class TrainConfig(Section):
         return self.training.weights if self.adapter is None else self.adapter.base or self.training.precision
 
     @property
+    def rows_a_unit(self) -> int:
+        """Return the sequences of one unit of a batch: of an example, a pair or a group."""
+        if self.objective.kind != "grpo" or self.rounds is None or self.rounds.select == "best_worst":
+            return {"nll": 1, "dpo": 2, "kto": 1, "grpo": 2}[self.objective.kind]
+        return self.rounds.samples
+
+    @property
     def round_steps(self) -> int:
         """Return the most steps that a round of sampling can have."""
         if self.rounds is None:

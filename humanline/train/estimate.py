@@ -24,7 +24,6 @@ from humanline.train.stream import Stream
 LOOKED_AT = 64  # steps of a run whose batches are formed to find the largest
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)  # bytes a weight: four bits, a byte for 64 of them, and a float32 for 256 of those
 _BLOCK = 256  # values of an 8-bit optimizer state that share a float32 scale
-ROWS = {"nll": 1, "dpo": 2, "kto": 1, "grpo": 2}  # of a unit
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -141,7 +140,7 @@ class Workload:
         why : str
             Why the data cannot be looked at.
         """
-        training, width, rows = config.training, config.data.max_length, ROWS[config.objective.kind]
+        training, width, rows = config.training, config.data.max_length, config.rows_a_unit
         share = -(-training.batch_size // ranks)
         units = min(share, training.micro_batch_size or share)
         if training.micro_batch_tokens is not None:

@@ -14,8 +14,8 @@ from torch import nn
 
 from humanline.train.batch import Unit
 
-# Sections and fields that change where a run writes, what it shows, whom it asks and what it puts up with, never what it
-# computes from the same samples and scores.
+# Sections and fields that change where a run writes, what it shows, whom it asks and what it puts up with, never what
+# it computes from the same samples and scores.
 _FREE = (
     "output",
     "checkpoint",

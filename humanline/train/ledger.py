@@ -88,22 +88,29 @@ class Ledger:
             append(self.path, [{"round": round_, "state": "DISCARDED", "reason": reason}])
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path, *, whole: bool = False) -> list[dict[str, Any]]:
     """Return the rows of a file that is appended to; a torn end is cut off, so that it can be appended to again.
+
+    Parameters
+    ----------
+    path : Path
+        It need not exist.
+    whole : bool
+        Nobody appends to it, and it may be a person's: it is left as it is, and its last line needs no line end.
 
     Raises
     ------
     LedgerError
-        If a line before the last is no JSON object.
+        If a line before the last is no JSON object, or the last one where the file is whole.
     """
     if not path.is_file():
         return []
     data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        os.truncate(path, len(whole))
+    lines = data if whole else data[: data.rfind(b"\n") + 1]
+    if len(lines) < len(data):
+        os.truncate(path, len(lines))
     rows = []
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(lines.splitlines(), start=1):
         try:
             row = json.loads(line)
             if not isinstance(row, dict):
@@ -115,11 +122,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Append JSON rows in one write and have them on the disk."""
+    """Append JSON rows, in one write unless the system takes less, and have them on the disk."""
     new = not path.exists()
     text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
     with open(path, "ab", buffering=0) as file:
-        file.write(text.encode())
+        rest = text.encode()
+        while rest:  # a full disk may take a part only, and refuses what comes after it
+            rest = rest[file.write(rest) :]
         os.fsync(file.fileno())
     if new:
         flush(path.parent)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from humanline.schedule import Never, Schedule
 from humanline.train.adapter import trained_parameters
-from humanline.train.assemble import held_out_evaluator, read_data, renderer_of
+from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
 from humanline.train.budget import refuse_unfit
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
 from humanline.train.config import TrainConfig
@@ -126,9 +126,9 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     tokenizer = load_tokenizer(config.model)
     outline = checked_outline(config, tokenizer, device)
     renderer = renderer_of(config, tokenizer)
-    data = read_data(config, renderer, rank=rank, ranks=ranks)
-    steps = data.steps
-    refuse_unfit(config, outline, data.stream, steps, device)
+    data = read_data(config, renderer)
+    stream, steps = stream_of(config, data, renderer, rank=rank, ranks=ranks)
+    refuse_unfit(config, outline, stream, steps, device)
     scorer, adapter = build_policy(config, device)
     check_scorer(scorer, data.probe)
     if not config.training.dropout and (config.adapter is None or not config.adapter.dropout):
@@ -165,7 +165,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             except CheckpointError as error:  # the run is worth more than this checkpoint
                 progress.say(f"warning: {error}")
 
-    batches: Batches = FixedBatches(data.stream, steps)
+    batches: Batches = FixedBatches(stream, steps)
     evaluator: Any = None
     rounds: Rounds | None = None
     if config.rounds is not None:

@@ -88,7 +88,7 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
     import_transformers()
     from transformers import AutoModelForCausalLM
 
-    name, local = _source(path)
+    name, local = source(path)
     with loading(f"model {path!r}"):
         model, loaded = AutoModelForCausalLM.from_pretrained(
             name,
@@ -140,7 +140,7 @@ def _settings(path: str) -> Any:
     """Return the configuration of a model, if its weights are such that they can be trained."""
     from transformers import AutoConfig
 
-    name, local = _source(path)
+    name, local = source(path)
     with loading(f"model {path!r}"):
         settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
     if getattr(settings, "quantization_config", None) is not None:
@@ -161,7 +161,7 @@ def load_tokenizer(path: str) -> Any:
     """
     from transformers import AutoTokenizer
 
-    name, local = _source(path)
+    name, local = source(path)
     with loading(f"model {path!r}: its tokenizer"):
         return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
 
@@ -238,7 +238,7 @@ def refuse_missing_weights(path: str, outline: Any) -> None:
     """
     from safetensors import SafetensorError, safe_open
 
-    name, local = _source(path)
+    name, local = source(path)
     folder = Path(name)
     if not local:
         return
@@ -295,7 +295,7 @@ def _unfit_shapes(outline: Any, shapes: dict[str, tuple[int, ...]]) -> list[str]
     return problems
 
 
-def _source(path: str) -> tuple[str, bool]:
+def source(path: str) -> tuple[str, bool]:
     """Return the folder or hub name of a model, and whether it is a folder."""
     local, name = not path.startswith(_HUB), path.removeprefix(_HUB)
     if local and (base := adapter_base(name)) is not None:

@@ -174,8 +174,8 @@ def _value(score: Score, scoring: ScoringConfig, where: str, found: Selection) -
     found.statuses[score.status] += 1
     if scoring.failed == "error":
         raise RoundError(
-            f"{where} has no score: {score.status}{f' ({score.reason})' if score.reason else ''}; set scoring.failed to "
-            "drop, which leaves such completions out, or to the score they shall have"
+            f"{where} has no score: {score.status}{f' ({score.reason})' if score.reason else ''}; set scoring.failed "
+            "to drop, which leaves such completions out, or to the score they shall have"
         )
     return None if scoring.failed == "drop" else float(scoring.failed)
 

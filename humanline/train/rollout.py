@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from humanline.train.data import Message, Messages
 
@@ -79,7 +79,7 @@ class Rollout:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Rollout:
         """Return what `row` was made of; raise KeyError, TypeError or ValueError if it is no such row."""
-        return cls(
+        found = cls(
             id=row["id"],
             prompt=tuple(Message(turn["role"], turn["content"]) for turn in row["prompt"]),
             extra=dict(row["extra"]),
@@ -94,6 +94,23 @@ class Rollout:
                 for one in row["completions"]
             ),
         )
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        """Raise TypeError or ValueError if a value is not what its type says."""
+        texts = [self.id, self.policy, *(text for message in self.prompt for text in message)]
+        if not all(isinstance(text, str) for text in [*texts, *(one.text for one in self.completions)]):
+            raise TypeError("id, policy, role, content and text must be strings")
+        for one in self.completions:
+            if one.finish not in get_args(Finish):
+                raise ValueError(f"finish must be one of {', '.join(get_args(Finish))}; got {one.finish!r}")
+            if not all(type(number) is int for number in one.ids):
+                raise TypeError("ids must be integers")
+            if one.logprobs is not None and (
+                len(one.logprobs) != len(one.ids) or not all(isinstance(number, float | int) for number in one.logprobs)
+            ):
+                raise ValueError("logprobs must be null or one number for each id")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -61,7 +62,7 @@ def sample_into(
     LedgerError
         If the journal is damaged.
     """
-    done = {row["id"] for row in read_lines(journal)}
+    done = _sampled(journal)
     size = sampler.together(samples)
     if size is None:
         own = list(contexts[rank::ranks])
@@ -85,6 +86,16 @@ def sample_into(
                 progress(len(done & wanted), len(wanted))
 
 
+def _sampled(journal: Path) -> set[str]:
+    """Return the ids of the contexts in a journal."""
+    done = set()
+    for number, row in enumerate(read_lines(journal), start=1):
+        if not isinstance(row.get("id"), str):
+            raise LedgerError(f"{journal}:{number}: damaged: no id; remove the file to do its work again")
+        done.add(row["id"])
+    return done
+
+
 def read_rollouts(path: Path) -> list[Rollout]:
     """Return the rows of a samples file.
 
@@ -94,7 +105,7 @@ def read_rollouts(path: Path) -> list[Rollout]:
         If a row is none, with its place.
     """
     found = []
-    for number, row in enumerate(read_lines(path), start=1):
+    for number, row in enumerate(read_lines(path, whole=True), start=1):
         try:
             found.append(Rollout.from_row(row))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -170,8 +181,8 @@ def refuse_unscored(rollouts: Sequence[Rollout], scores: Sequence[tuple[int, int
     first = "".join(f"\n- {rollouts[i].id}, completion {n + 1}: {one.status}: {one.reason}" for i, n, one in lost[:4])
     raise RoundError(
         f"{len(lost)} of {len(scores)} completions have no score ({listed}):{first}\nAll samples and the other scores "
-        "are kept. Mend what scores and go on with --resume, or with scoring.failed=drop, which leaves such completions "
-        "out, or with scoring.failed=0 or another score that they shall have."
+        "are kept. Mend what scores and go on with --resume, or with scoring.failed=drop, which leaves such "
+        "completions out, or with scoring.failed=0 or another score that they shall have."
     )
 
 
@@ -181,6 +192,9 @@ def _score_row(score: Score) -> dict[str, Any]:
 
 
 def _score_of(row: Mapping[str, Any]) -> Score:
+    value = row["value"]
+    if value is not None and (isinstance(value, bool) or not math.isfinite(value)):
+        raise ValueError(f"a score must be a finite number or null; got {value}")
     return Score(row["value"], row["status"], row["parts"], row.get("reason", ""))
 
 
@@ -192,12 +206,12 @@ def read_scores(path: Path, rollouts: Sequence[Rollout]) -> list[list[Score]]:
     LedgerError
         If they are not the scores of these rollouts.
     """
-    rows = read_lines(path)
+    rows = read_lines(path, whole=True)
     if [row.get("id") for row in rows] != [rollout.id for rollout in rollouts]:
         raise LedgerError(f"{path} does not hold the scores of these samples")
     try:
         found = [[_score_of(one) for one in row["scores"]] for row in rows]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise LedgerError(f"{path}: no rows of scores ({type(error).__name__}: {error})") from None
     if any(len(own) != len(rollout.completions) for own, rollout in zip(found, rollouts, strict=True)):
         raise LedgerError(f"{path} does not hold a score for every completion")

@@ -87,6 +87,8 @@ def sample(
         "seed": config.seed,
         "samples": rounds.samples,
         "sampling": config.sampling.model_dump(mode="json"),
+        "max_length": config.data.max_length,
+        "precision": config.training.precision,
     }
     stopping = _stopping(stop)
     processes = Processes(accelerator, over_ranks(accelerator), lambda: None, stopping)
@@ -187,7 +189,9 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = print) -> Pat
     assert scoring is not None
     source, target = _file(scored), _free_file(out)
     rollouts = read_rollouts(source)
-    if any("scores" not in row for row in read_lines(source)):
+    if not rollouts:
+        raise ToolError(f"{scored!r} has no rows")
+    if any("scores" not in row for row in read_lines(source, whole=True)):
         raise ToolError(f"{scored!r} has rows without scores; `humanline score` adds them")
     scores = read_scores(source, rollouts)
     selection = select(rollouts, scores, rounds, scoring, "best_worst")
@@ -234,7 +238,8 @@ def _work(target: Path, plan: dict[str, Any], stop: StopSignal | None) -> Iterat
     """Give a folder for work under way, which goes when the target is there; refuse one with another plan."""
     folder = target.with_name(f"{target.name}.partial")
     file, text = folder / "plan.json", json.dumps(plan, indent=1) + "\n"
-    if folder.exists() and (not file.is_file() or file.read_text(encoding="utf-8") != text):
+    begun = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
+    if begun and (not file.is_file() or file.read_text(encoding="utf-8") != text):
         raise ToolError(
             f"{folder} holds work begun with another model, other data or other settings; remove it, or choose another "
             "--out"

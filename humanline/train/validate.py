@@ -22,6 +22,7 @@ from humanline.train.terminal import redacted, visible
 if TYPE_CHECKING:  # torch, transformers and rich take seconds to import, and --no-data needs none of them
     from rich.console import Console
 
+    from humanline.train.assemble import RunData
     from humanline.train.batch import Unit
     from humanline.train.stream import StepBatch, Stream
     from humanline.train.tokens import Renderer, TokenSequence
@@ -88,11 +89,47 @@ def describe_config(config: TrainConfig) -> str:
         "checkpoints": f"{' and '.join([*when, 'when stopped'])}; the last {config.checkpoint.keep} are kept",
         "output": config.output,
     }
+    if config.rounds is not None and config.scoring is not None:
+        lines |= {"rounds": _describe_rounds(config), "sampling": _sampling(config), "scoring": _scoring(config)}
     if config.adapter is not None:
         lines["adapter"] = _adapter(config.adapter)
     if config.tracking.trackers:
         lines["trackers"] = ", ".join(config.tracking.trackers)
     return "\n".join(f"{name:<12} {visible(str(text))}" for name, text in lines.items())
+
+
+def _describe_rounds(config: TrainConfig) -> str:
+    rounds = config.rounds
+    assert rounds is not None
+    kept = "all of them" if config.rows_a_unit > 2 else f"best against worst, at least {rounds.score_margin:g} apart"
+    length = f"{rounds.steps} steps each" if rounds.steps else "one pass over what they make"
+    what = f"{rounds.contexts_per_round} prompts, {rounds.samples} completions each, of which {kept}; {length}"
+    how = "made equal to the policy" if config.reference.round_start == "sync" else "kept"
+    if config.reference.schedule.kind in ("before_step", "after_step"):
+        what += f"; at each start the reference is {how}"
+    return what + ("; the next one sampled meanwhile, one round stale" if rounds.overlap else "")
+
+
+def _sampling(config: TrainConfig) -> str:
+    sampling = config.sampling
+    engine = sampling.engine
+    where = f"server {engine.url}, new weights by {engine.new_weights.kind}" if engine.kind == "server" else engine.kind
+    top_p = "" if sampling.top_p == 1 else f", top-p {sampling.top_p:g}"
+    stops = f", stops at {', '.join(map(repr, sampling.stop))}" if sampling.stop else ""
+    return f"temperature {sampling.temperature:g}{top_p}, at most {sampling.max_tokens} tokens{stops}; by {where}"
+
+
+def _scoring(config: TrainConfig) -> str:
+    scoring = config.scoring
+    assert scoring is not None
+    names = {"model": "model", "function": "call"}
+    parts = [
+        f"{reward.weight:g} x {reward.kind}"
+        + (f" {getattr(reward, names[reward.kind])}" if reward.kind in names else "")
+        for reward in scoring.rewards
+    ]
+    failed = {"error": "ends the run", "drop": "is left out"}.get(str(scoring.failed), f"counts as {scoring.failed}")
+    return f"{' + '.join(parts)}; a completion without a score {failed}"
 
 
 def _adapter(adapter: AdapterConfig) -> str:
@@ -107,6 +144,8 @@ def describe_variant(config: TrainConfig) -> str:
         return "next-token training (no reference)"
     kinds = config.transform.kind, config.reference.schedule.kind
     name = _VARIANTS.get(kinds, f"{kinds[0]} with {kinds[1]}")
+    if config.rounds is not None:
+        name = "online" if kinds == ("none", "each_round") else f"online, {name}"
     return f"{config.objective.kind.upper()}, {name}"
 
 
@@ -185,12 +224,12 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     import torch
     from rich.console import Console
 
-    from humanline.train.assemble import held_out_evaluator, renderer_of, run_length, training_stream
+    from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
     from humanline.train.data import read_rows
     from humanline.train.estimate import static_bytes
-    from humanline.train.examples import read_sets
     from humanline.train.model import load_outline, load_tokenizer
     from humanline.train.policy import outline_checks, package_checks
+    from humanline.train.rewards import check_scoring
     from humanline.train.tracking import check_trackers
 
     if processes < 1:
@@ -228,26 +267,29 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
             renderer = renderer_of(config, tokenizer)
             show(f"template     {config.data.template}, SHA-256 {renderer.template_hash}")
 
-    steps, sets = config.training.steps or 0, None
+    steps, data = config.training.steps or 0, None
     if renderer is not None:
         with findings.about("data"):
-            sets = read_sets(config, renderer)
+            data = read_data(config, renderer)
     else:  # without a template, the rows alone
         for name, path in (("data.train", config.data.train), ("data.eval", config.data.eval)):
             with findings.about(name):
                 if path is not None:
                     rows = read_rows(path, config.data_shape, columns=config.data.columns)
                     show(f"data         {path}: {len(rows)} rows, not tokenised")
-    if renderer is not None and sets is not None:
-        for report in sets.reports.values():
+    if renderer is not None and data is not None:
+        for report in data.sets.reports.values():
             twice = report.duplicates.duplicates or report.duplicates.contradictions
             show(f"data         {report}{'' if twice else '; no duplicates or contradictions'}")
         with findings.about("training"):
-            stream = training_stream(config, sets.train, renderer, ranks=processes)
-            steps = run_length(config, stream)
+            stream, steps = stream_of(config, data, renderer, ranks=processes)
             show(_describe_steps(config, stream, steps))
         with findings.about("evaluation"):
-            evaluator = held_out_evaluator(config, sets, renderer, _never, _never, torch.device("cpu"))
+            if config.rounds is None:
+                evaluator = held_out_evaluator(config, data.sets, renderer, _never, _never, torch.device("cpu"))
+        if config.scoring is not None:
+            with findings.about("scoring"):
+                check_scoring(config.scoring, [*data.contexts, *data.held_out])
 
     parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
     sizes, adapted = None, ""
@@ -274,8 +316,8 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
                 checkpoints=config.checkpoint.keep + 1,
             )
             _look_at_disk(config.output, needed, config.checkpoint.keep, show)
-    if renderer is not None and sets is not None:
-        _show_example(console, config, sets.train[0], renderer)
+    if renderer is not None and data is not None:
+        _show_example(console, config, _shown_unit(data), renderer)
     for remark in findings.remarks:
         show(f"remark       {remark}")
     if findings.problems:
@@ -291,6 +333,11 @@ def _never(*_: Any) -> Any:
 
 def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
     batch, count = stream.batch_size, len(stream.units)
+    if config.rounds is not None:
+        return (
+            f"steps        at most {steps} of {batch} {_UNITS[config.objective.kind]}, {config.round_steps} a round, if "
+            "no round leaves anything out; warm-up is a share of these"
+        )
     a_step = round(batch * sum(len(s.ids) for unit in stream.units for s in unit.sequences) / count)
     trained = round(batch * sum(unit.tokens for unit in stream.units) / count)
     passes = stream.step(0).total_micro_batches // stream.ranks
@@ -382,6 +429,17 @@ def _nearest(path: str) -> Path:
 # One example, as the loss sees it
 
 
+def _shown_unit(data: RunData) -> Unit:
+    """Return the first unit of training; in rounds, the first prompt."""
+    from humanline.train.batch import Unit
+    from humanline.train.tokens import TokenSequence
+
+    if not data.contexts:
+        return data.sets.train[0]
+    first = data.contexts[0]
+    return Unit(first.id, (TokenSequence(first.ids, len(first.ids)),))
+
+
 def _show_example(console: Console, config: TrainConfig, unit: Unit, renderer: Renderer) -> None:
     """Print the text of a unit with what counts in the loss marked: by colour, or between marks the text lacks."""
     from rich.text import Text
@@ -420,6 +478,8 @@ def shorten(text: str, limit: int = LONGEST_PART) -> str:
 
 
 def _names(config: TrainConfig, unit: Unit) -> list[str]:
+    if not unit.tokens:
+        return ["prompt"]
     if config.objective.kind == "dpo":
         return ["chosen", "rejected"]
     if unit.scores:

@@ -1,0 +1,96 @@
+"""Scores by content: what has been scored once, by the same reward, is not scored again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from humanline.train.rewards.verdict import Verdict
+
+_UNFLUSHED = 1.0  # seconds of cheap results that a kill may cost
+
+
+class ScoreCache:
+    """Values by key, in memory and, given a path, in an append-only file of JSON lines.
+
+    Only values are kept: a reward that gave a status is asked again the next time. Lines that cannot be read, such as
+    one that a kill has torn, are passed over. Several processes may append to one file.
+
+    Parameters
+    ----------
+    path : Path or None
+        Made if it is missing, with its folder.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read or written.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._known: dict[bytes, tuple[float, str]] = {}
+        self._file: int | None = None
+        self._lines: list[str] = []
+        self._flushed = time.monotonic()
+        if path is None:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        torn = False
+        with open(path, "rb") as file:
+            for line in file:
+                torn = not line.endswith(b"\n")
+                self._read(line)
+        if torn:
+            os.write(self._file, b"\n")
+
+    def get(self, key: bytes) -> Verdict | None:
+        """Return the value of a key, or None."""
+        found = self._known.get(key)
+        return None if found is None else Verdict(found[0], reason=found[1])
+
+    def put(self, key: bytes, verdict: Verdict) -> None:
+        """Keep a value, if it is one; `flush` brings it to the disk."""
+        if verdict.value is None or key in self._known:
+            return
+        self._known[key] = (verdict.value, verdict.reason)
+        if self._file is not None:
+            self._lines.append(json.dumps({"key": key.hex(), "value": verdict.value, "reason": verdict.reason}) + "\n")
+
+    def flush(self, *, now: bool = True) -> None:
+        """Write what was put, flushed to the disk; unless `now`, at most about once a second."""
+        if not self._lines or self._file is None:
+            return
+        if now or time.monotonic() - self._flushed > _UNFLUSHED:
+            data = "".join(self._lines).encode()
+            self._lines.clear()
+            while data:
+                data = data[os.write(self._file, data) :]
+            os.fsync(self._file)
+            self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        if self._file is not None:
+            self.flush()
+            os.close(self._file)
+            self._file = None
+
+    def _read(self, line: bytes) -> None:
+        try:
+            row = json.loads(line)
+            key, value, reason = bytes.fromhex(row["key"]), row["value"], row["reason"]
+        except (ValueError, TypeError, KeyError):
+            return
+        if isinstance(value, float) and math.isfinite(value) and isinstance(reason, str):
+            self._known[key] = (value, reason)
+
+
+def content_key(*what: Any) -> bytes:
+    """Return the SHA-256 of JSON values: 32 bytes, the same for the same content in every process."""
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).digest()

@@ -1,0 +1,173 @@
+"""Whether rewards fit their prompts, said before a run does anything."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from humanline._checks import unknown
+from humanline.train.rewards.pool import Pool, PoolError
+from humanline.train.rewards.verdict import shown
+from humanline.train.rewards.verifiers import read_number
+from humanline.train.round_config import (
+    FormatReward,
+    FunctionReward,
+    MathReward,
+    ModelReward,
+    NumberReward,
+    Reward,
+    ScoringConfig,
+)
+
+_SHOWN = 5
+_MOST_PARSED = 1000
+
+
+class RewardError(ValueError):
+    """Rewards that cannot be given; the message names every one, and the prompts it does not fit."""
+
+
+class HasColumns(Protocol):
+    """A prompt: `Context`, `Rollout` and `PromptOnly` are such."""
+
+    @property
+    def id(self) -> str:
+        """Return its name, for messages."""
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """Return the columns of its row beside the prompt."""
+
+
+def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> None:
+    """Look for whatever would keep rewards from being given.
+
+    Of the references of `math`, at most 1000, evenly spread, are read; of those of `number`, all. Callables are
+    imported in a worker process, never in this one. Of a reward model the configuration and the tokenizer are loaded,
+    not the weights; of one on the hub, nothing.
+
+    Parameters
+    ----------
+    config : ScoringConfig
+    prompts : sequence of Context, Rollout or PromptOnly
+        All of the run.
+
+    Raises
+    ------
+    RewardError
+        If a column does not exist, a prompt has no value in it or one that cannot be read, a pattern is no regular
+        expression, math-verify is not installed, a callable cannot be imported or called, a reward model's folder is
+        missing or it is no such model, or worker processes do not start.
+    """
+    problems: list[str] = []
+    columns = sorted({name for prompt in prompts for name in prompt.extra})
+    for number, reward in enumerate(config.rewards):
+        where = f"scoring.rewards[{number}] ({reward.kind})"
+        for name in _columns(reward):
+            if name not in columns:
+                problems.append(f"{where}: {_unknown_column(name, columns)}")
+        problems += [f"{where}: {problem}" for problem in _own_problems(reward)]
+    if not problems:
+        problems = _with_workers(config, prompts)
+    if problems:
+        raise RewardError("\n".join(problems))
+
+
+def _columns(reward: Reward) -> tuple[str, ...]:
+    if isinstance(reward, MathReward | NumberReward):
+        return (reward.answer,)
+    return reward.columns if isinstance(reward, FunctionReward) else ()
+
+
+def _unknown_column(name: str, columns: Sequence[str]) -> str:
+    return str(unknown("column", name, columns)) if columns else f"{name}: the prompts have no columns but the prompt"
+
+
+def _own_problems(reward: Reward) -> list[str]:
+    """Say what is wrong with a reward whatever the prompts are."""
+    if isinstance(reward, MathReward) and importlib.util.find_spec("math_verify") is None:
+        return ["math-verify is not installed: pip install 'humanline[rewards]'"]
+    if isinstance(reward, FormatReward):
+        try:
+            re.compile(reward.pattern, re.DOTALL)
+        except (re.error, RecursionError, OverflowError) as error:
+            return [f"{shown(repr(reward.pattern), 100)} is no regular expression: {error}"]
+    if isinstance(reward, ModelReward) and not reward.model.startswith("hub:"):
+        from humanline.train.rewards.models import refuse_wrong_head, reward_settings, reward_tokenizer
+        from humanline.train.scorer import ModelError
+
+        try:
+            refuse_wrong_head(reward, reward_settings(reward.model))
+            reward_tokenizer(reward.model)
+        except ModelError as error:
+            return [str(error)]
+    return []
+
+
+def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]:
+    """Say which callables cannot be called, and which prompts lack a reference."""
+    calls = [reward.call for reward in config.rewards if isinstance(reward, FunctionReward)]
+    with_math = any(isinstance(reward, MathReward) for reward in config.rewards)
+    problems = []
+    pool = Pool(config.workers, seconds=config.seconds, memory=config.memory, functions=calls, math=with_math)
+    try:
+        loaded = pool.functions() if calls else {}
+        for number, reward in enumerate(config.rewards):
+            where = f"scoring.rewards[{number}] ({reward.kind})"
+            if isinstance(reward, FunctionReward) and isinstance(loaded[reward.call], str):
+                problems.append(f"{where}: {reward.call} {loaded[reward.call]}")
+            for name in _columns(reward):
+                lacking = [prompt.id for prompt in prompts if _lacks(reward, prompt.extra.get(name, _MISSING))]
+                problems += _named(lacking, len(prompts), f"{where}: no value in column {name!r}")
+                without = set(lacking)
+                there = [(prompt.id, prompt.extra[name]) for prompt in prompts if prompt.id not in without]
+                unreadable, looked_at = _unreadable(reward, there, pool)
+                problems += _named(unreadable, looked_at, f"{where}: the value in column {name!r} cannot be read")
+    except PoolError as error:
+        problems.append(str(error))
+    finally:
+        pool.close()
+    return problems
+
+
+_MISSING = object()
+
+
+def _lacks(reward: Reward, value: Any) -> bool:
+    if isinstance(reward, FunctionReward):
+        return value is _MISSING
+    return value is _MISSING or value is None or (isinstance(value, str) and not value.strip())
+
+
+def _unreadable(reward: Reward, there: Sequence[tuple[str, Any]], pool: Pool) -> tuple[list[str], int]:
+    """Return the names of those prompts whose references cannot be read, and how many were looked at."""
+    if isinstance(reward, NumberReward):
+        return [name for name, value in there if read_number(value) is None], len(there)
+    if not isinstance(reward, MathReward):
+        return [name for name, value in there if not _is_json(value)], len(there)
+    step = -(-len(there) // _MOST_PARSED) or 1
+    some = there[::step]
+    plain = [isinstance(value, str | int | float) for _, value in some]
+    tasks = [
+        {"kind": "readable", "reference": value if ok else None} for (_, value), ok in zip(some, plain, strict=True)
+    ]
+    verdicts = dict(one for done in pool.run(tasks) for one in done)
+    return [name for number, (name, _) in enumerate(some) if not verdicts[number].value], len(some)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _named(names: Sequence[str], of: int, what: str) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return [f"{what}: {len(names)} of {of} prompts: {', '.join(map(shown, names[:_SHOWN]))}{more}"]
