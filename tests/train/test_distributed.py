@@ -82,6 +82,21 @@ def variant(toy, folder, name) -> TrainConfig:
     return settings(toy, folder, name, objective, **changes)
 
 
+def online(toy, folder) -> TrainConfig:
+    """One round: the samples of a second one would depend on how two processes round their gradients."""
+    return config(
+        toy,
+        folder / "online",
+        "grpo",
+        data={"train": toy["pairs"], "max_length": 64},
+        rounds={"contexts_per_round": 12, "samples": 4, "count": 1, "steps": 3},
+        sampling={"max_tokens": 8, "engine": {"kind": "generate", "batch_size": 8}},
+        scoring={"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:digits"}], "workers": 1},
+        reference={"schedule": {"kind": "before_step", "every": 2}},
+        training=TRAINING | {"steps": None},
+    )
+
+
 def trained(folder) -> dict[str, torch.Tensor]:
     (path,) = folder.glob("*.safetensors")
     return load_file(path)
@@ -99,21 +114,27 @@ def test_two_ranks_do_what_one_does(toy, tmp_path):
         tmp_path,
         [
             *(job(variant(toy, two, name)) for name in VARIANTS),
+            job(online(toy, two)),
             job(stopped, stop_after=3, expect=("StopRequested",)),
             job(other, resume=True, expect=REFUSED),  # other settings: both raise, none waits for the other
             job(stopped, expect=REFUSED),  # not without --resume
             job(stopped, resume=True),
         ],
     )
-    for name in VARIANTS:
-        single = train(variant(toy, tmp_path / "one", name), show_progress=False)
+    for name in (*VARIANTS, "online"):
+        one = online(toy, tmp_path / "one") if name == "online" else variant(toy, tmp_path / "one", name)
+        single = train(one, show_progress=False)
         mine, theirs = (list(read_metrics(tmp_path / where / name / "metrics.jsonl")) for where in ("one", "two"))
-        for one, other_one in zip(mine, theirs, strict=True):
-            for key in set(one) - {"seconds", "tokens_per_second"}:
-                assert other_one[key] == pytest.approx(one[key], rel=2e-3, abs=2e-5), (name, key)
+        for row, other_row in zip(mine, theirs, strict=True):
+            for key in set(row) - {"seconds", "tokens_per_second"}:
+                assert other_row[key] == pytest.approx(row[key], rel=2e-3, abs=2e-5), (name, key)
         alone = trained(single.model)
         for key, tensor in trained(two / name / "final").items():
             torch.testing.assert_close(tensor, alone[key], rtol=1e-3, atol=2e-4)
+
+    for file in ("plan.json", "samples.jsonl", "scores.jsonl", "kept.jsonl"):
+        parts = [(tmp_path / where / "online" / "rounds" / "00000" / file).read_bytes() for where in ("one", "two")]
+        assert parts[0] == parts[1], file
 
     assert re.search("after [34] of 5 updates", said), said  # the second process may read the log a step late
     (saved,) = (two / "stopped/checkpoints").iterdir()

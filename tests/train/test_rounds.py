@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from itertools import product
 from pathlib import Path
 
@@ -13,8 +15,10 @@ from humanline.train.ledger import STATES, read_lines
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
 from humanline.train.pairing import RoundError
+from humanline.train.rollout import SamplerError
 from humanline.train.stop import StopRequested
 from tests.train.kills import KILLED, Server, leftovers, result_of
+from tests.train.scripted_server import Asked, Reply, serving
 from tests.train.support import OBJECTIVES, same, steps, weights
 from tests.train.support import config as plain_config
 
@@ -388,3 +392,49 @@ class TestOverlap:
         train(stopped, resume=True, show_progress=False)
         assert result_of(stopped) == result_of(whole)
         assert round_files(stopped.output) == round_files(whole.output)
+
+
+class TestServer:
+    @staticmethod
+    def answers(gone_after: int | None):
+        """Answer as a server does whose text follows from model, prompt and seed; be gone after so many answers."""
+        given = 0
+
+        def answer(asked: Asked) -> Reply:
+            nonlocal given
+            if not asked.path.endswith("/completions"):
+                return Reply({})
+            given += 1
+            if gone_after is not None and given > gone_after:
+                return Reply({"error": "out of order"}, status=503)
+            key = json.dumps([asked.body["messages"][-1]["content"], asked.body["seed"]]).encode()
+            text = hashlib.sha256(key).hexdigest()[:6]
+            message = {"role": "assistant", "content": text}
+            return Reply({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+        return answer
+
+    def test_finished_work_is_not_done_again(self, toy, prompts, tmp_path):
+        """A server that goes away ends the run by name; with it back, only what is missing is asked for."""
+        engine = {"kind": "server", "attempts": 1, "concurrency": 2, "new_weights": {"kind": "path"}}
+
+        def settings(url: str) -> TrainConfig:
+            sampling = {"max_tokens": 10, "engine": engine | {"url": url}}
+            return online(toy, prompts, tmp_path / "run", "dpo", sampling=sampling, training={"batch_size": 4})
+
+        with serving(self.answers(gone_after=30)) as server, pytest.raises(SamplerError, match="503"):
+            train(settings(server.url), show_progress=False)
+        (journal,) = (tmp_path / "run" / "rounds" / "00000").glob("samples-*.journal.jsonl")
+        kept = {row["id"]: row for row in read_lines(journal)}
+        assert 1 <= len(kept) < 16
+        with serving(self.answers(gone_after=None)) as server:
+            train(settings(server.url), resume=True, show_progress=False)
+        samples = read_lines(tmp_path / "run" / "rounds" / "00000" / "samples.jsonl")
+        plan = json.loads((tmp_path / "run" / "rounds" / "00000" / "plan.json").read_text())
+        assert [row["id"] for row in samples] == plan["contexts"]
+        assert [row for row in samples if row["id"] in kept] == [kept[i] for i in plan["contexts"] if i in kept]
+        asked = Counter(one.body["messages"][-1]["content"] for one in server.completions())
+        first = {row["prompt"][-1]["content"] for row in kept.values()}
+        assert not first & set(asked) and set(asked.values()) == {4}
+        names = {one.body["model"] for one in server.completions()}
+        assert len(names) == 2 and all(Path(name).name.startswith("policy-") for name in names)  # one a round

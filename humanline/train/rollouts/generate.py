@@ -200,8 +200,9 @@ class _Ending:
             raise SamplingStopped
         length, device = input_ids.shape[1] - self.width, input_ids.device
         ended = torch.isin(input_ids[:, -1], torch.tensor(self.eos_token_id, device=device)).tolist()
-        # Its window may reach into the prompt, so a stop text may begin there: it has to end in the completion.
-        texts = self.texts(input_ids, scores, **options).tolist() if self.texts is not None else [False] * len(ended)
+        texts = [False] * len(ended)
+        if self.texts is not None:  # looks at the completion alone: a stop text may not begin in the prompt
+            texts = self.texts(input_ids[:, self.width :], scores, **options).tolist()
         for row, (end, text) in enumerate(zip(ended, texts, strict=True)):
             if row not in self.done:
                 if end:
