@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import strategies as st
 
 #: Gammas at which the Tversky-Kahneman capacity is monotone.
@@ -69,3 +71,15 @@ def token_budgets(draw: st.DrawFn) -> dict:
     largest = max(members * max(rows) if padding == "right" else sum(rows) for rows in lengths)
     budget = largest + draw(st.integers(0, 3 * largest))
     return {"lengths": lengths, "batch_size": batch_size, "ranks": ranks, "padding": padding, "budget": budget}
+
+
+#: Uniform numbers in [0, 1), its two ends among them.
+draws = st.sampled_from([0.0, 0.5, math.nextafter(1.0, 0.0)]) | st.floats(0.0, 1.0, exclude_max=True)
+
+
+@st.composite
+def scored_groups(draw: st.DrawFn) -> list[list[tuple[float | None, str, int]]]:
+    """Prompts with completions: score or None, why it ended, and its tokens; scores have many ties."""
+    value = st.sampled_from([None, -1.0, 0.0, 0.0, 0.25, 0.5, 0.5, 1.0])
+    one = st.tuples(value, st.sampled_from(["end", "end", "stop", "length"]), st.sampled_from([0, 1, 2, 3]))
+    return draw(st.lists(st.lists(one, min_size=2, max_size=5), min_size=1, max_size=5))

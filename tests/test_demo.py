@@ -33,6 +33,13 @@ def test_the_score_is_the_share_of_letters_in_place():
     assert module._right("cab", "") == 0.0
 
 
+def test_the_reward_reads_the_last_message():
+    """The reward of tiny-online is the score of the demo, of the word in the prompt's last message."""
+    prompt = [{"role": "system", "content": "Sort."}, {"role": "user", "content": "cab"}]
+    assert module.letters_in_place(prompt, "abd") == pytest.approx(2 / 3)
+    assert module.letters_in_place(prompt, "") == 0.0
+
+
 def test_words_do_not_repeat():
     """Training, pair and held-out words are disjoint, and the same at every call."""
     words = module._words(500, seed=1)
@@ -59,5 +66,7 @@ def test_the_whole_demo(tmp_path, capsys):
     assert len(outcomes) == 2 * len(module.SETTINGS)
     printed = capsys.readouterr().out
     assert (tmp_path / "out" / "table.txt").read_text().strip() in printed
+    words = [(tmp_path / "out" / name).read_text().splitlines() for name in ("words.jsonl", "words-held-out.jsonl")]
+    assert list(map(len, words)) == [module.PAIR_WORDS, module.HELD_OUT_WORDS] and not {*words[0]} & {*words[1]}
     assert len(list((tmp_path / "out" / "runs").glob("*/final/model.safetensors"))) == len(outcomes)
     assert all(0.6 < o.accuracy <= 1 for o in outcomes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 import os
 import re
 import shlex
@@ -21,7 +22,11 @@ from humanline.train.loop import train
 from tests.conftest import ROOT
 
 NAMES = recipes.names()
-PAPER = [name for name in NAMES if name != "tiny"]
+PAPER = [name for name in NAMES if not name.startswith("tiny")]
+MATH = [name for name in PAPER if "math" in name]
+ONLINE = [name for name in PAPER if "online" in name and name not in MATH]
+OFFLINE = [name for name in PAPER if name not in (*ONLINE, *MATH)]
+HALOS = [*OFFLINE, *ONLINE]  # whose released code is a fork of HALOs
 SCRIPTS = ROOT / "scripts" / "8b"
 
 # Typed from the paper, independently of scripts/make_recipes.py.
@@ -35,6 +40,15 @@ offline   dpo  5.0e-6 0.10 1.0 18.07 16.07 1767
 humanline dpo  5.0e-6 0.10 1.0 24.82 20.18 1637
 offline   grpo 5.0e-6 0.01 1.0 15.52 12.61 1648 0.50
 humanline grpo 5.0e-6 0.01 1.0 25.24 18.11 1488 0.15
+"""
+# The same of its online rows.
+TABLE_3_ONLINE = """
+online           kto  2.5e-6 0.25 0.5 22.45 19.47 1744 1.1 1
+online-humanline kto  2.5e-6 0.25 0.1 22.79 18.78 1663 1.1 1
+online           dpo  2.5e-6 0.10 0.5 24.96 22.99 1828
+online-humanline dpo  2.5e-6 0.10 1.0 26.84 23.64 1774
+online           grpo 5.0e-6 0.01 1.0 25.05 18.82 1529 0.15
+online-humanline grpo 5.0e-6 0.01 0.5 26.10 21.57 1647 0.15
 """
 # Table 4, the columns of Gemma2-9B-Instruct data: LC-WR, WR, length.
 TABLE_4 = """
@@ -106,10 +120,11 @@ def test_a_recipe_reads_as_if_written_by_hand(name):
     assert recipes.describe(name) == lines[1].removeprefix("# ") and lines[1].endswith(".")
     assert f"#   humanline train {name}" in lines
     assert max(map(len, lines)) <= 120
+    assert not any(line.endswith(" ") for line in lines)
     assert load(name).output == f"runs/{name}"
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", HALOS)
 def test_a_recipe_of_the_paper_says_what_is_not_the_papers(name):
     """A recipe claims no reproduction, and warns of the eps, the learning rate, the spaces and the prompt."""
     for part in ("not reproduced here", "eps 1e-8", "20x less", "Runs of spaces", "ChatML", "16 bytes a parameter"):
@@ -117,6 +132,8 @@ def test_a_recipe_of_the_paper_says_what_is_not_the_papers(name):
     assert ("k is ignored" in prose(name)) == (load(name).transform.kind == "clip")
     assert ("±.33" in prose(name)) == (load(name).objective.kind == "grpo")
     assert ("does not run before" in prose(name)) == name.startswith("gemma2-27b")
+    for part in ("about 18 %", "is not trained on", "384 in all", "moments start from nothing", "restart.sh"):
+        assert (part in prose(name)) == (name in ONLINE)
 
 
 def test_the_readme_lists_exactly_the_recipes_that_exist(stand_in):
@@ -126,24 +143,51 @@ def test_the_readme_lists_exactly_the_recipes_that_exist(stand_in):
     assert sorted(listed) == NAMES
     for name, scripts in listed.items():
         for command in re.findall(r"`([^`]+)`", scripts):
-            if command != "humanline train tiny":
+            if not command.startswith("humanline train tiny"):
                 words = tuple(command.split())
                 assert words in {(script, *arguments) for script, arguments, _ in RUNS} or words[0] == "figure8.sh"
                 assert f" <{name}>" in launch(*words, path=stand_in).stdout
+
+
+@pytest.mark.parametrize(
+    "old,new",
+    [
+        ("  count: 12\n", ""),
+        ("  count: 12\n", "  count: null\n"),
+        ("  batch_size: 16", "  steps: 3\n  batch_size: 16"),
+        ("  batch_size: 16", "  epochs: 3\n  batch_size: 16"),
+        ("rounds:\n", "round:\n"),
+    ],
+)
+def test_the_schema_knows_the_three_lengths_of_a_run(old, new):
+    """Rounds are a length like steps and epochs: an editor marks a recipe that gives two of them, or none."""
+    jsonschema = pytest.importorskip("jsonschema", reason="the jsonschema package is not installed")
+    from ruamel.yaml import YAML
+
+    validator = jsonschema.Draft202012Validator(json.loads((recipes.FOLDER / "schema.json").read_text()))
+
+    def fits(content: str) -> bool:
+        return validator.is_valid(YAML(typ="safe").load(content))
+
+    given = re.sub(" +#.*", "", text("tiny-online"))
+    assert fits(given) and given.count(old) == 1 and not fits(given.replace(old, new))
+    steps = given.replace("  count: 12\n", "").replace("  batch_size: 16", "  steps: 3\n  batch_size: 16")
+    assert fits(steps)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The paper's numbers
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", HALOS)
 def test_table_1(name):
     """All runs share the optimizer, the amount of data and the batch size of Table 1, in our units."""
     config = load(name)
     batch, examples = TABLE_1[config.objective.kind]
     sequences = 2 if config.objective.kind == "grpo" else 1  # a unit of GRPO is a group of two
     assert config.training.batch_size * sequences == batch
-    assert config.training.steps == 313 and 312 < examples / batch < 313
+    if name in OFFLINE:
+        assert config.training.steps == 313 and 312 < examples / batch < 313
     adam = config.optimizer
     assert (adam.adam_beta1, adam.adam_beta2, adam.adam_eps) == (0.9, 0.999, 1e-5)
     assert (adam.weight_decay, adam.warmup_fraction) == (1e-2, 0.1)
@@ -155,16 +199,42 @@ def test_table_1(name):
             assert (config.transform.log_eps_low, config.transform.log_eps_high) == (-1.5, 1.5)
     else:
         assert config.transform.kind == "none"
-        assert config.reference.schedule.kind == ("after_step" if "trust" in name else "never")
+        kind = "each_round" if name in ONLINE else "after_step" if "trust" in name else "never"
+        assert config.reference.schedule.kind == kind
 
 
-def check_objective(config, row: list[str]) -> None:
+@pytest.mark.parametrize("name", ONLINE)
+def test_table_1_online(name):
+    """Online runs share Table 1's rounds and sampling, the offline pairs' reward model, and Algorithm 1's reference."""
+    config = load(name)
+    rounds, sampling = config.rounds, config.sampling
+    assert rounds.count * rounds.contexts_per_round == 12288 and rounds.contexts_per_round == 1024
+    assert (rounds.samples, rounds.select, rounds.score_margin, rounds.steps) == (8, "best_worst", 0.01, None)
+    assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.7, 0.95, 2048)
+    assert config.training.steps is None and config.round_steps == 32 and 12 * 32 == 384
+    assert config.reference.round_start == "sync" and config.reference.storage == "score_ahead"
+    (reward,) = config.scoring.rewards
+    assert (reward.kind, reward.head) == ("model", "armorm")
+    assert reward.model == "hub:RLHFlow/ArmoRM-Llama3-8B-v0.1"
+    assert config.data.max_length == config.data.max_prompt_length + sampling.max_tokens
+    assert reward.max_length > config.data.max_length
+
+
+def test_what_18_percent_mean_for_the_length():
+    """The numbers that headers give for a discarded share of 18 % follow from it."""
+    for batch, units in ((32, 1024), (64, 2048)):
+        left = round(units * 0.82)
+        assert left // batch == 26 and left // (batch // 32) in (839, 840)
+    assert 12 * 26 == 312 and round(0.1 * 384 / 312, 2) == 0.12
+
+
+def check_objective(config, row: list[str], online: bool = False) -> None:
     """Compare an objective with its row of Table 3."""
     beta, rest = float(row[3]), [float(number) for number in row[8:]]
     objective = config.objective
     if objective.kind == "kto":
         assert (objective.beta, objective.desirable_weight, objective.undesirable_weight) == (beta, *rest)
-        assert config.data_shape == "preference"
+        assert config.data_shape == ("prompt" if online else "preference")
     elif objective.kind == "grpo":
         assert (objective.kl_coef, objective.clip_eps) == (beta, *rest)
         assert (objective.normalise, objective.advantage_std, objective.advantage_eps) == ("global", "population", 0.0)
@@ -190,6 +260,71 @@ def test_tables_3_and_4(row, data):
         lc, rate, length = next(other[2:] for other in rows(TABLE_4) if other[:2] == row[:2])
         assert "our reading" in prose(name)
     assert f"length-controlled win rate of {lc}, a win rate of {rate} and an average length of {length};" in prose(name)
+
+
+@pytest.mark.parametrize("row", rows(TABLE_3_ONLINE), ids=lambda row: "-".join(row[:2]))
+def test_table_3_online(row):
+    """The online 8B recipes have the numbers of their rows of Table 3, and quote these rows' results."""
+    name = f"llama3-8b-{row[1]}-{row[0]}"
+    config = load(name)
+    assert config.model == "hub:meta-llama/Meta-Llama-3-8B-Instruct"
+    assert config.data.train == "hub:princeton-nlp/llama3-ultrafeedback-armorm#train"
+    assert (config.optimizer.lr, config.optimizer.max_grad_norm) == (float(row[2]), float(row[4]))
+    check_objective(config, row, online=True)
+    lc, rate, length = row[5:8]
+    assert f"length-controlled win rate of {lc}, a win rate of {rate} and an average length of {length};" in prose(name)
+
+
+def test_table_5_online():
+    """Online DPO of 27B has its learning rate and beta from Table 5, and says that its gradient norm is our choice."""
+    name = "gemma2-27b-dpo-online"
+    config = load(name)
+    assert (config.optimizer.lr, config.objective.beta, config.optimizer.max_grad_norm) == (2.5e-6, 0.1, 0.5)
+    assert "win rate of 66.49 (standard error 1.48) and a win rate of 74.22;" in prose(name)
+    assert "our choice" in re.search("max_grad_norm.*", text(name)).group()
+
+
+@pytest.mark.parametrize("name", MATH)
+def test_table_2(name):
+    """The runs on mathematics have the numbers of Table 2, and those of the released recipes where it has none."""
+    config = load(name)
+    adam, sampling, rounds = config.optimizer, config.sampling, config.rounds
+    assert (adam.adam_beta1, adam.adam_beta2, adam.adam_eps, adam.weight_decay) == (0.9, 0.999, 1e-8, 0.0)
+    assert (adam.lr, adam.warmup_fraction, adam.max_grad_norm) == (1e-6, 0.1, 1.0)
+    assert config.training.batch_size * rounds.samples == 256 and rounds.samples == 8
+    assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.7, 1.0, 2048)
+    assert (config.objective.clip_eps, config.objective.kl_coef) == (0.2, 1e-4)
+    assert [(reward.kind, reward.weight) for reward in config.scoring.rewards] == [
+        ("math", 8.0),
+        ("format", 1.0),
+        ("tag_count", 1.0),
+    ]
+    assert config.training.steps == 1600 and rounds.select == "all" and config.scoring.failed == 0.0
+    rarely = "64x" in name
+    assert (rounds.steps, rounds.contexts_per_round) == ((64, 2048) if rarely else (1, 32))
+    assert config.reference.storage == "model"
+    if "humanline" in name:
+        every = int(name.split("-k")[1])
+        assert 12 <= every <= 24 and config.reference.round_start == "keep"
+        assert config.reference.schedule.model_dump() == {"kind": "before_step", "every": every}
+        assert (config.transform.log_eps_low, config.transform.log_eps_high) == (-1.5, 1.5)
+        assert config.reference.baseline == "reference"
+    else:
+        assert config.transform.kind == "none" and config.reference.schedule.kind == "each_round"
+        assert config.reference.baseline == "initial"
+    assert "not reproduced here" in prose(name) and "training.temperature=0.7" in prose(name)
+    assert "in other words" in prose(name) and "51,200" in prose(name) and 1600 * 32 == 51_200
+
+
+def test_the_prompt_for_mathematics_asks_for_what_is_rewarded():
+    """The form that the system prompt shows gets the whole reward for format and tags."""
+    from humanline.train.rewards.verifiers import format_verdict, tag_count_verdict
+
+    config = load(MATH[0])
+    shown = config.sampling.system_prompt
+    answer = shown[shown.index("<think>\n") :]
+    assert format_verdict(answer, config.scoring.rewards[1].pattern).value == 1.0
+    assert tag_count_verdict(answer).value == 1.0
 
 
 @pytest.mark.parametrize("row", rows(TABLE_5), ids=lambda row: "-".join(row[:2]))
@@ -262,27 +397,126 @@ SAMPLE = [
     "llama3-8b-kto-humanline",
     "llama3-8b-grpo-offline-gemma2-data",
     "gemma2-27b-grpo-humanline-llama3-data",
+    "llama3-8b-kto-online-humanline",
+    "qwen2.5-1.5b-math-64x-humanline-k12",
 ]
+LETTERS = "scoring.rewards=[{kind: function, call: 'humanline.demo:letters_in_place'}]"
+
+
+@pytest.fixture(scope="session")
+def words(tmp_path_factory) -> dict[str, str]:
+    """Prompts for rounds: words, and problems with their solutions."""
+    folder = tmp_path_factory.mktemp("words")
+    letters = [f"{letter}aaaaaaa" for letter in "bcdefghijklmnopqrstuvwxy"]  # an untrained model, too, hits some places
+    problems = [{"problem": f"{n} + {n}", "solution": f"That is $\\boxed{{{2 * n}}}$."} for n in range(24)]
+    paths = {}
+    for name, some in (("words", [{"prompt": word} for word in letters]), ("problems", problems)):
+        for part, chosen in (("", some[:20]), ("_held_out", some[20:])):
+            path = folder / f"{name}{part}.jsonl"
+            path.write_text("".join(json.dumps(row) + "\n" for row in chosen), encoding="utf-8")
+            paths[name + part] = str(path)
+    return paths
+
+
+def in_rounds(config) -> list[str]:
+    """What keeps a run in rounds short: two of them, of some steps."""
+    steps = config.rounds.steps
+    batch = 4 if config.objective.kind == "kto" else 2
+    short = [
+        f"training.batch_size={batch}",
+        f"rounds.contexts_per_round={8 if steps is None else batch * min(steps, 2)}",
+        "sampling.max_tokens=6",
+        "scoring.workers=1",
+        "scoring.seconds=60",
+    ]
+    short += [f"rounds.steps={min(steps, 2)}"] if steps else []
+    return [*short, "rounds.count=2"] if config.rounds.count else [*short, "training.steps=4", "evaluation.every=4"]
 
 
 @pytest.mark.parametrize(
     "name", [*SAMPLE, *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name not in SAMPLE)]
 )
-def test_a_recipe_runs(name, toy, tmp_path):
-    """Every recipe trains a tiny model, with nothing but paths and sizes replaced."""
+def test_a_recipe_runs(name, toy, words, tmp_path):
+    """Every recipe trains a tiny model, with nothing but paths and sizes replaced (and a reward model of 8B)."""
+    given = load(name)
+    train_on, held_out, sizes = toy["pairs"], toy["held_out"], ["training.steps=2", "training.batch_size=4"]
+    if given.rounds is not None:
+        train_on, held_out, sizes = words["words"], words["words_held_out"], in_rounds(given)
+        if name in MATH:
+            train_on, held_out = words["problems"], words["problems_held_out"]
+            pytest.importorskip("math_verify", reason="math-verify is not installed")
+        else:
+            sizes.append(LETTERS)
     config = load(
         name,
         f"model={toy['model']}",
-        f"data.train={toy['pairs']}",
-        f"data.eval={toy['held_out']}",
+        f"data.train={train_on}",
+        f"data.eval={held_out}",
         f"output={tmp_path / 'run'}",
-        "data.max_length=64",
-        "training.steps=2",
-        "training.batch_size=4",
+        f"data.max_length={120 if name in MATH else 64}",
+        *(["data.max_prompt_length=110", "sampling.system_prompt=Add."] if name in MATH else []),
+        *(["data.max_prompt_length=50"] if name in ONLINE else []),
+        *sizes,
     )
     result = train(config, show_progress=False)
     assert (result.model / "model.safetensors").is_file()
-    assert result.initial and result.final["loss"] != result.initial["loss"]
+    if given.rounds is None:
+        assert result.initial and result.final["loss"] != result.initial["loss"]
+    else:
+        assert 0 <= result.initial["score"] <= 10 and "score_se" in result.final
+
+
+def variants_of_tiny() -> list[tuple[str, list[str]]]:
+    """The twelve commands in tiny-online's header, as recipe and arguments."""
+    commands, more = [], []
+    for line in text("tiny-online").splitlines():
+        words = shlex.split(line.removeprefix("#")) if line.startswith("#   ") else []
+        if words[:2] == ["humanline", "train"]:
+            commands.append((words[2], words[3:]))
+        elif words and words[0].startswith("objective="):
+            more.append(words)
+    commands = list({json.dumps(command): command for command in commands}.values())
+    return [(recipe, [*changes, *other]) for other in ([], *more) for recipe, changes in commands]
+
+
+def test_the_tiny_recipes_have_every_variant_of_every_objective():
+    """The commands of tiny-online's header are the four variants of the three objectives, each once."""
+    found = set()
+    for recipe, changes in variants_of_tiny():
+        config = load(recipe, *changes)
+        assert config.transform.kind in ("none", "clip")
+        schedule = {"none": ("never", "each_round"), "clip": ("before_step",) * 2}[config.transform.kind]
+        assert config.reference.schedule.kind == schedule[config.rounds is not None]
+        found.add((config.objective.kind, config.rounds is not None, config.transform.kind))
+    assert len(variants_of_tiny()) == len(found) == 12
+
+
+@pytest.mark.parametrize(
+    "recipe,changes", variants_of_tiny(), ids=lambda value: value if isinstance(value, str) else " ".join(value) or "-"
+)
+def test_every_variant_of_every_objective_runs(recipe, changes, toy, words, tmp_path):
+    """Each of the twelve trains a tiny model by its own loss, the humanline ones with a ratio that is not 1."""
+    from humanline.train.metrics import read_metrics
+
+    given = load(recipe, *changes)
+    data, held_out = (words["words"], words["words_held_out"]) if given.rounds else (toy["pairs"], toy["held_out"])
+    config = load(
+        recipe,
+        *changes,
+        f"model={toy['model']}",
+        f"data.train={data}",
+        f"data.eval={held_out}",
+        f"output={tmp_path / 'run'}",
+        "data.max_length=64",
+        "optimizer.lr=1e-3",
+        *(in_rounds(given) if given.rounds else ["training.steps=3", "training.batch_size=4", "evaluation.every=3"]),
+    )
+    result = train(config, show_progress=False)
+    steps = [row for row in read_metrics(result.metrics) if "step" in row]
+    assert steps[0]["log_ratio_rms"] == 0.0 and steps[1]["log_ratio_rms"] > 0.0
+    if given.rounds:
+        in_round = [row["steps"] for row in read_metrics(result.metrics) if "round" in row]
+        assert len(in_round) == 2 and steps[in_round[0]]["log_ratio_rms"] == 0.0  # a round begins with a ratio of 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -305,7 +539,7 @@ def changes(name: str, preset: str, *overrides: str) -> dict[str, tuple]:
     return {key: (old.get(key), new[key]) for key in new if old.get(key) != new[key]}
 
 
-@pytest.mark.parametrize("name", [name for name in PAPER if name.startswith("llama3-8b") and "clip" not in name])
+@pytest.mark.parametrize("name", [name for name in HALOS if name.startswith("llama3-8b") and "clip" not in name])
 def test_paper_changes_nothing_in_the_recipes_of_table_3(name):
     """On the 8B recipes, which have the paper's numbers already, the preset paper changes nothing."""
     assert changes(name, "paper") == {}
@@ -322,9 +556,17 @@ def test_paper_on_other_recipes():
     clipped = {"transform.log_eps_low": (-1.0, -1.5), "transform.log_eps_high": (3.0, 1.5)}
     assert changes("llama3-8b-dpo-humanline-clip-1.0-3.0", "paper") == clipped
     assert changes("gemma2-27b-dpo-offline-llama3-data", "paper") == {"objective.beta": (0.3, 0.1)}
+    rounds = {
+        "rounds.contexts_per_round": (64, 1024),
+        "rounds.select": (None, "best_worst"),
+        "sampling.temperature": (1.0, 0.7),
+        "sampling.top_p": (1.0, 0.95),
+        "sampling.max_tokens": (12, 2048),
+    }
+    assert changes("tiny-online", "paper") == expected | rounds
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", HALOS)
 def test_halos(name):
     """The preset halos changes AdamW's eps, the lower bound and GRPO's normalisation, where there are any."""
     config, eps = load(name), {"optimizer.adam_eps": (1e-5, 1e-8)}
@@ -346,6 +588,16 @@ def test_a_preset_sees_the_kinds_that_the_command_line_makes():
     assert not any("objective" in one for one in recipes.preset_overrides("paper", recipes.path(grpo), ["objective=1"]))
 
 
+def test_a_preset_sees_rounds_where_there_are_some():
+    """Entries for rounds apply with a section rounds, also one that the command line makes, and not without."""
+
+    def sampled(name: str, *overrides: str) -> bool:
+        return "rounds.samples=8" in recipes.preset_overrides("paper", recipes.path(name), overrides)
+
+    assert sampled("tiny-online") and not sampled("tiny") and not sampled("tiny-online", "rounds=null")
+    assert sampled("tiny", "rounds.count=3")
+
+
 def test_entries_of_presets_are_well_formed():
     """Every entry has when, set and why, its conditions name kinds that exist, and it applies to some recipe."""
     from ruamel.yaml import YAML
@@ -354,6 +606,7 @@ def test_entries_of_presets_are_well_formed():
         "objective": {"dpo", "kto", "grpo"},
         "transform": {"clip"},
         "schedule": {"never", "before_step"},
+        "rounds": {True},
     }
     for preset in recipes.PRESETS:
         entries = YAML(typ="safe").load(recipes.FOLDER / "presets" / f"{preset}.yaml")
@@ -478,6 +731,14 @@ RUNS = [
     ),
     *(("figure8.sh", (every,), "llama3-8b-grpo-humanline") for every in ("1", "2", "4")),
     *(("figure10.sh", (unit,), "llama3-8b-dpo-trust-region") for unit in ("steps", "examples")),
+    *(
+        ("llama3-8b.sh", (objective, variant), f"llama3-8b-{objective}-{variant}")
+        for objective in ("dpo", "kto", "grpo")
+        for variant in ("online", "online-humanline")
+    ),
+    ("gemma2-27b.sh", ("dpo", "online"), "gemma2-27b-dpo-online"),
+    *(("qwen-math.sh", (variant,), f"qwen2.5-1.5b-math-{variant}") for variant in ("online", "64x")),
+    *(("qwen-math.sh", (f"humanline-{k}",), f"qwen2.5-1.5b-math-64x-humanline-k{k}") for k in (12, 16, 20)),
 ]
 
 
@@ -547,10 +808,13 @@ def test_what_the_environment_asks_of_a_script(stand_in):
 @pytest.mark.parametrize(
     "script,arguments,environment,message",
     [
-        ("llama3-8b.sh", (), {}, "needs 3 argument(s); got 0"),
+        ("llama3-8b.sh", (), {}, "needs 2 argument(s); got 0"),
         ("llama3-8b.sh", ("dpo", "offline"), {}, "needs 3 argument(s); got 2"),
         ("llama3-8b.sh", ("ppo", "offline", "llama3-data"), {}, "objective must be one of: dpo kto grpo; got 'ppo'"),
-        ("llama3-8b.sh", ("dpo", "online", "llama3-data"), {}, "variant must be one of: offline humanline"),
+        ("llama3-8b.sh", ("dpo", "onlin"), {}, "variant must be one of: offline humanline online online-humanline"),
+        ("gemma2-27b.sh", ("kto", "online"), {}, "objective of the online variant must be one of: dpo; got 'kto'"),
+        ("gemma2-27b.sh", ("dpo", "online-humanline"), {}, "variant must be one of: offline humanline online"),
+        ("qwen-math.sh", ("humanline-1",), {}, "variant must be one of: online 64x humanline-12"),
         ("llama3-8b.sh", ("dpo", "offline", "optimizer.lr=1"), {}, "data must be one of"),
         ("gemma2-27b.sh", ("dpo", "offline", "llama3"), {}, "data must be one of"),
         ("gemma2-27b.sh", ("", "offline", "llama3-data"), {}, "objective must be one of"),
@@ -582,7 +846,7 @@ def test_every_script_is_tested_and_explains_itself(stand_in):
 
 @pytest.mark.parametrize(
     "script,arguments,recipe",
-    [pytest.param(*run, marks=[] if run[1][-1] in ("examples", "4", "-1.0:3.0") else pytest.mark.slow) for run in RUNS],
+    [pytest.param(*run, marks=[] if run[1][-1] in ("examples", "4", "64x") else pytest.mark.slow) for run in RUNS],
 )
 def test_a_dry_run_checks_the_configuration(script, arguments, recipe):
     """DRY_RUN=1 validates the recipe that would be trained, without model or data, and fails where it is wrong."""

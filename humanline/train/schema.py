@@ -27,13 +27,28 @@ def recipe_schema() -> dict[str, Any]:
         if kind is not None:  # the tag of a union: pydantic demands it, though it has a default in Python
             del kind["default"]
             section["required"] = ["kind", *section.get("required", [])]
-    given = {"steps": "integer", "epochs": "number"}
-    sections["TrainingConfig"]["oneOf"] = [
-        {"required": [one], "properties": {one: {"type": given[one]}, other: {"type": "null"}}}
-        for one, other in (("steps", "epochs"), ("epochs", "steps"))
-    ]
+    schema["oneOf"] = _lengths()
     named = {"title": "humanline recipe", "description": "One training run."}
     return {"$schema": DIALECT, **_without_discriminators(schema), **named}
+
+
+def _lengths() -> list[dict[str, Any]]:
+    """Return the ways to say how long a run is: exactly one of training.steps, training.epochs and rounds.count."""
+    null = {"type": "null"}
+
+    def one(name: str, kind: str, other: str) -> dict[str, Any]:
+        training = {"required": [name], "properties": {name: {"type": kind}, other: null}}
+        return {"properties": {"training": training, "rounds": {"properties": {"count": null}}}}
+
+    counted = {"type": "object", "required": ["count"], "properties": {"count": {"type": "integer"}}}
+    return [
+        one("steps", "integer", "epochs"),
+        one("epochs", "number", "steps"),
+        {
+            "required": ["rounds"],
+            "properties": {"training": {"properties": {"steps": null, "epochs": null}}, "rounds": counted},
+        },
+    ]
 
 
 def schema_text() -> str:
