@@ -462,14 +462,15 @@ def _about_rounds(recipe: Recipe) -> list[str]:
 
 
 def _memory_online(model: Model) -> str:
-    more = f"{model.gb + 15} GB in every process, before activations and samples"
+    more = "this does not run before the weights can be sharded over processes."
+    if model.gb < 200:
+        more = (
+            "that leaves a GPU of 141 GB little for activations, keys and values, and was computed, not tried. LoRA "
+            '(adapter="{rank: 16}") takes about 31 GB by the same count.'
+        )
     return (
-        f"Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, {model.gb} GB, and the reward "
-        f"model is 15 GB more: {more}. That does not run on GPUs of 141 GB before the weights can be sharded over "
-        'processes. LoRA (adapter="{rank: 16}") takes about 31 GB by the same count; that was not tried.'
-        if model.gb < 200
-        else f"Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, {model.gb} GB, and the "
-        f"reward model is 15 GB more: {more}. This does not run before the weights can be sharded over processes."
+        f"Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, {model.gb} GB in every process, "
+        f"before activations and samples. The reward model's 16 GB wait in host memory while the policy trains: {more}"
     )
 
 
@@ -581,6 +582,7 @@ def _online_data(recipe: Recipe) -> list[tuple[str, str]]:
         ("    - kind: model", "the one that scored the offline pairs (appendix C.1.2)"),
         ("      model: hub:RLHFlow/ArmoRM-Llama3-8B-v0.1", ""),
         ("      head: armorm", "without the repository's own code"),
+        ("      between_rounds: host", "our choice: the device is the policy's while it trains"),
         ("      max_length: 8192", "our choice: what a Llama 3 reads; nothing sampled here is longer"),
         ("  failed: drop", "our choice: an answer without a score is left out and counted"),
     ]

@@ -153,7 +153,7 @@ class _Worker:
         renderer = renderer_of(config, load_tokenizer(config.model))
         contexts, _ = read_contexts(config, config.data.train, renderer)
         self.draw = Draw(contexts, rounds.contexts_per_round, config.seed)
-        self.ledger = Ledger(job.folder / "ledger.jsonl")
+        self.ledger = Ledger(job.folder / "ledger.jsonl", alone=False)
         self.policy, adapter = build_policy(config, self.device)
         self.policy.to(self.device)
         processes = alone(config.training.precision, self.device)

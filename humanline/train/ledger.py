@@ -40,6 +40,8 @@ class Ledger:
     ----------
     path : Path
         A JSON-lines file; it need not exist.
+    alone : bool
+        Nobody else appends to it just now, so that a torn end is what a kill has left, and is cut off.
 
     Raises
     ------
@@ -47,14 +49,16 @@ class Ledger:
         If a whole line is no entry.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, alone: bool = True) -> None:
         self.path = path
+        if alone:
+            read_lines(path)
         self.read()
 
     def read(self) -> None:
         """Read what is there, also what another process has added meanwhile."""
         self.entries: dict[int, dict[State, Entry]] = {}
-        for number, row in enumerate(read_lines(self.path), start=1):
+        for number, row in enumerate(read_lines(self.path, cut=False), start=1):
             try:
                 if row["state"] == "DISCARDED":
                     self.entries.pop(row["round"], None)
@@ -88,7 +92,7 @@ class Ledger:
             append(self.path, [{"round": round_, "state": "DISCARDED", "reason": reason}])
 
 
-def read_lines(path: Path, *, whole: bool = False) -> list[dict[str, Any]]:
+def read_lines(path: Path, *, whole: bool = False, cut: bool = True) -> list[dict[str, Any]]:
     """Return the rows of a file that is appended to; a torn end is cut off, so that it can be appended to again.
 
     Parameters
@@ -97,6 +101,8 @@ def read_lines(path: Path, *, whole: bool = False) -> list[dict[str, Any]]:
         It need not exist.
     whole : bool
         Nobody appends to it, and it may be a person's: it is left as it is, and its last line needs no line end.
+    cut : bool
+        False leaves a torn end, which another process may be writing, as it is.
 
     Raises
     ------
@@ -107,7 +113,7 @@ def read_lines(path: Path, *, whole: bool = False) -> list[dict[str, Any]]:
         return []
     data = path.read_bytes()
     lines = data if whole else data[: data.rfind(b"\n") + 1]
-    if len(lines) < len(data):
+    if cut and len(lines) < len(data):
         os.truncate(path, len(lines))
     rows = []
     for number, line in enumerate(lines.splitlines(), start=1):

@@ -182,6 +182,8 @@ class ModelReward(_Reward):
     """Conversations a forward pass."""
     precision: Literal["float32", "bf16"] = "bf16"
     """What it is kept and computed in."""
+    between_rounds: Literal["device", "host"] = "device"
+    """Where it waits while the policy trains; host memory leaves the device to the policy, for a copy either way."""
 
 
 class FunctionReward(_Reward):
@@ -189,7 +191,7 @@ class FunctionReward(_Reward):
 
     kind: Literal["function"] = "function"
     call: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-    """`module:function`; it runs in a worker process of its own."""
+    """`module:function`; it runs in worker processes, and what it prints goes nowhere."""
     columns: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
     """Columns of the prompts that it is given, by keyword."""
 

@@ -137,7 +137,7 @@ class Rounds:
         """Return the ledger, read when it is first needed."""
         if self._ledger is None:
             self.processes.on_main(lambda: self.folder.mkdir(exist_ok=True))
-            self._ledger = Ledger(self.folder / "ledger.jsonl")
+            self._ledger = Ledger(self.folder / "ledger.jsonl", alone=self.processes.rank == 0)
         return self._ledger
 
     def of(self, number: int) -> Path:
@@ -426,7 +426,12 @@ def make_rounds(
 
     assert config.scoring is not None
     scoring = config.scoring
-    processes.on_main(lambda: check_scoring(scoring, [*data.contexts, *data.held_out]))
+
+    def check() -> None:
+        for remark in check_scoring(scoring, [*data.contexts, *data.held_out]):
+            progress.say(remark)
+
+    processes.on_main(check)
 
     def save_weights(path: Path) -> None:
         state = {name: tensor.cpu().contiguous() for name, tensor in ModuleState(policy).state().items()}

@@ -142,7 +142,8 @@ def score(
     rollouts = read_rollouts(source)
     if not rollouts:
         raise ToolError(f"{samples!r} has no rows")
-    check_scoring(config.scoring, rollouts)
+    for remark in check_scoring(config.scoring, rollouts):
+        say(remark)
     accelerator = start_accelerator(config.training.precision)
     _alone(accelerator)
     plan = {"samples": digest(source), "scoring": config.scoring.model_dump(mode="json")}

@@ -289,7 +289,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
                 evaluator = held_out_evaluator(config, data.sets, renderer, _never, _never, torch.device("cpu"))
         if config.scoring is not None:
             with findings.about("scoring"):
-                check_scoring(config.scoring, [*data.contexts, *data.held_out])
+                findings.remarks += check_scoring(config.scoring, [*data.contexts, *data.held_out])
 
     parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
     sizes, adapted = None, ""

@@ -42,8 +42,8 @@ class HasColumns(Protocol):
         """Return the columns of its row beside the prompt."""
 
 
-def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> None:
-    """Look for whatever would keep rewards from being given.
+def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]:
+    """Look for whatever would keep rewards from being given, and return what does not, but should be known.
 
     Of the references of `math`, at most 1000, evenly spread, are read; of those of `number`, all. Callables are
     imported in a worker process, never in this one. Of a reward model the configuration and the tokenizer are loaded,
@@ -55,14 +55,22 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> None:
     prompts : sequence of Context, Rollout or PromptOnly
         All of the run.
 
+    Returns
+    -------
+    list of str
+        Where scoring.failed is not "error": prompts without a reference that can be read, whose completions will have
+        no score.
+
     Raises
     ------
     RewardError
-        If a column does not exist, a prompt has no value in it or one that cannot be read, a pattern is no regular
+        If a column does not exist, a prompt has no value in it or one that cannot be read (where scoring.failed is not
+        "error", if none has), a pattern is no regular
         expression, math-verify is not installed, a callable cannot be imported or called, a reward model's folder is
         missing or it is no such model, or worker processes do not start.
     """
     problems: list[str] = []
+    remarks: list[str] = []
     columns = sorted({name for prompt in prompts for name in prompt.extra})
     for number, reward in enumerate(config.rewards):
         where = f"scoring.rewards[{number}] ({reward.kind})"
@@ -71,9 +79,10 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> None:
                 problems.append(f"{where}: {_unknown_column(name, columns)}")
         problems += [f"{where}: {problem}" for problem in _own_problems(reward)]
     if not problems:
-        problems = _with_workers(config, prompts)
+        problems, remarks = _with_workers(config, prompts)
     if problems:
         raise RewardError("\n".join(problems))
+    return remarks
 
 
 def _columns(reward: Reward) -> tuple[str, ...]:
@@ -107,11 +116,12 @@ def _own_problems(reward: Reward) -> list[str]:
     return []
 
 
-def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]:
-    """Say which callables cannot be called, and which prompts lack a reference."""
+def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> tuple[list[str], list[str]]:
+    """Say which callables cannot be called, and which prompts lack a reference: problems, and what is none."""
     calls = [reward.call for reward in config.rewards if isinstance(reward, FunctionReward)]
     with_math = any(isinstance(reward, MathReward) for reward in config.rewards)
-    problems = []
+    problems: list[str] = []
+    remarks: list[str] = []
     pool = Pool(config.workers, seconds=config.seconds, memory=config.memory, functions=calls, math=with_math)
     try:
         loaded = pool.functions() if calls else {}
@@ -121,16 +131,20 @@ def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
                 problems.append(f"{where}: {reward.call} {loaded[reward.call]}")
             for name in _columns(reward):
                 lacking = [prompt.id for prompt in prompts if _lacks(reward, prompt.extra.get(name, _MISSING))]
-                problems += _named(lacking, len(prompts), f"{where}: no value in column {name!r}")
+                grave = config.failed == "error" or len(lacking) == len(prompts)
+                named = _named(lacking, len(prompts), f"{where}: no value in column {name!r}")
+                (problems if grave else remarks).extend(named)
                 without = set(lacking)
                 there = [(prompt.id, prompt.extra[name]) for prompt in prompts if prompt.id not in without]
                 unreadable, looked_at = _unreadable(reward, there, pool)
-                problems += _named(unreadable, looked_at, f"{where}: the value in column {name!r} cannot be read")
+                grave = config.failed == "error" or len(unreadable) == looked_at
+                named = _named(unreadable, looked_at, f"{where}: the value in column {name!r} cannot be read")
+                (problems if grave else remarks).extend(named)
     except PoolError as error:
         problems.append(str(error))
     finally:
         pool.close()
-    return problems
+    return problems, remarks
 
 
 _MISSING = object()

@@ -40,8 +40,10 @@ class RewardModel:
         self._reward = reward
         self._tokenizer = reward_tokenizer(reward.model)
         self._prompt_end = _prompt_end(reward.model, self._tokenizer) if reward.head == "armorm" else []
-        self._model = _load(reward).to(device).eval().requires_grad_(False)
+        self._model = _load(reward).eval().requires_grad_(False)
         self._device = device
+        if reward.between_rounds == "device":
+            self._model.to(device)
         settings = self._model.config.get_text_config()
         self._named_pad: int | None = getattr(settings, "pad_token_id", None)
         positions = getattr(settings, "max_position_embeddings", None)
@@ -84,10 +86,18 @@ class RewardModel:
         if refused:
             yield refused
         order = [number for _, number in sorted(lengths)]
+        self._model.to(self._device)
         for begin in range(0, len(order), self._reward.batch_size):
             batch = order[begin : begin + self._reward.batch_size]
             scores = self._forward([all_ids[number] for number in batch])
             yield [(number, _finite(score)) for number, score in zip(batch, scores, strict=True)]
+
+    def rest(self) -> None:
+        """Leave the device to others, if that is asked for, until the next run."""
+        if self._reward.between_rounds == "host":
+            self._model.to("cpu")
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
 
     def _encode(self, conversation: Conversation) -> list[int] | Verdict:
         """Return the token ids of a conversation, or why there are none."""

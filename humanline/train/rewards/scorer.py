@@ -152,6 +152,8 @@ class RewardScorer:
                     yield from self._deliver(done, wanting, known, flush=True)
         finally:
             self._cache.flush()
+            for model in self._models.values():
+                model.rest()
 
     def _ask_workers(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from humanline.train.data import Message
+from humanline.train.guard import NonFiniteError
 from humanline.train.rollout import Completion, Context, Finish, Rollout, SamplingStopped
 from humanline.train.round_config import GenerateEngine, SamplingConfig
 from humanline.train.tokens import Renderer
@@ -43,6 +45,8 @@ class GenerateSampler:
     ------
     SamplingStopped
         From `sample`, if `stopping` said so; the batch under way is lost.
+    NonFiniteError
+        From `sample`, if a sampled token's log-probability is not finite.
     """
 
     def __init__(
@@ -106,10 +110,17 @@ class GenerateSampler:
                 stopping_criteria=StoppingCriteriaList([ending]),
             )
         tokens, logprobs = output[:, width:].tolist(), torch.stack(picker.logprobs, 1).tolist()
-        return [
+        completions = [
             self._completion(tokens[row][:length], logprobs[row][:length], finish)
             for row, (length, finish) in enumerate(ending.found())
         ]
+        for (context, _), one in zip(rows, completions, strict=True):
+            if one.logprobs is not None and not all(map(math.isfinite, one.logprobs)):
+                raise NonFiniteError(
+                    f"{context.id}: sampled tokens have log-probabilities that are not finite, so the policy's weights, "
+                    "or its precision, are of no use any more; nothing of this batch is kept. Lower optimizer.lr."
+                )
+        return completions
 
     def _completion(self, ids: list[int], logprobs: list[float], finish: Finish) -> Completion:
         spoken = ids[:-1] if finish == "end" else ids
