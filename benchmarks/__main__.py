@@ -14,6 +14,7 @@ from benchmarks.large import benchmark_large
 from benchmarks.logprobs import benchmark_logprobs
 from benchmarks.machine import machine
 from benchmarks.memory import benchmark_memory
+from benchmarks.overlap import benchmark_overlap
 from benchmarks.packed import benchmark_packed
 from benchmarks.plot import plot_results
 from benchmarks.report import Result, print_rows, write_result
@@ -31,8 +32,8 @@ def main(arguments: list[str] | None = None) -> None:
         "names",
         nargs="*",
         metavar="name",
-        help="which ones, by default all: steps, equality, memory, trl, packed, large, logprobs, beta, capacity, "
-        "simulator",
+        help="which ones, by default all: steps, equality, memory, trl, packed, overlap, large, logprobs, beta, "
+        "capacity, simulator",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see that it runs; writes no results")
     parser.add_argument("--objective", choices=("dpo", "kto", "grpo"), default="dpo", help="of `steps`")
@@ -45,6 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         "memory": benchmark_memory,
         "trl": benchmark_trl,
         "packed": benchmark_packed,
+        "overlap": benchmark_overlap,
         "large": benchmark_large,
         "logprobs": benchmark_logprobs,
         "beta": benchmark_beta,

@@ -335,8 +335,8 @@ def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
     batch, count = stream.batch_size, len(stream.units)
     if config.rounds is not None:
         return (
-            f"steps        at most {steps} of {batch} {_UNITS[config.objective.kind]}, {config.round_steps} a round, if "
-            "no round leaves anything out; warm-up is a share of these"
+            f"steps        at most {steps} of {batch} {_UNITS[config.objective.kind]}, {config.round_steps} a round, "
+            "if no round leaves anything out; warm-up is a share of these"
         )
     a_step = round(batch * sum(len(s.ids) for unit in stream.units for s in unit.sequences) / count)
     trained = round(batch * sum(unit.tokens for unit in stream.units) / count)

@@ -70,7 +70,7 @@ def practise(folder: Path, seed: int) -> float:
 
 
 def test_practice_raises_pass_at_1(tmp_path):
-    """Over three seeds, each with a model of its own, pass@1 on the sums it practised rises: the interval is above 0."""
+    """Over three seeds, each with its own model, pass@1 on the sums it practised rises: the interval is above 0."""
     rises = [practise(tmp_path / str(seed), seed) for seed in range(3)]
     found = mean_interval(rises)
     print(rises, found)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from humanline.train.model import TYPES, source, load_tokenizer, loading
+from humanline.train.model import TYPES, load_tokenizer, loading, source
 from humanline.train.quiet import quiet_import
 from humanline.train.rewards.cache import content_key
 from humanline.train.rewards.verdict import Verdict, described, shown

@@ -117,8 +117,8 @@ class GenerateSampler:
         for (context, _), one in zip(rows, completions, strict=True):
             if one.logprobs is not None and not all(map(math.isfinite, one.logprobs)):
                 raise NonFiniteError(
-                    f"{context.id}: sampled tokens have log-probabilities that are not finite, so the policy's weights, "
-                    "or its precision, are of no use any more; nothing of this batch is kept. Lower optimizer.lr."
+                    f"{context.id}: sampled tokens have log-probabilities that are not finite, so the policy's "
+                    "weights are of no use any more; nothing of this batch is kept. Lower optimizer.lr."
                 )
         return completions
 
