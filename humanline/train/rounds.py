@@ -164,8 +164,7 @@ class Rounds:
                 return False
             number, version = self.next, self.version()
             began = time.perf_counter()
-            self._make(number, self.policy if self._is_ahead(number) else version)
-            selection, units = self._read(number)
+            selection, units = self._make(number, self.policy if self._is_ahead(number) else version)
             length = self._steps_of(units, step)
             self.next += 1
             if length:
@@ -223,10 +222,11 @@ class Rounds:
         if not self.first_look or self.config.training.temperature != 1.0:
             return {}
         self.first_look = False
+        behaviour, self.behaviour = self.behaviour, {}
         sums = torch.zeros(2, dtype=torch.float64)
         largest = torch.zeros((), dtype=torch.float64)
         for index, micro in enumerate(batch.micro_batches):
-            rows = [self.behaviour.get(name) for name in micro.block.names]
+            rows = [behaviour.get(name) for name in micro.block.names]
             if all(row is None for row in rows):
                 continue
             ours, mask = scored(index, micro).cpu().double(), micro.block.mask.cpu()
@@ -282,8 +282,8 @@ class Rounds:
         length = self.rounds.steps or len(units) // batch
         return length if limit is None else min(length, limit - step)
 
-    def _make(self, number: int, policy: str) -> None:
-        """Plan, sample, score and select, as far as that has not been done."""
+    def _make(self, number: int, policy: str) -> tuple[Selection, list[Unit]]:
+        """Plan, sample, score and select, as far as that has not been done; return what there is to train on."""
         contexts, folder = self.draw.round(number), self.of(number)
         plan = self.plan(number, policy)
         ledger = self.ledger
@@ -299,15 +299,18 @@ class Rounds:
             self.stages.score(folder)
             self.processes.on_main(lambda: ledger.record(number, "SCORED", scores))
         ledger.read()
-        if not self.processes.agree(ledger.has(number, "PAIRED", kept)):
-            selection, _ = self._read(number)
-            rows = [{"id": one.rollout.id, "completions": one.numbers, "scores": one.scores} for one in selection.kept]
+        selection, units = self._read(number)
 
-            def pair() -> None:
+        def pair() -> None:
+            if not ledger.has(number, "PAIRED", kept):
+                rows = [
+                    {"id": one.rollout.id, "completions": one.numbers, "scores": one.scores} for one in selection.kept
+                ]
                 write_text(kept, json_rows(rows))
                 ledger.record(number, "PAIRED", kept)
 
-            self.processes.on_main(pair)
+        self.processes.on_main(pair)
+        return selection, units
 
     def plan(self, number: int, policy: str) -> Plan:
         """Return what a round shall do."""

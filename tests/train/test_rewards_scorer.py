@@ -284,3 +284,21 @@ def test_scores_survive_as_json(here):
     scores(scoring({"kind": "number"}), [rollout("a", "5", answer="5")], cache)
     (row,) = map(json.loads, cache.read_text().splitlines())
     assert row.keys() == {"key", "value", "reason"} and row["value"] == 1.0 and len(row["key"]) == 64
+
+
+def test_two_scorers_of_one_file_pay_once(tmp_path):
+    """What another process has written to the cache is known after a refresh; a line under way is waited for."""
+    path = tmp_path / "cache.jsonl"
+    one, other = ScoreCache(path), ScoreCache(path)
+    key = content_key("x")
+    one.put(key, Verdict(0.5))
+    one.flush()
+    assert other.get(key) is None
+    other.refresh()
+    assert other.get(key).value == 0.5
+    line = json.dumps({"key": content_key("y").hex(), "value": 1.0, "reason": ""}).encode() + b"\n"
+    with open(path, "ab", buffering=0) as file:
+        file.write(line[:20])
+        assert other.refresh() and other.get(content_key("y")) is None
+        file.write(line[20:])
+    assert not other.refresh() and other.get(content_key("y")).value == 1.0

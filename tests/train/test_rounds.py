@@ -438,3 +438,36 @@ class TestServer:
         assert not first & set(asked) and set(asked.values()) == {4}
         names = {one.body["model"] for one in server.completions()}
         assert len(names) == 2 and all(Path(name).name.startswith("policy-") for name in names)  # one a round
+
+    def test_kills_ask_the_server_for_nothing_twice(self, toy, prompts, tmp_path, server):
+        """Killed while a server samples, and resumed, a run has the same samples and asks for what is missing alone."""
+        engine = {"kind": "server", "concurrency": 2, "new_weights": {"kind": "path"}}
+        with serving(self.answers(gone_after=None)) as remote:
+            sampling = {"max_tokens": 10, "engine": engine | {"url": remote.url}}
+            whole = online(
+                toy,
+                prompts,
+                tmp_path / "whole",
+                "dpo",
+                sampling=sampling,
+                training={"batch_size": 4},
+                rounds={"contexts_per_round": 6, "samples": 2, "count": 2, "score_margin": 0.0, "steps": 1},
+            )
+            alone = server.run(whole)
+            assert alone["code"] == 0, alone["log"]
+            files = {name: data for name, data in round_files(whole.output).items() if "served" not in name}
+            asked = len(remote.completions())
+            assert asked == 2 * 6 * 2
+            moments = [i for i, what in enumerate(alone["barriers"]) if "journal.jsonl appended" in what]
+            for number in moments[1::4]:
+                remote.asked.clear()
+                killed = whole.model_copy(update={"output": str(tmp_path / f"killed-{number}")})
+                assert server.run(killed, kill_at=number)["code"] == KILLED
+                resumed = server.run(killed, resume=True)
+                assert resumed["code"] == 0, resumed["log"]
+                found = {name: data for name, data in round_files(killed.output).items() if "served" not in name}
+                assert {n: sorted(d.splitlines()) for n, d in found.items()} == {
+                    n: sorted(d.splitlines()) for n, d in files.items()
+                }
+                # What was under way with the server at the moment of the kill, and no more, is asked for again.
+                assert asked <= len(remote.completions()) <= asked + 2 * 2

@@ -41,13 +41,20 @@ class ScoreCache:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        torn = False
-        with open(path, "rb") as file:
-            for line in file:
-                torn = not line.endswith(b"\n")
-                self._read(line)
-        if torn:
+        self._seen = 0
+        if self.refresh():
             os.write(self._file, b"\n")
+
+    def refresh(self) -> bool:
+        """Take in what other processes have appended since; return whether the file ends in the middle of a line."""
+        if self._file is None:
+            return False
+        data = os.pread(self._file, max(0, os.fstat(self._file).st_size - self._seen), self._seen)
+        end = data.rfind(b"\n") + 1
+        for line in data[:end].splitlines():
+            self._read(line)
+        self._seen += end
+        return end < len(data)
 
     def get(self, key: bytes) -> Verdict | None:
         """Return the value of a key, or None."""

@@ -116,6 +116,7 @@ class RewardScorer:
         tasks: dict[bytes, dict[str, Any]] = {}
         conversations: dict[int, dict[bytes, list[dict[str, str]]]] = {number: {} for number in self._models}
         sources = self._pool.functions() if self._calls and known else {}
+        self._cache.refresh()  # of what another process of the run has scored meanwhile
         identities = {number: model.identity for number, model in self._models.items()}
         for item in list(known):
             rollout, text = rollouts[item[0]], rollouts[item[0]].completions[item[1]].text

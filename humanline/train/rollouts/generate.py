@@ -125,7 +125,8 @@ class GenerateSampler:
     def _completion(self, ids: list[int], logprobs: list[float], finish: Finish) -> Completion:
         spoken = ids[:-1] if finish == "end" else ids
         text = self.renderer.tokenizer.decode(spoken, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return Completion(text=text, ids=tuple(ids), finish=finish, logprobs=tuple(logprobs))
+        # A millionth of a nat is about what float32 tells, and half the characters of a file of them.
+        return Completion(text=text, ids=tuple(ids), finish=finish, logprobs=tuple(round(one, 6) for one in logprobs))
 
 
 def end_tokens(model: Any, renderer: Renderer) -> frozenset[int]:
