@@ -11,6 +11,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from humanline.train.config import TrainConfig
 from humanline.train.pairing import RoundError
 from humanline.train.rollout import SamplingStopped
+from humanline.train.terminal import redact
 
 _PR_SET_PDEATHSIG = 1
 
@@ -122,8 +124,12 @@ def _work(pipe: Any, parent: int) -> None:
             worker = worker or _Worker(job)
             worker.make(job)
         except Exception as error:
-            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            problem = f"{kind}{error}"
+            problem = str(error)
+            if not isinstance(error, ValueError | OSError):
+                log = job.folder / "second-process.log"
+                with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
+                    file.write(redact("".join(traceback.format_exception(error))) + "\n")
+                problem = f"{type(error).__name__}: {error}; its traceback is in {log}"
         pipe.send(problem)
 
 

@@ -444,6 +444,8 @@ def workload_of(config: TrainConfig, ranks: int, tokenizer: Any = None) -> Workl
     if config.rounds is not None:
         work = Workload.of_stream(stream, steps)
         what = "every answer is taken to be as long as it may be; sampling and reward models are not counted"
+        if config.rounds.overlap:
+            what += ", nor the second process, which has the weights once more"
         return replace(work, remark=what)
     evaluator = held_out_evaluator(config, data.sets, renderer, never, never, torch.device("cpu"), ranks=ranks)
     batches = [] if evaluator is None else [evaluator.batch, evaluator.pairs]

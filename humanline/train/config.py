@@ -403,7 +403,16 @@ class TrainConfig(Section):
             raise ValueError(
                 "reference.schedule.round_steps: the section rounds says how long rounds are; leave it out"
             )
+        if self.sampling.temperature == 0:
+            raise ValueError(
+                "sampling.temperature: 0 makes all completions of a prompt the same, and their scores equal"
+            )
         engine = self.sampling.engine
+        if rounds.overlap and engine.kind == "server" and self.data.eval is not None:
+            raise ValueError(
+                "rounds.overlap with a server and data.eval: held-out prompts would be answered by the weights that "
+                "the next round is sampled from; leave out data.eval, or rounds.overlap"
+            )
         if engine.kind == "server" and (engine.new_weights.kind == "adapter") != (self.adapter is not None):
             raise ValueError(
                 "sampling.engine.new_weights: kind: adapter is how a server gets an adapter's weights, and only these: "
@@ -430,7 +439,7 @@ class TrainConfig(Section):
             and rounds.steps == 1
         ):
             raise ValueError(
-                "rounds.steps: 1 with a reference that is synced at the start of every round makes every ratio 1: set "
+                "rounds of one step with a reference that is synced at the start of each make every ratio 1: set "
                 "reference.round_start: keep and reference.storage: model, or reference.schedule: {kind: each_round} "
                 "if no reference of its own is meant"
             )

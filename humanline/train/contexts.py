@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +35,17 @@ def read_contexts(config: TrainConfig, path: str, renderer: Renderer) -> tuple[l
     """
     rows = [row for row in read_rows(path, "prompt", columns=config.data.columns) if isinstance(row, PromptOnly)]
     system = config.sampling.system_prompt
-    prompts = [PromptOnly(row.id, with_system(row.prompt, system), row.extra) for row in rows]
     name = open_source(path).name
+    prompts, problems = [], []
+    for row in rows:
+        extra, wrong = _plain(row.extra)
+        problems += [f"{row.id}: column {column!r} holds a {kind}, which is no JSON" for column, kind in wrong.items()]
+        prompts.append(PromptOnly(row.id, with_system(row.prompt, system), extra))
+    if problems:
+        advice = (
+            "Samples are kept as JSON with the columns of their prompt: leave these columns out, or make them text."
+        )
+        raise DataError(f"{name}: {len(problems)} values cannot be kept", problems, advice)
     try:
         tokenized = tokenize(prompts, renderer)
     except DataError as error:
@@ -46,6 +56,17 @@ def read_contexts(config: TrainConfig, path: str, renderer: Renderer) -> tuple[l
     ]
     different = len({context.ids for context in contexts})
     return contexts, Report(name, tokenized.report, report_duplicates(prompts), different)
+
+
+def _plain(extra: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return columns as they come back from JSON, and what kind of thing those hold that do not."""
+    plain, wrong = {}, {}
+    for name, value in extra.items():
+        try:
+            plain[name] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError, RecursionError):
+            wrong[name] = type(value).__name__
+    return plain, wrong
 
 
 def with_system(prompt: Messages, system: str | None) -> Messages:
@@ -59,7 +80,7 @@ def contexts_hash(contexts: Sequence[Context]) -> str:
     """Return the SHA-256 of prompts and their columns, in order."""
     sha = hashlib.sha256()
     for context in contexts:
-        sha.update(json.dumps([context.id, context.ids, dict(context.extra)], default=str).encode())
+        sha.update(json.dumps([context.id, context.ids, dict(context.extra)]).encode())
     return sha.hexdigest()
 
 

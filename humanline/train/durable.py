@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ def barrier(what: str) -> None:
     """Do nothing. Called after every change of the disk, by the name of the change; tests stop the process here."""
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all; an earlier one is replaced in one step.
+def write_text(path: Path, text: str | Iterable[str]) -> None:
+    """Write a file, given whole or in parts, whole or not at all; an earlier one is replaced in one step.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def write_text(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}{_PARTIAL}")
     try:
         with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines([text] if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
         barrier(f"{path.name} written")

@@ -53,12 +53,16 @@ class RolloutEvaluator:
         self.stages.processes.on_main(lambda: folder.mkdir(parents=True, exist_ok=True))
         self.stages.sample(folder, self.contexts, _KEY, version, samples=1)
         self.stages.score(folder)
-        rollouts = read_rollouts(folder / "samples.jsonl")
-        found = [score for (score,) in read_scores(folder / "scores.jsonl", rollouts)]
-        metrics = _means(found)
-        answers = [rollout.completions[0] for rollout in rollouts]
-        metrics["completion_tokens"] = sum(len(answer.ids) for answer in answers) / len(answers)
-        metrics["truncated"] = sum(answer.truncated for answer in answers) / len(answers)
+        metrics: dict[str, float] = {}
+
+        def look() -> None:
+            rollouts = read_rollouts(folder / "samples.jsonl")
+            metrics.update(_means([score for (score,) in read_scores(folder / "scores.jsonl", rollouts)]))
+            answers = [rollout.completions[0] for rollout in rollouts]
+            metrics["completion_tokens"] = sum(len(answer.ids) for answer in answers) / len(answers)
+            metrics["truncated"] = sum(answer.truncated for answer in answers) / len(answers)
+
+        self.stages.processes.each(look)  # and only when all have looked
         self.stages.processes.on_main(lambda: shutil.rmtree(folder, ignore_errors=True))
         return metrics
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -111,20 +111,45 @@ def read_lines(path: Path, *, whole: bool = False, cut: bool = True) -> list[dic
     """
     if not path.is_file():
         return []
-    data = path.read_bytes()
-    lines = data if whole else data[: data.rfind(b"\n") + 1]
-    if cut and len(lines) < len(data):
-        os.truncate(path, len(lines))
-    rows = []
-    for number, line in enumerate(lines.splitlines(), start=1):
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError("no object")
-        except ValueError as error:
-            raise LedgerError(f"{path}:{number}: damaged: {error}; remove the file to do its work again") from None
-        rows.append(row)
-    return rows
+    if cut and not whole:
+        cut_torn_end(path)
+    return list(each_line(path, whole=whole))
+
+
+def each_line(path: Path, *, whole: bool = False) -> Iterator[dict[str, Any]]:
+    """Give the rows of a file one by one, as `read_lines` does without cutting anything; the file must exist."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not whole and not line.endswith(b"\n"):
+                return
+            yield parse_line(path, number, line)
+
+
+def parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """Return a line's row; raise LedgerError, with its place, if it is none."""
+    try:
+        row = json.loads(line)
+        if not isinstance(row, dict):
+            raise ValueError("no object")
+    except ValueError as error:
+        raise LedgerError(f"{path}:{number}: damaged: {error}; remove the file to do its work again") from None
+    return row
+
+
+def cut_torn_end(path: Path) -> None:
+    """Take away what follows the last line end of a file: all that a kill in the middle of an append can leave."""
+    with open(path, "rb") as file:
+        end = size = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - (1 << 16))
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                end = start + found + 1
+                break
+            end = start
+    if end < size:
+        os.truncate(path, end)
 
 
 def append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -141,9 +166,9 @@ def append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     barrier(f"{path.name} appended")
 
 
-def json_rows(rows: Iterable[dict[str, Any]]) -> str:
-    """Return rows as the text of a JSON-lines file."""
-    return "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
+def json_rows(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Give rows as the lines of a JSON-lines file."""
+    return (json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
 
 
 def digest(path: Path) -> str:

@@ -283,7 +283,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
                 for reference in references
             ]
             facts = objective.look(step, batch, scored[0] if scored else [], score, reduce)
-            of_sampler = batches.mismatch(batch, lambda _, micro: score(micro.block))
+            of_sampler = batches.mismatch(step, batch, lambda micro: score(micro.block))
 
             # 2. Losses and gradients, micro-batch by micro-batch; every one of them sees the same reference.
             sums: dict[str, Tensor] = {}

@@ -91,6 +91,10 @@ class Selection:
         }
         return {name: value for name, value in facts.items() if math.isfinite(value)}
 
+    def report(self, margin: float) -> dict[str, Any]:
+        """Return numbers and words as a JSON object."""
+        return {"facts": self.summary(), "why": self.why_so_few(margin)}
+
     def why_so_few(self, margin: float) -> str:
         """Say in words what was left out, and by how much scores missed the margin."""
         parts = []

@@ -33,14 +33,14 @@ class Completion:
         As sampled, with the end token if one was; where a server tells only the text, the text's own tokens.
     finish : {"end", "stop", "length"}
         Whether it ended by an end token or a stop text, or was truncated.
-    logprobs : tuple of float or None
+    logprobs : sequence of float or None
         The sampler's own, of every id, at temperature 1 and before top-p, nats; None where a server does not tell.
     """
 
     text: str
     ids: tuple[int, ...]
     finish: Finish
-    logprobs: tuple[float, ...] | None = None
+    logprobs: Sequence[float] | None = None
 
     @property
     def truncated(self) -> bool:
@@ -61,10 +61,10 @@ class Rollout:
     def row(self) -> dict[str, Any]:
         """Return a JSON row."""
         return {
-            "id": self.id,
+            "id": self.id,  # first, with the policy, where they can be read without the rest
+            "policy": self.policy,
             "prompt": [message._asdict() for message in self.prompt],
             "extra": dict(self.extra),
-            "policy": self.policy,
             "completions": [
                 {
                     "text": one.text,

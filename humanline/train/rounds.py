@@ -9,6 +9,7 @@ what is there:
     rounds/00003/samples.jsonl SAMPLED
     rounds/00003/scores.jsonl  SCORED
     rounds/00003/kept.jsonl    PAIRED: which completions are trained on, with their scores
+    rounds/00003/report.json   what was left out, and why
                                TRAINING, DONE
 
 Departures from Algorithm 1: steps are whole batches, and what is left over in a round is not trained on; prompts are
@@ -37,11 +38,11 @@ from humanline.train.batch import MicroBatch, Unit
 from humanline.train.config import TrainConfig
 from humanline.train.contexts import Draw
 from humanline.train.device import Processes
-from humanline.train.durable import DamagedError, disk_errors, flush, write_text
+from humanline.train.durable import DamagedError, barrier, check_room, disk_errors, flush, write_text
 from humanline.train.evaluate_rollouts import RolloutEvaluator
 from humanline.train.fingerprint import same_settings, trained_hash, units_hash
-from humanline.train.ledger import Ledger, json_rows
-from humanline.train.pairing import RoundError, Selection, make_units, row_names, select
+from humanline.train.ledger import Ledger, each_line, json_rows
+from humanline.train.pairing import Kept, RoundError, make_units, row_names, select
 from humanline.train.progress import RunProgress
 from humanline.train.rollout import Context
 from humanline.train.rollouts import make_stages
@@ -125,16 +126,15 @@ class Rounds:
         self.next = 0  # of the one to make next; those in between left too little
         self.start = self.end = 0
         self.stream: Stream | None = None
-        self.behaviour: dict[str, tuple[float, ...]] = {}
-        self.first_look = False
+        self.behaviour: dict[str, Sequence[float]] = {}
+        self.stale = False  # whether an older policy sampled than the one at the round's start
         self.policy = ""  # version at the start of the round that is trained on
         self.save_weights = save_weights
         self.ahead = Ahead(processes.stopping)
         self._ledger: Ledger | None = None
 
-    @property
-    def ledger(self) -> Ledger:
-        """Return the ledger, read when it is first needed."""
+    def open_ledger(self) -> Ledger:
+        """Return the ledger, read when it is first needed; all processes call this alike."""
         if self._ledger is None:
             self.processes.on_main(lambda: self.folder.mkdir(exist_ok=True))
             self._ledger = Ledger(self.folder / "ledger.jsonl", alone=self.processes.rank == 0)
@@ -155,40 +155,45 @@ class Rounds:
         StopRequested, SamplerError, LedgerError, OSError
             What is sampled and scored by then is kept.
         """
+        ledger = self.open_ledger()
         if step < self.end:
+            if self.rounds.overlap and self.ahead.number is None:  # after a stop
+                self._start_ahead()
             return True
         if self.number >= 0:
-            self.processes.on_main(lambda: self.ledger.record(self.number, "DONE"))
+            self.processes.on_main(lambda: ledger.record(self.number, "DONE"))
         for _ in range(self.draw.rounds_a_pass):
             if self._finished(step):
                 return False
             number, version = self.next, self.version()
             began = time.perf_counter()
-            selection, units = self._make(number, self.policy if self._is_ahead(number) else version)
+            sampled_by = self.policy if self._is_ahead(number) else version
+            report, units = self._make(number, sampled_by)
             length = self._steps_of(units, step)
-            self.next += 1
             if length:
-                self.number, self.policy = number, version
+                self.number, self.policy, self.next = number, version, number + 1
+                self.stale = sampled_by != version
                 self._open(step, length, units)
-                self._report(selection, length, time.perf_counter() - began)
+                self._tell(report, length, time.perf_counter() - began)
                 self._start_ahead()
                 return True
-            self._skip(number, selection, len(units))
+            self._skip(number, report, len(units))
+            self.next = number + 1
         raise RoundError("no round of a whole pass over the prompts left enough for a batch")
 
-    def _skip(self, number: int, selection: Selection, units: int) -> None:
+    def _skip(self, number: int, report: dict[str, Any], units: int) -> None:
         """Leave out a round that is too small for a batch; raise RoundError if that is an error."""
         kind = {"dpo": "pairs", "kto": "examples"}.get(self.config.objective.kind, "groups")
-        why = selection.why_so_few(self.rounds.score_margin)
         batch = self.config.training.batch_size
-        what = f"round {number} leaves {units} {kind}, too few for a batch of {batch} (training.batch_size): {why}"
+        what = f"round {number} leaves {units} {kind}, too few for a batch of {batch} (training.batch_size)"
         if self.rounds.too_few == "error":
             raise RoundError(
-                f"{what}. Lower rounds.score_margin or training.batch_size, raise rounds.contexts_per_round or "
-                "rounds.samples, or set rounds.too_few: skip. Samples and scores are kept; --resume goes on with them."
+                f"{what}: {report['why']}. Samples and scores are kept: --resume with rounds.too_few=skip leaves the "
+                "round out and goes on. A new run can have a lower rounds.score_margin or training.batch_size, or more "
+                "rounds.contexts_per_round or rounds.samples."
             )
-        self.say(f"{what}; skipped")
-        self.processes.on_main(lambda: self.ledger.record(number, "DONE"))
+        self.say(f"{what}; skipped: {report['why']}")
+        self.processes.on_main(lambda: self.open_ledger().record(number, "DONE"))
 
     def step(self, step: int) -> StepBatch:
         """Return the batch of a step of the round that is trained on."""
@@ -202,34 +207,35 @@ class Rounds:
             return schedule
         return InRounds(schedule, lambda step: (self.start, self.end))
 
-    def mismatch(self, batch: StepBatch, scored: Callable[[int, MicroBatch], Tensor]) -> dict[str, float]:
+    def mismatch(self, step: int, batch: StepBatch, scored: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
         """Return how far the sampler's token log-probabilities are from those that training computes.
 
         Called at every step, it does something at the first one of a round.
 
         Parameters
         ----------
+        step : int
         batch : StepBatch
+            Of that step.
         scored : callable
-            Returns token log-probabilities of the policy as it is now for micro-batch `index`.
+            Returns token log-probabilities of the policy as it is now.
 
         Returns
         -------
         dict
-            ``sampler_mismatch_rms`` and ``sampler_mismatch_max``, nats; empty where the sampler told none, or at
-            another temperature.
+            ``sampler_mismatch_rms`` and ``sampler_mismatch_max``, nats; ``staleness_rms`` and ``staleness_max`` where
+            an older policy than this one sampled; empty where the sampler told none, or at another temperature.
         """
-        if not self.first_look or self.config.training.temperature != 1.0:
-            return {}
-        self.first_look = False
         behaviour, self.behaviour = self.behaviour, {}
+        if step != self.start or self.config.training.temperature != 1.0:
+            return {}
         sums = torch.zeros(2, dtype=torch.float64)
         largest = torch.zeros((), dtype=torch.float64)
-        for index, micro in enumerate(batch.micro_batches):
+        for micro in batch.micro_batches:
             rows = [behaviour.get(name) for name in micro.block.names]
             if all(row is None for row in rows):
                 continue
-            ours, mask = scored(index, micro).cpu().double(), micro.block.mask.cpu()
+            ours, mask = scored(micro).cpu().double(), micro.block.mask.cpu()
             for row, theirs in enumerate(rows):
                 if theirs is not None:
                     gap = ours[row][mask[row]] - torch.tensor(theirs, dtype=torch.float64)
@@ -237,7 +243,8 @@ class Rounds:
                     largest = torch.maximum(largest, gap.abs().max())
         squares, count = self.processes.reduce(sums, "sum").tolist()
         top = self.processes.reduce(largest, "max").item()
-        return {"sampler_mismatch_rms": math.sqrt(squares / count), "sampler_mismatch_max": top} if count else {}
+        name = "staleness" if self.stale else "sampler_mismatch"
+        return {f"{name}_rms": math.sqrt(squares / count), f"{name}_max": top} if count else {}
 
     # What a checkpoint holds.
 
@@ -245,28 +252,27 @@ class Rounds:
         """Return where the rounds stand; their data are in their folders, and a digest is here."""
         units = b"" if self.stream is None else units_hash(self.stream.units).encode()
         return {
-            "place": torch.tensor([self.number, self.next, self.start, self.end]),
+            "place": torch.tensor([self.number, self.next, self.start, self.end, int(self.stale)]),
             "units": torch.tensor(list(units), dtype=torch.uint8),
             "policy": torch.tensor(list(self.policy.encode()), dtype=torch.uint8),
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Go back to a round, with the data in its folder; raise DamagedError if these are not the same."""
-        number, self.next, self.start, self.end = state["place"].tolist()
-        self.policy = bytes(state["policy"].tolist()).decode()
+        number, self.next, self.start, self.end, stale = state["place"].tolist()
+        self.policy, self.stale = bytes(state["policy"].tolist()).decode(), bool(stale)
         if number < 0:
             return
         self.number = number
         folder = self.of(number)
         try:
-            _, units = self._read(number)
+            units = self._units(number)
         except (OSError, ValueError) as error:
             raise DamagedError(f"the data of round {number} in {folder} cannot be read: {error}") from None
         if units_hash(units).encode() != bytes(state["units"].tolist()):
             raise DamagedError(f"the data of round {number} in {folder} are not those that the run had")
+        self.open_ledger()
         self._open(self.start, self.end - self.start, units)
-        self.first_look = False
-        self._start_ahead()
 
     # The making of a round.
 
@@ -282,11 +288,10 @@ class Rounds:
         length = self.rounds.steps or len(units) // batch
         return length if limit is None else min(length, limit - step)
 
-    def _make(self, number: int, policy: str) -> tuple[Selection, list[Unit]]:
-        """Plan, sample, score and select, as far as that has not been done; return what there is to train on."""
+    def _make(self, number: int, policy: str) -> tuple[dict[str, Any], list[Unit]]:
+        """Plan, sample, score and select, as far as that has not been done; return a report and what to train on."""
         contexts, folder = self.draw.round(number), self.of(number)
-        plan = self.plan(number, policy)
-        ledger = self.ledger
+        plan, ledger = self.plan(number, policy), self.open_ledger()
         self.processes.on_main(lambda: self._begin(plan))
         self.processes.each(lambda: self.ahead.wait_for(number))
         ledger.read()
@@ -299,18 +304,21 @@ class Rounds:
             self.stages.score(folder)
             self.processes.on_main(lambda: ledger.record(number, "SCORED", scores))
         ledger.read()
-        selection, units = self._read(number)
+        if not self.processes.agree(ledger.has(number, "PAIRED", kept)):
 
-        def pair() -> None:
-            if not ledger.has(number, "PAIRED", kept):
+            def pair() -> None:
+                rollouts = read_rollouts(samples)
+                selection = select(rollouts, read_scores(scores, rollouts), self.rounds, self.scoring, self.how)
                 rows = [
                     {"id": one.rollout.id, "completions": one.numbers, "scores": one.scores} for one in selection.kept
                 ]
+                write_text(folder / "report.json", json.dumps(selection.report(self.rounds.score_margin)) + "\n")
                 write_text(kept, json_rows(rows))
                 ledger.record(number, "PAIRED", kept)
 
-        self.processes.on_main(pair)
-        return selection, units
+            self.processes.on_main(pair)
+        report: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        return report, self._units(number)
 
     def plan(self, number: int, policy: str) -> Plan:
         """Return what a round shall do."""
@@ -322,9 +330,10 @@ class Rounds:
 
     def _begin(self, plan: Plan) -> None:
         """Write the plan down, or go on with a round that has the same; put one with another plan aside."""
-        folder = self.of(plan.round)
+        folder, ledger = self.of(plan.round), self._ledger
         file = folder / "plan.json"
-        if self.ledger.has(plan.round, "PLANNED", file):
+        assert ledger is not None
+        if ledger.has(plan.round, "PLANNED", file):
             if file.read_text(encoding="utf-8") == plan.text():
                 return
             aside = _free(folder)
@@ -332,11 +341,12 @@ class Rounds:
                 f"round {plan.round} was planned with another policy or other settings: it is made anew, and what "
                 f"there was is now {aside}"
             )
-            self.ledger.discard(plan.round, f"another plan; kept in {aside.name}")
             folder.rename(aside)
+            barrier(f"{folder.name} put aside")
+            ledger.discard(plan.round, f"another plan; kept in {aside.name}")
         folder.mkdir(exist_ok=True)
         write_text(file, plan.text())
-        self.ledger.record(plan.round, "PLANNED", file)
+        ledger.record(plan.round, "PLANNED", file)
 
     def _is_ahead(self, number: int) -> bool:
         """Return whether a round is made by the second process, from the policy at the start of the one before."""
@@ -351,8 +361,9 @@ class Rounds:
         job = Job(self.config, self.folder, number, self.policy, str(self.processes.device), torch.get_num_threads())
 
         def start() -> None:
+            assert self._ledger is not None
             self._begin(self.plan(number, self.policy))
-            if self.ledger.has(number, "SCORED", folder / "scores.jsonl"):
+            if self._ledger.has(number, "SCORED", folder / "scores.jsonl"):
                 return
             if not job.weights.is_file():
                 if self.version() != self.policy:
@@ -374,13 +385,22 @@ class Rounds:
         self.ahead.close()
         self.stages.close()
 
-    def _read(self, number: int) -> tuple[Selection, list[Unit]]:
-        """Return what a round's files leave to train on."""
+    def _units(self, number: int) -> list[Unit]:
+        """Return what a round's files say is trained on, and take note of what the sampler said of it."""
         folder = self.of(number)
-        rollouts = read_rollouts(folder / "samples.jsonl")
-        scores = read_scores(folder / "scores.jsonl", rollouts)
-        selection = select(rollouts, scores, self.rounds, self.scoring, self.how)
-        return selection, make_units(selection.kept, self.config.objective.kind, self.context_ids)
+        rollouts = {rollout.id: rollout for rollout in read_rollouts(folder / "samples.jsonl")}
+        rows = list(each_line(folder / "kept.jsonl"))
+        kept = [Kept(rollouts[row["id"]], tuple(row["completions"]), tuple(row["scores"])) for row in rows]
+        objective = self.config.objective.kind
+        self.behaviour = {
+            name: completion.logprobs
+            for one in kept
+            for name, completion in zip(
+                row_names(one.rollout.id, len(one.numbers), objective), one.completions, strict=True
+            )
+            if completion.logprobs is not None
+        }
+        return make_units(kept, objective, self.context_ids)
 
     def _open(self, step: int, length: int, units: list[Unit]) -> None:
         """Begin to serve a round."""
@@ -388,29 +408,26 @@ class Rounds:
         # A seed of its own for each round, or the same places would be drawn together every time.
         seed = int.from_bytes(hashlib.blake2b(f"{self.config.seed} {self.number}".encode(), digest_size=7).digest())
         self.stream = self.make_stream(units, seed)
-        self.first_look = True
-        self.processes.on_main(lambda: self.ledger.record(self.number, "TRAINING"))
+        ledger = self.open_ledger()
+        self.processes.on_main(lambda: ledger.record(self.number, "TRAINING"))
 
-    def _report(self, selection: Selection, length: int, seconds: float) -> None:
-        facts = selection.summary()
-        self.behaviour = {
-            name: completion.logprobs
-            for one in selection.kept
-            for name, completion in zip(
-                row_names(one.rollout.id, len(one.numbers), self.config.objective.kind), one.completions, strict=True
-            )
-            if completion.logprobs is not None
-        }
+    def _tell(self, report: dict[str, Any], length: int, seconds: float) -> None:
+        """Log and say what a round came to."""
+        facts = report["facts"]
         self.log({"round": self.number, "steps": length, **facts, "seconds": seconds})
-        parts = [
-            f"score {facts.get('score', math.nan):.4g}",
-            f"{len(selection.kept)} of {selection.contexts} prompts kept",
-        ]
-        if selection.below_margin or selection.statuses or selection.too_few:
-            parts.append(selection.why_so_few(self.rounds.score_margin))
-        if self.how == "all" and selection.equal:
-            parts.append(f"{selection.equal} with equal scores, of advantage 0")
+        parts = [f"score {facts['score']:.4g}"] if "score" in facts else []
+        parts.append(f"{facts['kept_contexts']} of {facts['contexts']} prompts kept")
+        if facts["kept_contexts"] < facts["contexts"] or facts["without_score"]:
+            parts.append(report["why"])
+        if self.how == "all" and facts["equal_scores"]:
+            parts.append(f"{facts['equal_scores']} with equal scores, of advantage 0")
         self.say(f"round {self.number}: {'; '.join(parts)}; {length} steps")
+        syncs = self.config.reference.schedule.kind in ("before_step", "after_step")
+        if length == 1 and syncs and self.config.reference.round_start == "sync":
+            self.say(
+                f"warning: round {self.number} has a single step, and the reference was made equal to the policy at "
+                "its start: every log-ratio is 0, so that neither sync nor clip does anything"
+            )
 
 
 def make_rounds(
@@ -438,11 +455,15 @@ def make_rounds(
 
     def save_weights(path: Path) -> None:
         state = {name: tensor.cpu().contiguous() for name, tensor in ModuleState(policy).state().items()}
+        check_room(path.parent, sum(tensor.nbytes for tensor in state.values()))
         partial = path.with_name(f".{path.name}.partial")
-        with disk_errors():
-            save_file(state, partial)
-        flush(partial)
-        partial.rename(path)
+        try:
+            with disk_errors():
+                save_file(state, partial)
+            flush(partial)
+            partial.rename(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def make_stream(units: Sequence[Unit], seed: int) -> Stream:
         return training_stream(config, units, renderer, rank=processes.rank, ranks=processes.ranks, seed=seed)

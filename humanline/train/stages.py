@@ -9,15 +9,24 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from humanline.train.device import Processes
 from humanline.train.durable import write_text
-from humanline.train.ledger import LedgerError, append, json_rows, read_lines
+from humanline.train.ledger import (
+    LedgerError,
+    append,
+    cut_torn_end,
+    each_line,
+    json_rows,
+    parse_line,
+    read_lines,
+)
 from humanline.train.pairing import RoundError
 from humanline.train.rollout import Context, Rollout, Sampler, SamplerError, Score, Scorer
 
@@ -62,7 +71,7 @@ def sample_into(
     LedgerError
         If the journal is damaged.
     """
-    done = _sampled(journal)
+    done = {one.id for one in _entries(journal) if one.policy == policy}
     size = sampler.together(samples)
     if size is None:
         own = list(contexts[rank::ranks])
@@ -86,14 +95,43 @@ def sample_into(
                 progress(len(done & wanted), len(wanted))
 
 
-def _sampled(journal: Path) -> set[str]:
-    """Return the ids of the contexts in a journal."""
-    done = set()
-    for number, row in enumerate(read_lines(journal), start=1):
-        if not isinstance(row.get("id"), str):
-            raise LedgerError(f"{journal}:{number}: damaged: no id; remove the file to do its work again")
-        done.add(row["id"])
-    return done
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A context in a journal: whose samples they are, and where."""
+
+    id: str
+    policy: str
+    journal: Path
+    start: int
+    end: int
+
+
+def _entries(journal: Path) -> Iterator[_Entry]:
+    """Give what is in a journal, reading no more of each row than that; a torn end is cut off.
+
+    Raises
+    ------
+    LedgerError
+        If a row has no id or policy.
+    """
+    if not journal.is_file():
+        return
+    cut_torn_end(journal)
+    decoder, start = json.JSONDecoder(), 0
+    with open(journal, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            end = start + len(line)
+            head = line[:4096].decode("ascii", "replace")
+            try:
+                name, at = decoder.raw_decode(head, len('{"id": '))
+                policy, _ = decoder.raw_decode(head.removeprefix(head[:at] + ', "policy": '))
+            except ValueError:  # in another order, or damaged
+                row = parse_line(journal, number, line)
+                name, policy = row.get("id"), row.get("policy")
+            if not isinstance(name, str) or not isinstance(policy, str):
+                raise LedgerError(f"{journal}:{number}: damaged: no id; remove the file to do its work again")
+            yield _Entry(name, policy, journal, start, end)
+            start = end
 
 
 def read_rollouts(path: Path) -> list[Rollout]:
@@ -102,16 +140,28 @@ def read_rollouts(path: Path) -> list[Rollout]:
     Raises
     ------
     LedgerError
-        If a row is none, with its place.
+        If there is no such file, or a row is none of samples, with its place.
     """
-    found = []
-    for number, row in enumerate(read_lines(path, whole=True), start=1):
+    if not path.is_file():
+        raise LedgerError(f"{path} is missing")
+    found: list[Rollout] = []
+    numbers: dict[int, int] = {}  # one object for equal token ids: 8 bytes a token in place of 36
+    for number, row in enumerate(each_line(path, whole=True), start=1):
         try:
-            found.append(Rollout.from_row(row))
+            rollout = Rollout.from_row(row)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LedgerError(
                 f"{path}:{number}: no row of samples ({type(error).__name__}: {error}); `humanline sample` writes them"
             ) from None
+        slim = tuple(
+            replace(
+                one,
+                ids=tuple(numbers.setdefault(token, token) for token in one.ids),
+                logprobs=None if one.logprobs is None else array("d", one.logprobs),
+            )
+            for one in rollout.completions
+        )
+        found.append(replace(rollout, completions=slim))
     return found
 
 
@@ -171,6 +221,29 @@ def score_rows(rollouts: Sequence[Rollout], scores: Sequence[tuple[int, int, Sco
     return rows
 
 
+def gather_samples(target: Path, journals: Iterable[Path], contexts: Sequence[Context], policy: str) -> None:
+    """Write the rows of journals into one file, in the order of the plan.
+
+    Raises
+    ------
+    LedgerError
+        If a context was not sampled from that policy.
+    """
+    found = {entry.id: entry for journal in journals for entry in _entries(journal) if entry.policy == policy}
+    missing = [context.id for context in contexts if context.id not in found]
+    if missing:
+        raise LedgerError(f"{target.parent}: {len(missing)} prompts were not sampled, such as {missing[0]}")
+
+    def lines() -> Iterator[str]:
+        for context in contexts:
+            entry = found[context.id]
+            with open(entry.journal, "rb") as file:
+                file.seek(entry.start)
+                yield file.read(entry.end - entry.start).decode()
+
+    write_text(target, lines())
+
+
 def refuse_unscored(rollouts: Sequence[Rollout], scores: Sequence[tuple[int, int, Score]]) -> None:
     """Raise RoundError, with the first few and counts, if a completion has no score."""
     lost = sorted((one for one in scores if one[2].value is None), key=lambda one: one[:2])
@@ -206,6 +279,8 @@ def read_scores(path: Path, rollouts: Sequence[Rollout]) -> list[list[Score]]:
     LedgerError
         If they are not the scores of these rollouts.
     """
+    if not path.is_file():
+        raise LedgerError(f"{path} is missing")
     rows = read_lines(path, whole=True)
     if [row.get("id") for row in rows] != [rollout.id for rollout in rollouts]:
         raise LedgerError(f"{path} does not hold the scores of these samples")
@@ -293,13 +368,8 @@ class RoundStages:
             )
 
         def gather() -> None:
-            found = {
-                row["id"]: row for journal in folder.glob("samples-*.journal.jsonl") for row in read_lines(journal)
-            }
-            missing = [context.id for context in contexts if context.id not in found]
-            if missing:
-                raise LedgerError(f"{folder}: {len(missing)} prompts were not sampled, such as {missing[0]}")
-            write_text(folder / "samples.jsonl", json_rows(found[context.id] for context in contexts))
+            there = folder.glob("samples-rank-*.journal.jsonl")
+            gather_samples(folder / "samples.jsonl", there, contexts, policy)
 
         self.processes.each(act)
         self.processes.on_main(gather)

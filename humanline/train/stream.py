@@ -54,7 +54,7 @@ class Batches(Protocol):
     def schedule(self, schedule: Schedule) -> Snapshots:
         """Return a reference schedule as it is meant for these batches."""
 
-    def mismatch(self, batch: StepBatch, scored: Callable[[int, MicroBatch], Tensor]) -> dict[str, float]:
+    def mismatch(self, step: int, batch: StepBatch, scored: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
         """Return how far log-probabilities that came with the data are from the policy's own, where there are any."""
 
 
@@ -76,7 +76,7 @@ class FixedBatches:
         """Return the schedule itself."""
         return schedule
 
-    def mismatch(self, batch: StepBatch, scored: Callable[[int, MicroBatch], Tensor]) -> dict[str, float]:
+    def mismatch(self, step: int, batch: StepBatch, scored: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
         """Return nothing: fixed data come without."""
         return {}
 

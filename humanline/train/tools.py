@@ -65,7 +65,7 @@ def sample(
     from humanline.train.model import load_tokenizer
     from humanline.train.policy import build_policy, checked_outline
     from humanline.train.rollouts import make_sampler, make_server_publisher
-    from humanline.train.stages import sample_into
+    from humanline.train.stages import gather_samples, sample_into
 
     rounds = _rounds(config)
     target = _free_file(out)
@@ -101,8 +101,7 @@ def sample(
             publish(f"policy-{version[:16]}")
         journal = folder / "samples.journal.jsonl"
         sample_into(journal, contexts, rounds.samples, sampler, key=(config.seed, 0), policy=version, progress=progress)
-        rows = {row["id"]: row for row in read_lines(journal)}
-        write_text(target, json_rows(rows[context.id] for context in contexts))
+        gather_samples(target, [journal], contexts, version)
     return target
 
 
@@ -204,6 +203,12 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = print) -> Pat
         raise RoundError(f"no pair is left of {len(rollouts)} prompts: {why}{blank}. Lower rounds.score_margin.")
     write_text(target, json_rows(rows))
     say(f"{len(rows)} pairs of {len(rollouts)} prompts; {why}{blank}")
+    cut = sum(any(one.truncated for one in kept.completions) for kept in selection.kept)
+    if cut:
+        say(
+            f"warning: {cut} pairs hold a truncated completion, behind which offline training will put an end token; "
+            "rounds.truncated=drop leaves such completions out"
+        )
     return target
 
 

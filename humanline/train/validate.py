@@ -226,6 +226,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
 
     from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
     from humanline.train.data import read_rows
+    from humanline.train.durable import in_words
     from humanline.train.estimate import static_bytes
     from humanline.train.model import load_outline, load_tokenizer
     from humanline.train.policy import outline_checks, package_checks
@@ -307,6 +308,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
         with findings.about("disk"):
             step = stream.step(0)
             window = config.window_steps(steps) * _bytes_scored(step) * processes
+            sampled = _bytes_sampled(config, steps)
             held = 0 if evaluator is None else _bytes_scored(evaluator.batch)
             needed = disk_needed(
                 sizes.weights,
@@ -315,9 +317,13 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
                 models=config.second_models,
                 checkpoints=config.checkpoint.keep + 1,
             )
+            if sampled:
+                show(f"rounds       about {in_words(sampled)} of samples at most, which are kept")
+            needed += sampled
             _look_at_disk(config.output, needed, config.checkpoint.keep, show)
     if renderer is not None and data is not None:
         _show_example(console, config, _shown_unit(data), renderer)
+    findings.remarks += _without_effect(config)
     for remark in findings.remarks:
         show(f"remark       {remark}")
     if findings.problems:
@@ -325,6 +331,18 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
         listed = "\n".join("- " + problem.replace("\n", "\n  ") for problem in findings.problems)
         raise NotReadyError(f"not ready, {count} problem{'s' if count > 1 else ''}:\n{listed}")
     return Validation(parameters, steps, resumable, tuple(findings.remarks))
+
+
+def _without_effect(config: TrainConfig) -> list[str]:
+    """Say which settings of rounds do nothing in this combination."""
+    rounds, remarks = config.rounds, []
+    if rounds is None:
+        return []
+    if config.rows_a_unit > 2 and "score_margin" in rounds.model_fields_set:
+        remarks.append("rounds.score_margin is for best_worst: here whole groups are kept, whatever their scores")
+    if "batch_size" in config.evaluation.model_fields_set:
+        remarks.append("evaluation.batch_size is for fixed data: held-out prompts are answered as sampling.engine says")
+    return remarks
 
 
 def _never(*_: Any) -> Any:
@@ -370,6 +388,15 @@ def disk_needed(weights: int, *, states: int, window: int, models: int, checkpoi
         How many lie on the disk at a time: those kept, and the one being written.
     """
     return checkpoints * ((1 + models) * weights + states + window) + weights
+
+
+def _bytes_sampled(config: TrainConfig, steps: int) -> int:
+    """Return the bytes of the files of all rounds at most: about 25 characters a sampled token, twice for a round."""
+    rounds = config.rounds
+    if rounds is None:
+        return 0
+    count = rounds.count or -(-steps // config.round_steps)
+    return 25 * config.sampling.max_tokens * rounds.samples * rounds.contexts_per_round * (count + 1)
 
 
 def _bytes_scored(batch: StepBatch) -> int:

@@ -82,11 +82,11 @@ def variant(toy, folder, name) -> TrainConfig:
     return settings(toy, folder, name, objective, **changes)
 
 
-def online(toy, folder) -> TrainConfig:
+def online(toy, folder, name="online") -> TrainConfig:
     """One round: the samples of a second one would depend on how two processes round their gradients."""
     return config(
         toy,
-        folder / "online",
+        folder / name,
         "grpo",
         data={"train": toy["pairs"], "max_length": 64},
         rounds={"contexts_per_round": 12, "samples": 4, "count": 1, "steps": 3},
@@ -115,6 +115,8 @@ def test_two_ranks_do_what_one_does(toy, tmp_path):
         [
             *(job(variant(toy, two, name)) for name in VARIANTS),
             job(online(toy, two)),
+            job(online(toy, two, "stopped-online"), stop_after=2, expect=("StopRequested",)),
+            job(online(toy, two, "stopped-online"), resume=True),
             job(stopped, stop_after=3, expect=("StopRequested",)),
             job(other, resume=True, expect=REFUSED),  # other settings: both raise, none waits for the other
             job(stopped, expect=REFUSED),  # not without --resume
@@ -135,6 +137,9 @@ def test_two_ranks_do_what_one_does(toy, tmp_path):
     for file in ("plan.json", "samples.jsonl", "scores.jsonl", "kept.jsonl"):
         parts = [(tmp_path / where / "online" / "rounds" / "00000" / file).read_bytes() for where in ("one", "two")]
         assert parts[0] == parts[1], file
+
+    for name, tensor in trained(two / "stopped-online" / "final").items():
+        assert torch.equal(tensor, trained(two / "online" / "final")[name])
 
     assert re.search("after [34] of 5 updates", said), said  # the second process may read the log a step late
     (saved,) = (two / "stopped/checkpoints").iterdir()

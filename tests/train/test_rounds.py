@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from humanline.train.config import TrainConfig
+from humanline.train.contexts import Draw
 from humanline.train.ledger import STATES, read_lines
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
 from humanline.train.pairing import RoundError
-from humanline.train.rollout import SamplerError
+from humanline.train.rollout import Context, SamplerError
 from humanline.train.stop import StopRequested
 from tests.train.kills import KILLED, Server, leftovers, result_of
 from tests.train.scripted_server import Asked, Reply, serving
@@ -227,6 +228,35 @@ class TestTooLittle:
         states = [row["state"] for row in read_lines(tmp_path / "run" / "rounds" / "ledger.jsonl")]
         assert states == ["PLANNED", "SAMPLED", "SCORED", "PAIRED"]
 
+    def test_a_round_that_failed_is_the_next_one_again(self, toy, prompts, tmp_path, monkeypatch):
+        """After a round that left too little, --resume comes back to it, and too_few: skip then leaves it out."""
+        rows = [json.loads(line)["prompt"] for line in Path(prompts).read_text().splitlines()]
+        contexts = [Context(text, (), (1,)) for text in rows]
+        drawn = {number: [one.id for one in Draw(contexts, 16, 0).round(number)] for number in range(3)}
+        (tmp_path / "listed").write_text("\n".join(drawn[0] + drawn[2]))
+        monkeypatch.setenv("LISTED", str(tmp_path / "listed"))
+        call = "tests.train.toy_rewards:equal_unless_listed"
+        scoring = {"rewards": [{"kind": "function", "call": call}], "workers": 1}
+        rounds = {"contexts_per_round": 16, "samples": 4, "count": 3, "score_margin": 0.001}
+        settings = online(
+            toy, prompts, tmp_path / "run", "dpo", scoring=scoring, rounds=rounds, training={"batch_size": 2}
+        )
+        for resume in (False, True):
+            with pytest.raises(RoundError, match="round 1 leaves 0 pairs"):
+                train(settings, resume=resume, show_progress=False)
+        skipping = online(
+            toy,
+            prompts,
+            tmp_path / "run",
+            "dpo",
+            scoring=scoring,
+            rounds=rounds | {"too_few": "skip"},
+            training={"batch_size": 2},
+        )
+        train(skipping, resume=True, show_progress=False)
+        done = [row["round"] for row in read_lines(tmp_path / "run/rounds/ledger.jsonl") if row["state"] == "DONE"]
+        assert done == [0, 1, 2]
+
     def test_rounds_that_leave_too_little_can_be_skipped(self, toy, prompts, tmp_path):
         """Under too_few: skip a run goes on, and ends where a whole pass of prompts left nothing."""
         scoring = {"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:same"}], "workers": 1}
@@ -329,6 +359,35 @@ class TestKills:
         assert result_of(stopped) == result_of(whole)
         assert round_files(stopped.output) == round_files(whole.output)
 
+    def test_what_failed_means_may_change_in_the_middle_of_a_round(self, toy, prompts, tmp_path):
+        """A run that is resumed with another scoring.failed goes on with the completions that its round had kept."""
+        scoring = {
+            "rewards": [{"kind": "function", "call": "tests.train.toy_rewards:fails_on_long"}],
+            "failed": 0.5,
+            "workers": 1,
+        }
+        settings = online(toy, prompts, tmp_path / "run", scoring=scoring)
+        with pytest.raises(StopRequested):
+            train(settings, stop=_StopInTraining(tmp_path / "run" / "metrics.jsonl"), show_progress=False)
+        kept = (tmp_path / "run/rounds/00000/kept.jsonl").read_bytes()
+        other = online(toy, prompts, tmp_path / "run", scoring=scoring | {"failed": 0.0})
+        train(other, resume=True, show_progress=False)
+        assert (tmp_path / "run/rounds/00000/kept.jsonl").read_bytes() == kept
+
+    def test_another_policy_begins_a_round_anew(self, toy, prompts, tmp_path):
+        """Samples of another policy than the plan's are put aside, and none of them is trained on."""
+        settings = online(toy, prompts, tmp_path / "run")
+        with pytest.raises(StopRequested):
+            train(settings, stop=_StopAfterRound(40), show_progress=False)
+        journal = next((tmp_path / "run/rounds/00000").glob("*.journal.jsonl"))
+        rows = [row | {"policy": "another"} for row in read_lines(journal)]
+        journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert rows
+        result = train(settings, resume=True, show_progress=False)
+        versions = {row["policy"] for row in read_lines(tmp_path / "run/rounds/00000/samples.jsonl")}
+        assert len(versions) == 1 and "another" not in versions
+        assert same(weights(result), weights(train(online(toy, prompts, tmp_path / "whole"), show_progress=False)))
+
     def test_damaged_files_are_made_again(self, toy, prompts, tmp_path):
         """A samples file that was changed after it was recorded is sampled again, to the same bytes."""
         whole = online(toy, prompts, tmp_path / "run")
@@ -344,13 +403,27 @@ class TestKills:
         assert file.read_bytes() == before
 
 
+class _StopInTraining:
+    """A StopSignal that is asked to stop once a step is in the log."""
+
+    def __init__(self, metrics: Path) -> None:
+        self.metrics = metrics
+
+    def hold(self) -> None:
+        """Do nothing."""
+
+    @property
+    def requested(self) -> str | None:
+        return "SIGTERM" if self.metrics.exists() and '"step"' in self.metrics.read_text() else None
+
+
 class _StopAfterRound:
-    """A StopSignal that is asked to stop at the 80th look."""
+    """A StopSignal that is asked to stop after so many looks."""
 
     holding = False
 
-    def __init__(self) -> None:
-        self.looks = 0
+    def __init__(self, looks: int = 80) -> None:
+        self.looks, self.most = 0, looks
 
     def hold(self) -> None:
         self.holding = True
@@ -358,7 +431,7 @@ class _StopAfterRound:
     @property
     def requested(self) -> str | None:
         self.looks += 1
-        return "SIGTERM" if self.looks > 80 else None
+        return "SIGTERM" if self.looks > self.most else None
 
 
 def _distinct(output: str) -> int:

@@ -38,3 +38,9 @@ def nan_once(prompt, completion) -> float:
 def right_sum(prompt, completion, answer) -> float:
     """Return whether the completion is the answer."""
     return float(completion.strip() == str(answer))
+
+
+def equal_unless_listed(prompt, completion) -> float:
+    """Return `digits` for prompts in the file that LISTED names, and 1 for the others."""
+    listed = Path(os.environ["LISTED"]).read_text(encoding="utf-8").splitlines()
+    return digits(prompt, completion) if prompt[-1]["content"] in listed else 1.0
