@@ -131,6 +131,7 @@ class Rounds:
         self.policy = ""  # version at the start of the round that is trained on
         self.save_weights = save_weights
         self.ahead = Ahead(processes.stopping)
+        self.asked_for = -1  # the round that the second process was last looked after for
         self._ledger: Ledger | None = None
 
     def open_ledger(self) -> Ledger:
@@ -157,8 +158,7 @@ class Rounds:
         """
         ledger = self.open_ledger()
         if step < self.end:
-            if self.rounds.overlap and self.ahead.number is None:  # after a stop
-                self._start_ahead()
+            self._start_ahead()  # if a stop has ended it
             return True
         if self.number >= 0:
             self.processes.on_main(lambda: ledger.record(self.number, "DONE"))
@@ -293,6 +293,8 @@ class Rounds:
         contexts, folder = self.draw.round(number), self.of(number)
         plan, ledger = self.plan(number, policy), self.open_ledger()
         self.processes.on_main(lambda: self._begin(plan))
+        if self._is_ahead(number):
+            self._start_ahead()  # if a stop has ended it
         self.processes.each(lambda: self.ahead.wait_for(number))
         ledger.read()
         samples, scores, kept = (folder / name for name in ("samples.jsonl", "scores.jsonl", "kept.jsonl"))
@@ -357,14 +359,17 @@ class Rounds:
         number, limit = self.next, self.config.training.steps
         if not self._is_ahead(number) or number >= self.total or (limit is not None and self.end >= limit):
             return
+        if self.asked_for == number:
+            return
+        self.asked_for = number
         folder = self.of(number)
         job = Job(self.config, self.folder, number, self.policy, str(self.processes.device), torch.get_num_threads())
 
         def start() -> None:
             assert self._ledger is not None
             self._begin(self.plan(number, self.policy))
-            if self._ledger.has(number, "SCORED", folder / "scores.jsonl"):
-                return
+            if self._ledger.has(number, "SAMPLED", folder / "samples.jsonl"):
+                return  # and its weights are no longer needed, nor there
             if not job.weights.is_file():
                 if self.version() != self.policy:
                     raise RoundError(

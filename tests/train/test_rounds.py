@@ -459,12 +459,15 @@ class TestOverlap:
         rounds = {"contexts_per_round": 16, "samples": 2, "count": 3, "overlap": True}
         whole = online(toy, prompts, tmp_path / "whole", rounds=rounds)
         train(whole, show_progress=False)
-        stopped = whole.model_copy(update={"output": str(tmp_path / "stopped")})
-        with pytest.raises(StopRequested):
-            train(stopped, stop=_StopAfterRound(), show_progress=False)
-        train(stopped, resume=True, show_progress=False)
-        assert result_of(stopped) == result_of(whole)
-        assert round_files(stopped.output) == round_files(whole.output)
+        for where in ("training", "waiting"):
+            output = tmp_path / f"stopped-{where}"
+            stopped = whole.model_copy(update={"output": str(output)})
+            stop = _StopInTraining(output / "metrics.jsonl") if where == "training" else _StopAfterRound(80)
+            with pytest.raises(StopRequested):
+                train(stopped, stop=stop, show_progress=False)
+            train(stopped, resume=True, show_progress=False)
+            assert result_of(stopped) == result_of(whole)
+            assert round_files(stopped.output) == round_files(whole.output)
 
 
 class TestServer:
