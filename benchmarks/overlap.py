@@ -106,5 +106,5 @@ def _rounds(config: TrainConfig) -> tuple[float, float, float]:
     steps = [row["seconds"] for row in rows if "step" in row]
     each = len(steps) // ROUNDS
     trained = [sum(steps[number * each : (number + 1) * each]) for number in range(1, ROUNDS - 1)]
-    whole = [after - before for before, after in itertools.pairwise(opened)]
+    whole = [after - before for before, after in itertools.pairwise(opened[1:])]
     return mean(whole), mean(row["seconds"] for row in rounds), mean(trained)
