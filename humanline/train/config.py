@@ -433,11 +433,8 @@ class TrainConfig(Section):
                     "reference.baseline: initial in rounds needs the initial weights for batches that come later: set "
                     "reference.storage: model, or train an adapter"
                 )
-        if (
-            self.reference.round_start == "sync"
-            and schedule.kind in ("before_step", "after_step")
-            and rounds.steps == 1
-        ):
+        synced = self.reference.round_start == "sync" and schedule.kind in ("before_step", "after_step")
+        if synced and self.round_steps == 1:
             raise ValueError(
                 "rounds of one step with a reference that is synced at the start of each make every ratio 1: set "
                 "reference.round_start: keep and reference.storage: model, or reference.schedule: {kind: each_round} "
