@@ -154,7 +154,8 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{TOKENS}::test_the_prompt_to_sample_from_is_the_prompt_trained_on",
             f"{DATA}::test_spaces_are_kept",
             f"{RESUME}::test_a_changed_model_folder",
-            LATER + "6 (sampling, reward models' own templates)",
+            "train/test_server.py::test_a_server_that_reads_another_prompt_is_found_out",
+            "train/test_rewards_models.py::test_it_uses_its_own_template",
         ],
     ),
     22: (
@@ -195,7 +196,7 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{RESUME}::test_a_stop_at_any_safe_point_changes_nothing",
             f"{RESUME}::test_a_stop_while_loading_writes_nothing",
             f"{RESUME}::test_a_second_signal_ends_at_once",
-            LATER + "6 (while sampling)",
+            "train/test_rounds.py::test_a_stop_while_sampling_loses_nothing",
         ],
     ),
     27: (

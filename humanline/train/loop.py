@@ -6,7 +6,7 @@ Departures from the paper and its released code:
 - Losses are normalised over the whole step (all micro-batches, all ranks), KTO's z_0 too.
 - Weights and optimizer states are float32 unless asked for otherwise. Released code trains in pure bf16.
 - The KL term of GRPO is taken against the reference, as in the paper, or against the initial policy.
-- Held-out metrics are taken against the initial policy, so that variants can be compared.
+- Held-out metrics are taken against the initial policy, so that variants can be compared; in rounds they are scores.
 """
 
 from __future__ import annotations
