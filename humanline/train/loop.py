@@ -251,8 +251,8 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             """Have the next step's batch made; if that fails, save what was trained so far."""
             try:
                 return batches.prepare(at.updates)
-            except Exception:
-                if at.updates:
+            except Exception as error:
+                if at.updates and not isinstance(error, NonFiniteError):
                     with contextlib.suppress(CheckpointError):
                         progress.say(f"checkpoint: {checkpoints.save(at)}")
                 raise
@@ -337,8 +337,8 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     except Exception as error:  # whatever a library makes of it, the weights are worth keeping
         kept = checkpoints.save(at)
         raise OutputError(
-            f"the finished model could not be written: {error}; its weights are in {kept}: free some space, then add "
-            "--resume to the same command"
+            f"the finished model could not be written: {error}; its weights are in {kept}: mend that (on a full disk, "
+            "free some space), then add --resume to the same command"
         ) from error
     progress.say(f"model: {folder.final}\nmetrics: {folder.metrics}")
     return RunResult(folder.final, folder.metrics, at.initial, at.final)

@@ -549,3 +549,21 @@ class TestSurroundings:
         kept = json.loads((tmp_path / "run" / "data.json").read_text())
         assert kept["train"]["lengths"]["dropped_too_long"] == 1 and kept["held_out"]["lengths"]["kept"] == 9
         assert len(kept["template"]) == 64
+
+
+def test_a_final_save_that_fails_in_a_library_loses_nothing(toy, tmp_path, monkeypatch):
+    """Whatever a library raises while the finished model is written, a checkpoint has it, and --resume writes it."""
+    import humanline.train.loop as loop
+    from humanline.train.export import OutputError
+
+    def fails(*_):
+        raise RuntimeError("a library's own trouble")
+
+    settings = config(toy, tmp_path / "run", training__steps=2)
+    with monkeypatch.context() as broken:
+        broken.setattr(loop, "save_model", fails)
+        with pytest.raises(OutputError, match=r"a library's own trouble; its weights are in .*step-00000002.*--resume"):
+            train(settings, show_progress=False)
+    resumed = train(settings, resume=True, show_progress=False)
+    whole = train(config(toy, tmp_path / "whole", training__steps=2), show_progress=False)
+    assert same(weights(resumed), weights(whole))

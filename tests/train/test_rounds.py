@@ -12,6 +12,7 @@ import pytest
 
 from humanline.train.config import TrainConfig
 from humanline.train.contexts import Draw
+from humanline.train.guard import NonFiniteError
 from humanline.train.ledger import STATES, read_lines
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
@@ -297,6 +298,33 @@ class TestTooLittle:
 def server(toy):
     with Server(toy["model"]) as server:
         yield server
+
+
+class TestFaults:
+    def test_a_broken_policy_is_not_saved_by_its_sampling(self, toy, prompts, tmp_path, monkeypatch):
+        """Where sampling finds the policy not finite, nothing is saved; after another fault, what was trained is."""
+        from humanline.train.rollouts.generate import GenerateSampler
+
+        draw = GenerateSampler._generate
+        calls = []
+
+        def fails(error):
+            def generate(self, rows, key):
+                if key[1] == 1:
+                    calls.append(key)
+                    raise error
+                return draw(self, rows, key)
+
+            return generate
+
+        for name, error in (("broken", NonFiniteError("nan")), ("gone", SamplerError("gone"))):
+            monkeypatch.setattr(GenerateSampler, "_generate", fails(error))
+            with pytest.raises(type(error)):
+                train(online(toy, prompts, tmp_path / name, checkpoint={"minutes": None}), show_progress=False)
+        assert len(calls) == 2
+        assert not (tmp_path / "broken" / "checkpoints").exists()
+        (kept,) = (tmp_path / "gone" / "checkpoints").iterdir()
+        assert kept.name == "step-00000004"
 
 
 class TestKills:
