@@ -93,7 +93,7 @@ def stream_of(
         As `Stream` does; or if a round can never fill a batch, or needs more prompts than there are.
     """
     if config.rounds is not None:
-        most, batch = units_a_round(config), config.training.batch_size
+        most, batch = config.units_a_round, config.training.batch_size
         if most < batch:
             raise ValueError(
                 f"a round of {config.rounds.contexts_per_round} prompts gives at most {most} of the "
@@ -103,12 +103,6 @@ def stream_of(
     stream = training_stream(config, data.sets.train, renderer, rank=rank, ranks=ranks)
     steps = run_length(config, stream) if config.rounds is None else round_steps(config, len(data.contexts))
     return stream, steps
-
-
-def units_a_round(config: TrainConfig) -> int:
-    """Return how many units a round leaves at most."""
-    assert config.rounds is not None
-    return config.rounds.contexts_per_round * (2 if config.objective.kind == "kto" else 1)
 
 
 def count_rounds(config: TrainConfig, prompts: int) -> int:

@@ -353,17 +353,26 @@ class TrainConfig(Section):
     @property
     def rows_a_unit(self) -> int:
         """Return the sequences of one unit of a batch: of an example, a pair or a group."""
-        if self.objective.kind != "grpo" or self.rounds is None or self.rounds.select == "best_worst":
-            return {"nll": 1, "dpo": 2, "kto": 1, "grpo": 2}[self.objective.kind]
-        return self.rounds.samples
+        if self.rounds is not None and self.keeps_groups:
+            return self.rounds.samples
+        return {"nll": 1, "dpo": 2, "kto": 1, "grpo": 2}[self.objective.kind]
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Return whether rounds keep all completions of a prompt, not the best and the worst."""
+        return self.rounds is not None and self.objective.kind == "grpo" and self.rounds.select != "best_worst"
+
+    @property
+    def units_a_round(self) -> int:
+        """Return the most units that a round of sampling can leave."""
+        return 0 if self.rounds is None else self.rounds.contexts_per_round * (2 if self.objective.kind == "kto" else 1)
 
     @property
     def round_steps(self) -> int:
         """Return the most steps that a round of sampling can have."""
         if self.rounds is None:
             return 0
-        units = self.rounds.contexts_per_round * (2 if self.objective.kind == "kto" else 1)
-        return self.rounds.steps or max(1, units // self.training.batch_size)
+        return self.rounds.steps or max(1, self.units_a_round // self.training.batch_size)
 
     @property
     def data_shape(self) -> Literal["completion", "preference", "unpaired", "prompt"]:

@@ -120,7 +120,6 @@ class Rounds:
         self.context_ids = {context.id: context.ids for context in contexts}
         self.folder, self.make_stream, self.stages, self.version = folder, make_stream, stages, version
         self.processes, self.log, self.say = processes, log, say
-        self.how = self.rounds.select or ("all" if config.objective.kind == "grpo" else "best_worst")
         self.total = count_rounds(config, len(contexts))
         self.number = -1  # of the round that is trained on
         self.next = 0  # of the one to make next; those in between left too little
@@ -179,6 +178,8 @@ class Rounds:
                 return True
             self._skip(number, report, len(units))
             self.next = number + 1
+        if self._finished(step):
+            return False
         raise RoundError("no round of a whole pass over the prompts left enough for a batch")
 
     def _skip(self, number: int, report: dict[str, Any], units: int) -> None:
@@ -310,7 +311,13 @@ class Rounds:
 
             def pair() -> None:
                 rollouts = read_rollouts(samples)
-                selection = select(rollouts, read_scores(scores, rollouts), self.rounds, self.scoring, self.how)
+                selection = select(
+                    rollouts,
+                    read_scores(scores, rollouts),
+                    self.rounds,
+                    self.scoring,
+                    "all" if self.config.keeps_groups else "best_worst",
+                )
                 rows = [
                     {"id": one.rollout.id, "completions": one.numbers, "scores": one.scores} for one in selection.kept
                 ]
@@ -424,7 +431,7 @@ class Rounds:
         parts.append(f"{facts['kept_contexts']} of {facts['contexts']} prompts kept")
         if facts["kept_contexts"] < facts["contexts"] or facts["without_score"]:
             parts.append(report["why"])
-        if self.how == "all" and facts["equal_scores"]:
+        if self.config.keeps_groups and facts["equal_scores"]:
             parts.append(f"{facts['equal_scores']} with equal scores, of advantage 0")
         self.say(f"round {self.number}: {'; '.join(parts)}; {length} steps")
         syncs = self.config.reference.schedule.kind in ("before_step", "after_step")

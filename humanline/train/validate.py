@@ -101,7 +101,7 @@ def describe_config(config: TrainConfig) -> str:
 def _describe_rounds(config: TrainConfig) -> str:
     rounds = config.rounds
     assert rounds is not None
-    kept = "all of them" if config.rows_a_unit > 2 else f"best against worst, at least {rounds.score_margin:g} apart"
+    kept = "all of them" if config.keeps_groups else f"best against worst, at least {rounds.score_margin:g} apart"
     length = f"{rounds.steps} steps each" if rounds.steps else "one pass over what they make"
     what = f"{rounds.contexts_per_round} prompts, {rounds.samples} completions each, of which {kept}; {length}"
     how = "made equal to the policy" if config.reference.round_start == "sync" else "kept"
@@ -338,7 +338,7 @@ def _without_effect(config: TrainConfig) -> list[str]:
     rounds, remarks = config.rounds, []
     if rounds is None:
         return []
-    if config.rows_a_unit > 2 and "score_margin" in rounds.model_fields_set:
+    if config.keeps_groups and "score_margin" in rounds.model_fields_set:
         remarks.append("rounds.score_margin is for best_worst: here whole groups are kept, whatever their scores")
     if "batch_size" in config.evaluation.model_fields_set:
         remarks.append("evaluation.batch_size is for fixed data: held-out prompts are answered as sampling.engine says")
