@@ -152,6 +152,8 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         [
             f"{TOKENS}::test_the_template_hash_follows_template_and_special_tokens",
             f"{TOKENS}::test_the_prompt_to_sample_from_is_the_prompt_trained_on",
+            "train/test_chat_template.py::test_sampling_scoring_pairing_and_training_read_one_prompt",
+            "train/test_chat_template.py::test_a_server_is_asked_for_all_of_it",
             f"{DATA}::test_spaces_are_kept",
             f"{RESUME}::test_a_changed_model_folder",
             "train/test_server.py::test_a_server_that_reads_another_prompt_is_found_out",

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from humanline.schedule import Never, PositiveInt, Schedule
 from humanline.theory import BetaRejection, BetaShape, ClipRange
+from humanline.train.data import refuse_twice
 from humanline.train.round_config import RoundsConfig, SamplingConfig, ScoringConfig
 from humanline.train.sections import Fraction, NonEmpty, NonNegative, Positive, Section
 
@@ -162,6 +163,8 @@ class DataConfig(Section):
     """What a row holds; by itself what the objective usually reads. In rounds rows are prompts."""
     columns: dict[str, str] = Field(default={})
     """Our name of a field: the file's name, where it has another; {prompt: question}."""
+    ignore: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
+    """Keys of messages, and columns, that are left out; a key that the chat template does not write is an error."""
     template: Literal["chat", "plain"] = "chat"
     """The tokenizer's chat template, or bare text with its end token."""
     max_length: PositiveInt = 1024
@@ -172,6 +175,11 @@ class DataConfig(Section):
     """What happens to longer examples; a prompt is never cut."""
     special_tokens: Literal["error", "drop"] = "error"
     """What happens to examples whose text holds a special token of the tokenizer, which would be read as control."""
+
+    @model_validator(mode="after")
+    def _columns_once(self) -> DataConfig:
+        refuse_twice(self.columns)
+        return self
 
 
 class TrainingConfig(Section):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from humanline.train.config import TrainConfig
-from humanline.train.data import DataError, Message, Messages, PromptOnly, read_rows, report_duplicates
+from humanline.train.data import INSTRUCTING, DataError, Message, Messages, PromptOnly, read_set, report_duplicates
 from humanline.train.examples import Report
 from humanline.train.rollout import Context
 from humanline.train.sources import open_source
@@ -23,27 +23,29 @@ def read_contexts(config: TrainConfig, path: str, renderer: Renderer) -> tuple[l
     Parameters
     ----------
     config : TrainConfig
-        Its sampling.system_prompt is put before prompts that have no system message.
+        Its sampling.system_prompt is put before prompts that begin with no message of the system or the developer.
     path : str
-        A file or a set of the hub, as `read_rows` takes it.
+        A file or a set of the hub, as `read_set` takes it.
     renderer : Renderer
 
     Raises
     ------
     FileNotFoundError, DataError, ValueError
-        As `read_rows` and `tokenize`.
+        As `read_set` and `tokenize`.
     """
-    rows = [row for row in read_rows(path, "prompt", columns=config.data.columns) if isinstance(row, PromptOnly)]
+    found, columns = read_set(path, "prompt", columns=config.data.columns, ignore=config.data.ignore)
+    rows = [row for row in found if isinstance(row, PromptOnly)]
     system = config.sampling.system_prompt
     name = open_source(path).name
     prompts, problems = [], []
     for row in rows:
         extra, wrong = _plain(row.extra)
         problems += [f"{row.id}: column {column!r} holds a {kind}, which is no JSON" for column, kind in wrong.items()]
-        prompts.append(PromptOnly(row.id, with_system(row.prompt, system), extra))
+        prompts.append(PromptOnly(row.id, with_system(row.prompt, system), extra, row.given))
     if problems:
         advice = (
-            "Samples are kept as JSON with the columns of their prompt: leave these columns out, or make them text."
+            "Samples are kept as JSON with the columns of their prompt: make these columns text, or leave them out "
+            "(data.ignore)."
         )
         raise DataError(f"{name}: {len(problems)} values cannot be kept", problems, advice)
     try:
@@ -55,7 +57,15 @@ def read_contexts(config: TrainConfig, path: str, renderer: Renderer) -> tuple[l
         for row, (sequence,) in zip(tokenized.examples, tokenized.sequences, strict=True)
     ]
     different = len({context.ids for context in contexts})
-    return contexts, Report(name, tokenized.report, report_duplicates(prompts), different)
+    columns = columns.also_read(scored_columns(config), config.data.columns)
+    return contexts, Report(name, tokenized.report, report_duplicates(prompts), different, columns=columns)
+
+
+def scored_columns(config: TrainConfig) -> list[str]:
+    """Return the columns that rewards read, by our names."""
+    from humanline.train.rewards.check import columns_of
+
+    return [] if config.scoring is None else [name for reward in config.scoring.rewards for name in columns_of(reward)]
 
 
 def _plain(extra: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -70,8 +80,8 @@ def _plain(extra: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def with_system(prompt: Messages, system: str | None) -> Messages:
-    """Return a prompt that begins with a system message, unless it has one or there is none to give."""
-    if system is None or prompt[0].role == "system":
+    """Return a prompt that begins with instructions, unless it has some or there are none to give."""
+    if system is None or prompt[0].role in INSTRUCTING:
         return prompt
     return (Message("system", system), *prompt)
 

@@ -1,44 +1,42 @@
 """Rows -> examples.
 
-An example keeps its prompt as a tuple of messages and every answer as the text of one assistant turn, whatever the row
-looked like: strings, message lists or a mix. A plain string prompt is one user message. An example is never changed
-after it was read; rendering and cutting happen in `tokens.py`, on token ids. Where rows come from is in `sources.py`.
+An example keeps its prompt as a tuple of messages and every answer as one assistant turn, a text or a message, whatever
+the row looked like: strings, message lists or a mix. A plain string prompt is one user message. An example is never
+changed after it was read; rendering and cutting happen in `tokens.py`, on token ids. Where rows come from is in
+`sources.py`.
 
 Departures from common readers: all problems of a set are found before anything is raised, each with its place; blank
 texts, labels that are not true or false and non-finite scores are problems, not values; nothing is trained in a turn
-that is not the last assistant turn.
+that is not the last assistant turn; no key of a message is dropped unless it is named, and which columns were not read
+is told.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from humanline._checks import one_of
+from humanline.train.messages import KWARGS, NOTHING, TOOLS, is_empty, to_json, without_nulls
+from humanline.train.messages import Answer as Answer
+from humanline.train.messages import Given as Given
+from humanline.train.messages import Message as Message
+from humanline.train.messages import Messages as Messages
 from humanline.train.sources import SHOWN as SHOWN
 from humanline.train.sources import DataError as DataError
-from humanline.train.sources import Source, kind, open_source, short
+from humanline.train.sources import Source, kind, open_source, parse_json, short
 from humanline.train.sources import existing_file as existing_file
 from humanline.train.sources import json_lines as json_lines
 
 T = TypeVar("T")
 Shape = Literal["preference", "unpaired", "completion", "prompt"]
-ROLES = ("system", "user", "assistant")
-
-
-class Message(NamedTuple):
-    """One turn of a conversation."""
-
-    role: str
-    content: str
-
-
-Messages: TypeAlias = tuple[Message, ...]
+ROLES = ("system", "user", "assistant", "tool", "developer")
+INSTRUCTING = ("system", "developer")  # they may stand before a prompt, and be empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,11 @@ class Preference:
 
     id: str
     prompt: Messages
-    chosen: str
-    rejected: str
+    chosen: Answer
+    rejected: Answer
     chosen_score: float | None = None
     rejected_score: float | None = None
+    given: Given = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +58,19 @@ class Unpaired:
 
     id: str
     prompt: Messages
-    completion: str
+    completion: Answer
     label: bool | None = None
+    given: Given = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class PromptOnly:
-    """A prompt to sample from, with the row's other columns (a reference answer, for example)."""
+    """A prompt to sample from, with the row's other columns (a reference answer, for example, or its tools)."""
 
     id: str
     prompt: Messages
     extra: dict[str, Any]
+    given: Given = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,9 @@ class Group:
 
     id: str
     prompt: Messages
-    completions: tuple[str, ...]
+    completions: tuple[Answer, ...]
     scores: tuple[float, ...]
+    given: Given = NOTHING
 
 
 Example: TypeAlias = Preference | Unpaired | PromptOnly | Group
@@ -90,10 +92,11 @@ Example: TypeAlias = Preference | Unpaired | PromptOnly | Group
 
 _ALIASES = {"chosen_score": "score_chosen", "rejected_score": "score_rejected"}
 _COLUMNS: dict[str, tuple[str, ...]] = {
-    "preference": ("prompt", "chosen", "rejected", *_ALIASES),
-    "unpaired": ("prompt", "completion", "messages", "label"),
-    "completion": ("prompt", "completion", "messages", "chosen", "label", "rejected", *_ALIASES),
+    "preference": ("prompt", "chosen", "rejected", *_ALIASES, TOOLS, KWARGS),
+    "unpaired": ("prompt", "completion", "messages", "label", TOOLS, KWARGS),
+    "completion": ("prompt", "completion", "messages", "chosen", "label", "rejected", *_ALIASES, TOOLS, KWARGS),
 }
+_NEEDED = ("role", "content", "prompt", "completion", "messages", "chosen", "rejected", "label")  # not to be ignored
 _RIGHT_ROW = {
     "preference": '{"prompt": "What is 2+2?", "chosen": "4", "rejected": "5"}',
     "unpaired": '{"prompt": "What is 2+2?", "completion": "4", "label": true}',
@@ -103,7 +106,41 @@ _RIGHT_ROW = {
 _TEXT = "a string or a list of messages"
 
 
-def read_rows(source: str | Path, shape: Shape, *, columns: Mapping[str, str] | None = None) -> list[Example]:
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns of a set, and which keys of its messages beside role and content, were read and which were not."""
+
+    read: tuple[str, ...]
+    ignored: tuple[str, ...]
+    keys_read: tuple[str, ...] = ()
+    keys_ignored: tuple[str, ...] = ()
+
+    def also_read(self, names: Collection[str], columns: Mapping[str, str]) -> Columns:
+        """Return the same where `names`, which are ours, are read too."""
+        more = {columns.get(name, name) for name in names} & {*self.ignored}
+        ignored = tuple(name for name in self.ignored if name not in more)
+        return replace(self, read=(*self.read, *sorted(more)), ignored=ignored)
+
+    def __str__(self) -> str:
+        keys = "".join(
+            f"; keys of messages {what}: {', '.join(map(short, names))}"
+            for what, names in (("read", self.keys_read), ("ignored", self.keys_ignored))
+            if names
+        )
+        ignored = ", ".join(map(short, self.ignored)) or "none"
+        return f"read: {', '.join(map(short, self.read))}; ignored: {ignored}{keys}"
+
+
+def read_rows(
+    source: str | Path, shape: Shape, *, columns: Mapping[str, str] | None = None, ignore: Collection[str] = ()
+) -> list[Example]:
+    """Return the examples of `read_set` alone."""
+    return read_set(source, shape, columns=columns, ignore=ignore)[0]
+
+
+def read_set(
+    source: str | Path, shape: Shape, *, columns: Mapping[str, str] | None = None, ignore: Collection[str] = ()
+) -> tuple[list[Example], Columns]:
     """Read a set strictly into examples of one shape.
 
     Parameters
@@ -118,21 +155,29 @@ def read_rows(source: str | Path, shape: Shape, *, columns: Mapping[str, str] | 
         "unpaired": `prompt` and `completion`, or `messages`, with a `label` of true or false (or 1, 0).
         "completion": the same without a label, or a preference row, of which `chosen` is used.
         "prompt": `prompt`; every other column is kept in `extra`.
-        Texts are strings or lists of {"role", "content"}; other keys of a message are ignored. Answers given as lists
-        may repeat the prompt. Only the last assistant turn is the answer, the turns before it are prompt.
+        Texts are strings or lists of {"role", "content"}; other keys of a message are kept for the chat template, but
+        for those that are null or empty. Answers given as lists may repeat the prompt. Only the last assistant turn is
+        the answer, the turns before it are prompt. Every shape has two optional columns for the chat template: `tools`,
+        a list of objects, and `chat_template_kwargs`, an object; either may be JSON text.
     columns : mapping or None
         Our name -> the file's name, for columns called differently; with "prompt", also names inside `extra`.
+    ignore : collection of str
+        Columns, by the file's name, and keys of messages that are left out.
 
     Returns
     -------
-    list of Preference, Unpaired ("unpaired", "completion") or PromptOnly
+    examples : list of Preference, Unpaired ("unpaired", "completion") or PromptOnly
+    columns : Columns
+        Of "prompt", those in `extra` that are neither tools nor arguments of the template count as ignored: who reads
+        them is not known here.
 
     Raises
     ------
     FileNotFoundError
         If `source` is not a file.
     ValueError
-        If `shape` is unknown or `columns` names a column that the shape does not have.
+        If `shape` is unknown, `columns` names a column that the shape does not have or one of the file's twice, or
+        `ignore` names what every row needs.
     DataError
         If the source cannot be read, has no rows, or any row breaks a rule; `problems` holds every problem.
     """
@@ -145,12 +190,25 @@ def read_rows(source: str | Path, shape: Shape, *, columns: Mapping[str, str] | 
             f"columns must map our names for shape {shape!r} ({', '.join(known)}) to the file's; "
             f"got {', '.join(map(repr, unknown))}"
         )
+    refuse_twice(columns)
+    for name, theirs in columns.items():
+        if theirs not in columns and _both(shape, name, theirs):
+            raise ValueError(
+                f"columns: {theirs!r} would be read twice, as {name!r} and under its own name; say in columns what "
+                f"{theirs!r} is called"
+            )
+    needed = [name for name in ignore if name in _NEEDED or name in columns.values()]
+    if needed:
+        raise ValueError(f"ignore must name what a row can do without; got {', '.join(map(repr, needed))}")
     opened = open_source(source)
     wanted = {*known, *_ALIASES.values(), *columns.values()} if known else None
     problems: list[str] = []
     examples: list[Example] = []
+    there: dict[str, None] = {}  # in order
+    used, keys, left_out = set[str](), set[str](), set[str]()
     for name, values in opened.rows(problems, wanted):
-        row = _Row(name, values, columns, problems, opened)
+        row = _Row(name, values, columns, problems, opened, ignore, used, keys, left_out)
+        there |= dict.fromkeys(opened.columns(values))
         before = len(problems)
         missing = [theirs for theirs in columns.values() if theirs not in values]
         for theirs in missing:
@@ -168,7 +226,27 @@ def read_rows(source: str | Path, shape: Shape, *, columns: Mapping[str, str] | 
     if not examples:
         expected = "" if opened.is_table else "; expected one JSON object per line"
         raise DataError(f"{opened.name} has no rows{expected}", advice=advice)
-    return examples
+    ignored = tuple(name for name in there if name not in used)
+    return examples, Columns(
+        tuple(name for name in there if name in used), ignored, tuple(sorted(keys)), tuple(sorted(left_out))
+    )
+
+
+def refuse_twice(columns: Mapping[str, str]) -> None:
+    """Raise ValueError if two of our names stand for one of the file's columns."""
+    for theirs in columns.values():
+        ours = [name for name, other in columns.items() if other == theirs]
+        if len(ours) > 1:
+            raise ValueError(f"columns names the file's {theirs!r} twice, as {' and '.join(map(repr, ours))}")
+
+
+def _both(shape: Shape, name: str, theirs: str) -> bool:
+    """Return whether a column read as `name` would also be read under its own name, as something else."""
+    if shape == "prompt":
+        return theirs == "prompt"
+    answers = ("completion", "messages", "chosen") if shape == "completion" else ()  # of which the first is read
+    known = (*_COLUMNS[shape], *_ALIASES.values())
+    return theirs in known and theirs != name and not {name, theirs} <= {*answers} and _ALIASES.get(name) != theirs
 
 
 @dataclass(slots=True)
@@ -180,6 +258,10 @@ class _Row:
     columns: Mapping[str, str]
     problems: list[str]
     source: Source
+    ignore: Collection[str]
+    used: set[str]  # columns that were read, of this row and those before
+    keys: set[str]  # of messages, the same
+    left_out: set[str]  # keys that were ignored
     lacks_column: bool = False
 
     def wrong(self, what: str, expected: str, *at: str | int) -> T | None:
@@ -197,6 +279,11 @@ class _Row:
     def _holds(self, column: str) -> bool:
         return column in self.values and not (self.source.is_table and self.values[column] is None)
 
+    def value(self, name: str) -> Any:
+        """Return what our column `name` holds; it counts as read."""
+        self.used.add(self.column(name))
+        return self.values[self.column(name)]
+
     def has(self, name: str) -> bool:
         return self._holds(self.column(name))
 
@@ -213,7 +300,7 @@ class _Row:
         if not self.has(name):
             return self.missing(name, _TEXT)
         column = self.column(name)
-        value = self.values[column]
+        value = self.value(name)
         if isinstance(value, str):
             return (Message(role, value),) if self._good(value, f"{column!r}", False, column) else None
         if not isinstance(value, list) or not value:
@@ -224,16 +311,66 @@ class _Row:
 
     def _message(self, turn: Any, column: str, number: int) -> Message | None:
         name = f"{column!r} message {number + 1}"
-        if not isinstance(turn, dict) or not {"role", "content"} <= turn.keys():
+        keys = self._keys(turn, name, column, number) if isinstance(turn, dict) else {}
+        if keys is None:
+            return None
+        calls = bool(keys.get("tool_calls")) and turn.get("role") == "assistant"  # what calls tools may say nothing
+        if not isinstance(turn, dict) or not {"role", "content"} - ({"content"} if calls else set()) <= turn.keys():
             got = f"an object of the keys {_names(list(turn))}" if isinstance(turn, dict) else kind(turn)
             return self.wrong(f"{name} is {got}", 'a message {"role": ..., "content": ...}', column, number)
-        role = turn["role"]
+        role: Any = turn["role"]
+        content: Any = turn.get("content")
         if role not in ROLES:
             what = f"{name} has the role {_shown(role)}"
             return self.wrong(what, f"one of {', '.join(ROLES)}", column, number, "role")
-        if not self._good(turn["content"], f"the content of {name}", role == "system", column, number, "content"):
+        content = "" if calls and content is None else content
+        empty_ok = calls or role in (*INSTRUCTING, "tool")
+        if not self._good(content, f"the content of {name}", empty_ok, column, number, "content"):
             return None
-        return Message(role, turn["content"])
+        if not keys and role in ("system", "user", "assistant"):
+            return Message(role, content)
+        return Message(role, content, to_json(keys) if keys else "", self.source.place(column, number))
+
+    def _keys(self, turn: dict[str, Any], name: str, column: str, number: int) -> dict[str, Any] | None:
+        """Return the keys of a message beside role and content that hold something and are not to be ignored."""
+        found: dict[str, Any] = {}
+        for key, given in turn.items():
+            value = without_nulls(given) if self.source.is_table else given
+            if key in ("role", "content") or is_empty(value):
+                continue
+            if key in self.ignore:
+                self.left_out.add(key)
+                continue
+            at = (column, number, key)
+            try:
+                value = parse_json(value) if key == "tool_calls" and isinstance(value, str) else value
+                to_json(value)
+            except ValueError as error:
+                return self.wrong(f"{short(key)} of {name}: {error}", "JSON", *at)
+            if key == "tool_calls" and not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
+                return self.wrong(f"{key!r} of {name} is {kind(value)}", "a list of objects", *at)
+            found[key] = value
+        self.keys.update(found)
+        return found
+
+    def given(self) -> Given | None:
+        """Return what the row gives the chat template besides messages."""
+        columns, places = {}, []
+        for name in (TOOLS, KWARGS):
+            column = self.column(name)
+            taken = name not in self.columns and column in self.columns.values()  # read as something else
+            if taken or not self.has(name) or column in self.ignore:
+                continue
+            value = self.value(name)
+            columns[name] = without_nulls(value) if self.source.is_table else value
+            try:
+                if Given.of({name: columns[name]}) != NOTHING:
+                    places.append(self.source.place(column))
+            except ValueError as error:
+                expected = "a list of objects" if name == TOOLS else "an object"
+                what = str(error).replace(repr(name), repr(column), 1)
+                return self.wrong(what, f"{expected}, or JSON text of one", column)
+        return Given.of(columns, places[0]) if places else NOTHING
 
     def _good(self, text: Any, name: str, empty_ok: bool, *at: str | int) -> bool:
         if not isinstance(text, str):
@@ -248,7 +385,7 @@ class _Row:
 
     def score(self, name: str) -> float | None:
         column = self.column(name)
-        value = self.values[column]
+        value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             return self.wrong(f"{column!r} is {kind(value)}", "a finite number", column)
         try:
@@ -261,7 +398,7 @@ class _Row:
 
     def label(self) -> bool | None:
         column = self.column("label")
-        value = self.values[column]
+        value = self.value("label")
         if not isinstance(value, int) or value not in (0, 1):
             return self.wrong(f"{column!r} is {_shown(value)}", "true or false", column)
         return bool(value)
@@ -275,12 +412,12 @@ class _Row:
             return answer
         if answer[0].role == "assistant":
             return prompt + answer
-        if answer[0].role == "system" and answer[1 : len(prompt) + 1] == prompt:
+        if answer[0].role in INSTRUCTING and answer[1 : len(prompt) + 1] == prompt:
             return answer
         what = f"{column!r} begins with other turns than {given!r}"
         return self.wrong(what, "the prompt's own turns, or the answer", column)
 
-    def split(self, conversation: Messages, common: int, name: str) -> tuple[Messages, str] | None:
+    def split(self, conversation: Messages, common: int, name: str) -> tuple[Messages, Answer] | None:
         """Split a conversation into `common` turns of prompt and one assistant turn."""
         column = self.column(name)
         prompt, rest = conversation[:common], conversation[common:]
@@ -291,7 +428,7 @@ class _Row:
             return self.wrong(f"{column!r} has no turn before the answer, so there is no prompt", "a prompt", column)
         if prompt[-1].role == "assistant":
             return self.wrong(f"the turn before the answer in {column!r} is the assistant's too", "the user's", column)
-        return prompt, rest[0].content
+        return prompt, rest[0] if rest[0].keys else rest[0].content
 
 
 def _preference(row: _Row) -> Preference | None:
@@ -307,7 +444,8 @@ def _preference(row: _Row) -> Preference | None:
         if scores[0] is not None and scores[1] is not None and scores[0] < scores[1]:
             what = f"the chosen score {scores[0]:g} is below the rejected one {scores[1]:g}"
             row.wrong(what, "chosen >= rejected", row.column("chosen_score"))
-    if prompt is None or chosen is None or rejected is None:
+    given = row.given()
+    if prompt is None or chosen is None or rejected is None or given is None:
         return None
     first, second = row.conversation(prompt, chosen, "chosen"), row.conversation(prompt, rejected, "rejected")
     if first is None or second is None:
@@ -324,10 +462,10 @@ def _preference(row: _Row) -> Preference | None:
     worse = better and row.split(second, common, "rejected")
     if better is None or worse is None:
         return None
-    return Preference(row.name, better[0], better[1], worse[1], scores[0], scores[1])
+    return Preference(row.name, better[0], better[1], worse[1], scores[0], scores[1], given)
 
 
-def _one_answer(row: _Row, names: tuple[str, ...]) -> tuple[Messages, str] | None:
+def _one_answer(row: _Row, names: tuple[str, ...]) -> tuple[Messages, Answer] | None:
     """Return prompt and answer from the first of the columns `names` that the row has."""
     name = next((name for name in names if row.has(name)), names[0])
     answer = row.messages(name, "assistant")
@@ -342,7 +480,8 @@ def _one_answer(row: _Row, names: tuple[str, ...]) -> tuple[Messages, str] | Non
 def _unpaired(row: _Row) -> Unpaired | None:
     parts = _one_answer(row, ("completion", "messages"))
     label = row.label() if row.has("label") else row.missing("label", "true or false")
-    return None if parts is None else Unpaired(row.name, *parts, label)
+    given = row.given()
+    return None if parts is None or given is None else Unpaired(row.name, *parts, label, given)
 
 
 def _completion(row: _Row) -> Unpaired | None:
@@ -350,7 +489,8 @@ def _completion(row: _Row) -> Unpaired | None:
         column = row.column("label")
         row.wrong(f"{column!r} is false", "desirable answers only; leave the others out of this file", column)
     parts = _one_answer(row, ("completion", "messages", "chosen"))
-    return None if parts is None else Unpaired(row.name, *parts)
+    given = row.given()
+    return None if parts is None or given is None else Unpaired(row.name, *parts, given=given)
 
 
 def _prompt(row: _Row) -> PromptOnly | None:
@@ -359,9 +499,18 @@ def _prompt(row: _Row) -> PromptOnly | None:
         return None
     if prompt[-1].role == "assistant":
         return row.wrong(f"{row.column('prompt')!r} ends with the assistant's turn", "the user's", row.column("prompt"))
+    given = row.given()
+    if given is None:
+        return None
     ours = {theirs: name for name, theirs in row.columns.items()}
-    extra = {ours.get(name, name): value for name, value in row.values.items() if name != row.column("prompt")}
-    return PromptOnly(row.name, prompt, extra)
+    extra = {
+        ours.get(name, name): value
+        for name, value in row.values.items()
+        if name != row.column("prompt") and name not in row.ignore and (name in ours or name not in row.columns)
+    }
+    if row.source.is_table:  # as the template gets them
+        extra |= {name: without_nulls(extra[name]) for name in (TOOLS, KWARGS) if name in extra}
+    return PromptOnly(row.name, prompt, extra, given)
 
 
 _BUILDERS = {"preference": _preference, "unpaired": _unpaired, "completion": _completion, "prompt": _prompt}
@@ -393,7 +542,7 @@ def _encodable(text: str) -> bool:
 def pairs_to_unpaired(preferences: Iterable[Preference]) -> list[Unpaired]:
     """Split each pair into a desirable and an undesirable example."""
     return [
-        Unpaired(f"{pair.id}#{name}", pair.prompt, answer, label)
+        Unpaired(f"{pair.id}#{name}", pair.prompt, answer, label, pair.given)
         for pair in preferences
         for name, answer, label in (("chosen", pair.chosen, True), ("rejected", pair.rejected, False))
     ]
@@ -405,7 +554,8 @@ def pairs_to_groups(preferences: Iterable[Preference]) -> list[Group]:
     for pair in preferences:
         given = pair.chosen_score is not None and pair.rejected_score is not None
         scores = (pair.chosen_score, pair.rejected_score) if given else (1.0, 0.0)
-        groups.append(Group(pair.id, pair.prompt, (pair.chosen, pair.rejected), scores))  # type: ignore[arg-type]
+        answers = (pair.chosen, pair.rejected)
+        groups.append(Group(pair.id, pair.prompt, answers, scores, pair.given))  # type: ignore[arg-type]
     return groups
 
 
@@ -455,7 +605,8 @@ def report_duplicates(examples: Iterable[Example]) -> DuplicateReport:
     """Count examples that repeat an earlier one, and those that say the opposite of one.
 
     The opposite of a labelled answer is the same answer with the other label; of a pair, the same pair swapped. For
-    prompts only the prompt is compared. Repeats of a contradiction count as duplicates.
+    prompts only the prompt is compared, with what the row gives the template. Repeats of a contradiction count as
+    duplicates.
     """
     first: dict[tuple[Any, ...], str] = {}
     duplicates, contradictions = [], []
@@ -472,7 +623,7 @@ def report_duplicates(examples: Iterable[Example]) -> DuplicateReport:
 
 
 def _content(example: Example) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    prompt = example.prompt
+    prompt = (example.prompt, example.given)
     if isinstance(example, Preference):
         return (prompt, example.chosen, example.rejected), (prompt, example.rejected, example.chosen)
     if isinstance(example, Unpaired):

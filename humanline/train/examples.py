@@ -9,11 +9,12 @@ from typing import Any, cast
 from humanline.train.batch import Unit
 from humanline.train.config import TrainConfig
 from humanline.train.data import (
+    Columns,
     DuplicateReport,
     check_labels,
     pairs_to_groups,
     pairs_to_unpaired,
-    read_rows,
+    read_set,
     report_duplicates,
 )
 from humanline.train.sources import DataError, open_source
@@ -29,6 +30,7 @@ class Report:
     duplicates: DuplicateReport
     prompts: int = 0  # different ones, as token ids
     prompts_in_training: int | None = None  # of a held-out set: how many of them also occur in the training set
+    columns: Columns | None = None  # read and ignored
 
     def __str__(self) -> str:
         parts = [f"{self.path}: {self.lengths}"]
@@ -111,7 +113,7 @@ def read_units(
     ----------
     config : TrainConfig
     path : str
-        A file or a set of the hub, as `read_rows` takes it.
+        A file or a set of the hub, as `read_set` takes it.
     renderer : Renderer
     as_pairs : bool
         Keep preference rows as pairs whatever the objective is (held-out preference accuracy).
@@ -133,7 +135,8 @@ def read_units(
     kind = "pairs" if as_pairs else config.objective.kind
     shape = "completion" if kind == "nll" else config.data_shape
     try:
-        examples = cast(Any, read_rows(path, shape, columns=config.data.columns))
+        found, columns = read_set(path, shape, columns=config.data.columns, ignore=config.data.ignore)
+        examples = cast(Any, found)
     except DataError as error:
         if config.objective.kind != "kto" or not error.problems:
             raise
@@ -164,4 +167,4 @@ def read_units(
         else:
             label, scores = getattr(example, "label", True), getattr(example, "scores", ())
             units.append(Unit(example.id, sequences, desirable=bool(label), scores=scores))
-    return units, Report(name, tokenized.report, duplicates, len(_prompts(units)))
+    return units, Report(name, tokenized.report, duplicates, len(_prompts(units)), columns=columns)

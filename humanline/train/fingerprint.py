@@ -32,6 +32,9 @@ _FREE = (
     "sampling.engine.attempts",
 )
 
+# Settings that came later, with the value that says what held before: runs from before them go on.
+_LATER: dict[str, Any] = {"data.ignore": []}
+
 # Settings of a model that are its name, or the type its weights happen to be in.
 _KEPT = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "quantization_config")
 
@@ -142,7 +145,11 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a dumped configuration, by dotted name, that a resumed run must share."""
     free = tuple(f"{name}." for name in _FREE)
-    return {name: value for name, value in flat(config).items() if not f"{name}.".startswith(free)}
+    return {
+        name: value
+        for name, value in flat(config).items()
+        if not f"{name}.".startswith(free) and not (name in _LATER and value == _LATER[name])
+    }
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

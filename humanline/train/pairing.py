@@ -219,12 +219,13 @@ def make_units(kept: Sequence[Kept], objective: str, context_ids: Mapping[str, t
 def preference_rows(kept: Sequence[Kept]) -> Iterator[dict[str, Any]]:
     """Give pairs as rows that offline training reads."""
     for one in kept:
-        prompt: Any = [message._asdict() for message in one.rollout.prompt]
+        prompt: Any = [message.as_dict() for message in one.rollout.prompt]
         chosen, rejected = one.completions
+        given = one.rollout.given.columns()
         yield {
             "prompt": prompt,
             "chosen": chosen.text,
             "rejected": rejected.text,
             "chosen_score": one.scores[0],
             "rejected_score": one.scores[1],
-        }
+        } | given

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
-from humanline.train.data import Message, Messages
+from humanline.train.messages import Given, Message, Messages
 
 Finish = Literal["end", "stop", "length"]
 
@@ -19,6 +19,11 @@ class Context:
     prompt: Messages
     ids: tuple[int, ...]
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def given(self) -> Given:
+        """Return what its columns give the chat template."""
+        return Given.of(self.extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +63,17 @@ class Rollout:
     extra: Mapping[str, Any] = field(default_factory=dict)
     policy: str = ""
 
+    @property
+    def given(self) -> Given:
+        """Return what its columns give the chat template."""
+        return Given.of(self.extra)
+
     def row(self) -> dict[str, Any]:
         """Return a JSON row."""
         return {
             "id": self.id,  # first, with the policy, where they can be read without the rest
             "policy": self.policy,
-            "prompt": [message._asdict() for message in self.prompt],
+            "prompt": [message.as_dict() for message in self.prompt],
             "extra": dict(self.extra),
             "completions": [
                 {
@@ -81,7 +91,7 @@ class Rollout:
         """Return what `row` was made of; raise KeyError, TypeError or ValueError if it is no such row."""
         found = cls(
             id=row["id"],
-            prompt=tuple(Message(turn["role"], turn["content"]) for turn in row["prompt"]),
+            prompt=tuple(map(Message.of, row["prompt"])),
             extra=dict(row["extra"]),
             policy=row["policy"],
             completions=tuple(
@@ -99,9 +109,11 @@ class Rollout:
 
     def _check(self) -> None:
         """Raise TypeError or ValueError if a value is not what its type says."""
-        texts = [self.id, self.policy, *(text for message in self.prompt for text in message)]
+        texts = [self.id, self.policy]
+        texts += [text for message in self.prompt for text in (message.role, message.content)]
         if not all(isinstance(text, str) for text in [*texts, *(one.text for one in self.completions)]):
             raise TypeError("id, policy, role, content and text must be strings")
+        _ = self.given  # raises if it cannot be read
         for one in self.completions:
             if one.finish not in get_args(Finish):
                 raise ValueError(f"finish must be one of {', '.join(get_args(Finish))}; got {one.finish!r}")

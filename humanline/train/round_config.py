@@ -128,7 +128,7 @@ class SamplingConfig(Section):
     stop: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
     """Texts that end a completion, which keeps them."""
     system_prompt: NonEmpty | None = None
-    """System message of prompts that have none; trained on, too."""
+    """System message of prompts that begin with none, and no developer's; trained on, too."""
     engine: Engine = GenerateEngine()
     """What samples."""
 

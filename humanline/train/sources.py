@@ -186,8 +186,7 @@ class JsonLines(Source):
 
     def rows(self, problems: list[str], wanted: Collection[str] | None = None) -> Iterator[Row]:
         """Yield (`file:line`, object) for each good line and append a message to `problems` for each bad one."""
-        decoder = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats)
-        decode, file_name, looked_ahead = decoder.decode, self.path.name, False
+        decode, file_name, looked_ahead = _STRICT.decode, self.path.name, False
         try:
             with self.path.open("rb") as file:  # bytes: lines end at \n only, and a bad byte costs one line
                 self._refuse_other_formats(file.peek(8)[:8])
@@ -244,14 +243,25 @@ class _RefusedError(ValueError):
 
 
 def _refuse_constant(name: str) -> None:
-    raise _RefusedError
+    raise _RefusedError(f"{name} is not a JSON number")
 
 
 def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        raise _RefusedError
+        raise _RefusedError("a key appears twice")
     return result
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats)
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text, read as strictly as rows are; raise ValueError if it cannot be."""
+    try:
+        return _STRICT.decode(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _fault(raw: bytes, error: Exception) -> tuple[int, str, bool] | None:

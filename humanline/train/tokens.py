@@ -7,6 +7,9 @@ A special token written inside a message ("<|end|>" in a user's text) would be r
 not end there. Such examples are refused, with their names, rather than escaped: an escape would have to be undone by
 every other program that talks to the model. Role markers that a template writes as ordinary text cannot be told from
 content and are not looked for.
+
+Whatever a row holds for the template, its messages' keys and its tools too, is written or the example is refused:
+`chat_template.py` finds out what a template leaves out.
 """
 
 from __future__ import annotations
@@ -22,7 +25,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 from humanline._checks import fail, one_of
-from humanline.train.data import DataError, Group, Messages, Preference, PromptOnly, Unpaired
+from humanline.train.chat_template import ChatTemplate, holds
+from humanline.train.chat_template import RenderError as RenderError
+from humanline.train.data import DataError, Group, Preference, PromptOnly, Unpaired
+from humanline.train.messages import NOTHING, Answer, Given, Message, Messages, texts_in
 
 if TYPE_CHECKING:  # transformers takes seconds to import, and only its type is needed
     from transformers import PreTrainedTokenizerBase
@@ -35,16 +41,12 @@ E = TypeVar("E", Preference, Unpaired, PromptOnly, Group)
 CHECKED_RENDERS = 8  # how many renders are decoded again and compared; a lossy tokenizer shows at once
 
 
-class RenderError(ValueError):
-    """One example that cannot be rendered by this template."""
-
-
 class Unfit(RenderError):
     """One example that renders but must not be trained on; `reason` says why."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: Reason, message: str, place: str = "") -> None:
         self.reason: Reason = reason
-        super().__init__(message)
+        super().__init__(message, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Renderer:
                 "(instruction-tuned models have it)"
             )
         self.tokenizer = tokenizer
+        self.chat = ChatTemplate(tokenizer)
         self.template = template
         self.max_length = max_length
         self.too_long = too_long
@@ -131,7 +134,7 @@ class Renderer:
         self._swallowing = [token for token in added if token.lstrip or token.rstrip]
         self._anchor = _anchor(tokenizer, [str(token) for token in added if token.special and not token.rstrip])
         self._numbers: dict[int, int] = {}
-        self._last_prompt: tuple[Messages, str, tuple[int, ...]] | None = None
+        self._last_prompt: tuple[tuple[Messages, Given], str, tuple[int, ...]] | None = None
         self._unchecked = CHECKED_RENDERS
 
     @property
@@ -141,13 +144,21 @@ class Renderer:
         content = {"template": self.template, "chat_template": chat, "special": self.tokenizer.special_tokens_map}
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
-    def render(self, prompt: Messages, completion: str) -> TokenSequence:
+    def render(self, prompt: Messages, completion: Answer, given: Given = NOTHING) -> TokenSequence:
         """Return the token ids of a prompt and its completion within the limits.
+
+        Parameters
+        ----------
+        prompt : tuple of Message
+        completion : str or Message
+            The assistant's turn: its text, or the whole message.
+        given : Given
+            Tools and arguments for the template.
 
         Raises
         ------
         RenderError
-            If the template refuses the content, leaves out text, does not continue its
+            If the template refuses the content, leaves out text, tools or a key of a message, does not continue its
             own prompt or opens another turn after the answer.
         Unfit
             (A RenderError.) If the content holds a special token; the completion is blank; the prompt alone is over
@@ -156,28 +167,30 @@ class Renderer:
         ValueError
             If the tokenizer loses text, or two begin tokens come out.
         """
-        return self.fit(self.encode(prompt, completion))
+        return self.fit(self.encode(prompt, completion, given))
 
-    def render_prompt(self, prompt: Messages) -> tuple[int, ...]:
+    def render_prompt(self, prompt: Messages, given: Given = NOTHING) -> tuple[int, ...]:
         """Return the token ids that sampling continues from; raise as `render` does."""
-        return self.fit(self.encode_prompt(prompt)).ids
+        return self.fit(self.encode_prompt(prompt, given)).ids
 
-    def encode(self, prompt: Messages, completion: str) -> TokenSequence:
+    def encode(self, prompt: Messages, completion: Answer, given: Given = NOTHING) -> TokenSequence:
         """Return the token ids of a prompt and its completion at full length; raise as `render` does, limits apart."""
-        self._refuse_special(completion, "the completion")
-        if not completion.strip():
+        answer = completion if isinstance(completion, Message) else Message("assistant", completion)
+        self._refuse_special(answer.content, "the completion", answer.place)
+        self._refuse_special_keys(answer, "the completion")
+        if not answer.content.strip() and not answer.keys:
             raise Unfit("empty_completion", "the completion is blank")
-        prompt_text, prompt_ids = self._prompt(prompt)
-        completion_text = self._completion_text(prompt, completion, prompt_text)
+        prompt_text, prompt_ids = self._prompt(prompt, given)
+        completion_text = self._completion_text(prompt, answer, given, prompt_text)
         completion_ids = self._ids(completion_text, anchor=self._anchor)
         if self._unchecked:
             self._check_lossless((prompt_text, completion_text), prompt_ids + completion_ids)
             self._unchecked -= 1
         return TokenSequence(prompt_ids + completion_ids, len(prompt_ids))
 
-    def encode_prompt(self, prompt: Messages) -> TokenSequence:
+    def encode_prompt(self, prompt: Messages, given: Given = NOTHING) -> TokenSequence:
         """Return the token ids of a prompt alone, at full length."""
-        _, ids = self._prompt(prompt)
+        _, ids = self._prompt(prompt, given)
         return TokenSequence(ids, len(ids))
 
     def fit(self, sequence: TokenSequence) -> TokenSequence:
@@ -193,78 +206,123 @@ class Renderer:
             raise Unfit("too_long", f"prompt and completion have {length} tokens; expected at most {self.max_length}")
         return replace(sequence, ids=sequence.ids[: self.max_length], truncated=True)
 
-    def prompt_text(self, prompt: Messages) -> str:
+    def prompt_text(self, prompt: Messages, given: Given = NOTHING) -> str:
         """Return the text that the prompt's token ids stand for."""
         for i, message in enumerate(prompt, start=1):
-            self._refuse_special(message.content, f"message {i} of the prompt ({message.role})")
+            name = f"message {i} of the prompt ({message.role})"
+            self._refuse_special(message.content, name, message.place)
+            self._refuse_special_keys(message, name)
+        self._refuse_special_in(given.columns(), "what its row gives the template", given.place)
         if self.template == "chat":
-            text = self._apply_template(prompt, generation=True)
+            text = self.chat.write(prompt, given, opening=True)
             for i, message in enumerate(prompt, start=1):
-                # Earlier answers may be shortened: some templates leave out their reasoning.
-                if message.role != "assistant" and not _holds(text, message.content):
-                    raise RenderError(f"the chat template leaves out message {i} of the prompt ({message.role})")
+                part = message.content
+                if message.role == "assistant":  # may be shortened: some templates leave out earlier reasoning
+                    part = part.strip().rpartition("\n")[2]
+                if not holds(text, part):
+                    what = f"the chat template leaves out message {i} of the prompt ({message.role})"
+                    raise RenderError(what, message.place)
+            self._refuse_unread(prompt, given)
             return text
+        self._refuse_for_plain(*prompt, given=given)
         if len(prompt) != 1 or prompt[0].role != "user":
             roles = ", ".join(message.role for message in prompt) or "none"
             raise RenderError(f"template: plain takes one user message; got {roles}; use template: chat")
         return (self.tokenizer.bos_token or "") + prompt[0].content
 
-    def _prompt(self, prompt: Messages) -> tuple[str, tuple[int, ...]]:
-        if self._last_prompt is None or self._last_prompt[0] != prompt:  # answers to one prompt come together
-            text = self.prompt_text(prompt)
+    def _refuse_for_plain(self, *messages: Message, given: Given = NOTHING) -> None:
+        """Refuse what bare text has no place for."""
+        places = {name: message.place for message in messages if message.keys for name in json.loads(message.keys)}
+        places |= dict.fromkeys(given.columns(), given.place)
+        if places:
+            names = ", ".join(places)
+            raise RenderError(
+                f"template: plain writes no {names}; use template: chat, or leave them out: data.ignore: [{names}]",
+                next(iter(places.values())),
+            )
+
+    def _refuse_unread(self, turns: Messages, given: Given, *, first: int = 0) -> None:
+        """Refuse keys and tools that the template does not write."""
+        unread = self.chat.unread(turns, given, first=first, opening=not first)
+        if unread:
+            more = f" and {len(unread) - 4} more" if len(unread) > 4 else ""
+            listed = ", ".join(one.what for one in unread[:4]) + more
+            names = ", ".join(dict.fromkeys(one.name for one in unread))
+            raise RenderError(
+                f"the chat template does not write {listed}; use a template that does, or say that it shall be left "
+                f"out: data.ignore: [{names}]",
+                unread[0].place,
+            )
+
+    def _prompt(self, prompt: Messages, given: Given) -> tuple[str, tuple[int, ...]]:
+        # Answers to one prompt come together.
+        if self._last_prompt is None or self._last_prompt[0] != (prompt, given):
+            text = self.prompt_text(prompt, given)
             ids = self._ids(text)
             bos = self.tokenizer.bos_token_id
             if bos is not None and ids[:2] == (bos, bos):
                 raise ValueError(f"the chat template writes the begin token {self.tokenizer.bos_token!r} twice; fix it")
-            self._last_prompt = (prompt, text, ids)
+            self._last_prompt = ((prompt, given), text, ids)
         return self._last_prompt[1:]
 
-    def _completion_text(self, prompt: Messages, completion: str, prompt_text: str) -> str:
+    def _completion_text(self, prompt: Messages, answer: Message, given: Given, prompt_text: str) -> str:
         """Return what follows the prompt's text, ending in an end token and nothing after it."""
         end = str(self.tokenizer.eos_token)
         if self.template == "plain":
-            return completion + end
-        full = self._apply_template(prompt, completion, generation=False)
+            self._refuse_for_plain(answer)
+            return answer.content + end
+        rest = self._after(prompt_text, (*prompt, answer), given)
+        if not holds(rest, answer.content):
+            raise RenderError(f"the chat template does not write the whole answer, but {rest[:40]!r}", answer.place)
+        if answer.keys:
+            self._refuse_unread((*prompt, answer), given, first=len(prompt))
+        if self._unchecked and prompt:
+            self._check_end(prompt[-1].content, prompt_text, answer.content, rest)
+        ended = rest.rstrip()
+        return ended if ended.endswith(self._ends) else rest + end
+
+    def _after(self, prompt_text: str, turns: Messages, given: Given) -> str:
+        """Return what the template writes after the prompt's text."""
+        full = self.chat.write(turns, given)
         if not full.startswith(prompt_text):
             at = _first_difference(full, prompt_text)
             raise RenderError(
                 f"the chat template does not continue its own prompt: with the answer it writes {full[at : at + 20]!r} "
-                f"where the prompt has {prompt_text[at : at + 20]!r}; fix the template or use template: plain"
+                f"where the prompt has {prompt_text[at : at + 20]!r}; fix the template or use template: plain",
+                turns[-1].place,
             )
-        rest = full[len(prompt_text) :]
-        if not _holds(rest, completion):
-            raise RenderError(f"the chat template does not write the whole answer, but {rest[:40]!r}")
-        if self._unchecked and prompt:
-            self._check_end(prompt[-1].content, prompt_text, completion, rest)
-        ended = rest.rstrip()
-        return ended if ended.endswith(self._ends) else rest + end
+        return full[len(prompt_text) :]
 
     def _check_end(self, question: str, prompt_text: str, completion: str, rest: str) -> None:
         """Refuse a template that writes after the answer what it writes before it: it opens another turn."""
-        end, answer = str(self.tokenizer.eos_token), completion.strip()
-        before = prompt_text.rpartition(question.strip())[2] + rest.rpartition(answer)[0]
-        after = rest.rpartition(answer)[2].strip()
-        if after and after == before.strip() and not after.endswith(end):
+        end, answer, question = str(self.tokenizer.eos_token), completion.strip(), question.strip()
+        before = prompt_text.rpartition(question)[2] if question else ""
+        if answer:
+            before += rest.rpartition(answer)[0]
+            after = rest.rpartition(answer)[2].strip()
+            again = after == before.strip()
+        else:  # it only calls tools
+            after = before.strip()
+            again = rest.strip().endswith(after)
+        if after and again and not after.endswith(end):
             raise RenderError(
                 f"the chat template ends with {after!r}, as if another answer followed; it must write the opening of "
                 "an answer only for add_generation_prompt"
             )
 
-    def _apply_template(self, prompt: Messages, completion: str | None = None, *, generation: bool) -> str:
-        turns = [{"role": message.role, "content": message.content} for message in prompt]
-        if completion is not None:
-            turns.append({"role": "assistant", "content": completion})
-        try:
-            return str(self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=generation))
-        except Exception as error:  # a template is a program of its own and may raise anything
-            roles = ", ".join(turn["role"] for turn in turns)
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-            raise RenderError(f"the chat template refuses the roles {roles}: {reason}") from error
-
-    def _refuse_special(self, text: str, name: str) -> None:
+    def _refuse_special(self, text: str, name: str, place: str = "") -> None:
         found = self._special.search(text)
         if found:
-            raise Unfit("special_token", f"{name} holds the special token {found[0]!r}; expected text without it")
+            what = f"{name} holds the special token {found[0]!r}; expected text without it"
+            raise Unfit("special_token", what, place)
+
+    def _refuse_special_keys(self, message: Message, name: str) -> None:
+        if message.keys:
+            self._refuse_special_in(json.loads(message.keys), name, message.place)
+
+    def _refuse_special_in(self, value: Any, name: str, place: str) -> None:
+        for text in texts_in(value):
+            self._refuse_special(text, name, place)
 
     def _ids(self, text: str, anchor: str = "") -> tuple[int, ...]:
         # A tokenizer that puts a space before the first word of a text would put one at the boundary too; after an
@@ -292,11 +350,6 @@ class Renderer:
             pattern = (r"\s*" if token.lstrip else "") + re.escape(str(token)) + (r"\s*" if token.rstrip else "")
             text = re.sub(pattern, lambda _, token=token: str(token), text)  # type: ignore[misc]
         return text
-
-
-def _holds(text: str, part: str) -> bool:
-    """Return whether a text holds another one, spaces apart, which templates trim."""
-    return part in text or "".join(part.split()) in "".join(text.split())
 
 
 def _first_difference(a: str, b: str) -> int:
@@ -406,9 +459,9 @@ def tokenize(examples: Sequence[E], renderer: Renderer) -> Tokenized[E]:
         except Unfit as error:
             reasons[error.reason] += 1
             special = error.reason == "special_token"
-            (holding if special else left_out).append(f"{example.id}: {error}")
+            (holding if special else left_out).append(f"{error.place or example.id}: {error}")
         except RenderError as error:
-            problems.append(f"{example.id}: {error}")
+            problems.append(f"{error.place or example.id}: {error}")
         else:
             kept.append(example)
             sequences.append(fitted)
@@ -442,12 +495,12 @@ def tokenize(examples: Sequence[E], renderer: Renderer) -> Tokenized[E]:
 
 def _encode_all(example: Preference | Unpaired | PromptOnly | Group, renderer: Renderer) -> list[TokenSequence]:
     if isinstance(example, PromptOnly):
-        return [renderer.encode_prompt(example.prompt)]
+        return [renderer.encode_prompt(example.prompt, example.given)]
     if isinstance(example, Preference):
-        answers: tuple[str, ...] = (example.chosen, example.rejected)
+        answers: tuple[Answer, ...] = (example.chosen, example.rejected)
     else:
         answers = example.completions if isinstance(example, Group) else (example.completion,)
-    return [renderer.encode(example.prompt, answer) for answer in answers]
+    return [renderer.encode(example.prompt, answer, example.given) for answer in answers]
 
 
 def _limit_99(lengths: Sequence[int]) -> int:

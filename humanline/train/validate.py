@@ -225,7 +225,8 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     from rich.console import Console
 
     from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
-    from humanline.train.data import read_rows
+    from humanline.train.contexts import scored_columns
+    from humanline.train.data import read_set
     from humanline.train.durable import in_words
     from humanline.train.estimate import static_bytes
     from humanline.train.model import load_outline, load_tokenizer
@@ -276,12 +277,15 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
         for name, path in (("data.train", config.data.train), ("data.eval", config.data.eval)):
             with findings.about(name):
                 if path is not None:
-                    rows = read_rows(path, config.data_shape, columns=config.data.columns)
+                    ours, ignore = config.data.columns, config.data.ignore
+                    rows, columns = read_set(path, config.data_shape, columns=ours, ignore=ignore)
                     show(f"data         {path}: {len(rows)} rows, not tokenised")
+                    show(f"columns      {columns.also_read(scored_columns(config), ours)}")
     if renderer is not None and data is not None:
         for report in data.sets.reports.values():
             twice = report.duplicates.duplicates or report.duplicates.contradictions
             show(f"data         {report}{'' if twice else '; no duplicates or contradictions'}")
+            show(f"columns      {report.columns}")
         with findings.about("training"):
             stream, steps = stream_of(config, data, renderer, ranks=processes)
             show(_describe_steps(config, stream, steps))

@@ -283,20 +283,25 @@ ODD += ["\ud800", "\x00", "x" * 3000, "true", [], {}, [[]], [None], {"": ""}, {"
 ODD += [[USER, ANSWER], [ANSWER, USER], [{"role": "system", "content": ""}, USER, ANSWER], {"content": DEEP}]
 ODD += [DEEP, [DEEP], HUGE, " ", "\ud800", [USER | {"role": DEEP}], [USER | {"role": []}], [ANSWER | {"content": ""}]]
 COLUMNS = ["prompt", "chosen", "rejected", "completion", "label", "messages", "chosen_score", "score_rejected", "extra"]
+COLUMNS += ["tools", "chat_template_kwargs", "tool_calls", "name"]
+GIVEN = {"tools": [{"function": {"name": "f"}}], "chat_template_kwargs": '{"think": false}'}
+CALLING = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"x": [1, None]}}}]}
+RESULT = {"role": "tool", "content": "", "name": "f"}
 GOOD_ROWS: dict[str, list[dict[str, Any]]] = {
     "preference": [
         PAIR,
         PAIR | {"chosen_score": 1.0, "rejected_score": 0},
         {"prompt": [USER], "chosen": [ANSWER], "rejected": "b"},
         {"chosen": [USER, ANSWER], "rejected": [USER, ANSWER | {"content": "b"}]},
+        {"prompt": [USER, CALLING, RESULT], "chosen": [ANSWER], "rejected": [CALLING]} | GIVEN,
     ],
     "unpaired": [
         LABELLED,
         {"prompt": "q", "completion": [USER, ANSWER], "label": 0},
         {"messages": [{"role": "system", "content": "s"}, USER, ANSWER], "label": False},
     ],
-    "completion": [LABELLED, PAIR, {"messages": [USER, ANSWER]}],
-    "prompt": [{"prompt": "q", "answer": 4}, {"prompt": [USER]}],
+    "completion": [LABELLED, PAIR, {"messages": [USER, ANSWER]}, {"messages": [USER, CALLING]} | GIVEN],
+    "prompt": [{"prompt": "q", "answer": 4}, {"prompt": [USER]}, {"prompt": [USER, CALLING, RESULT]} | GIVEN],
 }
 PIECES = [
     b"\n",
@@ -385,19 +390,25 @@ def check_examples(examples: list[Any]) -> None:
     """Every text can be trained on, every score compared, every label used."""
     for example in examples:
         prompt = example.prompt
-        assert prompt and prompt[-1].role in ("user", "system")
-        texts = [message.content for message in prompt if message.role != "system"]
+        assert prompt and prompt[-1].role in ("user", "system", "tool", "developer")
+        answers = [getattr(example, name) for name in ("chosen", "rejected", "completion") if hasattr(example, name)]
+        messages = [*prompt, *(answer for answer in answers if isinstance(answer, Message))]
+        for message in messages:
+            keys = json.loads(message.keys or "{}")
+            assert not {"role", "content"} & keys.keys() and message.keys.encode() is not None
+            assert message.content.strip() or keys.get("tool_calls") or message.role in ("system", "developer", "tool")
+        texts = [message.content for message in messages if message.content.strip()]
+        assert all(type(one) is dict for one in example.given.columns().get("tools", []))
         if isinstance(example, Preference):
-            texts += [example.chosen, example.rejected]
             assert example.chosen != example.rejected
             scores = (example.chosen_score, example.rejected_score)
             assert scores == (None, None) or (all(type(s) is float and math.isfinite(s) for s in scores))
             assert scores == (None, None) or scores[0] >= scores[1]
         elif isinstance(example, Unpaired):
-            texts.append(example.completion)
             assert example.label is None or type(example.label) is bool
         else:
             assert isinstance(example, PromptOnly) and not isinstance(example, Group)
+        texts += [answer for answer in answers if not isinstance(answer, Message)]
         assert all(type(text) is str and text.strip() and text.encode() for text in texts)
 
 

@@ -28,6 +28,7 @@ from humanline.train.rewards.models import RewardModel
 from humanline.train.rollout import Completion, Rollout
 from humanline.train.round_config import ModelReward, ScoringConfig
 from humanline.train.scorer import ModelError
+from tests.train.chat_templates import ASK, CALLING, RESULT, THINKING, TOOL, with_template
 
 TEXTS = ["yes", "no, never", "a longer answer with more words in it", "", "x" * 60, "Grüße 🙂", "yes\n"]
 # Outputs of a tiny random model in float32 are of order 1; two orders of summation differ by some 1e-7 of that.
@@ -166,7 +167,7 @@ def test_reward_models_and_verifiers_make_one_score(folder, tmp_path, monkeypatc
     cache = tmp_path / "cache.jsonl"
     asked = []
     run = RewardModel.run
-    monkeypatch.setattr(RewardModel, "run", lambda self, ones: asked.extend(ones) or run(self, ones))
+    monkeypatch.setattr(RewardModel, "run", lambda self, ones, *more: asked.extend(ones) or run(self, ones, *more))
     expected = values(RewardModel(reward(folder), "cpu"), [conversation("yes"), conversation("<think>\n")])
     asked.clear()
 
@@ -183,6 +184,39 @@ def test_reward_models_and_verifiers_make_one_score(folder, tmp_path, monkeypatc
     later = weights.stat().st_mtime_ns + 10**9
     os.utime(weights, ns=(later, later))
     assert score() == found and len(asked) == 4  # files written anew may be another model's
+
+
+def test_tools_are_written_where_the_template_takes_them_else_it_is_said(folder, tokenizer, tmp_path):
+    """Tools change the score of a model whose template writes them; another says so before a run and in each reason."""
+    takes = tmp_path / "takes"
+    LlamaForSequenceClassification.from_pretrained(folder).save_pretrained(takes)
+    with_template(tokenizer, THINKING).save_pretrained(takes)
+    prompt = tuple(map(Message.of, [ASK, CALLING | {"content": ""}, RESULT | {"name": "get_weather"}]))
+    answer = (Completion("yes", (), "end"),)
+    plain = Rollout("a", prompt[:1], answer)
+    tools = Rollout("b", prompt[:1], answer, {"tools": [TOOL]})
+    called = Rollout("c", prompt, answer)
+
+    def scores(path):
+        with build_scorer(scoring(path), cache=tmp_path / f"{path.name}.jsonl", device="cpu") as scorer:
+            found = {index: one for index, _, one in scorer.score([plain, tools, called])}
+        return [found[index] for index in range(3)]
+
+    mute, told, keyed = scores(takes)
+    assert mute.parts["model"] != told.parts["model"] and not mute.reason + told.reason
+    assert "does not write the key 'name' of message 3 (tool)" in keyed.reason
+    remarks = check_scoring(scoring(takes), [plain, tools, called])
+    assert len(remarks) == 1 and "1 of 3 prompts: c" in remarks[0]
+
+    mute, told, keyed = scores(folder)
+    assert mute.parts["model"] == told.parts["model"] and not mute.reason
+    assert told.reason == "model: the reward model's template does not write tool 1 (get_weather)"
+    assert "the key 'tool_calls' of message 2 (assistant)" in keyed.reason
+    remarks = check_scoring(scoring(folder), [plain, tools])
+    assert remarks == [
+        "scoring.rewards[0] (model): the reward model's template does not write tool 1 (get_weather), and scores "
+        "without it: 1 of 2 prompts: b"
+    ]
 
 
 def test_models_that_are_no_reward_models_are_refused(folder, tokenizer, tmp_path):

@@ -44,3 +44,8 @@ def equal_unless_listed(prompt, completion) -> float:
     """Return `digits` for prompts in the file that LISTED names, and 1 for the others."""
     listed = Path(os.environ["LISTED"]).read_text(encoding="utf-8").splitlines()
     return digits(prompt, completion) if prompt[-1]["content"] in listed else 1.0
+
+
+def scrambled(prompt, completion, answer) -> float:
+    """Return how far the completion is from nothing: enough for any two of them to differ."""
+    return len(completion) + sum(map(ord, completion + str(answer))) / 1e6

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from humanline._checks import unknown
+from humanline.train.messages import Given, Message, Messages
 from humanline.train.rewards.pool import Pool, PoolError
 from humanline.train.rewards.verdict import shown
 from humanline.train.rewards.verifiers import read_number
@@ -38,8 +39,16 @@ class HasColumns(Protocol):
         """Return its name, for messages."""
 
     @property
+    def prompt(self) -> Messages:
+        """Return its messages."""
+
+    @property
     def extra(self) -> Mapping[str, Any]:
         """Return the columns of its row beside the prompt."""
+
+    @property
+    def given(self) -> Given:
+        """Return what its columns give a chat template."""
 
 
 def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]:
@@ -58,8 +67,8 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
     Returns
     -------
     list of str
-        Where scoring.failed is not "error": prompts without a reference that can be read, whose completions will have
-        no score.
+        What templates of reward models do not write of prompts; where scoring.failed is not "error": prompts without a
+        reference that can be read, whose completions will have no score.
 
     Raises
     ------
@@ -74,18 +83,20 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
     columns = sorted({name for prompt in prompts for name in prompt.extra})
     for number, reward in enumerate(config.rewards):
         where = f"scoring.rewards[{number}] ({reward.kind})"
-        for name in _columns(reward):
+        for name in columns_of(reward):
             if name not in columns:
                 problems.append(f"{where}: {_unknown_column(name, columns)}")
         problems += [f"{where}: {problem}" for problem in _own_problems(reward)]
     if not problems:
         problems, remarks = _with_workers(config, prompts)
+        remarks += _left_out(config, prompts)
     if problems:
         raise RewardError("\n".join(problems))
     return remarks
 
 
-def _columns(reward: Reward) -> tuple[str, ...]:
+def columns_of(reward: Reward) -> tuple[str, ...]:
+    """Return the columns that a reward reads."""
     if isinstance(reward, MathReward | NumberReward):
         return (reward.answer,)
     return reward.columns if isinstance(reward, FunctionReward) else ()
@@ -116,6 +127,29 @@ def _own_problems(reward: Reward) -> list[str]:
     return []
 
 
+def _left_out(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]:
+    """Say which prompts the templates of reward models do not write whole; of those on the hub nothing."""
+    remarks = []
+    for number, reward in enumerate(config.rewards):
+        if not isinstance(reward, ModelReward) or reward.model.startswith("hub:"):
+            continue
+        from humanline.train.chat_template import ChatTemplate, RenderError
+        from humanline.train.rewards.models import left_out, reward_tokenizer
+
+        template, lost, first = ChatTemplate(reward_tokenizer(reward.model)), [], ""
+        for prompt in prompts:
+            try:
+                turns = (*prompt.prompt, Message("assistant", "a"))
+                what = left_out(template, turns, Given(prompt.given.tools))
+            except RenderError:  # it has a status of its own
+                continue
+            lost += [prompt.id] if what else []
+            first = first or what
+        where = f"scoring.rewards[{number}] (model)"
+        remarks += _named(lost, len(prompts), f"{where}: {first}, and scores without it")
+    return remarks
+
+
 def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> tuple[list[str], list[str]]:
     """Say which callables cannot be called, and which prompts lack a reference: problems, and what is none."""
     calls = [reward.call for reward in config.rewards if isinstance(reward, FunctionReward)]
@@ -129,7 +163,7 @@ def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> tuple
             where = f"scoring.rewards[{number}] ({reward.kind})"
             if isinstance(reward, FunctionReward) and isinstance(loaded[reward.call], str):
                 problems.append(f"{where}: {reward.call} {loaded[reward.call]}")
-            for name in _columns(reward):
+            for name in columns_of(reward):
                 lacking = [prompt.id for prompt in prompts if _lacks(reward, prompt.extra.get(name, _MISSING))]
                 grave = config.failed == "error" or len(lacking) == len(prompts)
                 named = _named(lacking, len(prompts), f"{where}: no value in column {name!r}")

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from humanline.train.chat_template import ChatTemplate, holds
+from humanline.train.messages import NOTHING, Given, Message, Messages, texts_in
 from humanline.train.model import TYPES, load_tokenizer, loading, source
 from humanline.train.quiet import quiet_import
 from humanline.train.rewards.cache import content_key
@@ -17,7 +19,7 @@ from humanline.train.rewards.verdict import Verdict, described, shown
 from humanline.train.round_config import ModelReward
 from humanline.train.scorer import ModelError
 
-Conversation = Sequence[Mapping[str, str]]  # {"role", "content"}, the completion last
+Conversation = Sequence[Mapping[str, Any]]  # {"role", "content", ...}, the completion last
 
 
 class RewardModel:
@@ -39,6 +41,7 @@ class RewardModel:
     def __init__(self, reward: ModelReward, device: Any) -> None:
         self._reward = reward
         self._tokenizer = reward_tokenizer(reward.model)
+        self._template = ChatTemplate(self._tokenizer)
         self._prompt_end = _prompt_end(reward.model, self._tokenizer) if reward.head == "armorm" else []
         self._model = _load(reward).eval().requires_grad_(False)
         self._device = device
@@ -64,24 +67,36 @@ class RewardModel:
         chosen = [self._reward.head, self._reward.precision, self._tokenizer.chat_template]
         return content_key(where, files, chosen).hex()
 
-    def run(self, conversations: Sequence[Conversation]) -> Iterator[list[tuple[int, Verdict]]]:
+    def run(
+        self, conversations: Sequence[Conversation], tools: Sequence[str] = ()
+    ) -> Iterator[list[tuple[int, Verdict]]]:
         """Score conversations, those of like length together.
+
+        Parameters
+        ----------
+        conversations : sequence of sequence of dict
+        tools : sequence of str
+            What the completion of each could call, as a list in JSON, or ""; by itself nothing.
 
         Yields
         ------
         list of (number of the conversation, Verdict)
             The status is "too_long" beyond `max_length` or the model's positions; "error" where the template refuses
-            the conversation or a text holds a special token, which could end a turn; "not_finite".
+            the conversation or a text holds a special token, which could end a turn; "not_finite". The reason of a
+            score says what the template did not write.
         """
         lengths: list[tuple[int, int]] = []
         all_ids: dict[int, list[int]] = {}
+        remarks: dict[int, str] = {}
         refused = []
         for number, conversation in enumerate(conversations):
-            ids = self._encode(conversation)
+            turns, given = tuple(map(Message.of, conversation)), Given(tools[number] if tools else "")
+            ids = self._encode(turns, given)
             if isinstance(ids, Verdict):
                 refused.append((number, ids))
             else:
                 all_ids[number] = ids
+                remarks[number] = left_out(self._template, turns, given)
                 lengths.append((-len(ids), number))  # the longest first: too little memory shows at once
         if refused:
             yield refused
@@ -90,7 +105,7 @@ class RewardModel:
         for begin in range(0, len(order), self._reward.batch_size):
             batch = order[begin : begin + self._reward.batch_size]
             scores = self._forward([all_ids[number] for number in batch])
-            yield [(number, _finite(score)) for number, score in zip(batch, scores, strict=True)]
+            yield [(number, _finite(score, remarks[number])) for number, score in zip(batch, scores, strict=True)]
 
     def rest(self) -> None:
         """Leave the device to others, if that is asked for, until the next run."""
@@ -99,13 +114,17 @@ class RewardModel:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    def _encode(self, conversation: Conversation) -> list[int] | Verdict:
+    def _encode(self, turns: Messages, given: Given) -> list[int] | Verdict:
         """Return the token ids of a conversation, or why there are none."""
-        for message in conversation:
-            if found := self._special.search(message["content"]):
-                return Verdict(None, "error", f"its {message['role']} message holds the special token {found[0]!r}")
+        for turn in turns:
+            for text in texts_in(turn.as_dict()):
+                if found := self._special.search(text):
+                    return Verdict(None, "error", f"its {turn.role} message holds the special token {found[0]!r}")
+        for text in texts_in(given.columns()):
+            if found := self._special.search(text):
+                return Verdict(None, "error", f"its tools hold the special token {found[0]!r}")
         try:
-            text = self._tokenizer.apply_chat_template([dict(one) for one in conversation], tokenize=False)
+            text = self._template.write(turns, given)
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)  # the template writes them
         except Exception as error:  # a template is a program of its own, and lone surrogates cannot be encoded
             return Verdict(None, "error", f"the reward model's template or tokenizer refuses it: {described(error)}")
@@ -142,6 +161,16 @@ class RewardModel:
         unused = next(id for id in range(len(used) + 1) if id not in used)
         self._model.config.get_text_config().pad_token_id = unused
         return unused
+
+
+def left_out(template: ChatTemplate, turns: Messages, given: Given) -> str:
+    """Say what a reward model's template does not write of a conversation that it takes; nothing if it writes all."""
+    if given == NOTHING and all(turn.role in ("system", "user", "assistant") and not turn.keys for turn in turns):
+        return ""
+    text = template.write(turns, given)
+    lost = [f"message {n} ({turn.role})" for n, turn in enumerate(turns, start=1) if not holds(text, turn.content)]
+    lost += [one.what for one in template.unread(turns, given)]
+    return shown(f"the reward model's template does not write {', '.join(lost)}") if lost else ""
 
 
 def reward_tokenizer(path: str) -> Any:
@@ -216,5 +245,7 @@ def _last_at(ids: Sequence[int], pattern: Sequence[int]) -> int | None:
     return next(found, None)
 
 
-def _finite(score: float) -> Verdict:
-    return Verdict(score) if math.isfinite(score) else Verdict(None, "not_finite", f"the reward model gave {score}")
+def _finite(score: float, remark: str) -> Verdict:
+    if not math.isfinite(score):
+        return Verdict(None, "not_finite", f"the reward model gave {score}")
+    return Verdict(score, reason=remark)

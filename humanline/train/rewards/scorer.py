@@ -114,7 +114,9 @@ class RewardScorer:
         }
         wanting: dict[bytes, list[tuple[Item, int]]] = {}  # key -> whose verdicts it is
         tasks: dict[bytes, dict[str, Any]] = {}
-        conversations: dict[int, dict[bytes, list[dict[str, str]]]] = {number: {} for number in self._models}
+        conversations: dict[int, dict[bytes, tuple[list[dict[str, Any]], str]]] = {
+            number: {} for number in self._models
+        }
         sources = self._pool.functions() if self._calls and known else {}
         self._cache.refresh()  # of what another process of the run has scored meanwhile
         identities = {number: model.identity for number, model in self._models.items()}
@@ -123,8 +125,9 @@ class RewardScorer:
             for number, reward in enumerate(self._config.rewards):
                 if isinstance(reward, ModelReward):
                     conversation = [*_messages(rollout), {"role": "assistant", "content": text}]
-                    key = content_key("model", identities[number], conversation)
-                    conversations[number][key] = conversation
+                    tools = rollout.given.tools
+                    key = content_key("model", identities[number], conversation, *([tools] if tools else []))
+                    conversations[number][key] = (conversation, tools)
                 else:
                     task = _task(reward, rollout, text)
                     if isinstance(task, Verdict):
@@ -148,7 +151,8 @@ class RewardScorer:
             yield from self._ask_workers(tasks, wanting, known)
             for number, model in self._models.items():
                 keys = [key for key in conversations[number] if key in wanting]
-                for verdicts in model.run([conversations[number][key] for key in keys]):
+                asked = [conversations[number][key] for key in keys]
+                for verdicts in model.run([one for one, _ in asked], [tools for _, tools in asked]):
                     done = [(keys[at], verdict) for at, verdict in verdicts]
                     yield from self._deliver(done, wanting, known, flush=True)
         finally:
@@ -216,8 +220,8 @@ class RewardScorer:
         return Score(total, "ok", parts, "; ".join(reasons))
 
 
-def _messages(rollout: Rollout) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in rollout.prompt]
+def _messages(rollout: Rollout) -> list[dict[str, Any]]:
+    return [message.as_dict() for message in rollout.prompt]
 
 
 def _task(reward: Reward, rollout: Rollout, text: str) -> dict[str, Any] | Verdict:

@@ -171,7 +171,7 @@ class Completer:
     def text_ids(self, text: str, context: Context, *, ended: bool) -> tuple[int, ...]:
         """Return the ids of a text as training would write them, with the end token if it ended."""
         try:
-            sequence = self.renderer.encode(context.prompt, text)
+            sequence = self.renderer.encode(context.prompt, text, context.given)
         except RenderError:  # blank, or nothing the template takes: its plain tokens, none of them special
             ids = tuple(self.renderer.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
             return (*ids, self.end) if ended else ids

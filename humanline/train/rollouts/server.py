@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from humanline.train.messages import Messages, to_json, tool_calls
 from humanline.train.rollout import Context, Rollout, SamplerError, SamplingStopped
 from humanline.train.rollouts.answers import Answer, Completer, read_answers
 from humanline.train.rollouts.client import BadAnswer, Client, Refused, Sleep, api_key, parse, quoted
@@ -97,6 +98,7 @@ class ServerSampler:
         self._adapter: str | None = None
         self._refused: set[str] = set()  # fields that this server does not take
         self._prompt_as_text = False
+        self._no_tool_choice = False
         self._alike: int | None = 0  # contexts whose completions were all the same; None once some were not
         self._running: set[_Running] = set()
 
@@ -225,10 +227,14 @@ class ServerSampler:
             "repetition_penalty": 1.0,
         }
         if self.chat:
-            body["messages"] = [{"role": message.role, "content": message.content} for message in context.prompt]
+            body |= {"messages": as_requested(context.prompt), **context.given.columns()}
+            if self._no_tool_choice and context.given.tools:
+                body["tool_choice"] = "none"
         else:
             # Token ids leave nothing to the server's tokenizer; transformers serve takes only text.
-            body["prompt"] = self.renderer.prompt_text(context.prompt) if self._prompt_as_text else list(context.ids)
+            body["prompt"] = (
+                self.renderer.prompt_text(context.prompt, context.given) if self._prompt_as_text else list(context.ids)
+            )
             extras["add_special_tokens"] = False  # vLLM: the text has its begin token
         if config.stop:
             extras |= {"include_stop_str_in_output": True, "no_stop_trim": True}  # vLLM; SGLang
@@ -242,6 +248,9 @@ class ServerSampler:
             return False
         if isinstance(body.get("prompt"), list) and "prompt" in error.reason and "string" in error.reason:
             self._prompt_as_text = True
+            return True
+        if "tools" in body and "tool_choice" not in body and re.search("tool[ _]choice", error.reason):
+            self._no_tool_choice = True  # vLLM without a parser of tools; the prompt has them all the same
             return True
         named = {name for name in EXTRAS if name in body and re.search(rf"\b{name}\b", error.reason)}
         self._refused |= named
@@ -402,6 +411,15 @@ EXTRAS = (
     "no_stop_trim",
     "generation_config",
 )
+
+
+def as_requested(prompt: Messages) -> list[dict[str, Any]]:
+    """Return messages as OpenAI's protocol has them: the arguments of tool calls are text."""
+    messages = [message.as_dict() for message in prompt]
+    for call in tool_calls(messages):
+        if not isinstance(call["arguments"], str):
+            call["arguments"] = to_json(call["arguments"])
+    return messages
 
 
 def seed(key: tuple[int, ...], context: str, sample: int) -> int:
