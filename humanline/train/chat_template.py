@@ -273,12 +273,17 @@ def holds(text: str, part: str) -> bool:
 
 @functools.cache
 def _variables(template: str) -> frozenset[str]:
-    """Return the names that a template reads and does not set itself."""
-    from jinja2 import Environment, TemplateError, meta
+    """Return the names that a template expects to be given: those it reads and does not set, or asks for first."""
+    from jinja2 import Environment, TemplateError, meta, nodes
 
     plain = re.sub(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}", "", template)  # a tag of transformers' own
     try:
         parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
     except TemplateError:  # rendering says what is wrong with it
         return frozenset()
-    return frozenset(meta.find_undeclared_variables(parsed))
+    questions = ("defined", "undefined", "default", "d")
+    asking = [one for one in parsed.find_all((nodes.Test, nodes.Filter)) if one.name in questions]
+    asked = {one.node.name for one in asking if isinstance(one.node, nodes.Name)}
+    # What a template sets in one branch and reads after it counts as undeclared.
+    own = {name.name for name in parsed.find_all(nodes.Name) if name.ctx == "store"}
+    return frozenset(meta.find_undeclared_variables(parsed) - (own - asked))

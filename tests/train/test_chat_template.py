@@ -282,6 +282,18 @@ def test_arguments_that_the_template_does_not_read_are_refused(refused, kwargs, 
     assert refused("thinking", row) == f"1:{column_of(row, '{', 'kwargs')}: chat_template_kwargs: {told}"
 
 
+def test_a_templates_own_variables_are_not_for_rows(tokenizer, write):
+    """A name that the template sets in a branch is its own, unless it asks first whether it was given."""
+    setting = "{% if messages | length > 9 %}{% set mood = 'x' %}{% endif %}{{ mood }}" + THINKING
+    asking = "{% if not mood is defined %}{% set mood = 'x' %}{% endif %}{{ mood }}" + THINKING
+    row = {"prompt": "q", "completion": "a", "chat_template_kwargs": {"mood": "glad"}}
+    examples = read_rows(write(row), "completion")
+    with pytest.raises(DataError, match=r"'mood' is no variable of the chat template \(it reads think\)"):
+        tokenize(examples, Renderer(with_template(tokenizer, setting), "chat", 512))
+    (one,) = tokenize(examples, Renderer(with_template(tokenizer, asking), "chat", 512)).sequences[0]
+    assert tokenizer.decode(list(one.ids)).startswith("glad")
+
+
 def test_roles_are_taken_where_the_template_writes_them(rendered, refused):
     """A developer's turn is written by one template and refused under one that leaves it out; others are unknown."""
     row = {"messages": [{"role": "developer", "content": "Be brief."}, ASK, {"role": "assistant", "content": "a"}]}
