@@ -15,6 +15,11 @@ def fail(name: str, rule: str, got: Any) -> ValueError:
     return ValueError(f"{name} must {rule}; got {got!r}")
 
 
+def wrong_kind(name: str, rule: str, got: Any) -> TypeError:
+    """Return the TypeError for argument `name`, of a kind that `rule` excludes."""
+    return TypeError(f"{name} must {rule}; got {got!r}")
+
+
 def finite(name: str, value: Any) -> float:
     """Return `value` as a float; raise unless it is one finite real number."""
     number = _number(name, value)
@@ -86,7 +91,13 @@ def same_shape(name: str, shape: Any, other_name: str, other_shape: Any) -> None
 def instance(name: str, value: Any, kind: type) -> None:
     """Raise unless `value` is an instance of `kind`."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}; got {value!r}")
+        raise wrong_kind(name, f"be a {kind.__name__}", value)
+
+
+def no_gradient(name: str, value: Any) -> None:
+    """Raise if `value` is a tensor that requires a gradient, which what is made of it would lose without a word."""
+    if getattr(value, "requires_grad", False):
+        raise wrong_kind(name, "not require a gradient, which would be lost here: pass value.detach()", value)
 
 
 def no_element(name: str, rule: str, bad: Any, values: Any) -> None:
@@ -104,8 +115,11 @@ def no_element(name: str, rule: str, bad: Any, values: Any) -> None:
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool | str) or getattr(value, "ndim", 0) != 0:
-        raise TypeError(f"{name} must be one real number; got {value!r}")
+        raise wrong_kind(name, "be one real number", value)
+    no_gradient(name, value)
     try:
         return float(value)
+    except OverflowError:
+        raise fail(name, "be finite", value) from None
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be one real number; got {value!r}") from None
+        raise wrong_kind(name, "be one real number", value) from None

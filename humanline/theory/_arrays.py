@@ -1,7 +1,8 @@
-"""What numpy arrays and torch tensors have in common: how arguments become floating arrays."""
+"""What numpy arrays and torch tensors have in common: how arguments become floating arrays, and when they are laws."""
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,11 @@ from numpy.typing import NDArray
 
 from humanline import _checks
 
+#: How far the entries of a law may sum from 1 before it is refused; within it the law is normalised.
+SUM_TOLERANCE = 1e-6
+#: The rounding unit of the sums that laws are normalised by: libraries sum numbers of 16 bits in float32.
+_WIDEST_UNIT = 2.0**-24
+
 
 def floats(**values: Any) -> tuple[Any, list[Any]]:
     """Return the common array namespace of `values` and each of them as a floating array.
@@ -17,9 +23,20 @@ def floats(**values: Any) -> tuple[Any, list[Any]]:
     Arrays keep their kind, device and floating dtype; lists and scalars become numpy arrays (or arrays of the kind
     of the others); integers and bools become the kind's default float.
     """
-    given = [value for value in values.values() if is_array_api_obj(value)]
-    xp = array_namespace(*given) if given else array_namespace(np.empty(0))
+    given = {name: value for name, value in values.items() if is_array_api_obj(value)}
+    try:
+        xp = array_namespace(*given.values()) if given else array_namespace(np.empty(0))
+    except TypeError:
+        kinds = " and ".join(sorted({f"{type(each).__module__}.{type(each).__name__}" for each in given.values()}))
+        raise TypeError(f"{', '.join(given)} must be arrays of one kind; got {kinds}") from None
     return xp, [_floating(xp, name, value) for name, value in values.items()]
+
+
+def float64(name: str, value: Any) -> NDArray[np.float64]:
+    """Return an argument of a function whose results are numpy's, so that no gradient could come back."""
+    xp, (array,) = floats(**{name: value})
+    _checks.no_gradient(name, array)
+    return np.asarray(array if isinstance(array, np.ndarray) else xp.astype(array, xp.float64), dtype=np.float64)
 
 
 def plain(array: Any) -> Any:
@@ -32,7 +49,7 @@ def last_axis(**values: Any) -> list[NDArray[np.float64]]:
 
     The only broadcasting is that of an (N,) array over the leading axes of another.
     """
-    arrays = {name: np.asarray(floats(**{name: value})[1][0], dtype=np.float64) for name, value in values.items()}
+    arrays = {name: float64(name, value) for name, value in values.items()}
     widest = max(arrays, key=lambda name: arrays[name].ndim)
     shape = arrays[widest].shape
     for name, array in arrays.items():
@@ -45,11 +62,68 @@ def last_axis(**values: Any) -> list[NDArray[np.float64]]:
     return [np.broadcast_to(array, shape) for array in arrays.values()]
 
 
+def law_total(name: str, given: Any, law: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sums of a law along its last axis, which stays; raise unless it is one, up to rounding.
+
+    `given` is the argument that `last_axis` made `law` of.
+    """
+    _checks.no_element(name, "be >= 0", law < 0, law)
+    total = law.sum(-1, keepdims=True)
+    tolerance = sum_tolerance(given, law.shape[-1])
+    rule = f"sum to 1 within {tolerance:.2g} along the last axis"
+    _checks.no_element(name, rule, np.abs(total - 1) > tolerance, total)
+    return np.asarray(total)
+
+
+def sum_tolerance(given: Any, entries: int) -> float:
+    """Return how far the entries of a law may sum from 1: 1e-6, or what rounding in the law's own dtype can explain.
+
+    With u the rounding unit (half of eps), a sum of N terms >= 0, in any order, is right up to a factor of ``1 +- N u``
+    (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2), and the terms divided by it are each right
+    up to a factor of ``1 +- u``, or half the smallest subnormal: the quotients sum to 1 within
+    ``N u + u + N tiny / 2``. In float32 with 128 256 entries that is .0076; sums from left to right come to .001 of it,
+    torch's softmax to 6e-5.
+    """
+    info = _precision(given)
+    unit, smallest = float(info.eps) / 2, float(info.smallest_normal) * float(info.eps)
+    return max(SUM_TOLERANCE, entries * min(unit, _WIDEST_UNIT) + unit + entries * smallest / 2)
+
+
+def resolution(given: Any) -> float:
+    """Return the relative distance of neighbouring numbers (eps) in an argument's own dtype."""
+    return float(_precision(given).eps)
+
+
+def _precision(given: Any) -> Any:
+    xp, (array,) = floats(given=given)
+    return xp.finfo(array.dtype)
+
+
 def _floating(xp: Any, name: str, value: Any) -> Any:
     # torch before 2.13 cuts a tensor from its graph in asarray, so what is an array already stays as it is.
-    array = value if is_array_api_obj(value) else xp.asarray(value)
+    array = value if is_array_api_obj(value) else _from_list(xp, name, value)
     if xp.isdtype(array.dtype, "real floating"):
         return array
     if not xp.isdtype(array.dtype, ("bool", "integral")):
         raise TypeError(f"{name} must hold real numbers; got dtype {array.dtype}")
     return xp.astype(array, xp.asarray(0.0).dtype)
+
+
+def _from_list(xp: Any, name: str, value: Any) -> Any:
+    """Return nested lists, or a scalar, as an array."""
+    if not isinstance(xp.asarray(0.0), np.ndarray):  # numpy refuses tensors with a gradient, torch detaches them
+        _no_gradient_inside(name, value)
+    try:
+        return xp.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        _no_gradient_inside(name, value)
+        rule = "be one array, or lists that hold numbers and are as long as each other at every level"
+        raise ValueError(f"{name} must {rule}; got {reprlib.repr(value)}") from error
+
+
+def _no_gradient_inside(name: str, value: Any) -> None:
+    for each in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(each, list | tuple):
+            _no_gradient_inside(name, each)
+        else:
+            _checks.no_gradient(name, each)

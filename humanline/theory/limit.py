@@ -12,10 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
 from humanline.theory import _beta
-from humanline.theory._arrays import last_axis, plain
+from humanline.theory._arrays import SUM_TOLERANCE, float64, last_axis, law_total, plain
 from humanline.theory.clipping import ClipRange
-from humanline.theory.rejection import BetaRejection
-from humanline.theory.weighting import SUM_TOLERANCE
+from humanline.theory.rejection import BetaRejection, means_near
 
 TAILS = ("entropy", "gaussian")
 
@@ -42,7 +41,7 @@ class ClipLimit:
     Raises
     ------
     ValueError
-        If a clip bound is not finite or so far out that a mean underflows to 0, or a ratio bound is not > 1 or not
+        If a clip bound is not finite or so far out that a mean underflows, or a ratio bound is not > 1 or not
         finite.
     TypeError
         If `clip` is not a ClipRange.
@@ -71,22 +70,14 @@ class ClipLimit:
     ref_ratio_bound: float
 
     def __post_init__(self) -> None:
-        _checks.instance("clip", self.clip, ClipRange)
-        _checks.finite("clip.low", self.clip.low)
-        _checks.finite("clip.high", self.clip.high)
+        means_near(self.clip, policy_ratio_bound=self.policy_ratio_bound, ref_ratio_bound=self.ref_ratio_bound)
         for name in ("policy_ratio_bound", "ref_ratio_bound"):
-            object.__setattr__(self, name, _checks.greater_than_one(name, getattr(self, name)))
-        for name, mean in zip(("low", "high"), self.means, strict=True):
-            if mean == 0:
-                raise _checks.fail(f"clip.{name}", "leave the mean of its Beta draw > 0", getattr(self.clip, name))
+            object.__setattr__(self, name, float(getattr(self, name)))
 
     @property
     def means(self) -> tuple[float, float]:
         """The means of B_P and B_R, ``exp(low) / M_P`` and ``exp(-high) / M_R``."""
-        return (
-            math.exp(self.clip.low) / self.policy_ratio_bound,
-            math.exp(-self.clip.high) / self.ref_ratio_bound,
-        )
+        return means_near(self.clip, policy_ratio_bound=self.policy_ratio_bound, ref_ratio_bound=self.ref_ratio_bound)
 
     def rejection(self, concentration: float) -> BetaRejection:
         """Return one member of the family: `BetaRejection.near`."""
@@ -155,7 +146,7 @@ class ClipLimit:
         >>> limit.error([-1.5, 0.0], [[1e2], [1e6]]).round(3).tolist()
         [[0.435, 0.0], [0.499, 0.0]]
         """
-        x, k = np.broadcast_arrays(np.asarray(log_ratio, dtype=np.float64), _concentrations(concentration))
+        x, k = np.broadcast_arrays(float64("log_ratio", log_ratio), _concentrations(concentration))
         inside = np.asarray(self.clip.contains(x))
         result = np.empty(x.shape)
         sides = [(k * mean, k * (1 - mean), log_x) for mean, log_x in self._tests(x)]
@@ -262,7 +253,7 @@ class ClipLimit:
         >>> limit.limiting_error([-2.0, -1.5, 0.0]).tolist()
         [0.0, 0.5, 0.0]
         """
-        x = np.asarray(log_ratio, dtype=np.float64)
+        x = float64("log_ratio", log_ratio)
         passes = np.where(x == self.clip.low, 0.5, 1.0) * np.where(x == self.clip.high, 0.5, 1.0)
         return plain(1 - passes)
 
@@ -279,7 +270,7 @@ class ClipLimit:
             The log-ratios that occur, or a sample of them; nats.
         concentration : array or scalar > 0, any shape
         probs : (N,) array >= 0, optional
-            Sums to 1 within 1e-6, and is normalised; 1/N each by default.
+            Sums to 1 up to rounding, as in `decision_weights`, and is normalised; 1/N each by default.
 
         Returns
         -------
@@ -427,14 +418,14 @@ class ClipLimit:
 
     def _tests(self, log_ratio: ArrayLike) -> list[tuple[float, NDArray[np.float64]]]:
         """Return for each test the mean of its draw and the log of what the draw is compared with, at most 0."""
-        x = np.asarray(log_ratio, dtype=np.float64)
+        x = float64("log_ratio", log_ratio)
         bounds = math.log(self.policy_ratio_bound), math.log(self.ref_ratio_bound)
         sides = [np.where(side > 0, 0.0, side) for side in (x - bounds[0], -x - bounds[1])]
         return list(zip(self.means, sides, strict=True))
 
     def _exponents(self, log_ratio: ArrayLike, tail: str) -> list[tuple[NDArray[np.float64], float]]:
         """Return for each test (rate, shift): its tail is exp(-(concentration + shift) rate); inf if it cannot err."""
-        x = np.asarray(log_ratio, dtype=np.float64)
+        x = float64("log_ratio", log_ratio)
         idle = x > self.clip.high, x < self.clip.low  # outside the range only the test that should fire matters
         result = []
         for side, (mean, log_y) in enumerate(self._tests(x)):
@@ -513,7 +504,7 @@ class ClipLimit:
 
 
 def _concentrations(concentration: ArrayLike) -> NDArray[np.float64]:
-    k = np.asarray(concentration, dtype=np.float64)
+    k = float64("concentration", concentration)
     _checks.no_element("concentration", "be finite", ~np.isfinite(k), k)
     _checks.no_element("concentration", "be > 0", k <= 0, k)
     return k
@@ -528,11 +519,7 @@ def _atoms(log_ratio: ArrayLike, probs: ArrayLike | None) -> tuple[NDArray[np.fl
         return x, np.full(x.shape, 1 / x.size)
     _, p = last_axis(log_ratio=x, probs=probs)
     _checks.same_shape("probs", np.shape(probs), "log_ratio", x.shape)
-    _checks.no_element("probs", "be >= 0", p < 0, p)
-    total = float(p.sum())
-    if abs(total - 1) > SUM_TOLERANCE:
-        raise _checks.fail("probs", f"sum to 1 within {SUM_TOLERANCE:g}", total)
-    return x, p / total
+    return x, p / law_total("probs", probs, p)
 
 
 def _excess_of_log(s: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -12,13 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
 from humanline.theory import _beta
-from humanline.theory._arrays import floats, last_axis, plain
+from humanline.theory._arrays import float64, floats, last_axis, law_total, plain, resolution
 from humanline.theory._special import betainc, logsumexp
 from humanline.theory.clipping import ClipRange
-from humanline.theory.weighting import SUM_TOLERANCE
 
 #: A ratio may exceed its bound by this much on the log scale, so that a bound computed as the largest ratio is one.
 BOUND_TOLERANCE = 1e-9
+#: Floats below this have lost digits already, and soon are 0.
+TINY = sys.float_info.min
 #: Draws are made in blocks that stay in the cache.
 BLOCK = 16_384
 
@@ -88,7 +90,7 @@ class BetaShape:
         >>> BetaShape(2, 1).cdf([-1.0, 0.5, 2.0]).tolist()
         [0.0, 0.25, 1.0]
         """
-        given = np.asarray(x, dtype=np.float64)
+        given = float64("x", x)
         if given.size and not (given.min() >= 0 and given.max() <= 1):
             given = np.clip(given, 0.0, 1.0)
         if self.b == 1:
@@ -252,7 +254,7 @@ class BetaTest:
         return plain(_beta.log_cdf(self.shape.a, self.shape.b, log_x))
 
     def _log_x(self, log_ratio: ArrayLike) -> NDArray[np.float64]:
-        x: NDArray[np.float64] = _at_most_zero(np, np.asarray(log_ratio, np.float64) - math.log(self.ratio_bound))
+        x: NDArray[np.float64] = _at_most_zero(np, float64("log_ratio", log_ratio) - math.log(self.ratio_bound))
         return x
 
 
@@ -341,7 +343,7 @@ class BetaRejection:
         ------
         ValueError
             If a clip bound or the concentration is not finite, the concentration is not > 0, a ratio bound is not
-            > 1, or a clip bound is so far out that a shape underflows to 0.
+            > 1, or a clip bound is so far out, or the concentration so small, that a mean or a shape underflows.
         TypeError
             If `clip` is not a ClipRange.
 
@@ -357,14 +359,11 @@ class BetaRejection:
         >>> rejection.acceptance_probability(np.log([0.15, 0.3, 1.0, 4.0])).round(6).tolist()
         [0.355801, 0.755088, 0.999387, 0.650131]
         """
-        _checks.instance("clip", clip, ClipRange)
         total = _checks.positive("concentration", concentration)
         shapes = []
-        for log_threshold, name, bound in (
-            (_checks.finite("clip.low", clip.low), "policy_ratio_bound", policy_ratio_bound),
-            (-_checks.finite("clip.high", clip.high), "ref_ratio_bound", ref_ratio_bound),
-        ):
-            mean = math.exp(log_threshold) / _checks.greater_than_one(name, bound)
+        for mean in means_near(clip, policy_ratio_bound=policy_ratio_bound, ref_ratio_bound=ref_ratio_bound):
+            if total * min(mean, 1 - mean) < TINY:
+                raise _checks.fail("concentration", f"leave both shapes of each Beta draw at {TINY:.2g} or more", total)
             shapes.append(BetaShape(total * mean, total * (1 - mean)))
         return cls(*shapes, policy_ratio_bound=policy_ratio_bound, ref_ratio_bound=ref_ratio_bound)
 
@@ -430,7 +429,7 @@ class BetaRejection:
         >>> rejection.acceptance_probability([-1.0, 0.0, 1.0]).round(6).tolist()
         [0.184284, 0.184284, 0.184284]
         """
-        x = np.asarray(log_ratio, dtype=np.float64)
+        x = float64("log_ratio", log_ratio)
         policy, ref = self.policy_test.acceptance_probability(x), self.ref_test.acceptance_probability(-x)
         return policy * ref if self.rule == "either" else policy + ref * (1 - policy)
 
@@ -445,12 +444,27 @@ class BetaRejection:
         >>> rejection.log_acceptance_probability([-50.0, 0.0, 50.0]).round(1).tolist()
         [-17675.4, 0.0, -17675.4]
         """
-        x = np.asarray(log_ratio, dtype=np.float64)
+        x = float64("log_ratio", log_ratio)
         policy, ref = self.policy_test.log_acceptance_probability(x), self.ref_test.log_acceptance_probability(-x)
         if self.rule == "either":
             return policy + ref
         larger, smaller = np.maximum(policy, ref), np.minimum(policy, ref)
         return plain(larger + np.log1p(np.exp(smaller - larger) * -np.expm1(larger)))
+
+
+def means_near(clip: ClipRange, *, policy_ratio_bound: float, ref_ratio_bound: float) -> tuple[float, float]:
+    """Return the means of the two draws in `BetaRejection.near`, ``exp(low) / M_P`` and ``exp(-high) / M_R``."""
+    _checks.instance("clip", clip, ClipRange)
+    policy_bound = _checks.greater_than_one("policy_ratio_bound", policy_ratio_bound)
+    ref_bound = _checks.greater_than_one("ref_ratio_bound", ref_ratio_bound)
+    means = []
+    for name, end, bound in (("clip.low", clip.low, policy_bound), ("clip.high", clip.high, ref_bound)):
+        mean = math.exp(-abs(_checks.finite(name, end))) / bound
+        if mean < TINY:
+            rule = f"leave the mean of its Beta draw, exp(-|{name}|) / {bound:g}, at {TINY:.2g} or more"
+            raise _checks.fail(name, rule, end)
+        means.append(mean)
+    return means[0], means[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -491,9 +505,10 @@ def accepted_law(
     Parameters
     ----------
     policy, ref : (..., N) arrays >= 0
-        Next-token distributions; each sums to 1 within 1e-6, and is normalised. Either may be (N,).
+        Next-token distributions; each sums to 1 within 1e-6, or within what rounding in its own dtype can explain if
+        that is more (.0076 for 128 256 entries in float32), and is normalised. Either may be (N,).
     rejection : BetaTest or BetaRejection
-        Of any shapes.
+        Of any shapes. A bound that is the largest ratio of the laws as given counts as one.
     proposal : (..., N) array >= 0, optional
         Where the tokens come from; `ref` by default.
     truncate : bool
@@ -511,12 +526,13 @@ def accepted_law(
         proposed exceeds its bound (unless `truncate`), a token can be proposed that neither the policy nor the
         reference produces, or no token can be accepted.
     TypeError
-        If `rejection` is neither a BetaTest nor a BetaRejection.
+        If `rejection` is neither a BetaTest nor a BetaRejection, or a law is a tensor that requires a gradient.
 
     Notes
     -----
     Source: arXiv 2509.24207, Prop. 4.1 and Def. 4.2; the law of the green curve of Fig. 2. Definition 4.2 proposes a
     token once and detaches it if rejected: this is then the law of the tokens that still count, and Z their share.
+    It asks for bounds that no ratio exceeds; with `truncate` and a ratio beyond, this is the law of another rule.
 
     With both b = 1 and the rule ``either`` the law is proportional to ``proposal (policy / ref)**(a_P - a_R)``.
 
@@ -527,12 +543,7 @@ def accepted_law(
     >>> law.probs.round(6).tolist(), float(law.acceptance_rate.round(6))
     ([0.6, 0.4], 0.333333)
     """
-    log_weights = _log_accepted(policy, ref, rejection, proposal, truncate)
-    log_rate = logsumexp(log_weights, axis=-1, keepdims=True)
-    _checks.no_element("rejection", "accept a token that can be proposed", log_rate == -np.inf, np.exp(log_rate))
-    rate = np.exp(log_rate[..., 0])
-    with np.errstate(over="ignore"):
-        return AcceptedLaw(np.exp(log_weights - log_rate), plain(rate), plain(np.exp(-log_rate[..., 0])))
+    return _accepted_law(policy, ref, rejection, ref if proposal is None else proposal, truncate)
 
 
 def perceived_law(
@@ -548,7 +559,8 @@ def perceived_law(
     Parameters
     ----------
     policy, ref : (..., N) arrays >= 0
-        Next-token distributions; each sums to 1 within 1e-6, and is normalised. Either may be (N,).
+        Next-token distributions; each sums to 1 up to rounding, as in `accepted_law`, and is normalised. Either may be
+        (N,).
     gamma : float > 0
         Of the capacity, and the first shape of the Beta variable.
     proposal : "ref" or "ref_power"
@@ -581,7 +593,7 @@ def perceived_law(
     >>> perceived_law(policy, ref, 0.61, proposal="ref_power").probs.round(3).tolist()
     [0.222, 0.254, 0.186, 0.338]
     """
-    laws = _laws(policy=policy, ref=ref)
+    laws, rounding = _laws(policy=policy, ref=ref)
     power = _checks.positive("gamma", gamma)
     _checks.one_of("proposal", proposal, ("ref", "ref_power"))
     outside = (laws["ref"] == 0) & (laws["policy"] > 0)
@@ -592,7 +604,7 @@ def perceived_law(
     log_bound = log_ratio.max(-1, keepdims=True)
     if ratio_bound is not None:
         given = math.log(_checks.greater_than_one("ratio_bound", ratio_bound))
-        _bounded("ratio_bound", ratio_bound, log_bound)
+        _bounded("ratio_bound", ratio_bound, log_bound, rounding)
         log_bound = np.maximum(log_bound, given)
     log_proposal = log_ref
     if proposal == "ref_power":
@@ -611,8 +623,8 @@ def sequence_law(conditionals: Sequence[ArrayLike]) -> NDArray[np.float64]:
     Parameters
     ----------
     conditionals : T arrays
-        The t-th has t + 1 axes, one for each token before and the last for token t, over which it sums to 1 within
-        1e-6; it is normalised.
+        The t-th has t + 1 axes, one for each token before and the last for token t, over which it sums to 1 up to
+        rounding, as in `accepted_law`; it is normalised.
 
     Returns
     -------
@@ -634,7 +646,7 @@ def sequence_law(conditionals: Sequence[ArrayLike]) -> NDArray[np.float64]:
     [[0.45, 0.05], [0.1, 0.4]]
     """
     law = np.ones(())
-    for conditional in _tree("conditionals", conditionals):
+    for conditional in _tree("conditionals", conditionals)[0]:
         law = law[..., None] * conditional
     return law
 
@@ -693,22 +705,24 @@ def accepted_sequence_law(
     """
     _checks.one_of("resample", resample, ("token", "sequence"))
     proposal = ref if proposal is None else proposal
-    trees = [_tree(name, tree) for name, tree in (("policy", policy), ("ref", ref), ("proposal", proposal))]
+    given = (("policy", policy), ("ref", ref), ("proposal", proposal))
+    trees, roundings = zip(*(_tree(name, tree) for name, tree in given), strict=True)
+    rounding = roundings[0] + roundings[1]
     steps = len(trees[0])
     for name, tree in zip(("ref", "proposal"), trees[1:], strict=True):
         _checks.same_shape(name, tree[-1].shape, "policy", trees[0][-1].shape)
     if resample == "token":
         probs, proposed = np.ones(()), 0.0
-        for given in zip(*trees, strict=True):
+        for step in zip(*trees, strict=True):
             # What follows a prefix that never occurs does not matter, so it may be anything.
-            reached = [np.where((probs > 0)[..., None], array, 1 / array.shape[-1]) for array in given]
-            law = accepted_law(reached[0], reached[1], rejection, proposal=reached[2], truncate=truncate)
+            reached = [np.where((probs > 0)[..., None], array, 1 / array.shape[-1]) for array in step]
+            law = _accepted_law(reached[0], reached[1], rejection, reached[2], truncate, rounding)
             proposed += float(np.where(probs > 0, probs * law.proposed_tokens, 0.0).sum())
             probs = probs[..., None] * law.probs
         return AcceptedLaw(probs, steps / proposed, proposed)
     log_weights = np.zeros(())
     for step in zip(*trees, strict=True):
-        log_weights = log_weights[..., None] + _log_accepted(step[0], step[1], rejection, step[2], truncate)
+        log_weights = log_weights[..., None] + _log_accepted(step[0], step[1], rejection, step[2], truncate, rounding)
     log_rate = logsumexp(log_weights)
     if log_rate == -np.inf:
         raise _checks.fail("rejection", "accept a sequence that can be proposed", 0.0)
@@ -730,43 +744,70 @@ def _log(probs: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.log(probs)
 
 
-def _laws(**values: ArrayLike) -> dict[str, NDArray[np.float64]]:
-    """Return distributions over the last axis, normalised, after checking that they are ones."""
+def _laws(**values: ArrayLike) -> tuple[dict[str, NDArray[np.float64]], float]:
+    """Return distributions over the last axis, normalised, after checking that they are ones, and a rounding.
+
+    The rounding is how much a log-ratio of the policy's and the reference's (or of one with a law that has none) can
+    differ from the one that is worked out in the dtypes given and before normalising.
+    """
     arrays = dict(zip(values, last_axis(**values), strict=True))
+    rounding = 0.0
     for name, array in arrays.items():
-        _checks.no_element(name, "be >= 0", array < 0, array)
-        total = array.sum(-1)
-        _checks.no_element(name, f"sum to 1 within {SUM_TOLERANCE:g}", np.abs(total - 1) > SUM_TOLERANCE, total)
-        arrays[name] = array / total[..., None]
-    return arrays
+        total = law_total(name, values[name], array)
+        arrays[name] = array / total
+        if name != "proposal":
+            rounding += float(np.abs(np.log(total)).max()) + resolution(values[name])
+    return arrays, rounding
 
 
-def _tree(name: str, conditionals: Sequence[ArrayLike]) -> list[NDArray[np.float64]]:
-    """Return the conditionals of a sequence, each continuing the one before it."""
+def _tree(name: str, conditionals: Sequence[ArrayLike]) -> tuple[list[NDArray[np.float64]], float]:
+    """Return the conditionals of a sequence, each continuing the one before it, and their largest rounding."""
     shape: tuple[int, ...] = ()
-    tree = []
+    tree, largest = [], 0.0
     for place, conditional in enumerate(conditionals):
-        law = _laws(**{f"{name}[{place}]": conditional})[f"{name}[{place}]"]
+        laws, rounding = _laws(**{f"{name}[{place}]": conditional})
+        law, largest = laws[f"{name}[{place}]"], max(largest, rounding)
         if law.shape[:-1] != shape:
             raise ValueError(f"{name}[{place}] must have shape {(*shape, 'N')}; got {law.shape}")
         tree.append(law)
         shape = law.shape
     if not tree:
         raise _checks.fail(name, "hold the conditional of at least one token", conditionals)
-    return tree
+    return tree, largest
+
+
+def _accepted_law(
+    policy: ArrayLike,
+    ref: ArrayLike,
+    rejection: BetaTest | BetaRejection,
+    proposal: ArrayLike,
+    truncate: bool,
+    rounding: float = 0.0,
+) -> AcceptedLaw:
+    log_weights = _log_accepted(policy, ref, rejection, proposal, truncate, rounding)
+    log_rate = logsumexp(log_weights, axis=-1, keepdims=True)
+    _checks.no_element("rejection", "accept a token that can be proposed", log_rate == -np.inf, np.exp(log_rate))
+    rate = np.exp(log_rate[..., 0])
+    with np.errstate(over="ignore"):
+        return AcceptedLaw(np.exp(log_weights - log_rate), plain(rate), plain(np.exp(-log_rate[..., 0])))
 
 
 def _log_accepted(
     policy: ArrayLike,
     ref: ArrayLike,
     rejection: BetaTest | BetaRejection,
-    proposal: ArrayLike | None,
+    proposal: ArrayLike,
     truncate: bool,
+    rounding: float,
 ) -> NDArray[np.float64]:
-    """Return ln(proposal A), -inf where nothing can be proposed or accepted."""
+    """Return ln(proposal A), -inf where nothing can be proposed or accepted.
+
+    `rounding` is what a ratio may exceed its bound by, besides what the laws given here explain.
+    """
     if not isinstance(rejection, BetaTest | BetaRejection):
-        raise TypeError(f"rejection must be a BetaTest or BetaRejection; got {rejection!r}")
-    laws = _laws(policy=policy, ref=ref, proposal=ref if proposal is None else proposal)
+        raise _checks.wrong_kind("rejection", "be a BetaTest or BetaRejection", rejection)
+    laws, own_rounding = _laws(policy=policy, ref=ref, proposal=proposal)
+    rounding += own_rounding
     possible = laws["proposal"] > 0
     lost = possible & (laws["policy"] == 0) & (laws["ref"] == 0)
     _checks.no_element("proposal", "be 0 where both policy and ref are 0", lost, laws["proposal"])
@@ -774,17 +815,17 @@ def _log_accepted(
         log_ratio = np.where(possible, _log(laws["policy"]) - _log(laws["ref"]), 0.0)
     if not truncate:
         if isinstance(rejection, BetaTest):
-            _bounded("ratio_bound", rejection.ratio_bound, log_ratio)
+            _bounded("ratio_bound", rejection.ratio_bound, log_ratio, rounding)
         else:
-            _bounded("policy_ratio_bound", rejection.policy_ratio_bound, log_ratio)
-            _bounded("ref_ratio_bound", rejection.ref_ratio_bound, -log_ratio)
+            _bounded("policy_ratio_bound", rejection.policy_ratio_bound, log_ratio, rounding)
+            _bounded("ref_ratio_bound", rejection.ref_ratio_bound, -log_ratio, rounding)
     log_accepted: NDArray[np.float64] = _log(laws["proposal"]) + rejection.log_acceptance_probability(log_ratio)
     return log_accepted
 
 
-def _bounded(name: str, bound: float, log_ratio: NDArray[np.float64]) -> None:
-    """Raise if a ratio exceeds its bound."""
+def _bounded(name: str, bound: float, log_ratio: NDArray[np.float64], rounding: float) -> None:
+    """Raise if a ratio exceeds its bound by more than rounding."""
     largest = float(log_ratio.max())
-    if largest > math.log(bound) + BOUND_TOLERANCE:
+    if largest > math.log(bound) + BOUND_TOLERANCE + rounding:
         ratio = math.exp(largest) if largest < 700 else math.inf
-        raise _checks.fail(name, f"be at least the largest ratio, {ratio:.6g}", bound)
+        raise _checks.fail(name, f"be at least the largest ratio, {ratio:.9g}", bound)

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
-from humanline.theory._arrays import floats, last_axis
+from humanline.theory._arrays import float64, last_axis, law_total
 from humanline.theory._special import rel_entr
 from humanline.theory.capacity import Capacity
 from humanline.theory.value import ValueFunction
-from humanline.theory.weighting import SUM_TOLERANCE, decision_weights, unnormalised_divergence
+from humanline.theory.weighting import decision_weights, unnormalised_divergence
 
 #: How far the weights may sum from 1 for the rules that hold only at mass 1.
 MASS_TOLERANCE = 1e-12
@@ -47,7 +47,7 @@ def subjective_utility(
     *,
     value: ValueFunction,
     gain: Capacity,
-    loss: Capacity,
+    loss: Capacity | None = None,
     allow_negative: bool = False,
     presorted: bool = False,
 ) -> Any:
@@ -72,7 +72,9 @@ def subjective_utility(
     Raises
     ------
     ValueError
-        As `decision_weights` does.
+        As `decision_weights` does, or if an outcome's value, or the utility, is too large for a float.
+    TypeError
+        As `decision_weights` does, or if `value` is a callable without a reference point.
 
     Notes
     -----
@@ -86,6 +88,7 @@ def subjective_utility(
     >>> float(subjective_utility([36, 25, -9, -16], [0.7, 0.1, 0.1, 0.1], **human).round(6))
     8.008447
     """
+    _check_value(value, "reference_point")
     weights = decision_weights(
         outcomes,
         probs,
@@ -95,7 +98,14 @@ def subjective_utility(
         allow_negative=allow_negative,
         presorted=presorted,
     )
-    return (weights * value(np.asarray(outcomes, dtype=np.float64))).sum(-1)
+    z = float64("outcomes", outcomes)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused
+        values = np.asarray(value(z))
+        _checks.same_shape("value(outcomes)", values.shape, "outcomes", z.shape)
+        _checks.no_element("outcomes", "have values that floats can hold", ~np.isfinite(values), z)
+        utility = (weights * values).sum(-1)
+    _checks.no_element("outcomes", "have a utility that floats can hold", ~np.isfinite(utility), np.asarray(utility))
+    return utility
 
 
 def certainty_equivalent(
@@ -104,7 +114,7 @@ def certainty_equivalent(
     *,
     value: ValueFunction,
     gain: Capacity,
-    loss: Capacity,
+    loss: Capacity | None = None,
     allow_negative: bool = False,
     presorted: bool = False,
 ) -> Any:
@@ -129,7 +139,9 @@ def certainty_equivalent(
     Raises
     ------
     ValueError
-        As `decision_weights` does.
+        As `subjective_utility` does.
+    TypeError
+        As `subjective_utility` does, or if `value` has no inverse.
 
     Notes
     -----
@@ -142,6 +154,7 @@ def certainty_equivalent(
     >>> float(certainty_equivalent([100, -100], [0.8, 0.2], **human).round(4))
     1.7987
     """
+    _check_value(value, "reference_point", "inverse")
     utility = subjective_utility(
         outcomes, probs, value=value, gain=gain, loss=loss, allow_negative=allow_negative, presorted=presorted
     )
@@ -279,7 +292,7 @@ def utility_gap_bound(weights: ArrayLike, candidate: ArrayLike, values: ArrayLik
     weights : (..., N) array, >= 0
         Decision weights w of the outcomes, of any mass.
     candidate : (..., N) array, >= 0
-        Probabilities Q of the same outcomes; sums to 1 within 1e-6, and is normalised.
+        Probabilities Q of the same outcomes; sums to 1 up to rounding, as in `decision_weights`, and is normalised.
     values : (..., N) array
         The outcomes' values v. Any of the three may be (N,).
 
@@ -318,11 +331,7 @@ def utility_gap_bound(weights: ArrayLike, candidate: ArrayLike, values: ArrayLik
     """
     w, q, v = last_axis(weights=weights, candidate=candidate, values=values)
     _checks.no_element("weights", "be >= 0", w < 0, w)
-    _checks.no_element("candidate", "be >= 0", q < 0, q)
-    total = q.sum(-1, keepdims=True)
-    off = np.abs(total - 1) > SUM_TOLERANCE
-    _checks.no_element("candidate", f"sum to 1 within {SUM_TOLERANCE:g}", off, total)
-    q = q / total
+    q = q / law_total("candidate", candidate, q)
 
     m = w.sum(-1)
     off_mass = np.abs(1 - m)
@@ -428,12 +437,12 @@ def distance_for_gap(gap: ArrayLike, values: ArrayLike, *, mass: ArrayLike = 1.0
     >>> float(distance_for_gap(0.1, [-1.0, 1.0], mass=0.8746).divergence)
     nan
     """
-    _, (gap_array, mass_array) = floats(gap=gap, mass=mass)
+    gap_array, mass_array = float64("gap", gap), float64("mass", mass)
     for name, array in (("gap", gap_array), ("mass", mass_array)):
         _checks.no_element(name, "be finite", ~np.isfinite(array), array)
     _checks.no_element("gap", "be >= 0", gap_array < 0, gap_array)
     _checks.no_element("mass", "be > 0", mass_array <= 0, mass_array)
-    delta, m = np.broadcast_arrays(np.asarray(gap_array, dtype=np.float64), np.asarray(mass_array, dtype=np.float64))
+    delta, m = np.broadcast_arrays(gap_array, mass_array)
     (v,) = last_axis(values=values)
     if v.ndim != 1:
         raise _checks.fail("values", "have one axis", v.shape)
@@ -473,6 +482,13 @@ def distance_for_gap(gap: ArrayLike, values: ArrayLike, *, mass: ArrayLike = 1.0
         _plain(reasons[rule]),
         rules,
     )
+
+
+def _check_value(value: Any, *needed: str) -> None:
+    missing = [name for name in needed if not hasattr(value, name)]
+    if missing or not callable(value):
+        rule = f"be a value function, which can be called and has {' and '.join(needed)}, such as PowerValue()"
+        raise _checks.wrong_kind("value", rule, value)
 
 
 def _middle_and_half_range(v: NDArray[np.float64]) -> tuple[Any, Any]:

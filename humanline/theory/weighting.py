@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
-from humanline.theory._arrays import floats, last_axis
+from humanline.theory._arrays import float64, last_axis, law_total
 from humanline.theory._special import kl_div
 from humanline.theory.capacity import Capacity
 
-#: How far a prospect's probabilities may sum from 1 before they are refused; within it they are normalised.
-SUM_TOLERANCE = 1e-6
 #: How near to 1 a capacity can be too steep for a probability that was summed up from 0.
 _STEEP = 0.1
 #: Above minus this a negative weight of a capacity of unknown shape is rounding, and becomes 0.
@@ -26,7 +24,7 @@ def decision_weights(
     probs: ArrayLike,
     *,
     gain: Capacity,
-    loss: Capacity,
+    loss: Capacity | None = None,
     reference_point: float = 0.0,
     allow_negative: bool = False,
     presorted: bool = False,
@@ -41,10 +39,11 @@ def decision_weights(
     outcomes : (..., N) array
         In any order, in the unit of the reference point.
     probs : (..., N) array, >= 0
-        Sums to 1 along the last axis within 1e-6, and is normalised. Either of the two arrays may be (N,) and is then
+        Sums to 1 along the last axis within 1e-6, or within what rounding in its own dtype can explain if that is more
+        (.0076 for 128 256 entries in float32), and is normalised. Either of the two arrays may be (N,) and is then
         shared by all prospects of the other; nothing else is broadcast.
     gain, loss : Capacity
-        Applied to gains (``outcome >= reference_point``) and to losses.
+        Applied to gains (``outcome >= reference_point``) and to losses; `loss` may be left out if there are none.
     reference_point : float
     allow_negative : bool
         Return the negative weights that a capacity which is not monotone gives.
@@ -61,8 +60,11 @@ def decision_weights(
     ------
     ValueError
         If the shapes differ, a prospect is empty, a number is not finite, a probability is negative, probabilities do
-        not sum to 1, or a capacity does not map 0 to 0 and 1 to 1; if `presorted` and an outcome is below the one
-        before it; and, unless `allow_negative`, if a capacity says that it is not monotone or a weight is negative.
+        not sum to 1, or a capacity does not map 0 to 0 and 1 to 1; if there are losses and no `loss`; if `presorted`
+        and an outcome is below the one before it; and, unless `allow_negative`, if a capacity says that it is not
+        monotone or a weight is negative.
+    TypeError
+        If a capacity is not callable, or a tensor requires a gradient, which the result could not carry on.
 
     Notes
     -----
@@ -77,7 +79,9 @@ def decision_weights(
     The result does not depend on the order of the outcomes, to the last bit (if `presorted`, up to rounding: what ties
     weigh then depends on their order).
 
-    The time is that of N capacity values for each prospect.
+    The time is mostly that of sorting and of passes over the arrays: 5 to 20 times that of N capacity values where
+    outcomes are distinct (5 to 12 times if `presorted`), 25 to 55 times where there are ties, as measured on one core
+    from 10^4 outcomes on.
 
     Examples
     --------
@@ -87,10 +91,12 @@ def decision_weights(
     [0.53382, 0.07362, 0.08688, 0.17015]
     """
     z0 = _checks.finite("reference_point", reference_point)
-    for name, capacity in (("gain", gain), ("loss", loss)):
+    for name, capacity in (("gain", gain), ("loss", gain if loss is None else loss)):
         _check_capacity(name, capacity, allow_negative)
     z, p = last_axis(outcomes=outcomes, probs=probs)
-    _total("probs", p)
+    law_total("probs", probs, p)
+    if loss is None:
+        _checks.no_element("loss", "be given, since there are outcomes below the reference point", z < z0, z)
     if presorted:
         _checks.no_element(
             "outcomes", "not fall along the last axis, if presorted", z[..., 1:] < z[..., :-1], z[..., 1:]
@@ -249,16 +255,11 @@ class ImpliedCapacity:
         >>> round(float(on_policy.distances(gain=TverskyKahneman(0.61)).kl), 6)
         0.053906
         """
-        below = self.outcomes < _checks.finite("reference_point", reference_point)
-        if loss is None:
-            _checks.no_element(
-                "loss", "be given, since there are outcomes below the reference point", below, self.outcomes
-            )
         weights = decision_weights(
             self.outcomes,
             self.policy_probs,
             gain=gain,
-            loss=gain if loss is None else loss,
+            loss=loss,
             reference_point=reference_point,
             presorted=True,
         )
@@ -285,7 +286,7 @@ def implied_capacity(outcomes: ArrayLike, policy_probs: ArrayLike, sampler_probs
     outcomes : (N,) array
         In any order; equal outcomes are merged.
     policy_probs : (N,) array, >= 0
-        Sums to 1 within 1e-6, and is normalised.
+        Sums to 1 up to rounding, as in `decision_weights`, and is normalised.
     sampler_probs : (..., N) array, >= 0
         As `policy_probs`; leading axes are several samplers.
 
@@ -317,8 +318,8 @@ def implied_capacity(outcomes: ArrayLike, policy_probs: ArrayLike, sampler_probs
     _checks.same_shape("sampler_probs", q.shape[-1:], "outcomes", z.shape)
     distinct, group = np.unique(z, return_inverse=True)
     merged = []
-    for name, probs in (("policy_probs", p), ("sampler_probs", q)):
-        probs = probs / _total(name, probs)
+    for name, given, probs in (("policy_probs", policy_probs, p), ("sampler_probs", sampler_probs, q)):
+        probs = probs / law_total(name, given, probs)
         order = np.lexsort((probs, np.broadcast_to(group, probs.shape)), axis=-1)  # rounding ignores the given order
         starts = np.searchsorted(np.sort(group), np.arange(len(distinct)))
         merged.append(np.add.reduceat(np.take_along_axis(probs, order, -1), starts, -1))
@@ -390,17 +391,8 @@ def unnormalised_divergence(w: NDArray[np.float64], q: NDArray[np.float64]) -> A
     return np.where(near, series, kl_div(w, q)).sum(-1)
 
 
-def _total(name: str, probs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sum of probabilities along the last axis, which stays; raise unless they are probabilities."""
-    _checks.no_element(name, "be >= 0", probs < 0, probs)
-    total = probs.sum(-1, keepdims=True)
-    rule = f"sum to 1 within {SUM_TOLERANCE:g} along the last axis"
-    _checks.no_element(name, rule, np.abs(total - 1) > SUM_TOLERANCE, total)
-    return np.asarray(total)
-
-
 def _unit(name: str, prob: ArrayLike) -> NDArray[np.float64]:
-    array = np.asarray(floats(**{name: prob})[1][0], dtype=np.float64)
+    array = float64(name, prob)
     _checks.no_element(name, "lie in [0, 1]", ~((array >= 0) & (array <= 1)), array)
     return array
 

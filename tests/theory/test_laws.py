@@ -434,7 +434,10 @@ ONE = BetaTest(BetaShape(1, 1), 8)
     ("build", "message"),
     [
         (lambda: BetaTest(BetaShape(1, 1), 1), "ratio_bound must be > 1; got 1"),
-        (lambda: accepted_law([0.5, 0.6], [0.5, 0.5], ONE), "policy must sum to 1 within 1e-06; got 1.1"),
+        (
+            lambda: accepted_law([0.5, 0.6], [0.5, 0.5], ONE),
+            "policy must sum to 1 within 1e-06 along the last axis; got 1.1",
+        ),
         (lambda: accepted_law([0.5, 0.5], [1.5, -0.5], ONE), "ref must be >= 0; got -0.5"),
         (lambda: accepted_law([0.5, math.nan], [0.5, 0.5], ONE), "policy must be finite; got nan"),
         (
@@ -483,7 +486,7 @@ ONE = BetaTest(BetaShape(1, 1), 8)
         ),
         (
             lambda: sequence_law([[0.5, 0.5], [[0.5, 0.5], [0.5, 0.4]]]),
-            "conditionals[1] must sum to 1 within 1e-06; got 0.9",
+            "conditionals[1] must sum to 1 within 1e-06 along the last axis; got 0.9",
         ),
         (
             lambda: accepted_sequence_law(TREE_POLICY, TREE_REF, ONE, resample="all"),

@@ -244,7 +244,10 @@ def test_samples_agree_with_the_density():
     [
         (lambda: family(1.0), "policy_ratio_bound must be > 1; got 1.0"),
         (lambda: family(low=-math.inf), "clip.low must be finite; got -inf"),
-        (lambda: family(low=-800), "clip.low must leave the mean of its Beta draw > 0; got -800.0"),
+        (
+            lambda: family(low=-800),
+            "clip.low must leave the mean of its Beta draw, exp(-|clip.low|) / 6, at 2.2e-308 or more; got -800.0",
+        ),
         (lambda: family().error(0.0, 0), "concentration must be > 0; got 0.0"),
         (lambda: family().acceptance_probability([0.0, 1.0], [1.0, -2.0]), "concentration must be > 0; got -2.0"),
         (lambda: family().error_bound(0.0, math.inf), "concentration must be finite; got inf"),
@@ -259,7 +262,7 @@ def test_samples_agree_with_the_density():
         (lambda: family().needed_concentration(math.nan, 0.1), "log_ratio must not be nan; got nan"),
         (
             lambda: family().mean_disagreement([0.0, 1.0], 9, probs=[0.5, 0.4]),
-            "probs must sum to 1 within 1e-06; got 0.9",
+            "probs must sum to 1 within 1e-06 along the last axis; got 0.9",
         ),
         (lambda: family().mean_disagreement([0.0, 1.0], 9, probs=[1.5, -0.5]), "probs must be >= 0; got -0.5"),
         (

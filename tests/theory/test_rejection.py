@@ -259,7 +259,15 @@ def test_tail_bounds_hold(k, share, bound):
         ),
         (
             lambda: BetaRejection.near(ClipRange(-800, 1), 64, policy_ratio_bound=6, ref_ratio_bound=6),
-            "a must be > 0; got 0.0",
+            "clip.low must leave the mean of its Beta draw, exp(-|clip.low|) / 6, at 2.2e-308 or more; got -800.0",
+        ),
+        (  # exp(-740) / 6 is above 0, with one binary digit left
+            lambda: BetaRejection.near(ClipRange(-1, 740), 64, policy_ratio_bound=6, ref_ratio_bound=6),
+            "clip.high must leave the mean of its Beta draw, exp(-|clip.high|) / 6, at 2.2e-308 or more; got 740.0",
+        ),
+        (
+            lambda: BetaRejection.near(ClipRange(-1, 1), 1e-310, policy_ratio_bound=6, ref_ratio_bound=6),
+            "concentration must leave both shapes of each Beta draw at 2.2e-308 or more; got 1e-310",
         ),
     ],
 )

@@ -511,7 +511,7 @@ def test_bound_is_precise_for_nearly_equal_measures():
     [
         ([0.5, -0.1], [0.5, 0.5], [1, 2], "weights must be >= 0; got -0.1"),
         ([0.5, 0.5], [1.5, -0.5], [1, 2], "candidate must be >= 0; got -0.5"),
-        ([0.5, 0.5], [0.5, 0.25], [1, 2], "candidate must sum to 1 within 1e-06; got 0.75"),
+        ([0.5, 0.5], [0.5, 0.25], [1, 2], "candidate must sum to 1 within 1e-06 along the last axis; got 0.75"),
         ([0.5, 0.5], [0.5, 0.5], [1, np.inf], "values must be finite; got inf"),
         ([0.5, 0.5], [0.5, 0.5], [1], "values must have the shape of weights (2,); got (1,)"),
         ([[0.5, 0.5]] * 2, [[0.5, 0.5]] * 3, [1, 2], "candidate must have the shape of weights (2, 2); got (3, 2)"),
