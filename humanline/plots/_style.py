@@ -60,6 +60,11 @@ def panels(widths: list[float], *, height: float, title: str, down: int = 1) -> 
     return figure, list(axes.flat)
 
 
+def note(figure: Figure, text: str) -> None:
+    """Write below the panels what a reader needs to know to read them."""
+    figure.supxlabel(text, x=0.012, ha="left", fontsize=7.5, color="#444444")
+
+
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write stem.svg and stem.png without a date or a version in them, and return the paths."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]

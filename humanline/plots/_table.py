@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+#: The panel of `settings`, in which nothing is drawn.
+SETTING = "setting"
 
 
 class Row(NamedTuple):
@@ -24,6 +28,11 @@ def points(panel: str, series: str, x: ArrayLike, y: ArrayLike) -> list[Row]:
     """Return the rows of one series; `x` and `y` are broadcast."""
     across, up = np.broadcast_arrays(np.atleast_1d(np.asarray(x, float)), np.atleast_1d(np.asarray(y, float)))
     return [Row(panel, series, float(a), float(b)) for a, b in zip(across, up, strict=True)]
+
+
+def settings(**values: float) -> list[Row]:
+    """Return rows for what a figure was computed with and says in words."""
+    return [row for name, value in values.items() for row in points(SETTING, name, math.nan, value)]
 
 
 class Table:
@@ -42,6 +51,10 @@ class Table:
         """Return the points of a series."""
         x, y = np.array(self._found[panel, series]).T
         return x, y
+
+    def setting(self, name: str) -> float:
+        """Return what `settings` was given under a name."""
+        return self.value(SETTING, name)
 
     def value(self, panel: str, series: str) -> float:
         """Return y of a series' only, or first, point."""
