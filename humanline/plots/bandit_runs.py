@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from humanline.plots import _style
-from humanline.plots._table import Row, Table, points
+from humanline.plots._table import Row, Table, points, settings
 from humanline.sim.threads import one_thread
 from humanline.stats import mean_interval
 
@@ -63,7 +63,7 @@ def rows(
         95 % Student interval), ``lead`` (x: saturation of the offline run, y: mean lead of offline+humanline over it,
         paired by seed, and half-widths; series: beta, a point a learning rate), ``sync`` (x: sync interval, y: mean
         final score of offline+humanline, and half-widths; series: learning rate) and ``clipped`` (the same runs; y:
-        share of tokens outside the clip range).
+        share of tokens outside the clip range), and ``setting``.
 
     Notes
     -----
@@ -71,25 +71,25 @@ def rows(
     the mean of ``sigmoid(margin)`` over its pairs and steps: 1/2 where the reference is the policy itself.
     """
     train = functools.cache(_train)  # the same run is in several panels
-    settings = tilt, seeds, steps
+    problem = tilt, seeds, steps
     curves, leads, syncs = [], [], []
     rates = sorted({learning_rate, *(RATES if grid else ())})
     with one_thread():
         for beta in BETAS:
             for rate in rates:
-                offline = train(beta, rate, "offline", sync_every, *settings)
-                human = train(beta, rate, "offline+humanline", sync_every, *settings)
+                offline = train(beta, rate, "offline", sync_every, *problem)
+                human = train(beta, rate, "offline+humanline", sync_every, *problem)
                 leads += _interval("lead", f"beta {beta}", offline.saturation, human.scores[-1] - offline.scores[-1])
             for variant in VARIANTS:
-                found = train(beta, learning_rate, variant, sync_every, *settings)
+                found = train(beta, learning_rate, variant, sync_every, *problem)
                 for step, scores in zip(found.measured_at, found.scores, strict=True):
                     curves += _interval(f"beta {beta}", variant, step, scores)
         for rate in rates:
             for every in SYNC_EVERY:
-                human = train(SYNC_BETA, rate, "offline+humanline", every, *settings)
+                human = train(SYNC_BETA, rate, "offline+humanline", every, *problem)
                 syncs += _interval("sync", f"lr {rate:g}", every, human.scores[-1])
                 syncs += points("clipped", f"lr {rate:g}", every, human.outside)
-    return [*curves, *leads, *syncs]
+    return [*settings(seeds=seeds, learning_rate=learning_rate, sync_every=sync_every), *curves, *leads, *syncs]
 
 
 class _Trained(NamedTuple):
@@ -137,7 +137,7 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 def _draw(table: Table) -> Figure:
     title = "DPO on contextual bandits: what humanline gains on offline training, and where"
-    figure, axes = _style.panels([3.9, 3.9, 3.9], height=7.2, title=title, down=2)
+    figure, axes = _style.panels([3.9, 3.9, 3.9], height=7.8, title=title, down=2)
     for place, (each, beta) in enumerate(zip(axes, BETAS, strict=False)):
         _draw_curves(each, table, beta, legend=place == 1)
     _draw_lead(axes[3], table)
@@ -155,6 +155,17 @@ def _draw(table: Table) -> Figure:
         each.set_xscale("log", base=2)
         each.set(xticks=SYNC_EVERY, xticklabels=SYNC_EVERY, xlabel="optimizer steps between syncs", title=title)
         each.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3, handlelength=2.2, columnspacing=1.2)
+    axes[4].set_ylabel("exact score, share of what there is to gain")
+    axes[5].set_ylabel("share of tokens")
+    _style.note(
+        figure,
+        f"Means over n = {table.setting('seeds'):g} seeds, each with a bandit, data and draws of its own.  Bands and "
+        "bars: 95 % Student intervals; the lead is paired by seed.  "
+        "Score: 0 is the start policy, 1 the best arm of every context.\n"
+        f"Top row: learning rate (lr) {table.setting('learning_rate'):g}.  Optimizer steps between syncs: "
+        f"{table.setting('sync_every'):g}, but for the last two panels.  "
+        "Saturation: 1/2 where the policy is its reference, 1 where pairs no longer teach.",
+    )
     return figure
 
 
@@ -180,7 +191,7 @@ def _draw_lead(axes: Axes, table: Table) -> None:
         axes.errorbar(x, y, yerr=half, fmt=marker, color=colour, markersize=5, capsize=3, label=f"beta {beta}")
     axes.set(
         xlabel="saturation of the offline run: mean sigmoid(margin)",
-        ylabel="lead of humanline over offline",
+        ylabel="lead of humanline over offline (final score)",
         title="Lead and saturation, a point a learning rate",
     )
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3, handlelength=1.2, columnspacing=1.2)

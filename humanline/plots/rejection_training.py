@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humanline.plots import _style
-from humanline.plots._table import Row, Table, points
+from humanline.plots._table import Row, Table, points, settings
 from humanline.plots.clipping_limit import normal_density
 from humanline.sim.threads import one_thread
 from humanline.stats import mean_interval
@@ -25,6 +25,8 @@ LIMIT = ClipLimit(ClipRange(-1.5, 1.5), policy_ratio_bound=6, ref_ratio_bound=6)
 VERDICTS, TOKENS = 200_000, 4_000
 #: Bandits whose predicted rates lie far enough apart to be told from one another.
 SEEDS = (5, 2, 4, 8)
+#: Of the last panel: problems, each at all of WIDTHS.
+PROBLEMS = 8
 #: Gaps are shown to this share of the clipped gradient.
 LEAST = 1e-9
 #: The name of an objective in the legends, its colour, line and marker.
@@ -56,8 +58,9 @@ def rows(*, seeds: int = 12, steps: int = 32, learning_rate: float = 0.1) -> lis
         Beta rejection and under clipping, in norms of the latter; series: a bandit, exact and predicted), ``rate``
         (x: predicted, y: fitted to the exact gaps), ``run`` (x: concentration, y: root mean square over the final
         parameters of the distance to the run under hard verdicts, and half-widths over the seeds), ``hard verdicts to
-        clip`` (the same between these two), and ``detach or clamp`` (x: probability that a token lies outside, y: norm
-        of the difference between the two gradients, in norms of the clamped one; a point a seed and clip range).
+        clip`` (the same between these two), ``detach or clamp`` (x: probability that a token lies outside, y: norm of
+        the difference between the two gradients, in norms of the clamped one; a point a seed and clip range), and
+        ``setting``.
 
     Notes
     -----
@@ -66,7 +69,8 @@ def rows(*, seeds: int = 12, steps: int = 32, learning_rate: float = 0.1) -> lis
     the parameters. The reference is the start policy.
     """
     with one_thread():
-        return [*_verdicts(), *_gradients(), *_runs(seeds, steps, learning_rate), *_detach_or_clamp()]
+        used = settings(verdicts=VERDICTS, seeds=seeds, steps=steps, problems=PROBLEMS)
+        return [*used, *_verdicts(), *_gradients(), *_runs(seeds, steps, learning_rate), *_detach_or_clamp()]
 
 
 def _problem(task: Any, seeds: Sequence[int], noise: float) -> tuple[Any, Any, Any, Any]:
@@ -181,7 +185,7 @@ def _objectives() -> dict[str, Any]:
 def _detach_or_clamp() -> list[Row]:
     from humanline.sim.limit import detach_or_clamp
 
-    problem = _problem(_sequences(), range(8), 1.0)
+    problem = _problem(_sequences(), range(PROBLEMS), 1.0)
     clips = [ClipRange(-width, width) for width in WIDTHS]
     out: list[Row] = []
     for name, objective in _objectives().items():
@@ -199,7 +203,7 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 def _draw(table: Table) -> Figure:
     title = "Sampling tends to detaching, which is clipping for GRPO only"
-    figure, (verdicts, gradient, run, apart) = _style.panels([5.3, 5.3], height=8.8, title=title, down=2)
+    figure, (verdicts, gradient, run, apart) = _style.panels([5.3, 5.3], height=9.8, title=title, down=2)
     _draw_verdicts(verdicts, table)
     _draw_gradient(gradient, table)
     _draw_runs(run, table)
@@ -216,6 +220,19 @@ def _draw(table: Table) -> Figure:
     apart.set_yscale("symlog", linthresh=1e-3)
     apart.set_ylim(0, 1)
     apart.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, handlelength=1.6)
+    _style.note(
+        figure,
+        f"Clip range [{LIMIT.clip.low:g}, {LIMIT.clip.high:g}] nats.  Beta rejection keeps or detaches each token at "
+        "random; the larger its concentration, the more alike its verdicts are to the clip’s.\n".replace("-1.5", "−1.5")
+        + f"Top left: at each concentration n = {table.setting('verdicts'):,.0f} sampled verdicts against the exact "
+        "share and its predicted rate.  Top right: the exact gradient tends to clipping’s as fast as predicted.\n"
+        f"Bottom left: parameters after {table.setting('steps'):g} steps on small sequences; hard verdicts: tokens "
+        f"outside the range are detached, always.  Lines: means over n = {table.setting('seeds'):g} runs; bands: 95 % "
+        "Student intervals;\n"
+        "horizontal: how far that limit is from clipping.  Bottom right: expected gradients of "
+        f"{table.setting('problems'):g} policies, each at several clip ranges, where tokens outside are detached, and "
+        "where they are clamped.",
+    )
     return figure
 
 
@@ -258,9 +275,9 @@ def _draw_gradient(axes: Axes, table: Table) -> None:
     axes.set(
         xlim=(10, None),
         ylim=(LEAST, 3),
-        xlabel="concentration",
+        xlabel="concentration (a + b of the Beta draws)",
         ylabel="‖rejection − clip‖ / ‖clip‖",
-        title="GRPO's expected gradient on bandits of 4 contexts × 5 arms",
+        title="GRPO's expected gradient, on four bandits of 4 contexts × 5 arms",
     )
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=1, handlelength=2.4, labelspacing=0.2)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humanline.plots import _style
-from humanline.plots._table import Row, Table, points
+from humanline.plots._table import Row, Table, points, settings
 from humanline.sim.threads import one_thread
 from humanline.stats import mean_interval
 from humanline.theory import (
@@ -56,8 +56,8 @@ def rows(*, learning_rate: float = 0.1, steps: int = 64, sharpness: float = 1.0,
         perceived distribution), ``tilt`` (x: tilt, y: that distance; series: laws made from the policy or the start),
         ``gamma`` (x: first shape of Prop. 4.1's Beta draw, y: total variation between the two laws that rejection
         samples, and from each to the perceived distribution, divided by its mass), ``concentration`` (x: of humanline
-        sampling, y: total variation between its two laws), ``cost`` (the same, y: tokens proposed for a sequence) and
-        ``outside`` (as ``source``, y: probability that a token lies outside the clip range).
+        sampling, y: total variation between its two laws), ``cost`` (the same, y: tokens proposed for a sequence),
+        ``outside`` (as ``source``, y: probability that a token lies outside the clip range) and ``setting``.
 
     Notes
     -----
@@ -67,7 +67,8 @@ def rows(*, learning_rate: float = 0.1, steps: int = 64, sharpness: float = 1.0,
     """
     with one_thread():
         trace = trained(learning_rate=learning_rate, steps=steps, sharpness=sharpness, seeds=seeds)
-        return [*_of_sources(trace), *_of_tilts(trace), *_of_rejection(trace)]
+        used = settings(seeds=seeds, contexts=CONTEXTS, steps=steps)
+        return [*used, *_of_sources(trace), *_of_tilts(trace), *_of_rejection(trace)]
 
 
 def trained(*, learning_rate: float = 0.1, steps: int = 64, sharpness: float = 1.0, seeds: int = 6) -> Trace:
@@ -196,7 +197,7 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 def _draw(table: Table) -> Figure:
     title = f"All {VOCAB**LENGTH} sequences: perceived utility, and the laws that rejection samples"
-    figure, (source, tilt, gamma, concentration) = _style.panels([5.3, 5.3], height=8.4, title=title, down=2)
+    figure, (source, tilt, gamma, concentration) = _style.panels([5.3, 5.3], height=9.0, title=title, down=2)
     _draw_sources(source, table)
     looks: dict[str, tuple[str, Any, str]]
     looks = {
@@ -210,8 +211,8 @@ def _draw(table: Table) -> Figure:
     tilt.set(
         xlim=(x[0], x[-1]),
         ylim=(0, 1),
-        xlabel="tilt (0: as it is)",
-        ylabel="½ Σ|perceived − data|",
+        xlabel="tilt, per nat of surprisal or unit of score (0: as it is)",
+        ylabel="½ Σ|perceived − data| (0: equal)",
         title="Distance of tilted data from the perceived distribution",
     )
     looks = {
@@ -223,21 +224,30 @@ def _draw(table: Table) -> Figure:
     _lines(gamma, table, "gamma", looks)
     gamma.set(
         xlabel="γ of Beta(γ, 1)",
-        ylabel="total variation",
+        ylabel="total variation (0: same law, 1: disjoint)",
         title="Proposition 4.1: rejected tokens, or sequences, drawn again",
     )
     looks = {"token against sequence": (_style.GREEN, "-.", "token by token to whole sequences")}
     _lines(concentration, table, "concentration", looks)
     concentration.set_xscale("log")
     concentration.set(
-        xlabel="concentration",
-        ylabel="total variation",
+        xlabel="concentration (a + b of the Beta draws)",
+        ylabel="total variation (0: same law, 1: disjoint)",
         title="Humanline sampling on its way to clipping",
     )
     for axes in (gamma, concentration):
         axes.set_ylim(bottom=0)
     for axes in (source, tilt, gamma, concentration):
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, handlelength=2.6)
+    _style.note(
+        figure,
+        f"Means over n = {table.setting('seeds'):g} seeds (each of {table.setting('contexts'):g} contexts); bars and "
+        f"bands: 95 % Student intervals.  Policies: after {table.setting('steps'):g} steps of offline DPO.\n"
+        "Surprisal: log-ratio of a sequence to the start policy, nats.  Utility: of the median person (Tversky and "
+        "Kahneman 1992), in units of the value of a gain of 1 nat.\n"
+        "Perceived: decision weights of the policy’s sequences, which need not sum to 1 (divided by their sum in the "
+        "lower left panel).",
+    )
     return figure
 
 
@@ -261,6 +271,6 @@ def _draw_sources(axes: Axes, table: Table) -> None:
         xlim=(-0.5, len(names) - 0.5),
         xticks=range(len(names)),
         xticklabels=[name.replace(" ", "\n") for name in names],
-        ylabel="subjective utility",
+        ylabel="utility, in values of a gain of 1 nat",
         title="Proposition 3.4: learning from other data than the perceived",
     )

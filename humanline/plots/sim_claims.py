@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from humanline.plots import _style
-from humanline.plots._table import Row, Table, points
+from humanline.plots import _names, _style
+from humanline.plots._table import SETTING, Row, Table, points, settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,6 +16,37 @@ if TYPE_CHECKING:
     from humanline.sim.report import Report
 
 _VERDICTS = ("holds", "contrary", "undecided", "not tested")
+#: Verdicts over all settings, in the order in which the claims are drawn, and what is written above them.
+_OVERALL = {
+    "holds": "hold in every setting that tests them",
+    "depends": "depend on the setting (those that hold most often first)",
+    "does not hold": "hold in no setting",
+    "not tested": "were not tested",
+}
+#: The claims of `humanline.sim.claims` in few words; claims.md has all of them.
+WORDS = {
+    "online-beats-offline": "online beats offline",
+    "humanline-beats-offline": "humanline beats offline, same data",
+    "humanline-closes-gap": "offline humanline does as well as online",
+    "sync-gives-most": "syncing alone gives most of the gain",
+    "sync-needed": "clipping alone falls short of humanline",
+    "clip-needed": "syncing alone falls short (k = 1)",
+    "clip-needed-k16": "syncing alone falls short (k = 16)",
+    "clip-matches-sampling": "clipping does as well as Beta rejection",
+    "larger-k-slower": "syncing less often learns more slowly",
+    "larger-k-stabler": "syncing less often is stabler",
+    "larger-k-stabler-stale": "syncing less often is stabler, old samples",
+    "k1-collapses": "syncing every step collapses",
+    "stale-samples-hurt": "without humanline, old samples do harm",
+    "humanline-tolerates-stale": "with humanline, samples may be 64 steps old",
+    "trust-region-worse": "trust-region syncing is worse",
+    "low-probability-worse": "improbable data are worse",
+    "clip-range-hardly-matters": "the clip range hardly matters",
+    "online-humanline-slightly-better": "humanline helps online too, but less",
+    "online-beats-worse-data": "online beats data of a worse policy",
+    "online-beats-better-data": "online beats data of a better policy",
+    "online-closer-to-perceived": "online data are closer to the perceived",
+}
 
 
 def rows(report: Report) -> list[Row]:
@@ -25,9 +56,9 @@ def rows(report: Report) -> list[Row]:
     -------
     list of Row
         Panel: a claim with its verdict over all settings; series: ``task, objective``; x: the learning rate, infinite
-        for the tuned one; y: 0 holds, 1 contrary, 2 undecided, 3 not tested.
+        for the tuned one; y: 0 holds, 1 contrary, 2 undecided, 3 not tested. Panel ``setting``: seeds.
     """
-    out = []
+    out = settings(seeds=report.scale.seeds)
     for judgement in report.judgements:
         for f in judgement.findings:
             rate = math.inf if f.setting.rate is None else f.setting.rate
@@ -40,7 +71,24 @@ def rows(report: Report) -> list[Row]:
 def draw(rows: Sequence[Row]) -> Figure:
     """Draw the figure from its rows."""
     with _style.style():
-        return _draw(Table(rows), list(dict.fromkeys(row.panel for row in rows)))
+        return _draw(Table(rows), list(dict.fromkeys(row.panel for row in rows if row.panel != SETTING)))
+
+
+def by_verdict(table: Table, claims: list[str]) -> dict[str, list[str]]:
+    """Return the claims of each verdict over all settings, those that hold in the largest share of tests first."""
+
+    def order(claim: str) -> float:
+        held, tested = _count(table, claim)
+        return -held / max(tested, 1)
+
+    groups = {verdict: [claim for claim in claims if claim.endswith(f": {verdict}")] for verdict in _OVERALL}
+    return {verdict: sorted(group, key=order) for verdict, group in groups.items() if group}
+
+
+def _count(table: Table, claim: str) -> tuple[int, int]:
+    """Return in how many settings a claim holds, of those in which it is tested."""
+    verdicts = [_VERDICTS[int(y)] for series in table.series(claim) for y in table.xy(claim, series)[1]]
+    return verdicts.count("holds"), len(verdicts) - verdicts.count("not tested")
 
 
 def _draw(table: Table, claims: list[str]) -> Figure:
@@ -55,24 +103,34 @@ def _draw(table: Table, claims: list[str]) -> Figure:
     groups = list(dict.fromkeys(series for claim in claims for series in table.series(claim)))
     rates = sorted({x for claim in claims for series in table.series(claim) for x in table.xy(claim, series)[0]})
     title = "The paper's claims on small exact problems: where each holds"
-    figure, (axes,) = _style.panels([11.0], height=1.6 + 0.27 * len(claims), title=title)
+    ordered = by_verdict(table, claims)
+    lines = len(claims) + len(ordered)
+    figure, (axes,) = _style.panels([11.6], height=2.2 + 0.27 * lines, title=title)
     width = len(rates) + 0.6
-    for down, claim in enumerate(claims):
-        for series in table.series(claim):
-            left = groups.index(series) * width
-            for rate, verdict in zip(*table.xy(claim, series), strict=True):
-                colour, hatch = looks[_VERDICTS[int(verdict)]]
-                axes.add_patch(_box(left + rates.index(rate), down, colour, hatch))
-    axes.set(xlim=(-0.3, len(groups) * width - 0.3), ylim=(len(claims), -0.1))
-    axes.set_yticks([down + 0.5 for down in range(len(claims))], claims, fontsize=8)
+    down, ticks, labels = 0, [], []
+    for verdict, group in ordered.items():
+        axes.text(-0.3, down + 0.62, f"These {_OVERALL[verdict]}", fontsize=8, fontweight="bold", va="center")
+        down += 1
+        for claim in group:
+            for series in table.series(claim):
+                left = groups.index(series) * width
+                for rate, found in zip(*table.xy(claim, series), strict=True):
+                    axes.add_patch(_box(left + rates.index(rate), down, *looks[_VERDICTS[int(found)]]))
+            held, tested = _count(table, claim)
+            ticks.append(down + 0.5)
+            labels.append(f"{WORDS[claim.partition(':')[0]]}:  {held} of {tested}")
+            down += 1
+    axes.set(xlim=(-0.3, len(groups) * width - 0.3), ylim=(lines, -0.1))
+    axes.set_yticks(ticks, labels, fontsize=8)
     axes.set_xticks(
         [group * width + place + 0.5 for group in range(len(groups)) for place in range(len(rates))],
         [("tuned" if math.isinf(rate) else f"{rate:g}") for _ in groups for rate in rates],
         rotation=90,
         fontsize=6.5,
     )
-    for group, name in enumerate(groups):
-        axes.text(group * width + len(rates) / 2, -0.3, name, ha="center", va="bottom", fontsize=8)
+    for place, name in enumerate(groups):
+        words = "\n".join(_names.setting(name)).replace(", ", ",\n")
+        axes.text(place * width + len(rates) / 2, -0.3, words, ha="center", va="bottom", fontsize=8)
     axes.grid(False)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
@@ -82,6 +140,13 @@ def _draw(table: Table, claims: list[str]) -> Figure:
         Patch(facecolor=c, hatch=h, edgecolor=_style.GREY, linewidth=0.4, label=n) for n, (c, h) in looks.items()
     ]
     axes.legend(handles=patches, ncols=4, loc="upper center", bbox_to_anchor=(0.4, -0.11))
+    _style.note(
+        figure,
+        "A box is a setting: problem, objective and learning rate (tuned: the best for each variant).  “20 of 54”: "
+        "holds in 20 of the settings that test the claim.\n"
+        f"Holds, contrary: sign-flip tests over n = {table.setting('seeds'):g} seeds, p < 0.05 after Holm’s correction "
+        "over a claim’s settings.  Not tested: the setting says nothing about the claim, as where no token is clipped.",
+    )
     return figure
 
 

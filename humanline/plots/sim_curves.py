@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from humanline.plots import _style
-from humanline.plots._table import Row, Table, points
+from humanline.plots import _names, _style
+from humanline.plots._table import SETTING, Row, Table, points, settings
 from humanline.stats import mean_interval
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def rows(report: Report) -> list[Row]:
     list of Row
         Panel: ``task, objective``. Series: a variant with its best learning rate, the one of the highest mean final
         score; x: share of the steps done; y: mean score as a share of what there is to gain; series ending in
-        ``half-width``: of its 95 % Student interval.
+        ``half-width``: of its 95 % Student interval. Panel ``setting``: seeds and steps.
     """
-    out = []
+    out = settings(seeds=report.scale.seeds, steps=report.scale.steps)
     for task in dict.fromkeys(task for task, *_ in report.results):
         for objective in _OBJECTIVES:
             for variant in _LOOKS:
@@ -64,14 +64,14 @@ def _curves(result: dict[str, Any]) -> Any:
 def draw(rows: Sequence[Row]) -> Figure:
     """Draw the figure from its rows."""
     with _style.style():
-        return _draw(Table(rows), list(dict.fromkeys(row.panel for row in rows)))
+        return _draw(Table(rows), list(dict.fromkeys(row.panel for row in rows if row.panel != SETTING)))
 
 
 def _draw(table: Table, names: list[str]) -> Figure:
     from matplotlib.figure import Figure
 
     down = -(-len(names) // 3)
-    figure = Figure(figsize=(10.5, 0.9 + 2.7 * down), layout="constrained")
+    figure = Figure(figsize=(10.5, 1.3 + 2.7 * down), layout="constrained")
     figure.suptitle(
         "Exact score at each variant's best learning rate", x=0.012, ha="left", fontsize=11.5, fontweight="bold"
     )
@@ -85,10 +85,17 @@ def _draw(table: Table, names: list[str]) -> Figure:
             colour, line = _LOOKS[series.partition(",")[0]]
             axes.plot(x, y, color=colour, linestyle=line, label=series)
             axes.fill_between(x, y - half, y + half, color=colour, alpha=0.18, linewidth=0)
-        axes.set_title(name)
+        axes.set_title(": ".join(_names.setting(name)))
         axes.legend(fontsize=6.8, loc="best", handlelength=2.4)
     for axes in grid[-1]:
         axes.set_xlabel("share of the steps done")
     for axes in grid[:, 0]:
         axes.set_ylabel("score, share of what there is to gain")
+    _style.note(
+        figure,
+        f"Means over n = {table.setting('seeds'):g} seeds, {table.setting('steps'):g} optimizer steps; bands: 95 % "
+        "Student intervals, often narrower than the lines.\n"
+        "Score: 0 is the start policy, 1 the best response to every context.  lr: the learning rate (Adam) with the "
+        "highest mean final score.",
+    )
     return figure

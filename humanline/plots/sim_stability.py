@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from humanline.plots import _style
-from humanline.plots._table import Row, Table, points
+from humanline.plots import _names, _style
+from humanline.plots._table import Row, Table, points, settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,8 +32,9 @@ def rows(report: Report) -> list[Row]:
         mean final score, share of runs that ended below their start), ``grpo, k`` and ``dpo, k`` (graded sequences,
         fixed data; y: humanline minus offline), ``dpo, beta`` (the same at k = 1). Series: k or beta; x: the learning
         rate. Panel ``saturation``: x: mean saturation of offline DPO, y: humanline minus offline, series the task.
+        Panel ``setting``: seeds.
     """
-    out: list[Row] = []
+    out = settings(seeds=report.scale.seeds)
     for (task, objective, rate, variant), result in report.results.items():
         k = re.fullmatch(r".* k=(\d+)", variant)
         if task == "verifiable" and objective == "grpo" and k and variant.startswith("online+humanline every=64"):
@@ -70,7 +71,7 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 def _draw(table: Table) -> Figure:
     title = "Stability and gain depend on the learning rate, on how often the reference is synced, and on beta"
-    figure, axes = _style.panels([3.6, 3.4, 3.4, 2.9, 3.2], height=4.3, title=title)
+    figure, axes = _style.panels([3.6, 3.4, 3.4, 2.9, 3.4], height=4.7, title=title)
     _grid(
         axes[0],
         table,
@@ -83,15 +84,24 @@ def _draw(table: Table) -> Figure:
     limit = max(float(np.abs(table.xy(p, s)[1]).max()) for p in (_GRPO, _DPO, _BETA) for s in table.series(p))
     _grid(axes[1], table, _GRPO, "k", "RdBu", limit, "GRPO, graded sequences, fixed data\nhumanline − offline")
     _grid(axes[2], table, _DPO, "k", "RdBu", limit, "DPO (beta 0.1), graded sequences\nhumanline − offline")
-    _grid(axes[3], table, _BETA, "beta", "RdBu", limit, "DPO, k = 1\nhumanline − offline")
+    _grid(axes[3], table, _BETA, "beta", "RdBu", limit, "DPO, graded, k = 1\nhumanline − offline")
     right = axes[4]
     marks = {"bandit": ("o", _style.BLUE), "sequence": ("s", _style.RED), "verifiable": ("^", _style.GREEN)}
     for task in table.series(_SCATTER):
         marker, colour = marks[task]
-        right.plot(*table.xy(_SCATTER, task), marker, color=colour, markersize=5, label=task)
+        right.plot(*table.xy(_SCATTER, task), marker, color=colour, markersize=5, label=_names.TASKS[task])
     right.axhline(0, color=_style.GREY, linewidth=0.9)
     right.set(xlabel="mean saturation of offline DPO", ylabel="humanline − offline", title="Every DPO cell, k = 1")
-    right.legend(loc="best")
+    right.set_ylim(top=0.8)
+    right.legend(loc="upper left")
+    _style.note(
+        figure,
+        f"Means over n = {table.setting('seeds'):g} seeds of the final score, as a share of what there is to gain: "
+        "0 is the start policy, 1 the best response to every context; humanline − offline: the difference of two such "
+        "shares.  k: optimizer steps between syncs of the reference.\n"
+        "Saturation: mean sigmoid(margin) over pairs and steps, 1/2 where the policy is its reference and 1 where "
+        "pairs no longer teach; a point is a beta and a learning rate.",
+    )
     return figure
 
 
