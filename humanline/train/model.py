@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from humanline.train.adapter import adapter_base
-from humanline.train.quiet import import_transformers
+from humanline.train.quiet import import_transformers, quiet_import
 from humanline.train.scorer import ModelError, TokenScorer
 
 _HUB = "hub:"
@@ -65,12 +65,14 @@ def load_weights(path: str, *, dropout: bool, weights: str = "float32", compute:
     Raises
     ------
     ModelError
-        As `load_model` does.
+        As `load_model` does, or if the layers of this version of bitsandbytes lose their gradient.
     """
     options: dict[str, Any] = {"dtype": TYPES[compute if weights == "nf4" else weights]}
     if weights == "nf4":
         options |= _nf4(options["dtype"])
     model = load_model(path, **options)
+    if weights == "nf4":
+        _keep_gradients(model)
     if not dropout:
         turn_off_dropout(model)
     return model
@@ -107,6 +109,8 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
 
 def _nf4(compute: torch.dtype) -> dict[str, Any]:
     """Return how transformers is asked for weights in 4 bits."""
+    with quiet_import():  # of kernels that it has no package for
+        import bitsandbytes  # noqa: F401
     from transformers import BitsAndBytesConfig
 
     kept = BitsAndBytesConfig(
@@ -117,6 +121,29 @@ def _nf4(compute: torch.dtype) -> dict[str, Any]:
     )
     here = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
     return {"quantization_config": kept, "device_map": {"": here}}
+
+
+def _keep_gradients(model: Any) -> None:
+    """Keep bitsandbytes from laying 4-bit weights out anew, in place, for good.
+
+    It does so on a CPU with AVX512-BF16, at a layer's first pass in eval mode without gradient, which a scoring pass
+    is: from then on the layer computes in bf16, and its product has no gradient, in training mode neither.
+    """
+    from bitsandbytes.nn import Linear4bit
+
+    layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
+    for layer in layers:
+        layer.support_avx512bf16_for_cpu = False
+    for layer in layers[:1]:  # whether that is how this version is told
+        row = torch.zeros((1, layer.in_features), device=layer.weight.device, dtype=layer.compute_dtype)
+        with torch.no_grad():
+            layer.eval()(row)
+        if not layer.train()(row.requires_grad_()).requires_grad:
+            raise ModelError(
+                "adapter.base: nf4: layers of this version of bitsandbytes have no gradient after a scoring pass, so "
+                "adapters would be trained on wrong ones: install one that humanline was tested with (constraints.txt)"
+            )
+        layer.eval()  # as the whole model is when it was loaded
 
 
 def refuse_missing_quantizer(weights: str) -> None:

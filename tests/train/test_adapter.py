@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
@@ -12,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from humanline.cli import main
 from humanline.objectives import dpo_loss, token_log_ratio
@@ -27,15 +31,31 @@ from humanline.train.fingerprint import frozen_hash
 from humanline.train.loop import train
 from humanline.train.merge import merge
 from humanline.train.model import load_policy
+from humanline.train.new_model import new_model
 from humanline.train.policy import build_policy
 from humanline.train.reference import BaseModel, ScoreAhead, SecondModel
 from humanline.train.scorer import ModelError, TokenScorer
 from humanline.train.stop import StopRequested
+from tests.conftest import ROOT
+from tests.train.cpu_flag import VARIABLE
 from tests.train.support import CLIP, OBJECTIVES, SCHEDULES, config, run, same, steps, without_timing
 from tests.train.test_resume import StopAt
 
 LORA = {"rank": 4, "alpha": 8.0}
 TRAINING = {"steps": 6, "batch_size": 8, "micro_batch_size": 4}
+
+needs_bitsandbytes = pytest.mark.skipif(
+    find_spec("bitsandbytes") is None, reason="bitsandbytes (extra low-memory) is not installed"
+)
+
+
+def believing(believed: str, *command: str) -> subprocess.CompletedProcess:
+    """Run a module of Python in a process whose bitsandbytes believes in AVX512-BF16, or does not."""
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths, VARIABLE: believed}
+    return subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=600
+    )
 
 
 def adapter_weights(result) -> dict[str, torch.Tensor]:
@@ -431,7 +451,7 @@ def test_another_base_is_not_resumed(toy, tmp_path):
         train(stopped, resume=True, show_progress=False)
 
 
-@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes (extra low-memory) is not installed")
+@needs_bitsandbytes
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_qlora_scores_ahead_as_a_second_adapter_does(toy, tmp_path, precision):
     """Over a base kept in 4 bits scoring ahead equals a second adapter bit for bit, and at rate 0 nothing moves."""
@@ -446,7 +466,7 @@ def test_qlora_scores_ahead_as_a_second_adapter_does(toy, tmp_path, precision):
     assert [row["log_ratio_rms"] for row in steps(still)] == [0.0] * TRAINING["steps"]
 
 
-@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes (extra low-memory) is not installed")
+@needs_bitsandbytes
 def test_qlora_keeps_linear_layers_in_four_bits(toy):
     """Under `base: nf4` linear layers are 4-bit, the adapter float32, and only the adapter is trained."""
     scorer, _ = build_policy(config(toy, Path("unused"), adapter=LORA | {"base": "nf4"}))
@@ -456,7 +476,7 @@ def test_qlora_keeps_linear_layers_in_four_bits(toy):
     assert all("lora_" in name for name, p in scorer.named_parameters() if p.requires_grad)
 
 
-@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes (extra low-memory) is not installed")
+@needs_bitsandbytes
 @pytest.mark.parametrize("precision,compute", [("float32", torch.float32), ("bf16", torch.bfloat16)])
 def test_layers_in_four_bits_compute_in_the_precision_of_the_run(toy, precision, compute):
     """The compute type of nf4 reaches every linear layer, and what is not in 4 bits is kept in that type too."""
@@ -465,6 +485,88 @@ def test_layers_in_four_bits_compute_in_the_precision_of_the_run(toy, precision,
     layers = [module.base_layer for module in scorer.modules() if hasattr(module, "lora_A") and module.lora_A]
     assert len(layers) == 14 and {layer.compute_dtype for layer in layers} == {compute}
     assert scorer.model.get_input_embeddings().weight.dtype == compute
+
+
+def dequantised(scorer, path: str) -> torch.nn.Module:
+    """Give the model that a 4-bit one stands for, in float64: its linear layers hold what the codes mean."""
+    from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.nn import Linear4bit
+
+    plain = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).requires_grad_(False)
+    weights = dict(plain.named_parameters())
+    for name, module in scorer.model.named_modules():
+        if isinstance(module, Linear4bit):
+            kept = dequantize_4bit(module.weight.data, module.weight.quant_state)
+            weights[name.removesuffix(".base_layer") + ".weight"].copy_(kept)
+    return plain.double()
+
+
+@needs_bitsandbytes
+@pytest.mark.parametrize("believed", [True, False])
+@pytest.mark.parametrize("width", [48, 192])
+def test_four_bits_keep_their_gradients_after_scoring(toy, tmp_path, monkeypatch, believed, width):
+    """Whatever the CPU, log-ratios at rate 0 are 0, and gradients after scoring those through the dequantised base.
+
+    On one with AVX512-BF16 bitsandbytes would lay out layers anew that are 192 and 512 wide, and fail at those that are
+    48 wide. Not every CPU could compute with the result, so that trying it is an error here.
+    """
+    from bitsandbytes.nn import modules
+
+    monkeypatch.setattr(modules, "has_avx512bf16", lambda: believed)
+    monkeypatch.setattr(modules, "_convert_weight_packed_for_cpu", lambda *_: pytest.fail("laid out anew"))
+    model = str(new_model(tmp_path / "model", text=toy["pairs"], vocab_size=320, hidden_size=width))
+    settings = {"adapter": LORA | {"base": "nf4"}, "training": TRAINING | {"steps": 2}}
+    reference = {"schedule": {"kind": "before_step", "every": 1}}
+    mine = toy | {"model": model}
+    still = run(mine, tmp_path / "still", optimizer__lr=0.0, reference=reference, **settings)
+    assert [row["log_ratio_rms"] for row in steps(still)] == [0.0, 0.0]
+
+    scorer, adapter = learned(mine, **settings)
+    block = replace(full_block(2, 12), input_ids=torch.arange(24).view(2, 12) + 30)
+    ids, weighted = block.input_ids, torch.linspace(-1, 1, 22).view(2, 11) / 22  # a mean, as losses are
+    scored = scoring_pass(scorer)(block)
+    with adapter.off():
+        scoring_pass(scorer)(block)
+    scorer.model.eval().generate(ids, max_new_tokens=2, do_sample=False, pad_token_id=0)
+    trained = {name.removeprefix("model."): p for name, p in scorer.named_parameters() if p.requires_grad}
+    logprobs = scorer.train()(*block.inputs)
+    assert torch.equal(logprobs, scored)
+    (logprobs * weighted).sum().backward()
+
+    plain = dequantised(scorer, model)
+    copies = {name: p.detach().double().requires_grad_() for name, p in trained.items()}
+    weights = dict(plain.named_parameters())
+    for name in [name for name in copies if ".lora_A." in name]:
+        layer = f"{name.partition('.lora_A.')[0]}.weight"
+        weights[layer] = weights[layer] + 2.0 * copies[name.replace("lora_A", "lora_B")] @ copies[name]
+    logits = torch.func.functional_call(plain, weights, (ids,)).logits[:, :-1]
+    expected = logits.log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
+    (expected * weighted).sum().backward()
+    torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=1e-5)
+    for name, copy in copies.items():
+        assert copy.grad.abs().max() > 1e-4
+        torch.testing.assert_close(trained[name].grad.double(), copy.grad, rtol=0, atol=1e-6)
+
+
+@needs_bitsandbytes
+@pytest.mark.slow
+@pytest.mark.parametrize("believed", ["0", "1"])
+def test_qlora_is_the_same_on_every_cpu(believed):
+    """All tests of layers in 4 bits pass where bitsandbytes believes in AVX512-BF16 and where it does not."""
+    chosen = ["-m", "not slow", "-k", "(qlora or four_bits or nf4) and not cpu", "tests/train/test_adapter.py"]
+    result = believing(believed, "pytest", "-q", "-p", "tests.train.cpu_flag", "-p", "no:cacheprovider", *chosen)
+    assert result.returncode == 0, result.stdout[-4000:]
+
+
+@needs_bitsandbytes
+def test_layers_that_lose_their_gradient_are_refused(toy, monkeypatch):
+    """A version of bitsandbytes whose 4-bit layers have no gradient after a scoring pass is not trained with."""
+    from bitsandbytes.nn import Linear4bit
+
+    whole = Linear4bit.forward
+    monkeypatch.setattr(Linear4bit, "forward", lambda self, x: whole(self, x).detach())
+    with pytest.raises(ModelError, match="no gradient after a scoring pass"):
+        build_policy(config(toy, Path("unused"), adapter=LORA | {"base": "nf4"}))
 
 
 def test_settings_reach_the_adapter(toy):
