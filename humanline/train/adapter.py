@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,13 @@ _BASE = "base_settings.json"  # beside peft's files, which it leaves alone
 
 
 class Adapter:
-    """The low-rank additions to a model's linear layers: all that is trained and saved of it.
+    """The low-rank additions to a model's linear layers and experts: all that is trained and saved of it.
 
     Parameters
     ----------
     model : a causal language model of transformers
-        Changed in place: its own weights are frozen, and the layers that `targets` names get additions. The second
-        factor of each starts at 0, so that the model computes what it did before.
+        Changed in place: its own weights are frozen, and those that `targets` names get additions. One factor of each
+        starts at 0, so that the model computes what it did before.
     config : AdapterConfig
     base : str
         Where the model comes from, for the files.
@@ -34,7 +36,7 @@ class Adapter:
     Raises
     ------
     ModelError
-        As `adapted_layers` does.
+        As `adapted_weights` does, or if peft adapts others.
     """
 
     def __init__(self, model: Any, config: AdapterConfig, base: str) -> None:
@@ -42,18 +44,21 @@ class Adapter:
             from peft import LoraConfig, get_peft_model
             from peft.tuners.tuners_utils import BaseTunerLayer
 
-        adapted_layers(model, config)
+        wanted, experts = adapted_weights(model, config), expert_weights(model)
         lora = LoraConfig(
             task_type="CAUSAL_LM",
             r=config.rank,
             lora_alpha=config.alpha,
             lora_dropout=config.dropout,
-            target_modules="all-linear" if config.targets is None else list(config.targets),
+            target_modules=[name for name in wanted if name not in experts],
+            target_parameters=[name for name in wanted if name in experts] or None,
         )
-        with quiet_import():  # of torchao, of which peft asks whether there is one
+        with quiet_import(), names_as_given():  # quiet of torchao, of which peft asks whether there is one
             self._wrapped = get_peft_model(model, lora)  # adapter weights are float32, whatever the model's are
         self._wrapped.peft_config["default"].base_model_name_or_path = base
         self._layers = [layer for layer in self._wrapped.modules() if isinstance(layer, BaseTunerLayer)]
+        if len(self._layers) != len(wanted):
+            raise ModelError(f"this version of peft adapts {len(self._layers)} weights in place of {len(wanted)}")
 
     def parameters(self) -> list[nn.Parameter]:
         """Return what is trained and saved."""
@@ -101,33 +106,144 @@ def linear_layers(model: Any) -> dict[str, Any]:
     }
 
 
-def adapted_layers(model: Any, config: AdapterConfig) -> dict[str, Any]:
-    """Return the linear layers that get additions, by name; the model may be an outline.
+def expert_weights(model: Any) -> dict[str, Any]:
+    """Return the weights in which a model holds all experts of a layer at once, by name; it may be an outline."""
+    return {
+        f"{place}.{name}": parameter
+        for place, module in model.named_modules()
+        if "expert" in type(module).__name__.lower()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim == 3
+    }
+
+
+def adapted_weights(model: Any, config: AdapterConfig) -> dict[str, Any]:
+    """Return the weights that get additions, by the name of the linear layer or of the weight of experts.
+
+    Parameters
+    ----------
+    model
+        May be an outline.
+    config : AdapterConfig
 
     Raises
     ------
     ModelError
-        If a target is the end of no linear layer's name, or of that of the output head or an embedding: token
-        log-probabilities are taken from the head's own weights, past an adapter.
+        If a target is the end of no such name, or of that of the output head or an embedding: token log-probabilities
+        are taken from the head's own weights, past an adapter. If experts shall have dropout, whose additions are
+        summed with their weights before there is an input.
     """
-    linear = linear_layers(model)
-    if config.targets is None:
-        return linear
+    experts = expert_weights(model)
+    weights = {name: layer.weight for name, layer in linear_layers(model).items()} | experts
+    chosen = set(weights) if config.targets is None else _named(model, config.targets, weights)
+    if config.dropout and (dropped := sorted(chosen & set(experts))):
+        raise ModelError(
+            f"adapter.dropout: the weights of experts ({_kind(dropped[0])}) cannot have dropout: set it to 0, or name "
+            "in adapter.targets the linear layers alone"
+        )
+    return {name: weight for name, weight in weights.items() if name in chosen}
+
+
+def _named(model: Any, targets: Sequence[str], weights: Iterable[str]) -> set[str]:
+    """Return the names of weights of which a target is the end; raise ModelError for each that is no such end."""
     head = model.get_output_embeddings()
     others = [name for name, module in model.named_modules() if module is head or isinstance(module, nn.Embedding)]
-    ends = sorted({name.rpartition(".")[2] for name in linear})
+    ends = sorted({name.removesuffix(".weight").rpartition(".")[2] for name in weights})
+    what = "linear layer or weight of experts" if expert_weights(model) else "linear layer"
     chosen: set[str] = set()
     problems = []
-    for target in config.targets:
-        named = {name for name in (*linear, *others) if name == target or name.endswith("." + target)}
+    for target in targets:
+        named = {
+            name
+            for name in (*weights, *others)
+            if any(one == target or one.endswith("." + target) for one in (name, name.removesuffix(".weight")))
+        }
         chosen |= named
         if named & set(others):
             problems.append(f"{target}: the output head and the embedding cannot have an adapter here")
         elif not named:
-            problems.append(str(_checks.unknown(f"linear layer in {type(model).__name__}", target, ends)))
+            problems.append(str(_checks.unknown(f"{what} in {type(model).__name__}", target, ends)))
     if problems:
         raise ModelError(f"adapter.targets: {'; '.join(problems)}")
-    return {name: layer for name, layer in linear.items() if name in chosen}
+    return chosen
+
+
+def factor_shapes(model: Any, config: AdapterConfig) -> Iterator[tuple[int, int]]:
+    """Yield the shapes of all factors of the additions; the model may be an outline."""
+    for weight in adapted_weights(model, config).values():
+        rank = config.rank * (weight.shape[0] if weight.ndim == 3 else 1)  # experts have one each
+        yield rank, weight.shape[-1]
+        yield weight.shape[-2], rank
+
+
+def describe_coverage(model: Any, config: AdapterConfig) -> str:
+    """Say by name, and by share of a model's parameters, what gets additions and what does not.
+
+    Parameters
+    ----------
+    model
+        May be an outline; without its adapter.
+    config : AdapterConfig
+    """
+    adapted = adapted_weights(model, config)
+    changed = {id(weight) for weight in adapted.values()}
+    left: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in changed:
+            left["biases, norms and the like" if parameter.ndim == 1 else _kind(name)] += parameter.numel()
+    total = sum(left.values()) + sum(weight.numel() for weight in adapted.values())
+    kinds = list(dict.fromkeys(_kind(name) for name in adapted))
+    shares = [f"{name} {_percent(count, total)}" for name, count in left.most_common()]
+    return (
+        f"{_percent(total - sum(left.values()), total)} of the parameters get additions ({', '.join(kinds)}); "
+        f"left as they are: {', '.join(shares)}"
+    )
+
+
+def experts_remark(model: Any, config: AdapterConfig, kept_in: str) -> str | None:
+    """Say what a user should know of additions to experts; None where there are none.
+
+    Parameters
+    ----------
+    model
+        May be an outline.
+    config : AdapterConfig
+    kept_in : {"float32", "bf16", "nf4"}
+        What frozen weights are kept in.
+    """
+    if kept_in == "float32" or not set(expert_weights(model)) & set(adapted_weights(model, config)):
+        return None
+    four = "the weights of experts are not kept in 4 bits; " if kept_in == "nf4" else ""
+    return (
+        f"{four}what is learned for experts is added to their weights in the type of these: in bf16, what is below "
+        "about 2^-9 of a weight is lost; adapter.base: float32 keeps it"
+    )
+
+
+def _kind(name: str) -> str:
+    """Return what is the same in the names of a weight in all layers."""
+    return re.split(r"\.\d+\.", name)[-1].removesuffix(".weight")
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.3g} %"
+
+
+@contextmanager
+def names_as_given() -> Iterator[None]:
+    """Let peft take the names of adapted weights as they are.
+
+    By itself it takes `gate_proj` and the like, wherever they are, for old names of experts where a kind of model has
+    had such: linear layers of these names would be left out, and routers adapted.
+    """
+    from peft.utils import transformers_weight_conversion as conversion
+
+    before = conversion.convert_peft_config_for_transformers
+    conversion.convert_peft_config_for_transformers = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        conversion.convert_peft_config_for_transformers = before
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -154,7 +154,7 @@ def packed_attention(
         )
     longest = max(segment_lengths)
     if sliding_window == _UNSAID:
-        sliding_window = getattr(getattr(module, "config", None), "sliding_window", None)
+        sliding_window = getattr(getattr(module, "config", None), "sliding_window", None) or None  # 0 is none
         if sliding_window is not None and longest > sliding_window:
             raise ModelError(
                 f"padding-free attention is not told by {_name(module)} whether it slides over {sliding_window} "

@@ -227,16 +227,17 @@ class TrainingConfig(Section):
 
 
 class AdapterConfig(Section):
-    """LoRA: low-rank additions to frozen linear layers are trained in place of the weights themselves."""
+    """LoRA: low-rank additions to frozen weights are trained in place of the weights themselves."""
 
     rank: PositiveInt = 16
     """Rank of the additions."""
     alpha: Positive = 32.0
     """Additions are scaled by alpha / rank."""
     dropout: Fraction = 0.0
-    """Share of their inputs that is dropped in training, never in scoring."""
+    """Share of their inputs that is dropped in training, never in scoring; not possible for experts."""
     targets: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)] | None = None
-    """Ends of the names of the layers that get them; by itself all linear layers but the output head."""
+    """Ends of the names of what gets them; by itself all linear layers but the output head, and the fused weights of
+    experts (`experts.gate_up_proj`), one addition to each expert."""
     base: Literal["float32", "bf16", "nf4"] | None = None
     """What the frozen weights are kept in; by itself what is computed in. nf4 is QLoRA (bitsandbytes)."""
 

@@ -109,7 +109,7 @@ def _run(
                     if parameter.requires_grad:
                         parameter.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
             head = _head_of_cuda() if cuda else contextlib.nullcontext()
-            with _as_untraced(), meter, head, torch.set_grad_enabled(backward):
+            with _as_untraced(), _grouped_by_name(), meter, head, torch.set_grad_enabled(backward):
                 narrow = config.training.precision == "bf16"
                 with torch.autocast("cpu", torch.bfloat16, enabled=narrow, cache_enabled=False), _marks(scorer, meter):
                     logprobs = scorer(ids, mask, block.lengths)
@@ -269,6 +269,7 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peaks: Counter[str] = Counter()
         self.flops: Counter[str] = Counter()
         self._known: set[int] = set()
+        self._stacks: set[tuple[int, ...]] = set()  # shapes of weights of experts, either way round
         self._true, self._false = torch.tensor(True), torch.tensor(False)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -299,6 +300,8 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def leave_out(self, tensor: Tensor) -> None:
         """Count a tensor that outlives the meter as none of what is live."""
         self._known.add(id(tensor.untyped_storage()))
+        if tensor.ndim == 3:
+            self._stacks |= {tuple(tensor.shape), tuple(tensor.mT.shape)}
 
     def _see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -327,8 +330,14 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             pairs = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2]
             flops = 2 * pairs * (query.shape[3] + value.shape[3]) // (2 if named.get("is_causal") else 1)
             self.flops[f"{direction} attention"] += flops * (2 if name.endswith("backward") else 1)
+        elif name.startswith("grouped_mm_fallback"):  # rows (S, K), each times one of the experts' (E, K, N)
+            rows, weight = args[:2]
+            flops = 2 * rows.shape[0] * weight.shape[1] * weight.shape[2]
+            self.flops[f"{direction} linear"] += flops * (2 if name.endswith("backward") else 1)
         elif func.overloadpacket in flop_registry:
-            kind = "attention" if name in ("bmm", "baddbmm") else "linear"
+            # What is as large as the experts' weights belongs to their adapter, and does not grow with pairs of tokens.
+            of_experts = any(isinstance(x, Tensor) and tuple(x.shape) in self._stacks for x in args)
+            kind = "attention" if name in ("bmm", "baddbmm") and not of_experts else "linear"
             self.flops[f"{direction} {kind}"] += flop_registry[func.overloadpacket](*args, **kwargs, out_val=output)
 
 
@@ -358,6 +367,22 @@ def _as_untraced() -> Iterator[None]:
         yield
     finally:
         masking_utils.is_tracing = before
+
+
+@contextlib.contextmanager
+def _grouped_by_name() -> Iterator[None]:
+    """Let transformers multiply rows by experts with its own operation: torch's takes no float32 without numbers."""
+    from transformers.integrations import moe
+
+    before = getattr(moe, "_can_use_grouped_mm", None)
+    if before is None:
+        yield
+        return
+    moe._can_use_grouped_mm = lambda *_: False
+    try:
+        yield
+    finally:
+        moe._can_use_grouped_mm = before
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,10 +108,11 @@ def begin_folder(folder: Path, *, room: int = 0) -> Path:
 
 
 def seal_folder(folder: Path) -> None:
-    """Flush a prepared folder, write its manifest last, and give it its name."""
+    """Flush a prepared folder, write its manifest last, and give it its name; the umask says who may read its files."""
     partial = _partial(folder)
     files = {}
     for path in sorted(path for path in partial.rglob("*") if path.is_file()):
+        _let_read(path, like=partial)
         flush(path)
         files[path.relative_to(partial).as_posix()] = _facts(path)
         barrier(f"{folder.name}: {path.name} flushed")
@@ -219,6 +221,14 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _let_read(path: Path, *, like: Path) -> None:
+    """Give a file the permissions that the umask gave a folder; safetensors lets nobody but the owner read."""
+    now, wanted = (stat.S_IMODE(one.stat().st_mode) for one in (path, like))
+    wanted &= 0o666  # a file need not be executable
+    if now != wanted:
+        path.chmod(wanted)
 
 
 def _partial(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from humanline.train.adapter import adapted_layers, linear_layers
+from humanline.train.adapter import expert_weights, factor_shapes, linear_layers
 from humanline.train.batch import Block
 from humanline.train.config import BetaTransform, TrainConfig
 from humanline.train.dry_run import BACKWARD, Quantities, dry_run, update_temporaries
@@ -247,7 +247,7 @@ def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static
     Raises
     ------
     ModelError
-        As `adapted_layers` does.
+        As `adapted_weights` does.
     """
     itemsize, frozen, frozen_bytes = TYPES[config.training.weights].itemsize, 0, 0
     if config.adapter is not None:
@@ -280,9 +280,7 @@ def _trained_shapes(config: TrainConfig, outline: Any) -> list[torch.Size]:
     """Return the shapes of what is trained: of all parameters, or of the adapter's factors."""
     if config.adapter is None:
         return [parameter.shape for parameter in outline.parameters()]
-    rank = config.adapter.rank
-    weights = [layer.weight for layer in adapted_layers(outline, config.adapter).values()]
-    return [torch.Size(shape) for w in weights for shape in ((rank, w.shape[1]), (w.shape[0], rank))]
+    return [torch.Size(shape) for shape in factor_shapes(outline, config.adapter)]
 
 
 def _frozen_bytes(config: TrainConfig, outline: Any) -> int:
@@ -482,12 +480,16 @@ def generous_bytes(config: TrainConfig, outline: Any, rows: int, width: int) -> 
     """
     static = static_bytes(config, outline, ranks=2)
     linear = itertools.chain(linear_layers(outline).values(), [outline.get_output_embeddings()])
+    experts = expert_weights(outline).values()
     between: int = sum(sum(layer.weight.shape) for layer in linear)
+    between += sum(weight.shape[0] * sum(weight.shape[1:]) for weight in experts)  # if each token went to all of them
     settings = outline.config.get_text_config()
     heads: int = getattr(settings, "num_attention_heads", 1) * getattr(settings, "num_hidden_layers", 1)
     head: int = outline.get_output_embeddings().weight.numel()
-    # Each layer's inputs and outputs and what is made of them, all pairs of tokens, copies of the head, all float32.
-    passes = 4 * (8 * rows * width * between + 6 * heads * rows * width * width + 4 * head) + (1 << 29)
+    sums: int = 0 if config.adapter is None else sum(weight.numel() for weight in experts)
+    # Each layer's inputs and outputs and what is made of them, all pairs of tokens, copies of the head, weights of
+    # experts summed with their additions, and gradients of these sums, all float32.
+    passes = 4 * (8 * rows * width * between + 6 * heads * rows * width * width + 4 * head + 4 * sums) + (1 << 29)
     return static.kept + static.gradients + 2 * static.weights + passes
 
 

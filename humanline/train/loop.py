@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from humanline.schedule import Never, Schedule
-from humanline.train.adapter import trained_parameters
+from humanline.train.adapter import describe_coverage, experts_remark, trained_parameters
 from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
 from humanline.train.budget import refuse_unfit
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
@@ -218,6 +218,10 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     )
     for one in data.sets.reports.values():
         progress.say(str(one))
+    if config.adapter is not None:
+        progress.say(f"adapter: {describe_coverage(outline, config.adapter)}")
+        if (remark := experts_remark(outline, config.adapter, config.kept_in)) is not None:
+            progress.say(f"remark: {remark}")
     restored = checkpoints.restore(progress.say) if folder.resume else None
     if stop is not None:
         stop.hold()  # from here on there is something to save

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from humanline.train.adapter import adapter_base, refuse_other_base
+from humanline.train.adapter import adapter_base, names_as_given, refuse_other_base
 from humanline.train.quiet import quiet_import
 from humanline.train.scorer import ModelError
 
@@ -50,7 +50,8 @@ def merge(adapter: str, out: str, base: str | None = None) -> Path:
         with quiet_import():
             from peft import PeftModel, get_peft_model_state_dict
 
-            whole = PeftModel.from_pretrained(model, adapter, local_files_only=True)
+            with names_as_given():
+                whole = PeftModel.from_pretrained(model, adapter, local_files_only=True)
         wanted = set(get_peft_model_state_dict(whole, save_embedding_layers=False))
         with safe_open(Path(adapter) / "adapter_model.safetensors", framework="pt") as tensors:
             there = set(tensors.keys())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from humanline.train.quiet import import_transformers, quiet_import
 from humanline.train.scorer import ModelError, TokenScorer
 
 _HUB = "hub:"
+_FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
+_LAYER = re.compile(r"(.*?\.)(\d+)\.")  # the list that a tensor's layer is in, and which of it
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -85,7 +88,7 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
     ------
     ModelError
         If the folder is missing, does not hold a causal language model or needs code of its own, or its weights are
-        not in safetensors files or incomplete.
+        not in safetensors files, incomplete, more than the model has, or not finite.
     """
     import_transformers()
     from transformers import AutoModelForCausalLM
@@ -102,9 +105,35 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
             **options,
         )
     if missing := sorted(loaded["missing_keys"]):  # the library would go on with random weights
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        raise ModelError(f"model {path!r}: its weight files lack {', '.join(missing[:4])}{more}")
+        raise ModelError(f"model {path!r}: its weight files lack {_first(missing)}")
+    if foreign := sorted(loaded["unexpected_keys"]):  # the library would go on without them
+        raise ModelError(f"model {path!r}: {_homeless(foreign)}")
+    if broken := [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]:
+        raise ModelError(f"model {path!r}: weights in its files are nan or infinite: {_first(broken)}")
     return model
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _homeless(names: list[str]) -> str:
+    return (
+        f"the weight files hold what config.json has no place for: {_first(names)}; correct config.json if the model "
+        "has fewer layers there than it should, or else take these tensors out of the files"
+    )
+
+
+def _is_finite(parameter: nn.Parameter) -> bool:
+    """Tell whether all numbers of a parameter are finite, without a copy of it."""
+    # The scales of 4-bit codes are relative to an offset, which is not finite where one of them is not.
+    kept = getattr(parameter, "quant_state", None)
+    numbers = (parameter if kept is None else kept.offset).detach()
+    return (
+        not numbers.is_floating_point()
+        or numbers.numel() == 0
+        or bool(torch.isfinite(torch.stack(torch.aminmax(numbers))).all())
+    )
 
 
 def _nf4(compute: torch.dtype) -> dict[str, Any]:
@@ -260,8 +289,9 @@ def refuse_missing_weights(path: str, outline: Any) -> None:
     Raises
     ------
     ModelError
-        If there are none, one that the index names is missing, or one is no whole safetensors file; or if they name
-        nothing but parameters of the model, and one is missing or has another shape.
+        If there are none, one that the index names is missing, or one is no whole safetensors file; if a weight is of
+        a type that is no plain float, or of a layer that the model does not have; or if they name nothing but
+        parameters of the model, and one is missing or has another shape.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -284,26 +314,56 @@ def refuse_missing_weights(path: str, outline: Any) -> None:
         raise ModelError(f"model {path!r}: {index.name} cannot be read: {error}") from error
     problems = []
     shapes: dict[str, tuple[int, ...]] = {}
+    types: dict[str, str] = {}
     for file in files:
         if not (folder / file).is_file():
             problems.append(f"{file} is missing")
             continue
         try:
             with safe_open(folder / file, framework="pt") as tensors:  # reads the header, and looks at the file's size
-                shapes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+                headers = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+                shapes |= {name: tuple(header.get_shape()) for name, header in headers.items()}
+                types |= {name: header.get_dtype() for name, header in headers.items()}
         except (SafetensorError, OSError) as error:
             problems.append(f"{file} is damaged: {error}")
-    problems = problems or _unfit_shapes(outline, shapes)
+    problems = problems or _unfit_types(outline, types) or _unfit_shapes(outline, shapes)
     if problems:
         more = f"; and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise ModelError(f"model {path!r}: its weights cannot be loaded: {'; '.join(problems[:4])}{more}")
 
 
+def _unfit_types(outline: Any, types: dict[str, str]) -> list[str]:
+    """Say which weights of the files are not plain floats; loading would take the codes of others for numbers."""
+    parameters = dict(outline.named_parameters(remove_duplicate=False))
+    return [
+        f"{name} is of the type {kind}, where weights are one of {', '.join(_FLOATS)}"
+        for name, kind in sorted(types.items())
+        if kind not in _FLOATS and (name in parameters or name.endswith("weight"))
+    ]
+
+
+def _of_missing_layers(outline: Any, names: Iterable[str]) -> list[str]:
+    """Return the names that belong to layers which an outline does not have, though it has such layers."""
+    deepest: dict[str, int] = {}
+    for name in outline.state_dict():
+        if (match := _LAYER.match(name)) is not None:
+            deepest[match[1]] = max(deepest.get(match[1], 0), int(match[2]))
+    ignored = [re.compile(one) for one in getattr(outline, "_keys_to_ignore_on_load_unexpected", None) or ()]
+    beyond = []
+    for name in names:
+        match = _LAYER.match(name)
+        if match is not None and int(match[2]) > deepest.get(match[1], int(match[2])):
+            beyond += [name] if not any(one.search(name) for one in ignored) else []
+    return sorted(beyond)
+
+
 def _unfit_shapes(outline: Any, shapes: dict[str, tuple[int, ...]]) -> list[str]:
     """Say which parameters of an outline the files do not have, or have in another shape.
 
-    Where the files name anything else nothing is said: transformers may know how to translate old names.
+    Where the files name anything else only layers too many are named: transformers may know how to translate old names.
     """
+    if beyond := _of_missing_layers(outline, shapes):
+        return [_homeless(beyond)]
     same: dict[int, list[str]] = {}  # the names of each parameter, of which tied ones have several
     expected = dict(outline.named_parameters(remove_duplicate=False))
     for name, parameter in expected.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from humanline.train.adapter import Adapter, adapted_layers, base_name
+from humanline.train.adapter import Adapter, adapted_weights, base_name
 from humanline.train.attention import pack, refuse_unpackable
 from humanline.train.config import TrainConfig
 from humanline.train.logprobs import logprob_function, refuse_softcap
@@ -22,7 +22,7 @@ from humanline.train.model import (
     refuse_missing_weights,
 )
 from humanline.train.optimizer import refuse_missing_package
-from humanline.train.scorer import TokenScorer, softcap_of
+from humanline.train.scorer import TokenScorer, refuse_unknown_head, softcap_of
 
 
 def package_checks(config: TrainConfig, device: torch.device) -> list[Callable[[], object]]:
@@ -53,12 +53,13 @@ def outline_checks(
     training = config.training
     checks: list[Callable[[], object]] = [
         lambda: refuse_misfits(config.model, outline, tokenizer, config.data.max_length),
+        lambda: refuse_unknown_head(outline),
         lambda: refuse_softcap(training.logprobs, training.temperature, softcap_of(outline)),
     ]
     if files:
         checks.insert(0, lambda: refuse_missing_weights(config.model, outline))
     if config.adapter is not None:
-        checks.append(lambda adapter=config.adapter: adapted_layers(outline, adapter))  # type: ignore[misc]
+        checks.append(lambda adapter=config.adapter: adapted_weights(outline, adapter))  # type: ignore[misc]
     if training.padding == "free":
         checks.append(lambda: refuse_unpackable(config.model, outline))
     return checks

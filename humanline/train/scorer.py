@@ -12,6 +12,10 @@ from torch import Tensor, nn
 from humanline.objectives import token_logprobs
 from humanline.train.logprobs import TokenLogprobs
 
+_SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+_SCALES = {"logit_scale": False, "lm_head_multiplier": False, "logits_scaling": True}  # and whether logits are divided
+_MULTIPLIES = ("hyperclovax",)  # kinds of models that multiply by what others divide by
+_ABOUT_HEADS = ("logit", "softcap", "soft_cap", "multiplier", "unpadded")  # parts of the names of such settings
 PACKED = "humanline_packed"  # under this name transformers knows attention over rows laid end to end
 
 
@@ -36,7 +40,8 @@ class TokenScorer(nn.Module):
     Raises
     ------
     ModelError
-        If the model has no output head, or one with a bias, or is not prepared for packed rows.
+        If the model has no output head, or one with a bias, or cannot run without it, or is not prepared for packed
+        rows.
     """
 
     def __init__(
@@ -49,9 +54,11 @@ class TokenScorer(nn.Module):
             raise ModelError(f"{type(model).__name__} has no output head to take token log-probabilities from")
         if getattr(head, "bias", None) is not None:
             raise ModelError(f"{type(model).__name__} has an output head with a bias, which is not supported")
+        if model.get_decoder() is model:
+            raise ModelError(f"{type(model).__name__} does not let its layers run without its output head")
         if packed and _attention_of(model) != PACKED:
             raise ModelError(f"{type(model).__name__} must be prepared by humanline.train.attention.pack first")
-        self.softcap = softcap_of(model)
+        self.softcap, self.logit_scale = softcap_of(model), logit_scale_of(model)
 
     def forward(self, input_ids: Tensor, mask: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
         """Compute log pi(token t+1 | tokens 0..t), of a policy whose logits are divided by the temperature.
@@ -90,7 +97,7 @@ class TokenScorer(nn.Module):
             hidden,
             self.model.get_output_embeddings().weight,
             input_ids[rows, places + 1],
-            temperature=self.temperature,
+            temperature=self.temperature / self.logit_scale,
             softcap=self.softcap,
         )
         flat = torch.zeros(mask.numel(), dtype=logprobs.dtype, device=logprobs.device)
@@ -122,8 +129,69 @@ class TokenScorer(nn.Module):
 
 def softcap_of(model: Any) -> float | None:
     """Return the soft cap on a model's logits, None if there is none; the model may be an outline."""
-    softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    return softcap
+    settings = model.config.get_text_config()
+    return next((float(cap) for name in _SOFTCAPS if (cap := getattr(settings, name, None)) is not None), None)
+
+
+def logit_scale_of(model: Any) -> float:
+    """Return what a model multiplies its logits by; the model may be an outline."""
+    settings, scale = model.config.get_text_config(), 1.0
+    for name, divides in _SCALES.items():
+        if (factor := getattr(settings, name, None)) is not None:
+            multiplies = not divides or settings.model_type in _MULTIPLIES
+            scale = scale * factor if multiplies else scale / factor
+    return scale
+
+
+def refuse_unknown_head(model: Any) -> None:
+    """Look at what a model does around its output head, which takes no weights; it may be an outline, and is left so.
+
+    The model's own code runs over hidden states that are made up, with an output head that changes nothing. Models
+    whose code does not allow that are not judged: `check_scorer` looks at them once their weights are there.
+
+    Raises
+    ------
+    ModelError
+        If its logits are something else than the scorer takes them for.
+    """
+    from transformers.modeling_outputs import BaseModelOutput
+
+    class MadeUp(BaseModelOutput):  # type: ignore[misc]
+        """What a decoder returns, whatever else its model asks it for being None."""
+
+        def __getattr__(self, name: str) -> None:
+            if name.startswith("__"):
+                raise AttributeError(name)
+
+    decoder, head = model.get_decoder(), model.get_output_embeddings()
+    if getattr(head, "weight", None) is None:
+        return  # which `TokenScorer` refuses
+    made_up = torch.linspace(-50, 50, 2 * head.weight.shape[1]).view(1, 2, -1)
+    softcap, scale = softcap_of(model), logit_scale_of(model)
+    expected = made_up if softcap is None else softcap * torch.tanh(made_up / softcap)
+    try:
+        vars(decoder)["forward"] = lambda *_, **__: MadeUp(last_hidden_state=made_up)
+        vars(head)["forward"] = lambda hidden: hidden
+        with torch.no_grad():
+            logits = model(input_ids=torch.zeros((1, 2), dtype=torch.long), use_cache=False).logits.float()
+    except Exception:  # a decoder that returns something of its own, say
+        return
+    finally:
+        for module in (decoder, head):
+            vars(module).pop("forward", None)
+    if logits.shape != expected.shape or not torch.allclose(logits, scale * expected, rtol=1e-4, atol=1e-4):
+        raise ModelError(f"{type(model).__name__} does something around its output head that {_unsupported(model)}")
+
+
+def _unsupported(model: Any) -> str:
+    """Say that a head is not supported, and which settings of its model may be why."""
+    settings = model.config.get_text_config().to_dict()
+    named = [
+        f"{name} {value:g}"
+        for name, value in sorted(settings.items())
+        if any(part in name for part in _ABOUT_HEADS) and isinstance(value, int | float) and value not in (0, 1)
+    ]
+    return "is not supported" + (f"; its config.json has {', '.join(named)}" if named else "")
 
 
 def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
@@ -157,10 +225,10 @@ def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
         own, allowed = _own_logprobs(scorer, input_ids, lengths)
         gap = (scored[mask] - own).abs().max().item()
     if not gap <= allowed:
-        where = "packed rows, or its output head, are" if scorer.packed else "its output head is"
+        where = "the layout of rows without padding, or its output head," if scorer.packed else "its output head"
         raise ModelError(
             f"{type(scorer.model).__name__}: token log-probabilities from the last hidden state differ from its own "
-            f"logits by {gap:.3g} nats; {where} not supported"
+            f"logits by {gap:.3g} nats; {where} {_unsupported(scorer.model)}"
         )
 
 

@@ -133,7 +133,7 @@ def _scoring(config: TrainConfig) -> str:
 
 
 def _adapter(adapter: AdapterConfig) -> str:
-    where = "all linear layers but the head" if adapter.targets is None else ", ".join(adapter.targets)
+    where = "all linear layers and experts but the head" if adapter.targets is None else ", ".join(adapter.targets)
     dropped = f", dropout {adapter.dropout:g}" if adapter.dropout else ""
     return f"LoRA of rank {adapter.rank}, alpha {adapter.alpha:g}{dropped}, on {where}"
 
@@ -224,6 +224,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     import torch
     from rich.console import Console
 
+    from humanline.train.adapter import describe_coverage, experts_remark
     from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
     from humanline.train.contexts import scored_columns
     from humanline.train.data import read_set
@@ -303,6 +304,9 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
             sizes = static_bytes(config, outline)
             if config.adapter is not None:
                 adapted = f" and {sizes.trained:,} of an adapter, which alone are trained"
+                show(f"adapter      {describe_coverage(outline, config.adapter)}")
+                remark = experts_remark(outline, config.adapter, config.kept_in)
+                findings.remarks += [remark] if remark is not None else []
         show(f"parameters   {parameters:,} ({type(outline).__name__}){adapted}")
         show("fits         not looked at here: humanline estimate tells, and train refuses a run that does not")
     resumable = False
