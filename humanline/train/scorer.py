@@ -225,7 +225,7 @@ def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
         own, allowed = _own_logprobs(scorer, input_ids, lengths)
         gap = (scored[mask] - own).abs().max().item()
     if not gap <= allowed:
-        where = "the layout of rows without padding, or its output head," if scorer.packed else "its output head"
+        where = "the layout of packed rows, or its output head," if scorer.packed else "its output head"
         raise ModelError(
             f"{type(scorer.model).__name__}: token log-probabilities from the last hidden state differ from its own "
             f"logits by {gap:.3g} nats; {where} {_unsupported(scorer.model)}"

@@ -427,6 +427,17 @@ class TestRefusals:
         with pytest.raises(ModelError, match=f"'a/b' cannot be trained without padding: .*{message}.*padding: right"):
             refuse_unpackable("a/b", outline(kind, **settings))
 
+    def test_a_window_of_0_is_none(self):
+        """Qwen2-MoE says 0 for layers without a window; its packed rows are those of its own attention."""
+        torch.manual_seed(0)
+        experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+        settings = SMALL | experts | {"shared_expert_intermediate_size": 16}
+        model = transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**settings)).eval()
+        assert model.config.sliding_window == 0
+        refuse_unpackable("a/b", outline("Qwen2Moe", **settings))
+        pack(model)
+        check_scorer(TokenScorer(model, packed=True), range(3, 23))
+
     def test_attention_dropout_is_refused(self, folders):
         """Dropout of attention weights, which cannot be had, is refused when the model is prepared."""
         model = transformers.AutoModelForCausalLM.from_pretrained(folders["llama3"], attention_dropout=0.1)

@@ -179,7 +179,7 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [how if how == "bf16" else pytest.param(how, marks=pytest.mark.slow) for how in HOW])
 def test_log_ratios_of_experts_are_zero_at_rate_zero(mixtures, tmp_path, how):
     """At learning rate 0 every log-ratio is exactly 0, however passes are made."""
     result = run(
@@ -193,6 +193,7 @@ def test_log_ratios_of_experts_are_zero_at_rate_zero(mixtures, tmp_path, how):
     assert [row["log_ratio_rms"] for row in steps(result)] == [0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_computing_activations_of_experts_again_changes_nothing(mixtures, tmp_path):
     """A run that computes activations again ends with the bits of one that keeps them."""
     kept, again = (
@@ -202,6 +203,7 @@ def test_computing_activations_of_experts_again_changes_nothing(mixtures, tmp_pa
     assert same(adapter_weights(kept), adapter_weights(again))
 
 
+@pytest.mark.slow
 def test_a_stopped_run_over_experts_goes_on_to_the_same_bits(mixtures, tmp_path):
     """Stopped in the middle and resumed, a run ends with the same bits."""
     settings = {"adapter": LORA, "training": TRAINING, "transform": CLIP}
@@ -246,7 +248,7 @@ def test_an_estimate_counts_the_additions_to_experts(mixtures, kind):
     assert static_bytes(given, load_outline(given.model)).trained == counted
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bf16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("adapter", [None, LORA])
 def test_a_dry_run_counts_what_experts_compute(mixtures, adapter, precision):
     """A token's FLOPs are two for each weight of attention, router and the two experts it goes to, and of additions.

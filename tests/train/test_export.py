@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from transformers import GenerationConfig
@@ -43,3 +44,16 @@ def test_a_temperature_of_0_is_not_sampled_at(tokenizer, tmp_path):
     saved = json.loads((tmp_path / "model" / "generation_config.json").read_text())
     assert "do_sample" not in saved
     assert saved["temperature"] == 0.0
+
+
+@pytest.mark.parametrize("umask,mode", [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_the_umask_says_who_may_read_a_model(tokenizer, tmp_path, umask, mode):
+    """All files of a saved model, weights too, have the permissions that any new file would have."""
+    model = tiny_llama(tokenizer, hidden_size=16, heads=2, max_length=64)
+    before = os.umask(umask)
+    try:
+        save_model(tmp_path / "model", model, tokenizer)
+    finally:
+        os.umask(before)
+    found = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    assert {"model.safetensors", "manifest.json"} < found.keys() and set(found.values()) == {mode}

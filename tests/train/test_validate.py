@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from humanline.cli import main
 from humanline.train import tracking, validate
@@ -203,6 +205,16 @@ def other_width(model):
     edit(model, "config.json", lambda tree: tree.update(intermediate_size=24))
 
 
+def fewer_layers(model):
+    edit(model, "config.json", lambda tree: tree.update(num_hidden_layers=1))
+
+
+def integer_weights(model):
+    weights = load_file(model / "model.safetensors")
+    weights["model.layers.0.mlp.up_proj.weight"] = weights["model.layers.0.mlp.up_proj.weight"].to(torch.int8)
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+
+
 def no_causal_model(model):
     edit(model, "config.json", lambda tree: tree.update(model_type="clip", architectures=["CLIPModel"]))
 
@@ -230,6 +242,13 @@ BAD: dict[str, tuple] = {  # how many problems, what is damaged, arguments, what
     ),
     "head missing": (1, untied_head, [], ["lm_head.weight is missing"]),
     "other shapes": (1, other_width, [], ["gate_proj.weight has the shape (40, 16), where config.json makes it (24,"]),
+    "layers too many": (
+        1,
+        fewer_layers,
+        [],
+        ["hold what config.json has no place for: model.layers.1.input_layernorm.weight, ", "fewer layers there"],
+    ),
+    "integer weights": (1, integer_weights, [], ["model.layers.0.mlp.up_proj.weight is of the type I8"]),
     "unknown target": (1, None, ["adapter={targets: [q_porj]}"], ["no such linear layer", "did you mean q_proj"]),
     "head as a target": (1, None, ["adapter={targets: [lm_head]}"], ["lm_head: the output head and the embedding"]),
     "adapter as model": (1, no_model_but_an_adapter, [], ["is an adapter of 'base'", "humanline merge"]),
