@@ -176,14 +176,16 @@ def factor_shapes(model: Any, config: AdapterConfig) -> Iterator[tuple[int, int]
         yield weight.shape[-2], rank
 
 
-def describe_coverage(model: Any, config: AdapterConfig) -> str:
-    """Say by name, and by share of a model's parameters, what gets additions and what does not.
+def describe_coverage(model: Any, config: AdapterConfig, kept_in: str) -> list[str]:
+    """Say by name, and by share of a model's parameters, what gets additions and what does not; and what that means.
 
     Parameters
     ----------
     model
         May be an outline; without its adapter.
     config : AdapterConfig
+    kept_in : {"float32", "bf16", "nf4"}
+        What frozen weights are kept in.
     """
     adapted = adapted_weights(model, config)
     changed = {id(weight) for weight in adapted.values()}
@@ -191,33 +193,22 @@ def describe_coverage(model: Any, config: AdapterConfig) -> str:
     for name, parameter in model.named_parameters():
         if id(parameter) not in changed:
             left["biases, norms and the like" if parameter.ndim == 1 else _kind(name)] += parameter.numel()
-    total = sum(left.values()) + sum(weight.numel() for weight in adapted.values())
+    total = left.total() + sum(weight.numel() for weight in adapted.values())
     kinds = list(dict.fromkeys(_kind(name) for name in adapted))
     shares = [f"{name} {_percent(count, total)}" for name, count in left.most_common()]
-    return (
-        f"{_percent(total - sum(left.values()), total)} of the parameters get additions ({', '.join(kinds)}); "
-        f"left as they are: {', '.join(shares)}"
-    )
-
-
-def experts_remark(model: Any, config: AdapterConfig, kept_in: str) -> str | None:
-    """Say what a user should know of additions to experts; None where there are none.
-
-    Parameters
-    ----------
-    model
-        May be an outline.
-    config : AdapterConfig
-    kept_in : {"float32", "bf16", "nf4"}
-        What frozen weights are kept in.
-    """
-    if kept_in == "float32" or not set(expert_weights(model)) & set(adapted_weights(model, config)):
-        return None
-    four = "the weights of experts are not kept in 4 bits; " if kept_in == "nf4" else ""
-    return (
-        f"{four}what is learned for experts is added to their weights in the type of these: in bf16, what is below "
-        "about 2^-9 of a weight is lost; adapter.base: float32 keeps it"
-    )
+    lines = [
+        f"{_percent(total - left.total(), total)} of the parameters get additions ({', '.join(kinds)}); left as they "
+        f"are: {', '.join(shares)}"
+    ]
+    experts = expert_weights(model)
+    if experts and kept_in == "nf4":
+        lines.append("the fused weights of experts are not kept in 4 bits")
+    if experts.keys() & adapted.keys() and kept_in != "float32":
+        lines.append(
+            "what is learned for experts is added to their weights before there is an input, in the type of these: in "
+            "bf16, additions below about 2^-9 of a weight are lost; adapter.base: float32 keeps them"
+        )
+    return lines
 
 
 def _kind(name: str) -> str:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from humanline.schedule import Never, Schedule
-from humanline.train.adapter import describe_coverage, experts_remark, trained_parameters
+from humanline.train.adapter import trained_parameters
 from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
 from humanline.train.budget import refuse_unfit
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
@@ -43,7 +43,7 @@ from humanline.train.metrics import MetricsLog, read_metrics
 from humanline.train.model import load_tokenizer
 from humanline.train.objective import ObjectiveStep
 from humanline.train.optimizer import make_optimizer, same_rounding, set_lr
-from humanline.train.policy import build_policy, checked_outline
+from humanline.train.policy import build_policy, checked_outline, describe_adapter
 from humanline.train.progress import RunProgress
 from humanline.train.reference import BaseModel, Reference, ScoreAhead, SecondModel
 from humanline.train.rounds import Rounds, make_rounds
@@ -216,12 +216,8 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
         accelerator=accelerator,
         reduce=reduce,
     )
-    for one in data.sets.reports.values():
-        progress.say(str(one))
-    if config.adapter is not None:
-        progress.say(f"adapter: {describe_coverage(outline, config.adapter)}")
-        if (remark := experts_remark(outline, config.adapter, config.kept_in)) is not None:
-            progress.say(f"remark: {remark}")
+    for line in [*map(str, data.sets.reports.values()), *describe_adapter(config, outline)]:
+        progress.say(line)
     restored = checkpoints.restore(progress.say) if folder.resume else None
     if stop is not None:
         stop.hold()  # from here on there is something to save

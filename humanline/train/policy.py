@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from humanline.train.adapter import Adapter, adapted_weights, base_name
+from humanline.train.adapter import Adapter, adapted_weights, base_name, describe_coverage
 from humanline.train.attention import pack, refuse_unpackable
 from humanline.train.config import TrainConfig
 from humanline.train.logprobs import logprob_function, refuse_softcap
@@ -79,6 +79,13 @@ def checked_outline(config: TrainConfig, tokenizer: Any, device: torch.device) -
     for check in outline_checks(config, outline, tokenizer):
         check()
     return outline
+
+
+def describe_adapter(config: TrainConfig, outline: Any) -> list[str]:
+    """Say what a run's adapter changes of its model, and what not (`describe_coverage`); nothing where it has none."""
+    if config.adapter is None:
+        return []
+    return [f"adapter: {line}" for line in describe_coverage(outline, config.adapter, config.kept_in)]
 
 
 def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tuple[TokenScorer, Adapter | None]:

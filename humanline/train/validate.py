@@ -224,14 +224,13 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     import torch
     from rich.console import Console
 
-    from humanline.train.adapter import describe_coverage, experts_remark
     from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
     from humanline.train.contexts import scored_columns
     from humanline.train.data import read_set
     from humanline.train.durable import in_words
     from humanline.train.estimate import static_bytes
     from humanline.train.model import load_outline, load_tokenizer
-    from humanline.train.policy import outline_checks, package_checks
+    from humanline.train.policy import describe_adapter, outline_checks, package_checks
     from humanline.train.rewards import check_scoring
     from humanline.train.tracking import check_trackers
 
@@ -304,9 +303,8 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
             sizes = static_bytes(config, outline)
             if config.adapter is not None:
                 adapted = f" and {sizes.trained:,} of an adapter, which alone are trained"
-                show(f"adapter      {describe_coverage(outline, config.adapter)}")
-                remark = experts_remark(outline, config.adapter, config.kept_in)
-                findings.remarks += [remark] if remark is not None else []
+                for line in describe_adapter(config, outline):
+                    show(line.replace("adapter: ", "adapter      ", 1))
         show(f"parameters   {parameters:,} ({type(outline).__name__}){adapted}")
         show("fits         not looked at here: humanline estimate tells, and train refuses a run that does not")
     resumable = False

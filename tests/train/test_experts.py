@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from humanline.train.adapter import adapted_weights
+from humanline.train.adapter import adapted_weights, describe_coverage
 from humanline.train.config import AdapterConfig
 from humanline.train.dry_run import dry_run
 from humanline.train.estimate import full_block, static_bytes
@@ -296,3 +296,35 @@ def test_what_is_left_as_it_is_is_said(mixtures, tmp_path, capsys):
     assert (
         f"mlp.experts.gate_up_proj {share['gate_up_proj']:.3g} %" in left and "mlp.gate " in left and "lm_head " in left
     )
+
+
+@pytest.mark.parametrize(
+    "settings,said", [({}, []), ({"base": "bf16"}, ["2^-9"]), ({"base": "nf4"}, ["not kept in 4 bits", "2^-9"])]
+)
+def test_what_narrow_experts_cost_is_said(mixtures, settings, said):
+    """Experts that stay out of 4 bits, and additions to them that bf16 would swallow, are named, and only there."""
+    outline = load_outline(mixtures["mixtral"]["model"])
+    lora = AdapterConfig(**settings)
+    lines = describe_coverage(outline, lora, lora.base or "float32")[1:]
+    assert len(lines) == len(said) and all(part in line for part, line in zip(said, lines, strict=True))
+    only = AdapterConfig(targets=("q_proj",), base="bf16")
+    assert len(describe_coverage(outline, only, "bf16")) == 1
+
+
+def test_float32_keeps_what_bf16_swallows(mixtures):
+    """An addition of a few hundred-thousandths of the weights changes what experts in float32 compute, not in bf16."""
+    changed = {}
+    for base, kept in (("float32", torch.float32), ("bf16", torch.bfloat16)):
+        lora = LORA | {"base": base, "targets": ["experts.down_proj"]}
+        given = config(mixtures["mixtral"], Path("unused"), adapter=lora, training=TRAINING | {"precision": "bf16"})
+        scorer, adapter = build_policy(given)
+        experts = scorer.model.model.layers[0].mlp.experts
+        to_both = torch.tensor([[0, 1]] * 3), torch.full((3, 2), 0.5, dtype=kept)
+        hidden = torch.linspace(-1, 1, 48).view(3, 16).to(kept)
+        with torch.no_grad():
+            experts.get_base_layer().down_proj.fill_(0.02)
+            before = experts(hidden, *to_both)
+            for parameter in adapter.parameters():
+                parameter.fill_(3e-4)  # 2 x 2 x 9e-8 is added to each weight
+            changed[base] = (experts(hidden, *to_both) - before).abs().max().item()
+    assert changed["float32"] > 0 == changed["bf16"]
