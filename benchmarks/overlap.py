@@ -82,7 +82,7 @@ def _config(base: dict[str, Any], output: Path, workload: Any, prompts: int, ove
             "scoring": {"rewards": [{"kind": "format"}], "workers": 1},
             "training": {
                 "batch_size": max(1, prompts // 2),
-                "micro_batch_size": max(1, workload.micro_batch // 4),
+                "micro_batch_size": max(4, workload.micro_batch),
                 "precision": workload.precision,
             },
             "checkpoint": {"minutes": None},

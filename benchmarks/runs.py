@@ -135,13 +135,17 @@ def run_config(
     **sections: Any,
 ) -> TrainConfig:
     """Return the configuration of one run on what `prepare` wrote; `training` and `sections` replace what it names."""
+    objective = OBJECTIVES[objective] if isinstance(objective, str) else objective
+    sizes = base["training"]
+    if objective["kind"] == "grpo":  # of which it counts the rows, here of groups of two
+        sizes = sizes | {"micro_batch_size": 2 * sizes["micro_batch_size"]}
     return TrainConfig.model_validate(
         base
         | {
             "output": str(output),
-            "objective": OBJECTIVES[objective] if isinstance(objective, str) else objective,
+            "objective": objective,
             "reference": reference,
-            "training": base["training"] | {"steps": steps} | (training or {}),
+            "training": sizes | {"steps": steps} | (training or {}),
             "optimizer": base["optimizer"] | {"lr": lr},
         }
         | sections

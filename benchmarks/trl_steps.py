@@ -77,8 +77,10 @@ def compared(objective: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def workload_of(base: Workload, objective: str) -> Workload:
-    """Return the workload with as many rows for every objective: KTO's units are single answers."""
-    return replace(base, batch=2 * base.batch, micro_batch=2 * base.micro_batch) if objective == "kto" else base
+    """Return the workload with as many rows for every objective: KTO counts answers, GRPO in micro-batches alone."""
+    if objective == "dpo":
+        return base
+    return replace(base, batch=(2 if objective == "kto" else 1) * base.batch, micro_batch=2 * base.micro_batch)
 
 
 def our_config(
@@ -161,6 +163,8 @@ def make_trainer(
     config = our_config(base, folder, workload, objective, "live", steps=steps, checkpointing=False)
     rows = rows_for_trl(objective, batches_of(config))
     rows_a_unit = 2 if objective == "grpo" else 1
+    rows_a_step = rows_a_unit * config.training.batch_size
+    rows_a_pass = config.training.micro_batch_size or rows_a_step
     ours = OBJECTIVES[objective]
     more: dict[str, Any] = {"beta": ours.get("beta", ours.get("kl_coef"))}
     if objective == "grpo":
@@ -169,8 +173,8 @@ def make_trainer(
         more |= {"train_sampling_strategy": "sequential", "max_length": config.data.max_length}
     arguments = getattr(trl, f"{name}Config")(
         output_dir=str(folder),
-        per_device_train_batch_size=rows_a_unit * (config.training.micro_batch_size or config.training.batch_size),
-        gradient_accumulation_steps=-(-config.training.batch_size // (config.training.micro_batch_size or 1)),
+        per_device_train_batch_size=rows_a_pass,
+        gradient_accumulation_steps=-(-rows_a_step // rows_a_pass),
         max_steps=steps,
         learning_rate=config.optimizer.lr,
         lr_scheduler_type="constant",

@@ -384,7 +384,6 @@ def online() -> list[Recipe]:
 
 
 UNIT = {"dpo": "pairs", "kto": "sequences", "grpo": "groups of two"}
-ONE_UNIT = {"dpo": "pair", "kto": "sequence", "grpo": "group of two"}
 
 
 def _header(recipe: Recipe) -> list[str]:
@@ -591,16 +590,19 @@ def _online_data(recipe: Recipe) -> list[tuple[str, str]]:
 def _steps(recipe: Recipe) -> list[tuple[str, str]]:
     objective = recipe.objective
     rows = 2 if recipe.online else MODELS[recipe.model].rows  # online twice as long
-    batch, micro = (64, rows) if objective == "kto" else (32, rows // 2)
+    batch, micro = 64 if objective == "kto" else 32, rows // 2 if objective == "dpo" else rows
     volume = "10K pairs" if objective == "dpo" else "20K sequences"
     sequences = ", 64 sequences" if objective == "grpo" else ""
-    unit = UNIT[objective] if micro > 1 else ONE_UNIT[objective]
+    counted = {"dpo": "pairs" if micro > 1 else "pair", "kto": "sequences", "grpo": "rows, of whichever groups,"}[
+        objective
+    ]
+    counted += " a forward pass" + (f" ({rows} rows)" if objective != "grpo" else "")
     length = [] if recipe.online else [("  steps: 313", f"Table 1: {volume}, 312.5 batches")]
     lines = [
         ("training:", ""),
         *length,
         (f"  batch_size: {batch}", f"Table 1: {UNIT[objective]} a step{sequences}"),
-        (f"  micro_batch_size: {micro}", f"{unit} a forward pass ({rows} rows) and process; for memory alone"),
+        (f"  micro_batch_size: {micro}", f"{counted} and process; for memory alone"),
         ("  precision: bf16", "of compute; weights and Adam states are float32"),
         ("  activation_checkpointing: true", "the same bits in less memory, a third more work"),
         ("optimizer:", ""),
@@ -807,7 +809,7 @@ def _math_body(end: str) -> list[str]:
         ("training:", ""),
         ("  steps: 1600", "section 5.2.2"),
         ("  batch_size: 32", "Table 2: groups of 8 a step, 256 sequences"),
-        ("  micro_batch_size: 1", "group a forward pass (8 rows) and process; for memory alone"),
+        ("  micro_batch_size: 8", "rows, of whichever groups, a forward pass and process; for memory alone"),
         ("  precision: bf16", "of compute; weights and Adam states are float32"),
         ("  activation_checkpointing: true", "the same bits in less memory, a third more work"),
         ("  temperature: 1.0", "our choice; see above"),

@@ -73,6 +73,23 @@ def token_budgets(draw: st.DrawFn) -> dict:
     return {"lengths": lengths, "batch_size": batch_size, "ranks": ranks, "padding": padding, "budget": budget}
 
 
+@st.composite
+def split_groups(draw: st.DrawFn) -> dict:
+    """Lengths of the rows of ragged groups, ranks, and rows or tokens of a pass; often too few rows for all ranks."""
+    group = st.lists(st.integers(2, 12) | st.integers(2, 40), min_size=1, max_size=6)
+    lengths = draw(st.lists(group, min_size=1, max_size=5))
+    batch_size, ranks = draw(st.integers(1, len(lengths))), draw(st.integers(1, 4))
+    padding = draw(st.sampled_from(["right", "free"]))
+    budget = max(length for rows in lengths for length in rows) + draw(st.integers(0, 120))
+    limit = {"micro_batch_tokens": budget} if draw(st.booleans()) else {"micro_batch_size": draw(st.integers(1, 9))}
+    return {
+        "lengths": lengths,
+        "ranks": ranks,
+        "limit": limit,
+        "options": {"batch_size": batch_size, "padding": padding},
+    }
+
+
 #: Uniform numbers in [0, 1), its two ends among them.
 draws = st.sampled_from([0.0, 0.5, math.nextafter(1.0, 0.0)]) | st.floats(0.0, 1.0, exclude_max=True)
 

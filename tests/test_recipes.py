@@ -191,7 +191,7 @@ def test_table_1(name):
     adam = config.optimizer
     assert (adam.adam_beta1, adam.adam_beta2, adam.adam_eps) == (0.9, 0.999, 1e-5)
     assert (adam.weight_decay, adam.warmup_fraction) == (1e-2, 0.1)
-    assert config.training.batch_size % config.training.micro_batch_size == 0
+    assert config.training.batch_size * sequences % config.training.micro_batch_size == 0
     assert (config.checkpoint.every, config.checkpoint.keep) == (50, 2)
     if "humanline" in name:
         assert config.reference.schedule.model_dump() == {"kind": "before_step", "every": 1}

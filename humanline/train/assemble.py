@@ -90,7 +90,8 @@ def stream_of(
     Raises
     ------
     ValueError
-        As `Stream` does; or if a round can never fill a batch, or needs more prompts than there are.
+        As `Stream` does; or if a round can never fill a batch, or needs more prompts than there are; or if there are
+        more processes than rows in a step.
     """
     if config.rounds is not None:
         most, batch = config.units_a_round, config.training.batch_size
@@ -100,6 +101,11 @@ def stream_of(
                 f"training.batch_size {batch}: raise rounds.contexts_per_round or lower training.batch_size"
             )
         Draw(data.contexts, config.rounds.contexts_per_round, config.seed)
+    rows = config.training.batch_size * config.rows_a_unit
+    if rows < ranks:
+        raise ValueError(
+            f"{ranks} processes cannot share the {rows} rows of a step: raise training.batch_size, or start fewer"
+        )
     stream = training_stream(config, data.sets.train, renderer, rank=rank, ranks=ranks)
     steps = run_length(config, stream) if config.rounds is None else round_steps(config, len(data.contexts))
     return stream, steps

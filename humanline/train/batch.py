@@ -3,7 +3,8 @@
 A *unit* is what a batch size counts: one sequence (nll, kto), a pair (dpo) or a group of completions (grpo). A *row* is
 one padded sequence. Rows are right-padded and need no attention mask under a causal model; what counts is said by a
 mask over positions, never by token ids. Within a micro-batch rows are ordered member by member: all chosen answers,
-then all rejected ones.
+then all rejected ones. The rows of a group need not share a micro-batch: what GRPO knows of the group, each row's
+advantage, is computed before they part.
 """
 
 from __future__ import annotations
@@ -40,6 +41,36 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence of a unit, on its way into a micro-batch."""
+
+    unit: Unit
+    member: int
+    advantage: float | None = None  # within the whole unit, read by GRPO
+
+    @property
+    def sequence(self) -> TokenSequence:
+        """Return its token ids."""
+        return self.unit.sequences[self.member]
+
+    @property
+    def name(self) -> str:
+        """Return a name that does not depend on what else is in the micro-batch."""
+        return self.unit.id if len(self.unit.sequences) == 1 else f"{self.unit.id}#{self.member}"
+
+
+def rows_of(unit: Unit, grpo: GrpoObjective | None) -> tuple[Row, ...]:
+    """Return the rows of a unit; under GRPO each with its advantage, by these settings, over the whole group."""
+    if grpo is None:
+        return tuple(Row(unit, member) for member in range(len(unit.sequences)))
+    scores = torch.tensor(unit.scores, dtype=torch.float64)
+    group = torch.zeros(len(scores), dtype=torch.long)
+    advantages = group_advantages(scores, group, std=grpo.advantage_std, eps=grpo.advantage_eps).tolist()
+    members = range(len(unit.sequences))
+    return tuple(Row(unit, member, advantage) for member, advantage in zip(members, advantages, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """Rows of one forward pass: (R, T) token ids, the (R, T - 1) mask of the labels that count, lengths unpadded."""
 
@@ -62,11 +93,16 @@ class Block:
 class MicroBatch:
     """What one forward and backward pass sees."""
 
-    units: tuple[Unit, ...]
+    rows: tuple[Row, ...]  # in the order of the block; none where nothing counts (`idle_micro_batch`)
     block: Block
     mismatched: Block | None  # KTO: some of the step's prompts with other prompts' answers, of whichever units
     desirable: Tensor  # (R,) bool, read by KTO
     advantages: Tensor | None  # (R,), read by GRPO
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """Return the units whose first row is here: all of them, but where groups are split."""
+        return tuple(row.unit for row in self.rows if row.member == 0)
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return the micro-batch on a device."""
@@ -107,20 +143,16 @@ def make_block(sequences: Sequence[TokenSequence], names: Sequence[str], pad_id:
 
 
 def make_micro_batch(
-    units: Sequence[Unit],
-    pad_id: int,
-    grpo: GrpoObjective | None,
-    mismatched: Sequence[tuple[str, TokenSequence]] | None,
+    rows: Sequence[Row], pad_id: int, mismatched: Sequence[tuple[str, TokenSequence]] | None = None
 ) -> MicroBatch:
-    """Build the tensors of a few units.
+    """Build the tensors of some rows.
 
     Parameters
     ----------
-    units : non-empty sequence of Unit
+    rows : non-empty sequence of Row
+        Unit by unit.
     pad_id : int
-    grpo : GrpoObjective or None
-        Settings of the advantages.
-    mismatched : sequence of (name, TokenSequence) or None
+    mismatched : sequence of (name, TokenSequence), optional
         KTO's prompts with other prompts' answers.
 
     Raises
@@ -128,24 +160,33 @@ def make_micro_batch(
     ValueError
         If units have different numbers of sequences, unless they are groups of GRPO.
     """
-    members = max(len(unit.sequences) for unit in units)
-    if grpo is None and any(len(unit.sequences) != members for unit in units):
+    rows = sorted(rows, key=lambda row: row.member)
+    advantages = [row.advantage for row in rows if row.advantage is not None]
+    if not advantages and len({len(row.unit.sequences) for row in rows}) > 1:
         raise ValueError("units of one micro-batch must have the same number of sequences")
-    places = [(i, member) for member in range(members) for i, unit in enumerate(units) if member < len(unit.sequences)]
-    rows = [(units[i], member) for i, member in places]
-    names = [unit.id if members == 1 else f"{unit.id}#{member}" for unit, member in rows]
-    advantages = None
-    if grpo is not None:
-        scores = torch.tensor([unit.scores[member] for unit, member in rows], dtype=torch.float64)
-        group = torch.tensor([i for i, _ in places])
-        advantages = group_advantages(scores, group, std=grpo.advantage_std, eps=grpo.advantage_eps).float()
     other = None
     if mismatched is not None:
         other = make_block([sequence for _, sequence in mismatched], [name for name, _ in mismatched], pad_id)
     return MicroBatch(
-        units=tuple(units),
-        block=make_block([unit.sequences[member] for unit, member in rows], names, pad_id),
+        rows=tuple(rows),
+        block=make_block([row.sequence for row in rows], [row.name for row in rows], pad_id),
         mismatched=other,
-        desirable=torch.tensor([unit.desirable for unit, _ in rows]),
-        advantages=advantages,
+        desirable=torch.tensor([row.unit.desirable for row in rows]),
+        advantages=torch.tensor(advantages, dtype=torch.float32) if advantages else None,
     )
+
+
+def idle_micro_batch(row: Row, pad_id: int) -> MicroBatch:
+    """Build a micro-batch in which nothing counts, for a process that has no row left where others have one.
+
+    All processes must make the same number of passes. This one adds exactly 0 to gradients and metrics.
+
+    Parameters
+    ----------
+    row : Row
+        What the pass runs over.
+    pad_id : int
+    """
+    block = make_block([row.sequence], ["(nothing)"], pad_id)
+    block = replace(block, mask=torch.zeros_like(block.mask))
+    return MicroBatch((), block, None, desirable=torch.tensor([True]), advantages=torch.zeros(1))

@@ -111,9 +111,10 @@ _Changed = tuple[TrainConfig, Workload, tuple[str, ...]]
 def _smaller_passes(config: TrainConfig, _: Workload) -> _Changes:
     training = config.training
     if training.micro_batch_tokens is not None:
-        unit = config.rows_a_unit * config.data.max_length  # which alone has to fit
-        return {} if training.micro_batch_tokens <= unit else {"training.micro_batch_tokens": unit}
-    return {} if training.micro_batch_size == 1 else {"training.micro_batch_size": 1}
+        least = config.rows_together * config.data.max_length  # which alone has to fit
+        return {} if training.micro_batch_tokens <= least else {"training.micro_batch_tokens": least}
+    least = config.rows_together if config.objective.kind == "grpo" else 1
+    return {} if training.micro_batch_size == least else {"training.micro_batch_size": least}
 
 
 def _narrow_weights(config: TrainConfig, _: Workload) -> _Changes:
@@ -170,17 +171,13 @@ def _changed(config: TrainConfig, workload: Workload, changes: _Changes) -> _Cha
         changed = TrainConfig.model_validate(tree)
     except ValueError:  # not in this configuration
         return None
-    now, then = _units(config, workload), _units(changed, workload)
+    now, then = _a_pass(config, workload), _a_pass(changed, workload)
     return changed, workload if now == then else workload.with_rows(then / now), tuple(words)
 
 
-def _units(config: TrainConfig, workload: Workload) -> float:
+def _a_pass(config: TrainConfig, workload: Workload) -> float:
     """Return how much of a step one pass has, in a unit of which only ratios count."""
-    training = config.training
-    if training.micro_batch_tokens is not None:
-        return float(training.micro_batch_tokens)
-    share = -(-training.batch_size // workload.ranks)
-    return float(min(share, training.micro_batch_size or share))
+    return float(config.training.micro_batch_tokens or config.rows_a_pass(workload.ranks))
 
 
 def _estimated(estimator: Estimator, changed: _Changed) -> Estimate | None:

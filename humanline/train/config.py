@@ -63,11 +63,16 @@ class GrpoObjective(Section):
     kl_coef: NonNegative = 0.01
     """Weight of the KL penalty; 0 switches it off."""
     normalise: Literal["global", "local"] = "global"
-    """Over whose tokens the loss is averaged: those of the step, or of each micro-batch."""
+    """Over whose tokens the loss is averaged: the step's, or each micro-batch's, which then holds whole groups."""
     advantage_std: Literal["population", "sample", "none"] = "population"
     """How scores are scaled within a group."""
     advantage_eps: NonNegative = 0.0
     """Added to the standard deviation of a group's scores."""
+
+    @property
+    def whole_groups(self) -> bool:
+        """Return whether no group may be split: where each micro-batch has its own mean, what is in it counts."""
+        return self.normalise == "local"
 
 
 class NoTransform(Section):
@@ -192,7 +197,7 @@ class TrainingConfig(Section):
     batch_size: PositiveInt = 32
     """Examples, pairs or groups a step, over all processes."""
     micro_batch_size: PositiveInt | None = None
-    """Of these, how many a forward pass and process; by itself all of its share."""
+    """Examples, pairs or, under GRPO, rows (single answers) a forward pass and process; by itself all of its share."""
     micro_batch_tokens: PositiveInt | None = None
     """Tokens a forward pass and process, in place of micro_batch_size; padding counts where there is any."""
     padding: Literal["right", "free"] = "right"
@@ -365,6 +370,20 @@ class TrainConfig(Section):
         if self.rounds is not None and self.keeps_groups:
             return self.rounds.samples
         return {"nll": 1, "dpo": 2, "kto": 1, "grpo": 2}[self.objective.kind]
+
+    @property
+    def rows_together(self) -> int:
+        """Return how many rows of a unit a micro-batch holds together: all, or where groups are split one."""
+        whole = not isinstance(self.objective, GrpoObjective) or self.objective.whole_groups
+        return self.rows_a_unit if whole else 1
+
+    def rows_a_pass(self, ranks: int) -> int:
+        """Return the rows of a forward pass where tokens are not what is counted, in each of so many processes."""
+        share = -(-self.training.batch_size * self.rows_a_unit // (ranks * self.rows_together)) * self.rows_together
+        size = self.training.micro_batch_size
+        if size is None:
+            return share
+        return min(share, size if self.objective.kind == "grpo" else size * self.rows_a_unit)
 
     @property
     def keeps_groups(self) -> bool:

@@ -140,24 +140,23 @@ class Workload:
         why : str
             Why the data cannot be looked at.
         """
-        training, width, rows = config.training, config.data.max_length, config.rows_a_unit
-        share = -(-training.batch_size // ranks)
-        units = min(share, training.micro_batch_size or share)
-        if training.micro_batch_tokens is not None:
-            units = min(share, max(1, training.micro_batch_tokens // (rows * width)))
-        block = full_block(units * rows, width)
+        training, width, together = config.training, config.data.max_length, config.rows_together
+        units = -(-training.batch_size * config.rows_a_unit // (ranks * together))  # of what stays together, a process
+        most = training.micro_batch_tokens // width if training.micro_batch_tokens else config.rows_a_pass(ranks)
+        fit = min(units, max(1, most // together))  # of these, in a pass
+        block = full_block(fit * together, width)
         whole = full_block(1, width)
-        work = _times(Work.of([whole], 1), training.batch_size * rows)
+        work = _times(Work.of([whole], 1), training.batch_size * config.rows_a_unit)
         kto = config.objective.kind == "kto"
         return cls(
             first=block,
-            later=block if units < share else None,
+            later=block if fit < units else None,
             scored=block,
-            held_out=full_block(config.evaluation.batch_size * rows, width) if config.data.eval else None,
-            passes=-(-share // units),
+            held_out=full_block(config.evaluation.batch_size * config.rows_a_unit, width) if config.data.eval else None,
+            passes=-(-units // fit),
             work=work,
             other=work if kto else Work(),
-            window=4 * share * rows * (width - 1) * (2 if kto else 1),
+            window=4 * units * together * (width - 1) * (2 if kto else 1),
             steps=training.steps or 0,
             ranks=ranks,
             remark=f"every row is taken to have {width} tokens (data.max_length), all in the loss: {why}",

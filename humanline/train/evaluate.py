@@ -73,15 +73,17 @@ class Evaluator:
 
         def share(of: Sequence[Unit], kind: Objective) -> StepBatch:
             """Return this rank's micro-batches of the whole set, at most batch_size units each."""
+            rows = max(len(unit.sequences) for unit in of) if kind.kind == "grpo" else 1  # a stream counts these there
             try:
                 stream = Stream(
                     of,
                     kind,
                     batch_size=len(of),
-                    micro_batch_size=min(batch_size, len(of)),
+                    micro_batch_size=min(batch_size, len(of)) * rows,
                     seed=None,
                     pad_id=pad_id,
                     max_length=max_length,
+                    whole_units=True,
                 )
             except ValueError as error:
                 raise ValueError(f"the held-out data (data.eval) cannot be evaluated: {error}") from None

@@ -39,10 +39,11 @@ def refuse_non_finite(step: int, suspects: list[Suspect], grad_norm: Tensor, red
     where = "log-probabilities of"
     if not rows and bad.any():
         where = "the loss of a micro-batch with"
-        rows = [unit.id for s in suspects if not torch.isfinite(s.loss) for unit in s.batch.units]
+        rows = [row.unit.id for s in suspects if not torch.isfinite(s.loss) for row in s.batch.rows]
     elif not rows:
         where = "the gradient, though not a loss, of a step with"
-        rows = [unit.id for s in suspects for unit in s.batch.units]
+        rows = [row.unit.id for s in suspects for row in s.batch.rows]
+    rows = list(dict.fromkeys(rows))  # units once, however many of their rows there are
     more = f" and {len(rows) - 8} more" if len(rows) > 8 else ""
     raise NonFiniteError(
         f"step {step}: not finite: {where} {', '.join(rows[:8])}{more}. Nothing was updated or saved by this step. "

@@ -16,11 +16,11 @@ import numpy as np
 from torch import Tensor
 
 from humanline.schedule import Schedule, Snapshots
-from humanline.train.batch import MicroBatch, Unit, make_micro_batch
+from humanline.train.batch import MicroBatch, Row, Unit, idle_micro_batch, make_micro_batch, rows_of
 from humanline.train.config import GrpoObjective, Objective
 from humanline.train.tokens import TokenSequence
 
-_Rows = Sequence[tuple[TokenSequence, ...]]  # the sequences of each member of a step
+_Pieces = Sequence[tuple[TokenSequence, ...]]  # of a step, each with the sequences that stay together
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class StepBatch:
     @property
     def own_tokens(self) -> int:
         """Return the number of tokens, prompts included and padding left out, of this rank's rows."""
-        return sum(len(s.ids) for micro in self.micro_batches for unit in micro.units for s in unit.sequences)
+        return sum(len(row.sequence.ids) for micro in self.micro_batches for row in micro.rows)
 
 
 class Batches(Protocol):
@@ -86,21 +86,28 @@ class Stream:
 
     Units are drawn without replacement epoch by epoch, from a permutation keyed by (seed, epoch). Within a step they
     are sorted by length before they are cut into micro-batches, so that little is padded. A micro-batch is as many
-    units as `micro_batch_size` says, or as fit into `micro_batch_tokens`. Under such a budget steps differ in their
-    number of micro-batches, but never ranks: the largest ones of a step are halved until all ranks have the same
-    number. KTO's mismatched pairs, of which only the sum over a step is needed, are sorted and cut by their own
-    lengths into as many blocks as there are micro-batches. They are only ever scored without gradient; since nothing
-    is kept of them, a block may take up to four budgets.
+    units as `micro_batch_size` says, or as fit into `micro_batch_tokens`.
+
+    GRPO's groups are split: each row carries its advantage, so rows are sorted and cut one by one, and
+    `micro_batch_size` counts them. Where the loss is a mean of each micro-batch (`normalise: local`) it depends on
+    what is in one; there a micro-batch holds whole groups, as many as have so many rows.
+
+    Under a budget, and where groups are split, steps differ in their number of micro-batches, but never ranks: the
+    largest ones of a step are halved until all ranks have the same number; single rows cannot be, and ranks that have
+    one less get one in which nothing counts. KTO's mismatched pairs, of which only the sum over a step is needed, are
+    sorted and cut by their own lengths into as many blocks as there are micro-batches. They are only ever scored
+    without gradient; since nothing is kept of them, a block may take up to four budgets.
 
     Parameters
     ----------
     units : sequence of Unit
     objective : Objective
-        GRPO's advantage settings and KTO's need for mismatched pairs are read from it.
+        GRPO's settings and KTO's need for mismatched pairs are read from it.
     batch_size : int
         Units a step, over all ranks.
     micro_batch_size : int or None
-        Units a forward pass and rank; None = the whole share of a rank at once, or as many as the budget allows.
+        Units, or under GRPO rows, a forward pass and rank; None = the whole share of a rank at once, or as many as the
+        budget allows.
     seed : int or None
         None = keep the order as it is (evaluation).
     pad_id, max_length, rank, ranks : int
@@ -108,12 +115,15 @@ class Stream:
         The most tokens a forward pass and rank; not together with a micro_batch_size.
     padding : "right" or "free"
         Whether tokens of padding are part of the budget.
+    whole_units : bool
+        Split no group, whatever the loss (evaluation, which compares the rows of a pair).
 
     Raises
     ------
     ValueError
         If the batch is larger than the data, cannot be shared evenly by the ranks, or, under KTO, is a single example
-        or the data have a single prompt, so that no mismatched pair exists; or if a unit alone exceeds the budget.
+        or the data have a single prompt, so that no mismatched pair exists; or if what must stay together, a unit or
+        where groups are split a row, exceeds the budget, or a group that is kept whole has too many rows.
     """
 
     def __init__(
@@ -130,25 +140,28 @@ class Stream:
         ranks: int = 1,
         micro_batch_tokens: int | None = None,
         padding: Literal["right", "free"] = "right",
+        whole_units: bool = False,
     ) -> None:
         if batch_size > len(units):
             raise ValueError(f"training.batch_size {batch_size} is larger than the data: {len(units)} to use")
+        if micro_batch_size is not None and micro_batch_tokens is not None:
+            raise ValueError("give at most one of training.micro_batch_size and training.micro_batch_tokens")
         self.padding = padding
-        micro = micro_batch_size or -(-batch_size // ranks)
+        self.grpo = objective if isinstance(objective, GrpoObjective) else None
+        self.splits = self.grpo is not None and not (self.grpo.whole_groups or whole_units)
+        if not self.splits:
+            self._refuse_uneven(micro_batch_size, micro_batch_tokens, batch_size, ranks)
         if micro_batch_tokens is not None:
-            self._refuse_budget(units, micro_batch_size, micro_batch_tokens, batch_size, ranks)
-        elif -(-batch_size // micro) % ranks:
-            raise ValueError(
-                f"a batch of {batch_size} in micro-batches of {micro} makes {-(-batch_size // micro)} of them, which "
-                f"{ranks} processes cannot share evenly; change training.batch_size or training.micro_batch_size"
-            )
+            self._refuse_budget(units, micro_batch_tokens)
+        elif micro_batch_size is not None and self.grpo is not None and not self.splits:
+            self._refuse_groups(units, micro_batch_size)
         if objective.kind == "kto" and batch_size < 2:
             raise ValueError("KTO estimates z_0 from mismatched pairs: training.batch_size must be at least 2; got 1")
         if objective.kind == "kto" and len({_prompt(unit) for unit in units}) < 2:
             raise ValueError("KTO estimates z_0 from mismatched pairs, but all examples have the same prompt")
-        self.units, self.objective, self.batch_size, self.micro_batch_size = list(units), objective, batch_size, micro
+        self.units, self.objective, self.batch_size = list(units), objective, batch_size
         self.seed, self.pad_id, self.max_length, self.rank, self.ranks = seed, pad_id, max_length, rank, ranks
-        self.micro_batch_tokens = micro_batch_tokens
+        self.micro_batch_size, self.micro_batch_tokens = micro_batch_size, micro_batch_tokens
 
     def steps(self, epochs: float) -> int:
         """Return the number of whole steps in so many epochs, at least 1."""
@@ -158,15 +171,17 @@ class Stream:
         """Return the batch of a step."""
         units = self._draw(step * self.batch_size, self.batch_size)
         kto = self.objective.kind == "kto"
-        grpo = self.objective if isinstance(self.objective, GrpoObjective) else None
         mismatched = self._mismatched(units, step) if kto else []
-        cuts, others = self._cut([unit.sequences for unit in units], [(sequence,) for _, sequence in mismatched])
+        pieces = [rows_of(units[i], self.grpo) for i in _longest_first([unit.sequences for unit in units])]
+        if self.splits:
+            pieces = [(row,) for piece in pieces for row in piece]
+        cuts, others = self._cut(
+            [tuple(row.sequence for row in piece) for piece in pieces], [(sequence,) for _, sequence in mismatched]
+        )
         own = slice(self.rank, None, self.ranks)
         return StepBatch(
             micro_batches=tuple(
-                make_micro_batch(
-                    [units[i] for i in cut], self.pad_id, grpo, [mismatched[i] for i in other] if kto else None
-                )
+                self._micro_batch(pieces, cut, [mismatched[i] for i in other] if kto else None)
                 for cut, other in zip(cuts[own], others[own], strict=True)
             ),
             total_micro_batches=len(cuts),
@@ -174,63 +189,92 @@ class Stream:
             total_tokens=sum(unit.tokens for unit in units),
         )
 
-    def _cut(self, units: _Rows, mismatched: _Rows) -> tuple[list[list[int]], list[list[int]]]:
-        """Return for every micro-batch of a step, over all ranks, the numbers of its units and mismatched pairs."""
-        budget = self.micro_batch_tokens
-        if budget is None:
-            size = self.micro_batch_size
-            orders = [_longest_first(units), _longest_first(mismatched)]
-            cuts, others = ([order[i : i + size] for i in range(0, len(units), size)] for order in orders)
-            return cuts, others
-        cuts = self._greedy(units, budget)
-        others = self._greedy(mismatched, _UNKEPT * budget)
+    def _micro_batch(
+        self,
+        pieces: Sequence[tuple[Row, ...]],
+        cut: Sequence[int],
+        mismatched: Sequence[tuple[str, TokenSequence]] | None,
+    ) -> MicroBatch:
+        if not cut:
+            shortest = min((row for piece in pieces for row in piece), key=lambda row: len(row.sequence.ids))
+            return idle_micro_batch(shortest, self.pad_id)
+        rows = [row for i in sorted(cut) for row in pieces[i]]  # unit by unit
+        return make_micro_batch(rows, self.pad_id, mismatched)
+
+    def _cut(self, pieces: _Pieces, mismatched: _Pieces) -> tuple[list[list[int]], list[list[int]]]:
+        """Return for every micro-batch of a step, over all ranks, the numbers of its pieces and mismatched pairs."""
+        budget, size = self.micro_batch_tokens, self.micro_batch_size
+        if budget is not None:
+            cuts = _greedy(pieces, budget, self._tokens)
+            others = _greedy(mismatched, _UNKEPT * budget, self._tokens)
+        elif size is not None and self.grpo is not None and not self.splits:
+            cuts, others = _greedy(pieces, size, lambda cut: sum(len(piece) for piece in cut)), []
+        else:
+            size = size or -(-len(pieces) // self.ranks)
+            orders = [_longest_first(pieces), _longest_first(mismatched)]
+            cuts, others = ([order[i : i + size] for i in range(0, len(order), size)] for order in orders)
         count = -(-max(len(cuts), len(others)) // self.ranks) * self.ranks
-        self._halve(cuts, units, count)
+        self._halve(cuts, pieces, count)
         if mismatched:
             self._halve(others, mismatched, count)
         return cuts, others or [[]] * count
 
-    def _greedy(self, rows: _Rows, budget: int) -> list[list[int]]:
-        """Cut members, the longest first, whenever the next one would exceed the budget."""
-        cuts: list[list[int]] = []
-        for i in _longest_first(rows):
-            if cuts and self._size(rows, [*cuts[-1], i]) <= budget:
-                cuts[-1].append(i)
-            else:
-                cuts.append([i])
-        return cuts
-
-    def _halve(self, cuts: list[list[int]], rows: _Rows, count: int) -> None:
-        """Halve the largest cuts until there are so many."""
+    def _halve(self, cuts: list[list[int]], pieces: _Pieces, count: int) -> None:
+        """Halve the largest cuts until there are so many; what cannot be halved is made up for by empty ones."""
         while len(cuts) < count:
-            largest = max((n for n, cut in enumerate(cuts) if len(cut) > 1), key=lambda n: self._size(rows, cuts[n]))
+            several = [n for n, cut in enumerate(cuts) if len(cut) > 1]
+            if not several:
+                cuts.append([])
+                continue
+            largest = max(several, key=lambda n: self._tokens([pieces[i] for i in cuts[n]]))
             half = len(cuts[largest]) // 2
             cuts[largest : largest + 1] = cuts[largest][:half], cuts[largest][half:]
 
-    def _size(self, rows: _Rows, cut: Sequence[int]) -> int:
-        """Return the tokens of one forward pass over members of a step."""
-        lengths = [len(sequence.ids) for i in cut for sequence in rows[i]]
+    def _tokens(self, pieces: _Pieces) -> int:
+        """Return the tokens of one forward pass over pieces of a step."""
+        lengths = [len(sequence.ids) for piece in pieces for sequence in piece]
         return sum(lengths) if self.padding == "free" else len(lengths) * max(lengths)
 
-    def _refuse_budget(
-        self, units: Sequence[Unit], micro_batch_size: int | None, budget: int, batch_size: int, ranks: int
-    ) -> None:
-        if micro_batch_size is not None:
-            raise ValueError("give at most one of training.micro_batch_size and training.micro_batch_tokens")
-        if batch_size % ranks:
+    def _refuse_uneven(self, size: int | None, budget: int | None, batch_size: int, ranks: int) -> None:
+        """Refuse a batch of whole units of which each rank cannot have as many micro-batches."""
+        if budget is not None or (size is not None and self.grpo is not None):
+            if batch_size % ranks:
+                raise ValueError(
+                    f"training.batch_size {batch_size} is not a multiple of the {ranks} processes, which then cannot "
+                    f"share its micro-batches evenly; {-(-batch_size // ranks) * ranks} is"
+                )
+            return
+        size = size or -(-batch_size // ranks)
+        if -(-batch_size // size) % ranks:
             raise ValueError(
-                f"training.batch_size {batch_size} is not a multiple of the {ranks} processes, which then cannot share "
-                f"its micro-batches evenly; {-(-batch_size // ranks) * ranks} is"
+                f"a batch of {batch_size} in micro-batches of {size} makes {-(-batch_size // size)} of them, which "
+                f"{ranks} processes cannot share evenly; change training.batch_size or training.micro_batch_size"
             )
-        rows = [unit.sequences for unit in units]
-        sizes = [self._size(rows, [i]) for i in range(len(rows))]
+
+    def _refuse_budget(self, units: Sequence[Unit], budget: int) -> None:
+        """Refuse a budget of tokens into which a unit, or where groups are split a row, does not fit."""
+        pieces = [(unit.id, unit.sequences) for unit in units]
+        if self.splits:
+            pieces = [(row.name, (row.sequence,)) for unit in units for row in rows_of(unit, None)]
+        sizes = [self._tokens([piece]) for _, piece in pieces]
         largest = max(sizes)
+        name, above = pieces[sizes.index(largest)][0], sum(size > budget for size in sizes)
         if largest > budget:
-            unit, above = units[sizes.index(largest)], sum(size > budget for size in sizes)
             more = f", and {above - 1} more are above it too" if above > 1 else ""
             raise ValueError(
-                f"training.micro_batch_tokens is {budget}, but {unit.id} alone takes {largest} tokens{more}; set "
+                f"training.micro_batch_tokens is {budget}, but {name} alone takes {largest} tokens{more}; set "
                 f"training.micro_batch_tokens to at least {largest}, or lower data.max_length"
+            )
+
+    def _refuse_groups(self, units: Sequence[Unit], size: int) -> None:
+        """Refuse a micro-batch that cannot hold a group as a whole."""
+        largest = max(units, key=lambda unit: len(unit.sequences))
+        if len(largest.sequences) > size:
+            rows = len(largest.sequences)
+            raise ValueError(
+                f"training.micro_batch_size counts rows and is {size}, but {largest.id} is a group of {rows}, which "
+                "objective.normalise: local, a mean of each micro-batch, keeps together; set "
+                f"training.micro_batch_size to at least {rows}, or objective.normalise: global"
             )
 
     def _draw(self, start: int, count: int) -> list[Unit]:
@@ -274,8 +318,19 @@ class Stream:
 _UNKEPT = 4
 
 
-def _longest_first(rows: _Rows) -> list[int]:
-    return sorted(range(len(rows)), key=lambda i: -max(len(sequence.ids) for sequence in rows[i]))
+def _longest_first(pieces: _Pieces) -> list[int]:
+    return sorted(range(len(pieces)), key=lambda i: -max(len(sequence.ids) for sequence in pieces[i]))
+
+
+def _greedy(pieces: _Pieces, limit: int, size: Callable[[_Pieces], int]) -> list[list[int]]:
+    """Cut pieces, the longest first, whenever the next one would exceed the limit."""
+    cuts: list[list[int]] = []
+    for i in _longest_first(pieces):
+        if cuts and size([pieces[j] for j in (*cuts[-1], i)]) <= limit:
+            cuts[-1].append(i)
+        else:
+            cuts.append([i])
+    return cuts
 
 
 def _prompt(unit: Unit) -> tuple[int, ...]:

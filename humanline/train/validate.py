@@ -65,7 +65,8 @@ def describe_config(config: TrainConfig) -> str:
     length = f"{training.steps} steps" if training.steps else f"{training.epochs or 0:g} epoch(s)"
     if config.rounds is not None and config.rounds.count is not None:
         length = f"{config.rounds.count} rounds of at most {config.round_steps} steps"
-    micro = "" if training.micro_batch_size is None else f", {training.micro_batch_size} a pass and process"
+    counted = f"{training.micro_batch_size}{' rows' if config.objective.kind == 'grpo' else ''}"
+    micro = "" if training.micro_batch_size is None else f", {counted} a pass and process"
     if training.micro_batch_tokens is not None:
         micro = f", {training.micro_batch_tokens:,} tokens a pass and process"
     how = f"{training.precision} compute"

@@ -28,38 +28,45 @@ def oracle_batches(toy, settings):
     """The ids, labels and verdict keys of every step, as plain data for the oracle."""
     tokenizer = load_policy(toy["model"], dropout=False, max_length=64)[1]
     units, _ = read_units(settings, toy["pairs"], Renderer(tokenizer, "chat", 64))
-    stream = Stream(units, settings.objective, batch_size=10, micro_batch_size=4, seed=0, pad_id=0, max_length=64)
+    micro_batch_size = settings.training.micro_batch_size
+    stream = Stream(
+        units, settings.objective, batch_size=10, micro_batch_size=micro_batch_size, seed=0, pad_id=0, max_length=64
+    )
     rejection = settings.transform.build() if settings.transform.kind == "beta_rejection" else None
 
-    def draws(step, unit):
-        members = len(unit.sequences)
-        names = [unit.id if members == 1 else f"{unit.id}#{m}" for m in range(members)]
-        rows = []
-        for sequence, name in zip(unit.sequences, names, strict=True):
-            both = beta_draws(rejection, settings.seed, step, make_block([sequence], [name], 0))
-            rows.append([one[0, sequence.prompt_length - 1 :].double() for one in both])
-        return rows
-
-    def plain(step, unit, mismatched):
+    def plain(step, row, mismatched):
+        """One answer by itself; a group of two has advantages of 1 and -1, wherever its answers are."""
+        kept = [None]
+        if rejection is not None:
+            name = row.unit.id if len(row.unit.sequences) == 1 else f"{row.unit.id}#{row.member}"
+            both = beta_draws(rejection, settings.seed, step, make_block([row.sequence], [name], 0))
+            kept = [[one[0, row.sequence.prompt_length - 1 :].double() for one in both]]
         return {
-            "sequences": [(s.ids, s.prompt_length) for s in unit.sequences],
-            "desirable": unit.desirable,
-            "advantages": (1.0, -1.0),
+            "sequences": [(row.sequence.ids, row.sequence.prompt_length)],
+            "desirable": row.unit.desirable,
+            "advantages": ((1.0, -1.0)[row.member],),
             "mismatched": mismatched,
-            "kept": [None] * len(unit.sequences) if rejection is None else draws(step, unit),
+            "kept": kept,
         }
+
+    def joined(chosen, rejected):
+        return chosen | {name: [*chosen[name], *rejected[name]] for name in ("sequences", "advantages", "kept")}
 
     batches = []
     for step in range(STEPS):
         micros = []
         for micro in stream.step(step).micro_batches:
-            others = [None] * len(micro.units)
+            others = [None] * len(micro.rows)
             if micro.mismatched is not None:
                 others = []
                 for ids, mask in zip(micro.mismatched.input_ids, micro.mismatched.mask, strict=True):
                     places = mask.nonzero().squeeze(1)
                     others.append((tuple(ids[: int(places[-1]) + 2].tolist()), int(places[0]) + 1))
-            micros.append([plain(step, unit, other) for unit, other in zip(micro.units, others, strict=True)])
+            rows = [plain(step, row, other) for row, other in zip(micro.rows, others, strict=True)]
+            if settings.objective.kind == "dpo":
+                half = len(rows) // 2
+                rows = [joined(*pair) for pair in zip(rows[:half], rows[half:], strict=True)]
+            micros.append(rows)
         batches.append(micros)
     return batches
 
@@ -81,12 +88,17 @@ def reject(raw, draws):
 @pytest.mark.parametrize("transform", ["clip", "reject"])
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_run_is_the_run_the_paper_describes(toy, tmp_path, name, transform):
-    """Losses and final weights of humanline runs (k = 2, warm-up, uneven micro-batches) are those of the oracle."""
+    """Losses and final weights of humanline runs (k = 2, warm-up, uneven micro-batches) are those of the oracle.
+
+    GRPO's micro-batches are of three answers, which parts groups of two, and of four whole groups where each has a
+    mean of its own.
+    """
+    micro_batch_size = {"dpo": 4, "kto": 4, "grpo-local": 8}.get(name, 3)
     baseline = "initial" if name == "grpo-initial" else "reference"
     changes = {
         "objective": OBJECTIVES[name],
         "transform": CLIP if transform == "clip" else REJECT,
-        "training": {"steps": STEPS, "batch_size": 10, "micro_batch_size": 4},
+        "training": {"steps": STEPS, "batch_size": 10, "micro_batch_size": micro_batch_size},
         "optimizer": {"lr": 3e-3, "warmup_fraction": 0.3},
         "reference": {"schedule": {"kind": "before_step", "every": K}, "baseline": baseline},
     }

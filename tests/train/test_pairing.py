@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanline.train.batch import make_micro_batch
+from humanline.train.batch import make_micro_batch, rows_of
 from humanline.train.config import GrpoObjective
 from humanline.train.data import Message, Preference, read_rows
 from humanline.train.pairing import RoundError, make_units, preference_rows, row_names, select
@@ -159,7 +159,7 @@ PROMPTS = {"p0": (7, 8), "p1": (9,), "p2": (7, 8, 9)}
 
 def names_and_ids(units, grpo=None):
     """The rows of one micro-batch of all units: name to (prompt, completion) ids, read off the tensors."""
-    micro = make_micro_batch(units, 0, grpo, None)
+    micro = make_micro_batch([row for unit in units for row in rows_of(unit, grpo)], 0)
     rows = {}
     for name, ids, mask, length in zip(
         micro.block.names, micro.block.input_ids.tolist(), micro.block.mask.tolist(), micro.block.lengths, strict=True
@@ -240,7 +240,7 @@ def test_pairs_of_different_sizes_are_refused():
     """Only groups may be ragged: for pairs a unit of three sequences is an error."""
     units = make_units(chosen(GROUPS, "all").kept, "grpo", PROMPTS)
     with pytest.raises(ValueError, match="same number of sequences"):
-        make_micro_batch(units, 0, None, None)
+        make_micro_batch([row for unit in units for row in rows_of(unit, None)], 0)
 
 
 def test_preference_rows_are_what_training_reads(tmp_path):
