@@ -18,6 +18,8 @@ from humanline.train.checkpoint import CheckpointError
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
+from humanline.train.rounds import Rounds
+from humanline.train.stream import StepBatch
 from tests.conftest import ROOT
 from tests.train.kills import result_of
 from tests.train.support import CLIP, OBJECTIVES, config
@@ -58,6 +60,7 @@ REFUSED = ("OutputError", "CheckpointError", "MainProcessError")
 BUDGET = {"micro_batch_size": None, "micro_batch_tokens": 130, "padding": "free"}
 VARIANTS = {
     **{name: (name, {}) for name in OBJECTIVES},
+    "local": (OBJECTIVES["grpo"] | {"normalise": "local"}, {"training": TRAINING | {"micro_batch_size": 5}}),
     "lora": ("grpo", {"adapter": {"rank": 4, "alpha": 8.0}, "baseline": "initial"}),
     "packed": ("kto", {"training": TRAINING | BUDGET | {"activation_checkpointing": True}}),
 }
@@ -82,7 +85,14 @@ def variant(toy, folder, name) -> TrainConfig:
     return settings(toy, folder, name, objective, **changes)
 
 
-def online(toy, folder, name="online") -> TrainConfig:
+def ragged(toy, folder) -> TrainConfig:
+    """One round of groups that lose some of their answers, in passes of one row; some steps have an odd number."""
+    scoring = {"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:digits_unless_fifth"}], "workers": 1}
+    training = {"steps": None, "batch_size": 3, "micro_batch_size": 1}
+    return online(toy, folder, "ragged", scoring=scoring | {"failed": "drop"}, training=training)
+
+
+def online(toy, folder, name="online", **changes) -> TrainConfig:
     """One round: the samples of a second one would depend on how two processes round their gradients."""
     return config(
         toy,
@@ -91,10 +101,17 @@ def online(toy, folder, name="online") -> TrainConfig:
         data={"train": toy["pairs"], "max_length": 64},
         rounds={"contexts_per_round": 12, "samples": 4, "count": 1, "steps": 3},
         sampling={"max_tokens": 8, "engine": {"kind": "generate", "batch_size": 8}},
-        scoring={"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:digits"}], "workers": 1},
         reference={"schedule": {"kind": "before_step", "every": 2}},
-        training=TRAINING | {"steps": None},
+        **{
+            "scoring": {"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:digits"}], "workers": 1},
+            "training": TRAINING | {"steps": None},
+            **changes,
+        },
     )
+
+
+def row_count(batch: StepBatch) -> int:
+    return sum(len(micro.rows) for micro in batch.micro_batches)
 
 
 def trained(folder) -> dict[str, torch.Tensor]:
@@ -102,11 +119,12 @@ def trained(folder) -> dict[str, torch.Tensor]:
     return load_file(path)
 
 
-def test_two_ranks_do_what_one_does(toy, tmp_path):
+def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch):
     """Two gloo processes compute what one does, for every objective, LoRA and packed rows; they go on together.
 
-    Loss, z_0, token counts and weights are those of one process; a run that a signal to one of two has stopped ends
-    with the same bits as one left alone. One launch for all of it: starting two processes takes longest.
+    Groups are split, kept whole (`local`), or so ragged that one process has a row less than the other. Loss, z_0,
+    token counts and weights are those of one process; a run that a signal to one of two has stopped ends with the same
+    bits as one left alone. One launch for all of it: starting two processes takes longest.
     """
     two = tmp_path / "two"
     stopped, other = settings(toy, two, "stopped"), settings(toy, two, "stopped", seed=9)
@@ -115,6 +133,7 @@ def test_two_ranks_do_what_one_does(toy, tmp_path):
         [
             *(job(variant(toy, two, name)) for name in VARIANTS),
             job(online(toy, two)),
+            job(ragged(toy, two)),
             job(online(toy, two, "stopped-online"), stop_after=2, expect=("StopRequested",)),
             job(online(toy, two, "stopped-online"), resume=True),
             job(stopped, stop_after=3, expect=("StopRequested",)),
@@ -123,8 +142,11 @@ def test_two_ranks_do_what_one_does(toy, tmp_path):
             job(stopped, resume=True),
         ],
     )
-    for name in (*VARIANTS, "online"):
-        one = online(toy, tmp_path / "one") if name == "online" else variant(toy, tmp_path / "one", name)
+    rows, step = [], Rounds.step
+    monkeypatch.setattr(Rounds, "step", lambda self, s: (rows.append(row_count(b := step(self, s))), b)[1])
+    for name in (*VARIANTS, "online", "ragged"):
+        make = {"online": online, "ragged": ragged}.get(name, lambda toy, folder, name=name: variant(toy, folder, name))
+        one = make(toy, tmp_path / "one")
         single = train(one, show_progress=False)
         mine, theirs = (list(read_metrics(tmp_path / where / name / "metrics.jsonl")) for where in ("one", "two"))
         for row, other_row in zip(mine, theirs, strict=True):
@@ -133,6 +155,8 @@ def test_two_ranks_do_what_one_does(toy, tmp_path):
         alone = trained(single.model)
         for key, tensor in trained(two / name / "final").items():
             torch.testing.assert_close(tensor, alone[key], rtol=1e-3, atol=2e-4)
+
+    assert any(count % 2 for count in rows)  # in some step of `ragged`
 
     for file in ("plan.json", "samples.jsonl", "scores.jsonl", "kept.jsonl"):
         parts = [(tmp_path / where / "online" / "rounds" / "00000" / file).read_bytes() for where in ("one", "two")]

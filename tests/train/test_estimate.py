@@ -17,7 +17,7 @@ from humanline.cli import main
 from humanline.train import budget
 from humanline.train.adapter import Adapter, trained_parameters
 from humanline.train.assemble import renderer_of, training_stream
-from humanline.train.batch import Block
+from humanline.train.batch import Block, Unit
 from humanline.train.budget import GIB, DoesNotFitError, EstimateError, refuse_unfit, suggest, workload_of
 from humanline.train.config import AdapterConfig, OptimizerConfig, TrainConfig, load_config
 from humanline.train.dry_run import FLOPS, STRETCHES, DryRunError, _run, dry_run
@@ -27,6 +27,8 @@ from humanline.train.loop import train
 from humanline.train.model import load_outline, load_policy, load_tokenizer
 from humanline.train.optimizer import make_optimizer
 from humanline.train.scorer import TokenScorer
+from humanline.train.stream import Stream
+from humanline.train.tokens import TokenSequence
 from tests.train.peak_run import write_data, write_model
 from tests.train.support import CLIP, config
 
@@ -316,6 +318,76 @@ def test_more_rows_and_tokens_take_more(tmp_path):
     assert two.static.second_models == two.static.weights and two.window == 0
 
 
+def grpo_config(samples: int, normalise: str = "global", **training: Any) -> TrainConfig:
+    """The configuration of GRPO on 4 groups a step, a whole group each prompt."""
+    return run_config(
+        objective={"kind": "grpo", "normalise": normalise},
+        data={"train": "rows.jsonl", "max_length": 256},
+        reference={"schedule": {"kind": "each_round"}},
+        rounds={"contexts_per_round": 64, "samples": samples, "count": 1},
+        sampling={"max_tokens": 128},
+        scoring={"rewards": [{"kind": "format"}]},
+        training={"steps": None, "batch_size": 4, "precision": "float32"} | training,
+    )
+
+
+def group_stream(samples: int, given: TrainConfig) -> Stream:
+    """Steps of groups whose rows are all as long as they may be."""
+    sequence = TokenSequence((5,) * 256, 1)
+    scores = tuple(map(float, range(samples)))
+    units = [Unit(f"unit {i}", (sequence,) * samples, scores=scores) for i in range(8)]
+    sizes = {"batch_size": 4, "micro_batch_size": given.training.micro_batch_size}
+    return Stream(units, given.objective, **sizes, seed=0, pad_id=0, max_length=256)
+
+
+def test_the_peak_goes_by_rows_and_not_by_groups(tmp_path):
+    """The dry run of GRPO's passes of one row peaks alike for groups of 4 and of 64; whole groups take what they hold.
+
+    Looked up from batches, or at the limits of the configuration, the passes are the same.
+    """
+    estimator = Estimator(small("llama", 2, tmp_path / "model"), cuda=True)
+    peaks: dict[Any, int] = {}
+    for samples, size in ((4, 1), (64, 1), (64, 4), (64, None)):
+        given = grpo_config(samples, micro_batch_size=size)
+        workload = Workload.of_stream(group_stream(samples, given), 2)
+        assert workload.first.input_ids.shape == (size or 4 * samples, 256)
+        assert workload.passes == 4 * samples // (size or 4 * samples)
+        peaks[samples, size] = estimator.estimate(given, workload).peak
+        at_limits = limits(given)
+        assert at_limits.first.input_ids.shape == workload.first.input_ids.shape
+        assert at_limits.passes == workload.passes and (at_limits.later is None) == (workload.later is None)
+        assert estimator.estimate(given, at_limits).peak == peaks[samples, size]
+    assert peaks[4, 1] == peaks[64, 1] < peaks[64, 4] < peaks[64, None]
+    whole = limits(grpo_config(64, "local", micro_batch_size=100))  # one group of 64 and no second one
+    assert whole.first.input_ids.shape == (64, 256) and whole.passes == 4
+    tokens = limits(grpo_config(64, micro_batch_tokens=700, micro_batch_size=None))
+    assert tokens.first.input_ids.shape == (2, 256) and tokens.passes == 128
+    assert limits(grpo_config(64, micro_batch_size=3), ranks=3).passes == 29  # of 86 rows
+    assert limits(grpo_config(3, micro_batch_size=None), ranks=8).first.input_ids.shape == (2, 256)
+
+
+@pytest.mark.parametrize(
+    "normalise,training,change",
+    [
+        ("global", {"micro_batch_size": 64}, "training.micro_batch_size=1"),
+        ("global", {"micro_batch_size": None, "micro_batch_tokens": 4096}, "training.micro_batch_tokens=256"),
+        ("local", {"micro_batch_size": 256}, "training.micro_batch_size=64"),
+        ("local", {"micro_batch_size": 64}, None),
+    ],
+)
+def test_smaller_passes_are_suggested_down_to_what_stays_together(tmp_path, monkeypatch, normalise, training, change):
+    """The change that is named goes down to a row, or under a mean of each micro-batch to a group, and is exact."""
+    monkeypatch.setattr(budget, "_CHANGES", tuple(one for one in budget._CHANGES if "smaller passes" in one[0]))
+    estimator = Estimator(small("llama", 2, tmp_path / "model"), cuda=True)
+    given = grpo_config(64, normalise, **training)
+    found = suggest(estimator, given, limits(given), memory=0)
+    assert [one.overrides for one in found] == ([(change,)] if change else [])
+    for one in found:
+        name, value = change.removeprefix("training.").split("=")
+        smaller = grpo_config(64, normalise, **training | {name: int(value)})
+        assert one.alone.peak == estimator.estimate(smaller, limits(smaller)).peak
+
+
 def test_padding_is_not_held_where_there_is_none(tmp_path):
     """Rows laid end to end take the tokens they have; rows filled up take those of the longest."""
     outline = small("llama", 2, tmp_path / "model")
@@ -451,7 +523,7 @@ def test_weights_need_not_be_there(toy, recipe, tmp_path, capsys):
 # The refusal
 
 
-def stream_of(given: TrainConfig):
+def stream_of(given: TrainConfig) -> Stream:
     from humanline.train.assemble import renderer_of, training_stream
     from humanline.train.examples import read_sets
     from humanline.train.model import load_tokenizer

@@ -39,7 +39,7 @@ SOME = [
 
 
 def case(toy, output: Path, objective: str, schedule: str, storage: str, **changes) -> TrainConfig:
-    """Seven steps with two micro-batches each, evaluated every 3 and saved every 2."""
+    """Seven steps with two micro-batches each, four of GRPO's rows, evaluated every 3 and saved every 2."""
     baseline = "initial" if objective == "grpo" and schedule != "never" else "reference"
     return config(
         toy,
@@ -373,6 +373,21 @@ class TestOtherRuns:
                 resume=True,
                 show_progress=False,
             )
+
+    def test_a_checkpoint_of_micro_batches_of_groups_is_refused(self, toy, tmp_path):
+        """What an earlier version saved of GRPO, whose micro-batches were of groups, is not gone on with by rows."""
+        training = {"steps": 3, "batch_size": 8, "micro_batch_size": 4}
+        one = case(toy, tmp_path / "run", "grpo", "before_1", "score_ahead", training=training)
+        train(one, show_progress=False)
+        shutil.rmtree(tmp_path / "run/final")
+        (folder,) = (tmp_path / "run/checkpoints").iterdir()
+        state, manifest = (json.loads((folder / name).read_text()) for name in ("state.json", "manifest.json"))
+        del state["fingerprints"]["micro-batches of GRPO"]
+        (folder / "state.json").write_text(json.dumps(state))
+        files = manifest["files"] | {"state.json": durable._facts(folder / "state.json")}
+        (folder / "manifest.json").write_text(json.dumps({"files": files, "digest": durable._digest(files)}))
+        with pytest.raises(CheckpointError, match=r"micro-batches of GRPO +\(absent\) +of rows \(formerly of groups\)"):
+            train(one, resume=True, show_progress=False)
 
     @pytest.mark.parametrize("which,name", [("pairs", "training data"), ("held_out", "held-out data")])
     def test_changed_data_are_refused(self, toy, tmp_path, which, name):

@@ -64,6 +64,16 @@ def test_a_good_recipe_is_ready(recipe, tmp_path, capsys):
     assert files(tmp_path) == before and not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("normalise", ["global", "local"])
+def test_micro_batches_of_grpo_are_told_in_rows(recipe, capsys, normalise):
+    """Of 8 groups of two, 6 answers a pass make 3 passes; two processes share 4, for which the largest is halved."""
+    words = [f"objective={{kind: grpo, normalise: {normalise}}}", "training.micro_batch_size=6"]
+    for processes, a_step in ((1, "3 pass(es) a step"), (2, "2 pass(es) a step on each of 2 processes")):
+        assert main(["validate", str(recipe), *words, "--processes", str(processes)]) == 0
+        out = capsys.readouterr().out
+        assert "of 8 groups of answers, 6 rows a pass and process" in out and a_step in out, out
+
+
 def test_what_counts_in_the_loss_is_marked(recipe, capsys):
     """The example shows both answers of a pair, each with its end token, inside the marks, and the prompt outside."""
     assert main(["validate", str(recipe)]) == 0
@@ -274,6 +284,18 @@ BAD: dict[str, tuple] = {  # how many problems, what is damaged, arguments, what
         ["training.batch_size 1000 is larger than the data: 48"],
     ),
     "uneven processes": (1, None, ["--processes", "3"], ["3 processes cannot share evenly"]),
+    "more processes than rows": (
+        1,
+        None,
+        ["objective={kind: grpo}", "training.batch_size=1", "--processes", "3"],
+        ["training: 3 processes cannot share the 2 rows of a step"],
+    ),
+    "group in pieces": (
+        1,
+        None,
+        ["objective={kind: grpo, normalise: local}", "training.micro_batch_size=1"],
+        ["training.micro_batch_size counts rows and is 1, but pairs.jsonl:", "to at least 2, or objective.normalise"],
+    ),
     "no processes": (0, None, ["--processes", "0"], ["--processes must be >= 1"]),
     "output is a file": (1, None, ["output=recipe.yaml"], ["output 'recipe.yaml'"]),
     "output below a file": (1, None, ["output=recipe.yaml/run"], ["output 'recipe.yaml/run'", "is no folder"]),

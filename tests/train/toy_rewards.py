@@ -30,6 +30,13 @@ def fails_on_long(prompt, completion) -> float:
     return 1.0
 
 
+def digits_unless_fifth(prompt, completion) -> float:
+    """Return `digits`, but raise for completions whose length is a multiple of five."""
+    if len(completion) % 5 == 0:
+        raise ValueError("of an unlucky length")
+    return digits(prompt, completion)
+
+
 def nan_once(prompt, completion) -> float:
     """Return nan until the file that NAN_UNTIL names is there."""
     return digits(prompt, completion) if Path(os.environ["NAN_UNTIL"]).exists() else float("nan")
