@@ -148,7 +148,8 @@ class _TokenLogprobs(torch.autograd.Function):
         head = _Head(head_weight, hidden, chunk_size, temperature, softcap, wide)
         hidden_grad = torch.zeros_like(hidden) if wants_hidden else None
         head_grad = torch.zeros(head_weight.shape, dtype=wide, device=head_weight.device) if wants_head else None
-        for rows in torch.split(grad.nonzero().squeeze(1), chunk_size):
+        wanted = grad.nonzero().squeeze(1)
+        for rows in torch.split(wanted, chunk_size) if len(wanted) else ():  # none where every advantage is 0
             part, row_grad = hidden[rows], grad[rows, None] / -temperature
             logits, slope = head.logits(part, with_slope=True)
             # -d logprob / d logits = softmax(logits) - onehot(label), built in place over the logits; the incoming

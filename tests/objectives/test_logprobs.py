@@ -81,19 +81,20 @@ def test_nothing_counts():
     assert not hidden.grad.any() and not head.grad.any()
 
 
-def test_rows_without_gradient_are_skipped(monkeypatch):
-    """The backward pass recomputes logits only for rows whose incoming gradient is not exactly zero."""
+@pytest.mark.parametrize("count", [4, 0])
+def test_rows_without_gradient_are_skipped(monkeypatch, count):
+    """The backward pass recomputes logits only for rows whose incoming gradient is not exactly zero, or not at all."""
     from humanline.objectives import logprobs as module
 
     hidden, head, labels, _ = problem()
     hidden.requires_grad_()
-    weights = torch.tensor([1.0] * 4 + [0.0] * 7, dtype=torch.float64)
+    weights = torch.tensor([1.0] * count + [0.0] * (N - count), dtype=torch.float64)
     loss = (token_logprobs(hidden, head, labels) * weights).sum()
     seen, original = [], module._Head.logits
     monkeypatch.setattr(module._Head, "logits", lambda self, h, **kw: seen.append(len(h)) or original(self, h, **kw))
     loss.backward()
-    assert seen == [4]
-    assert not hidden.grad[4:].any() and hidden.grad[:4].any()
+    assert seen == [count] * bool(count)
+    assert not hidden.grad[count:].any() and hidden.grad[:count].any() == bool(count)
 
 
 @pytest.mark.parametrize("fitting,chunk", [(300, 256), (256, 256), (130, 128), (128, 128), (100, 100)])
