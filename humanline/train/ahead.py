@@ -178,5 +178,5 @@ class _Worker:
             self.stages.sample(samples.parent, self.draw.round(job.number), job.number, job.policy)
             self.ledger.record(job.number, "SAMPLED", samples)
         if not self.ledger.has(job.number, "SCORED", scores):
-            self.stages.score(samples.parent)
+            self.stages.score(samples.parent, f"round {job.number}")
             self.ledger.record(job.number, "SCORED", scores)

@@ -52,7 +52,7 @@ class RolloutEvaluator:
         folder = self.folder / f"held-out-{version[:16]}"
         self.stages.processes.on_main(lambda: folder.mkdir(parents=True, exist_ok=True))
         self.stages.sample(folder, self.contexts, _KEY, version, samples=1)
-        self.stages.score(folder)
+        self.stages.score(folder, "held-out prompts")
         metrics: dict[str, float] = {}
 
         def look() -> None:

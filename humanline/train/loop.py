@@ -249,12 +249,13 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             progress.say(f"held out after {now} updates: " + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
             return replace(at, evaluated=True, initial=at.initial or metrics, final=metrics)
 
-        def prepared(at: Position) -> bool:
-            """Have the next step's batch made; if that fails, save what was trained so far."""
+        def prepared(at: Position) -> tuple[bool, Position]:
+            """Have the next batch made and the policy measured; where rounds fail, save what was trained so far."""
             try:
-                return batches.prepare(at.updates)
+                more = batches.prepare(at.updates)
+                return more, evaluate(at, last=not more)
             except Exception as error:
-                if at.updates and not isinstance(error, NonFiniteError):
+                if rounds is not None and at.updates and not isinstance(error, NonFiniteError | StopRequested):
                     with contextlib.suppress(CheckpointError):
                         progress.say(f"checkpoint: {checkpoints.save(at)}")
                 raise
@@ -262,8 +263,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
         while True:
             # 0. Between two updates, where a run can be stopped and go on later.
             try:
-                more = prepared(at)
-                at = evaluate(at, last=not more)
+                more, at = prepared(at)
                 if not more:
                     break
                 pause(scoring=False)

@@ -12,9 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from humanline.train.batch import Unit
+from humanline.train.rewards.scorer import reward_names
+from humanline.train.rewards.verdict import shown
 from humanline.train.rollout import Completion, Rollout, Score
 from humanline.train.round_config import RoundsConfig, ScoringConfig
 from humanline.train.tokens import TokenSequence
+
+_KINDS_SHOWN = 4  # of reasons why completions have no score
 
 
 class RoundError(ValueError):
@@ -105,13 +109,69 @@ class Selection:
                 f"(the largest difference among them is {short[0]:.3g}, the median {short[len(short) // 2]:.3g})"
             )
         if self.statuses:
-            listed = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
-            parts.append(f"{sum(self.statuses.values())} of {self.completions} completions have no score ({listed})")
+            lost = sum(self.statuses.values())
+            parts.append(f"{lost} of {self.completions} completions have no score ({_listed(self.statuses)})")
         if self.too_few:
             parts.append(f"{self.too_few} prompts have fewer than two completions left")
         if self.truncated:
             parts.append(f"{self.truncated} completions were truncated")
         return "; ".join(parts) or "no prompt was left out"
+
+
+def refuse_unscored(
+    rollouts: Sequence[Rollout], scores: Sequence[Sequence[Score]], scoring: ScoringConfig, *, of: str, mend: str
+) -> None:
+    """Raise RoundError, with counts and reasons, if more completions have no score than is allowed.
+
+    Parameters
+    ----------
+    rollouts : sequence of Rollout
+    scores : sequence of sequence of Score
+        One a completion.
+    scoring : ScoringConfig
+        Not one may lack a score if failed is "error", and no larger share than failed_share whatever failed is.
+    of : str
+        Whose completions they are, for the message.
+    mend : str
+        The sentence of the message that says how to have them scored again.
+    """
+    lost = [
+        (f"{rollout.id}, completion {number}", score)
+        for rollout, own in zip(rollouts, scores, strict=True)
+        for number, score in enumerate(own, start=1)
+        if score.value is None
+    ]
+    total = sum(map(len, scores))
+    too_many = bool(lost) and len(lost) / total > scoring.failed_share
+    if not lost or not (too_many or scoring.failed == "error"):
+        return
+    counts = _listed(Counter(score.status for _, score in lost))
+    if len(scoring.rewards) > 1:
+        names = reward_names(scoring.rewards)
+        counts += f"; by reward: {_listed(Counter(n for _, one in lost for n in names if n not in one.parts))}"
+    kinds = Counter(f"{score.status}: {score.reason}" for _, score in lost)
+    first = {f"{score.status}: {score.reason}": place for place, score in reversed(lost)}
+    told = kinds.most_common(_KINDS_SHOWN)
+    lines = [f"- {count} times {shown(kind)} (first: {shown(first[kind], 100)})" for kind, count in told]
+    if rest := len(lost) - sum(count for _, count in told):
+        lines.append(f"- {rest} times something else")
+    left_out = "scoring.failed=drop, which leaves them out, or scoring.failed=0 or another score that they shall have"
+    if not too_many:
+        way = f"It goes on without with {left_out}."
+    elif scoring.failed == "error":
+        way = f"It goes on without with scoring.failed_share=1 and {left_out}."
+    else:
+        way = "With scoring.failed_share=1 it goes on however many they are."
+    raise RoundError(
+        f"{of}: {len(lost)} of {total} completions have no score ({counts})"
+        + (f", a larger share than scoring.failed_share {scoring.failed_share:g}:" if too_many else ":")
+        + "".join(f"\n{line}" for line in lines)
+        + f"\n{mend} {way}"
+    )
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common())
 
 
 def select(
@@ -120,6 +180,9 @@ def select(
     rounds: RoundsConfig,
     scoring: ScoringConfig,
     how: Literal["best_worst", "all"],
+    *,
+    of: str,
+    mend: str,
 ) -> Selection:
     """Keep the best against the worst completion of each prompt, or all of them.
 
@@ -131,14 +194,17 @@ def select(
     rounds : RoundsConfig
         Of which score_margin and truncated are read: a pair is kept where max - min >= score_margin.
     scoring : ScoringConfig
-        Of which failed is read: what happens to completions without a score.
+        Of which failed and failed_share are read: what happens to completions without a score.
     how : {"best_worst", "all"}
+    of, mend : str
+        Words for the message of `refuse_unscored`.
 
     Raises
     ------
     RoundError
-        If a completion has no score and scoring.failed is "error".
+        As `refuse_unscored` does.
     """
+    refuse_unscored(rollouts, scores, scoring, of=of, mend=mend)
     found = Selection()
     for rollout, own in zip(rollouts, scores, strict=True):
         found.contexts += 1
@@ -147,9 +213,12 @@ def select(
             found.completions += 1
             found.tokens += len(completion.ids)
             found.truncated += completion.truncated
-            value = _value(score, scoring, f"{rollout.id}, completion {number + 1}", found)
+            value = score.value
             if value is None:
-                continue
+                found.statuses[score.status] += 1
+                if isinstance(scoring.failed, str):
+                    continue
+                value = scoring.failed
             found.scores.append(value)
             if completion.ids and not (completion.truncated and rounds.truncated == "drop"):
                 usable.append((number, value))
@@ -169,19 +238,6 @@ def select(
         numbers, kept_scores = zip(*usable, strict=True)
         found.kept.append(Kept(rollout, numbers, kept_scores))
     return found
-
-
-def _value(score: Score, scoring: ScoringConfig, where: str, found: Selection) -> float | None:
-    """Return the score that counts, if there is one."""
-    if score.value is not None:
-        return score.value
-    found.statuses[score.status] += 1
-    if scoring.failed == "error":
-        raise RoundError(
-            f"{where} has no score: {score.status}{f' ({score.reason})' if score.reason else ''}; set scoring.failed "
-            "to drop, which leaves such completions out, or to the score they shall have"
-        )
-    return None if scoring.failed == "drop" else float(scoring.failed)
 
 
 def row_names(name: str, members: int, objective: str) -> list[str]:

@@ -209,10 +209,14 @@ class ScoringConfig(Section):
     """Their weighted sum is the score."""
     failed: Literal["error", "drop"] | Finite = "error"
     """What a completion without a score does: end the run, be left out, or get this score; all are counted."""
+    failed_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """A round of which a larger share has no score ends the run whatever `failed` says; 1 allows any number."""
     workers: PositiveInt = 2
     """Worker processes for everything but reward models."""
     seconds: Positive = 5.0
     """Limit of each completion and reward; a worker that exceeds it is killed."""
+    first_seconds: Positive = 300.0
+    """Limit, in place of `seconds`, of a worker's first call of a function, which may import what it needs."""
     memory: PositiveInt = 1024
     """Limit of each worker, MiB."""
 

@@ -46,7 +46,7 @@ from humanline.train.pairing import Kept, RoundError, make_units, row_names, sel
 from humanline.train.progress import RunProgress
 from humanline.train.rollout import Context
 from humanline.train.rollouts import make_stages
-from humanline.train.stages import RoundStages, read_rollouts, read_scores
+from humanline.train.stages import BY_RESUMING, RoundStages, read_rollouts, read_scores
 from humanline.train.state import ModuleState
 from humanline.train.stream import StepBatch, Stream
 from humanline.train.tokens import Renderer
@@ -188,13 +188,22 @@ class Rounds:
         batch = self.config.training.batch_size
         what = f"round {number} leaves {units} {kind}, too few for a batch of {batch} (training.batch_size)"
         if self.rounds.too_few == "error":
+            again = ""
+            if report["facts"]["without_score"]:  # which a reward that is mended may give it
+                again = ", after it has scored again what has no score"
+                self.processes.on_main(lambda: self._forget_scores(number))
             raise RoundError(
                 f"{what}: {report['why']}. Samples and scores are kept: --resume with rounds.too_few=skip leaves the "
-                "round out and goes on. A new run can have a lower rounds.score_margin or training.batch_size, or more "
-                "rounds.contexts_per_round or rounds.samples."
+                f"round out and goes on{again}. A new run can have a lower rounds.score_margin or training.batch_size, "
+                "or more rounds.contexts_per_round or rounds.samples."
             )
         self.say(f"{what}; skipped: {report['why']}")
         self.processes.on_main(lambda: self.open_ledger().record(number, "DONE"))
+
+    def _forget_scores(self, number: int) -> None:
+        """Have a round scored again when it is come back to; what has a score is known from the scorer's cache."""
+        for name in ("kept.jsonl", "scores.jsonl"):
+            (self.of(number) / name).unlink(missing_ok=True)
 
     def step(self, step: int) -> StepBatch:
         """Return the batch of a step of the round that is trained on."""
@@ -304,20 +313,26 @@ class Rounds:
             self.processes.on_main(lambda: ledger.record(number, "SAMPLED", samples))
         self.processes.on_main(lambda: _tidy(folder))
         if not self.processes.agree(ledger.has(number, "SCORED", scores)):
-            self.stages.score(folder)
+            self.stages.score(folder, f"round {number}")
             self.processes.on_main(lambda: ledger.record(number, "SCORED", scores))
         ledger.read()
         if not self.processes.agree(ledger.has(number, "PAIRED", kept)):
 
             def pair() -> None:
                 rollouts = read_rollouts(samples)
-                selection = select(
-                    rollouts,
-                    read_scores(scores, rollouts),
-                    self.rounds,
-                    self.scoring,
-                    "all" if self.config.keeps_groups else "best_worst",
-                )
+                try:
+                    selection = select(
+                        rollouts,
+                        read_scores(scores, rollouts),
+                        self.rounds,
+                        self.scoring,
+                        "all" if self.config.keeps_groups else "best_worst",
+                        of=f"round {number}",
+                        mend=BY_RESUMING,
+                    )
+                except RoundError:  # scored when more was allowed
+                    self._forget_scores(number)
+                    raise
                 rows = [
                     {"id": one.rollout.id, "completions": one.numbers, "scores": one.scores} for one in selection.kept
                 ]

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,10 +26,15 @@ from humanline.train.ledger import (
     parse_line,
     read_lines,
 )
-from humanline.train.pairing import RoundError
+from humanline.train.pairing import refuse_unscored
 from humanline.train.rollout import Context, Rollout, Sampler, SamplerError, Score, Scorer
+from humanline.train.round_config import ScoringConfig
 
 Progress = Callable[[int, int], None]  # done, due
+BY_RESUMING = (
+    "All samples and the other scores are kept: mend what scores, then add --resume to the same command to have these "
+    "scored again."
+)
 
 
 def sample_into(
@@ -202,23 +206,28 @@ def _share(rollout: Rollout, text: str, ranks: int) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") % ranks
 
 
-def score_rows(rollouts: Sequence[Rollout], scores: Sequence[tuple[int, int, Score]]) -> list[dict[str, Any]]:
-    """Return one JSON row a rollout with the scores of its completions.
+def score_table(rollouts: Sequence[Rollout], scores: Iterable[tuple[int, int, Score]]) -> list[list[Score]]:
+    """Return for every rollout the scores of its completions.
 
     Raises
     ------
     LedgerError
         If a completion has no score at all, not even a status.
     """
-    table: list[list[Score | None]] = [[None] * len(rollout.completions) for rollout in rollouts]
-    for index, number, score in scores:
-        table[index][number] = score
-    rows = []
-    for rollout, own in zip(rollouts, table, strict=True):
-        if any(score is None for score in own):
-            raise LedgerError(f"{rollout.id}: completion {own.index(None) + 1} was not scored")
-        rows.append({"id": rollout.id, "scores": [_score_row(score) for score in own if score is not None]})
-    return rows
+    found = {(index, number): score for index, number, score in scores}
+    for index, rollout in enumerate(rollouts):
+        for number in range(len(rollout.completions)):
+            if (index, number) not in found:
+                raise LedgerError(f"{rollout.id}: completion {number + 1} was not scored")
+    return [[found[i, n] for n in range(len(rollout.completions))] for i, rollout in enumerate(rollouts)]
+
+
+def score_rows(rollouts: Sequence[Rollout], table: Sequence[Sequence[Score]]) -> list[dict[str, Any]]:
+    """Return one JSON row a rollout with the scores of its completions."""
+    return [
+        {"id": rollout.id, "scores": [_score_row(score) for score in own]}
+        for rollout, own in zip(rollouts, table, strict=True)
+    ]
 
 
 def gather_samples(target: Path, journals: Iterable[Path], contexts: Sequence[Context], policy: str) -> None:
@@ -242,21 +251,6 @@ def gather_samples(target: Path, journals: Iterable[Path], contexts: Sequence[Co
                 yield file.read(entry.end - entry.start).decode()
 
     write_text(target, lines())
-
-
-def refuse_unscored(rollouts: Sequence[Rollout], scores: Sequence[tuple[int, int, Score]]) -> None:
-    """Raise RoundError, with the first few and counts, if a completion has no score."""
-    lost = sorted((one for one in scores if one[2].value is None), key=lambda one: one[:2])
-    if not lost:
-        return
-    counts = Counter(score.status for _, _, score in lost)
-    listed = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    first = "".join(f"\n- {rollouts[i].id}, completion {n + 1}: {one.status}: {one.reason}" for i, n, one in lost[:4])
-    raise RoundError(
-        f"{len(lost)} of {len(scores)} completions have no score ({listed}):{first}\nAll samples and the other scores "
-        "are kept. Mend what scores and go on with --resume, or with scoring.failed=drop, which leaves such "
-        "completions out, or with scoring.failed=0 or another score that they shall have."
-    )
 
 
 def _score_row(score: Score) -> dict[str, Any]:
@@ -305,8 +299,8 @@ class RoundStages:
     make_scorer : callable
         Returns the Scorer; called when there is something to score, and so when the run's folder is its own.
     processes : Processes
-    strict : bool
-        Whether a completion without a score is an error.
+    scoring : ScoringConfig
+        Says how many completions may have no score.
     publish : callable, optional
         Makes the policy's weights known to a server, under a name; only the main process samples then.
     progress : callable, optional
@@ -321,13 +315,13 @@ class RoundStages:
         make_scorer: Callable[[], Scorer],
         processes: Processes,
         *,
-        strict: bool,
+        scoring: ScoringConfig,
         publish: Callable[[str], None] | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.samples, self.seed, self.sampler, self.make_scorer = samples, seed, sampler, make_scorer
         self._scorer: Scorer | None = None
-        self.processes, self.strict, self.publish, self.progress = processes, strict, publish, progress
+        self.processes, self.scoring, self.publish, self.progress = processes, scoring, publish, progress
 
     def sample(
         self, folder: Path, contexts: Sequence[Context], key: int, policy: str, samples: int | None = None
@@ -380,13 +374,19 @@ class RoundStages:
         self._scorer = self._scorer or self.make_scorer()
         return self._scorer
 
-    def score(self, folder: Path) -> None:
+    def score(self, folder: Path, of: str) -> None:
         """Write `scores.jsonl`; what was scored before comes from the scorer's cache.
+
+        Parameters
+        ----------
+        folder : Path
+        of : str
+            What the samples in it are, for messages.
 
         Raises
         ------
         RoundError
-            If a completion has no score and that is an error; the file is not written, so that it is tried again.
+            If more completions have no score than is allowed; the file is not written, so that they are scored again.
         """
         rollouts = read_rollouts(folder / "samples.jsonl")
         rank, ranks = self.processes.rank, self.processes.ranks
@@ -417,9 +417,9 @@ class RoundStages:
                     for number in range(ranks)
                     for row in read_lines(part(number))
                 ]
-            if self.strict:
-                refuse_unscored(rollouts, found)
-            write_text(folder / "scores.jsonl", json_rows(score_rows(rollouts, found)))
+            table = score_table(rollouts, found)
+            refuse_unscored(rollouts, table, self.scoring, of=of, mend=BY_RESUMING)
+            write_text(folder / "scores.jsonl", json_rows(score_rows(rollouts, table)))
             for number in range(ranks):
                 part(number).unlink(missing_ok=True)
 

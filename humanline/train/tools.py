@@ -16,9 +16,9 @@ from typing import Any
 from humanline.train.config import TrainConfig
 from humanline.train.durable import write_text
 from humanline.train.ledger import digest, json_rows, read_lines
-from humanline.train.pairing import RoundError, preference_rows, select
+from humanline.train.pairing import RoundError, preference_rows, refuse_unscored, select
 from humanline.train.rollout import SamplingStopped
-from humanline.train.stages import read_rollouts, read_scores, score_rows, score_share
+from humanline.train.stages import read_rollouts, read_scores, score_rows, score_share, score_table
 from humanline.train.stop import StopRequested, StopSignal
 
 Say = Callable[[str], None]
@@ -129,10 +129,13 @@ def score(
     ------
     ToolError, ValueError, OSError
         If the output exists, the samples cannot be read, or a reward cannot be given.
+    RoundError
+        If a larger share of completions than scoring.failed_share has no score; the other scores are kept.
     StopRequested
         If `stop` was asked; the scores so far are kept.
     """
     from humanline.train.device import start_accelerator
+    from humanline.train.fingerprint import same_settings
     from humanline.train.rewards import build_scorer, check_scoring
 
     _rounds(config)
@@ -145,7 +148,10 @@ def score(
         say(remark)
     accelerator = start_accelerator(config.training.precision)
     _alone(accelerator)
-    plan = {"samples": digest(source), "scoring": config.scoring.model_dump(mode="json")}
+    plan = {
+        "samples": digest(source),
+        **same_settings({"scoring": config.scoring.model_dump(mode="json")}),
+    }
     with (
         _work(target, plan, stop) as folder,
         contextlib.closing(
@@ -156,7 +162,11 @@ def score(
         found = list(score_share(rollouts, scorer, progress=progress, stopping=stopping))
         if stopping():
             raise SamplingStopped
-        scored = score_rows(rollouts, found)
+        table = score_table(rollouts, found)
+        share_alone = config.scoring.model_copy(update={"failed": "drop"})  # what becomes of the rest, `pair` decides
+        mend = "The other scores are kept: mend what scores, then give the same command again to have these scored."
+        refuse_unscored(rollouts, table, share_alone, of=samples, mend=mend)
+        scored = score_rows(rollouts, table)
         rows = [rollout.row() | {"scores": own["scores"]} for rollout, own in zip(rollouts, scored, strict=True)]
         write_text(target, json_rows(rows))
     lost = [one.status for _, _, one in found if one.value is None]
@@ -172,7 +182,7 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = print) -> Pat
     Parameters
     ----------
     config : TrainConfig
-        Of which rounds.score_margin, rounds.truncated and scoring.failed are read.
+        Of which rounds.score_margin, rounds.truncated, scoring.failed and scoring.failed_share are read.
     scored : str
         Of `score`.
     out : str
@@ -182,8 +192,8 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = print) -> Pat
     Raises
     ------
     ToolError, RoundError
-        If the output exists, the rows cannot be read, a completion without a score is an error, or no pair is left;
-        the message says by how much scores missed the margin.
+        If the output exists, the rows cannot be read, more completions have no score than is allowed, or no pair is
+        left; the message says by how much scores missed the margin.
     """
     rounds, scoring = _rounds(config), config.scoring
     assert scoring is not None
@@ -194,7 +204,8 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = print) -> Pat
     if any("scores" not in row for row in read_lines(source, whole=True)):
         raise ToolError(f"{scored!r} has rows without scores; `humanline score` adds them")
     scores = read_scores(source, rollouts)
-    selection = select(rollouts, scores, rounds, scoring, "best_worst")
+    mend = "Mend what scores, then score the samples again: humanline score."
+    selection = select(rollouts, scores, rounds, scoring, "best_worst", of=scored, mend=mend)
     pairs = list(preference_rows(selection.kept))
     rows = [row for row in pairs if row["chosen"].strip() and row["rejected"].strip()]
     blank = f"; {len(pairs) - len(rows)} with a blank answer left out" if len(rows) < len(pairs) else ""

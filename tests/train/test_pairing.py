@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from humanline.train.batch import make_micro_batch, rows_of
 from humanline.train.config import GrpoObjective
 from humanline.train.data import Message, Preference, read_rows
-from humanline.train.pairing import RoundError, make_units, preference_rows, row_names, select
+from humanline.train.pairing import RoundError, make_units, preference_rows, refuse_unscored, row_names, select
 from humanline.train.rollout import Completion, Rollout, Score
 from humanline.train.round_config import RoundsConfig, ScoringConfig
 from tests import strategies
@@ -34,10 +34,14 @@ def build(groups):
     return rollouts, scores
 
 
-def chosen(groups, how, *, margin=0.01, truncated="keep", failed="drop"):
+def scoring(*rewards, failed="drop", failed_share=1.0):
+    return ScoringConfig(rewards=rewards or ({"kind": "tag_count"},), failed=failed, failed_share=failed_share)
+
+
+def chosen(groups, how, *, margin=0.01, truncated="keep", **failed):
     rollouts, scores = build(groups)
     rounds = RoundsConfig(score_margin=margin, truncated=truncated)
-    return select(rollouts, scores, rounds, ScoringConfig(rewards=({"kind": "tag_count"},), failed=failed), how)
+    return select(rollouts, scores, rounds, scoring(**failed), how, of="round 3", mend="Mend it.")
 
 
 def algorithm_1(groups, how, margin, truncated, failed):
@@ -131,8 +135,61 @@ def test_ties_take_the_first():
 def test_a_completion_without_a_score_ends_the_round_if_so_set():
     """Under scoring.failed: error the message names the prompt, the completion (from 1), its status and reason."""
     groups = [[(1.0, "end", 1), (0.0, "end", 1)], [(1.0, "end", 1), (None, "end", 1)]]
-    with pytest.raises(RoundError, match=r"p1, completion 2 has no score: timeout \(slow\).*scoring.failed"):
+    with pytest.raises(RoundError) as caught:
         chosen(groups, "all", failed="error")
+    assert str(caught.value).splitlines() == [
+        "round 3: 1 of 4 completions have no score (1 timeout):",
+        "- 1 times timeout: slow (first: p1, completion 2)",
+        "Mend it. It goes on without with scoring.failed=drop, which leaves them out, or scoring.failed=0 or another "
+        "score that they shall have.",
+    ]
+
+
+@pytest.mark.parametrize("failed", ["drop", 0.0])
+@pytest.mark.parametrize(("lost", "share", "refused"), [(8, 0.5, 0), (9, 0.5, 1), (3, 0.1875, 0), (4, 0.1875, 1)])
+def test_more_than_a_share_without_a_score_ends_the_round(failed, lost, share, refused):
+    """Of 16 completions a share of exactly failed_share may lack a score, and one more may not, whatever they get."""
+    values = [None] * lost + [float(i) for i in range(16 - lost)]
+    groups = [[(value, "end", 1) for value in values[i::4]] for i in range(4)]
+    if refused:
+        with pytest.raises(
+            RoundError, match=rf"^round 3: {lost} of 16 .*larger share than scoring.failed_share {share}"
+        ):
+            chosen(groups, "all", failed=failed, failed_share=share)
+    else:
+        assert sum(chosen(groups, "all", failed=failed, failed_share=share).statuses.values()) == lost
+
+
+def test_the_ends_of_the_share():
+    """At failed_share 1 a round without any score passes, at 0 a single one lacking ends it."""
+    nothing, one = [[(None, "end", 1)] * 4], [[(None, "end", 1), *[(1.0, "end", 1)] * 99]]
+    assert len(chosen(nothing, "all", failed=0.0, failed_share=1.0).kept) == 1
+    with pytest.raises(RoundError, match="1 of 100"):
+        chosen(one, "all", failed=0.0, failed_share=0.0)
+    assert chosen([[(1.0, "end", 1)] * 4], "all", failed_share=0.0).statuses == {}
+    assert chosen([], "all", failed_share=0.0).completions == 0
+
+
+def test_which_reward_failed_and_why_is_told():
+    """Statuses and rewards are counted, and of the reasons the commonest are told, each with where it came first."""
+    rollouts, _ = build([[(None, "end", 1)] * 8])
+    parts = [{"tag_count": 1.0}] * 5 + [{"tag_count": 1.0, "function_2": 0.0}] + [{}] * 2
+    reasons = ["down", "refused", "down", "\x1b[2Jdown", "down", "other", "fifth", "sixth"]
+    found = [Score(None, "error", p, r) for p, r in zip(parts, reasons, strict=True)]
+    two = {"kind": "function", "call": "a:b"}
+    settings = scoring({"kind": "tag_count"}, two, two, failed=0.0, failed_share=0.5)
+    with pytest.raises(RoundError) as caught:
+        refuse_unscored(rollouts, [found], settings, of="round 0", mend="Mend it.")
+    assert str(caught.value).splitlines() == [
+        "round 0: 8 of 8 completions have no score (8 error; by reward: 8 function, 7 function_2, 2 tag_count), a "
+        "larger share than scoring.failed_share 0.5:",
+        "- 3 times error: down (first: p0, completion 1)",
+        "- 1 times error: refused (first: p0, completion 2)",
+        r"- 1 times error: \x1b[2Jdown (first: p0, completion 4)",
+        "- 1 times error: other (first: p0, completion 6)",
+        "- 2 times something else",
+        "Mend it. With scoring.failed_share=1 it goes on however many they are.",
+    ]
 
 
 def test_the_reason_says_by_how_much_scores_missed():

@@ -91,6 +91,14 @@ RETURNS = {
 
 def returns(prompt, completion):
     return RETURNS[completion]
+
+def imports_slowly(prompt, completion):
+    import slow_to_import
+    return len(completion)
+
+def imports_for_ever(prompt, completion):
+    import endless
+    return len(completion)
 """
 
 
@@ -98,6 +106,8 @@ def returns(prompt, completion):
 def here(tmp_path, monkeypatch):
     """A folder with callables, which is the current one."""
     (tmp_path / "reward_functions.py").write_text(FUNCTIONS, encoding="utf-8")
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(2)", encoding="utf-8")
+    (tmp_path / "endless.py").write_text("while True: pass", encoding="utf-8")
     (tmp_path / "json.py").write_text("raise SystemExit('this is not the json that was meant')", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -126,10 +136,10 @@ def results(pool, tasks):
     return [found[number] for number in range(len(tasks))]
 
 
-def in_pool(tasks, *, workers=2, seconds=1.0, memory=512):
+def in_pool(tasks, *, workers=2, seconds=1.0, memory=512, first_seconds=1.0):
     names = list(dict.fromkeys(task["call"] for task in tasks if task["kind"] == "function"))
     math = any(task["kind"] == "math" for task in tasks)
-    pool = Pool(workers, seconds=seconds, memory=memory, functions=names, math=math)
+    pool = Pool(workers, seconds=seconds, memory=memory, first_seconds=first_seconds, functions=names, math=math)
     try:
         return results(pool, tasks)
     finally:
@@ -174,10 +184,37 @@ def test_harm_is_bounded_and_nobody_elses(here):
     assert all(verdict.value is None and verdict.reason for verdict in verdicts[::2])
     assert all(verdict == (3.0, "ok", "") for verdict in verdicts[1::2])
     reasons = {name: verdict.reason for name, verdict in zip(HARM, verdicts[::2], strict=True)}
-    assert reasons["loop"] == "longer than 1 seconds" and "scoring.memory" in reasons["hog"]
+    assert reasons["loop"] == "longer than 1 seconds for a first call" and "scoring.memory" in reasons["hog"]
     assert reasons["leave"] == "SystemExit: 3" and reasons["leave_at_once"].endswith("exited with 7")
     assert reasons["fault"].endswith("killed by SIGSEGV") and "coroutine" in reasons["later"]
     assert len(reasons["angry"]) <= 300 and reasons["angry"].isprintable()
+
+
+def test_a_first_call_may_import(here):
+    """What a callable imports when a worker first calls it costs no item its score, short as the limit of items is."""
+    tasks = [call("imports_slowly", "x" * n) for n in range(1, 9)]
+    verdicts = in_pool(tasks, seconds=1, first_seconds=1000)
+    assert verdicts == [(float(n), "ok", "") for n in range(1, 9)]
+
+
+def test_an_import_that_never_ends_ends(here):
+    """Three first calls get the longer limit, those after them the limit of any item."""
+    verdicts = in_pool([call("imports_for_ever")] * 5, workers=1, seconds=0.1, first_seconds=0.4)
+    assert [verdict.status for verdict in verdicts] == ["timeout"] * 5
+    reasons = [f"longer than {limit} seconds for a first call" for limit in (0.4, 0.4, 0.4, 0.1, 0.1)]
+    assert [verdict.reason for verdict in verdicts] == reasons
+
+
+def test_an_item_that_hangs_has_the_limit_of_items(here):
+    """A worker that has returned a value of a callable is given no more time for it than any item has."""
+    (here / "sleepy.py").write_text(
+        "import time\ndef f(prompt, completion):\n    time.sleep(1000 if completion == 'hang' else 0)\n    return 1\n"
+    )
+    task = {"kind": "function", "call": "sleepy:f", "prompt": [], "columns": {}}
+    tasks = [task | {"completion": text} for text in ("a", "hang", "b")]
+    verdicts = in_pool(tasks, workers=1, seconds=0.2, first_seconds=1000)
+    assert [verdict.status for verdict in verdicts] == ["ok", "timeout", "ok"]
+    assert verdicts[1].reason == "longer than 0.2 seconds"
 
 
 def test_hostile_answers_are_bounded():
@@ -260,7 +297,7 @@ def test_callables_are_found_before_anything_is_scored(here):
 def test_a_thread_may_ask(here):
     """Limits hold as well where the caller is not the main thread, and the thread's end harms no worker."""
     found = []
-    pool = Pool(2, seconds=0.5, memory=256, functions=["reward_functions:loop"], math=True)
+    pool = Pool(2, seconds=0.5, memory=256, first_seconds=0.5, functions=["reward_functions:loop"], math=True)
     for tasks in ([call("loop"), boxed("5"), boxed("6")], [boxed("6"), boxed("5")]):
         before = {worker.process.pid for worker in pool._workers}
         thread = threading.Thread(target=lambda tasks=tasks: found.append(results(pool, tasks)))

@@ -252,6 +252,18 @@ def test_prompts_without_a_usable_reference_are_named_and_counted():
     assert found == ["scoring.rewards[0] (math): the value in column 'answer' cannot be read: 2 of 2 prompts: a, b"]
 
 
+def test_more_prompts_without_a_reference_than_may_lack_a_score_are_refused():
+    """Where failed is no error, half of the prompts may lack a reference and are told of, and one more may not."""
+    prompts = [rollout(f"row {i}", answer="5" if i % 2 else "none") for i in range(10)]
+    for failed in ("drop", 0.0):
+        config = scoring({"kind": "number"}, failed=failed)
+        (remark,) = check_scoring(config, prompts)
+        assert "cannot be read: 5 of 10 prompts" in remark
+        (found,) = problems(config, prompts[:-1])
+        assert "5 of 9 prompts" in found and found.endswith("; a larger share than scoring.failed_share")
+        assert len(check_scoring(config.model_copy(update={"failed_share": 1.0}), prompts[:-1])) == 1
+
+
 def test_callables_patterns_and_models_are_tried(here):
     """What cannot be imported, called, compiled or found is said at once; nothing is imported here."""
     (here / "loud.py").write_text("import os\nopen('imported', 'a').write(str(os.getpid()))\ndef f(p, c): return 1\n")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections import Counter
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+from humanline.cli import main
 from humanline.train.config import TrainConfig
 from humanline.train.contexts import Draw
 from humanline.train.guard import NonFiniteError
@@ -190,6 +192,7 @@ class TestRounds:
         scoring = {
             "rewards": [{"kind": "function", "call": "tests.train.toy_rewards:fails_on_long"}],
             "failed": "drop",
+            "failed_share": 1.0,
             "workers": 1,
         }
         sampling = {"max_tokens": 4, "engine": {"kind": "generate", "batch_size": 16}}
@@ -293,6 +296,108 @@ class TestTooLittle:
         assert (tmp_path / "run" / "rounds" / "00000" / "samples.jsonl").read_bytes() == before
 
 
+def function(name: str) -> dict:
+    return {"kind": "function", "call": f"tests.train.toy_rewards:{name}"}
+
+
+def short(toy, prompts: str, output: Path, scoring: dict, **changes) -> TrainConfig:
+    """One round of eight prompts with two completions each, of two steps; saved where it must be, and never else."""
+    rounds = {"contexts_per_round": 8, "samples": 2, "count": 1, "steps": 2}
+    checkpoint = {"minutes": None}
+    return online(
+        toy, prompts, output, scoring=scoring | {"workers": 1}, rounds=rounds, checkpoint=checkpoint, **changes
+    )
+
+
+class TestNothingScored:
+    @pytest.fixture(autouse=True)
+    def broken(self, tmp_path, monkeypatch):
+        """Break the reward `nan_once` until `mended` is there, and note what `paid` is paid for."""
+        monkeypatch.setenv("NAN_UNTIL", str(tmp_path / "mended"))
+        monkeypatch.setenv("PAID_CALLS", str(tmp_path / "calls"))
+
+    def test_a_round_that_nothing_could_score_ends_the_run(self, toy, prompts, tmp_path, capsys):
+        """The command ends with 2, names the reward and saves no model; mended, it asks again for what failed alone."""
+        scoring = {"rewards": [function("paid"), function("nan_once")], "failed": 0.0}
+        settings = short(toy, prompts, tmp_path / "run", scoring)
+        (tmp_path / "run.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
+        for _ in range(2):  # coming back to it without mending it ends in the same way
+            assert main(["train", str(tmp_path / "run.yaml"), "--quiet", "--resume"]) == 2
+            said = capsys.readouterr().err
+            assert "round 0: 16 of 16 completions have no score (16 not_finite; by reward: 16 function_2)" in said
+            assert "16 times not_finite: scoring.rewards[1] (function_2): it returned nan (first: " in said
+            assert "--resume" in said and "scoring.failed_share=1" in said
+        assert not (tmp_path / "run" / "final").exists() and not (tmp_path / "run" / "checkpoints").exists()
+        paid = sorted((tmp_path / "calls").read_text().splitlines())
+        assert len(paid) == len(set(paid)) == _distinct(settings.output)
+        (tmp_path / "mended").touch()
+        result = train(settings, resume=True, show_progress=False)
+        assert rounds_of(result)[0]["without_score"] == 0 and len(steps(result)) == 2
+        assert sorted((tmp_path / "calls").read_text().splitlines()) == paid
+        whole = short(toy, prompts, tmp_path / "whole", scoring)
+        assert same(weights(result), weights(train(whole, show_progress=False)))
+
+    def test_the_share_can_be_switched_off(self, toy, prompts, tmp_path):
+        """At failed_share 1 a run goes on with what `failed` says, and where it was refused before, too."""
+        scoring = {"rewards": [function("nan_once")], "failed": 0.0}
+        with pytest.raises(RoundError, match=r"scoring\.failed_share 0\.5"):
+            train(short(toy, prompts, tmp_path / "run", scoring), show_progress=False)
+        allowed = short(toy, prompts, tmp_path / "run", scoring | {"failed_share": 1.0})
+        result = train(allowed, resume=True, show_progress=False)
+        assert [row["without_score"] for row in rounds_of(result)] == [16]
+
+    def test_scores_that_were_allowed_to_lack_are_asked_for_again(self, toy, prompts, tmp_path):
+        """A round scored when more was allowed is scored again before it is refused, and again when that is mended."""
+        scoring = {"rewards": [function("nan_once")], "failed": 0.0}
+        allowed = short(toy, prompts, tmp_path / "run", scoring | {"failed_share": 1.0})
+        ledger = tmp_path / "run" / "rounds" / "ledger.jsonl"
+        with pytest.raises(StopRequested):
+            train(allowed, stop=_StopInTraining(ledger, '"PAIRED"'), show_progress=False)
+        kept = tmp_path / "run" / "rounds" / "00000" / "kept.jsonl"
+        kept.unlink()  # as if killed right after the scores
+        settings = short(toy, prompts, tmp_path / "run", scoring)
+        shutil.rmtree(tmp_path / "run" / "checkpoints", ignore_errors=True)
+        with pytest.raises(RoundError, match="16 of 16"):
+            train(settings, resume=True, show_progress=False)
+        assert not kept.exists() and not kept.with_name("scores.jsonl").exists()
+        (tmp_path / "mended").touch()
+        assert rounds_of(train(settings, resume=True, show_progress=False))[0]["without_score"] == 0
+
+    def test_a_round_that_is_too_small_for_want_of_scores_is_scored_again(self, toy, prompts, tmp_path):
+        """Where completions without a score leave too little for a batch, resuming asks for their scores again."""
+        scoring = {"rewards": [function("nan_once")], "failed": "drop", "failed_share": 1.0}
+        settings = short(toy, prompts, tmp_path / "run", scoring)
+        for resume in (False, True):
+            with pytest.raises(RoundError, match=r"round 0 leaves 0 groups.*16 of 16 completions have no score"):
+                train(settings, resume=resume, show_progress=False)
+        (tmp_path / "mended").touch()
+        assert len(steps(train(settings, resume=True, show_progress=False))) == 2
+
+    def test_held_out_answers_that_nothing_could_score_end_the_run(self, toy, prompts, tmp_path, monkeypatch):
+        """A held-out look without scores is no look: it ends the run, which keeps its steps and looks again later."""
+        from humanline.train.evaluate_rollouts import RolloutEvaluator
+
+        (tmp_path / "mended").touch()
+        look, looks = RolloutEvaluator.__call__, []
+
+        def breaks_at_the_last(self):
+            looks.append(1)
+            if len(looks) == 2:
+                (tmp_path / "mended").unlink()
+            return look(self)
+
+        monkeypatch.setattr(RolloutEvaluator, "__call__", breaks_at_the_last)
+        scoring = {"rewards": [function("nan_once")], "failed": 0.0}
+        settings = short(toy, prompts, tmp_path / "run", scoring, data__eval=prompts)
+        with pytest.raises(RoundError, match="held-out prompts: 48 of 48 completions have no score"):
+            train(settings, show_progress=False)
+        (kept,) = (tmp_path / "run" / "checkpoints").iterdir()
+        assert kept.name == "step-00000002" and not (tmp_path / "run" / "final").exists()
+        (tmp_path / "mended").touch()
+        result = train(settings, resume=True, show_progress=False)
+        assert result.final["without_score"] == 0 and len(steps(result)) == 2
+
+
 @pytest.fixture(scope="module")
 def server(toy):
     with Server(toy["model"]) as server:
@@ -391,6 +496,7 @@ class TestKills:
         scoring = {
             "rewards": [{"kind": "function", "call": "tests.train.toy_rewards:fails_on_long"}],
             "failed": 0.5,
+            "failed_share": 1.0,
             "workers": 1,
         }
         settings = online(toy, prompts, tmp_path / "run", scoring=scoring)
@@ -431,17 +537,17 @@ class TestKills:
 
 
 class _StopInTraining:
-    """A StopSignal that is asked to stop once a step is in the log."""
+    """A StopSignal that is asked to stop once a step is in the log, or another word."""
 
-    def __init__(self, metrics: Path) -> None:
-        self.metrics = metrics
+    def __init__(self, metrics: Path, word: str = '"step"') -> None:
+        self.metrics, self.word = metrics, word
 
     def hold(self) -> None:
         """Do nothing."""
 
     @property
     def requested(self) -> str | None:
-        return "SIGTERM" if self.metrics.exists() and '"step"' in self.metrics.read_text() else None
+        return "SIGTERM" if self.metrics.exists() and self.word in self.metrics.read_text() else None
 
 
 class _StopAfterRound:

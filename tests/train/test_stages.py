@@ -17,7 +17,7 @@ from humanline.train.contexts import Draw, with_system
 from humanline.train.data import Message, read_rows
 from humanline.train.ledger import LedgerError, append, json_rows, read_lines
 from humanline.train.rollout import Completion, Context, Rollout, SamplerError, Score
-from humanline.train.stages import read_rollouts, read_scores, sample_into, score_rows, score_share
+from humanline.train.stages import read_rollouts, read_scores, sample_into, score_rows, score_share, score_table
 from humanline.train.stop import StopRequested
 
 
@@ -291,10 +291,10 @@ def test_scores_come_back_from_their_rows(tmp_path):
     found = [(i, n, score) for i, own in enumerate(scores) for n, score in enumerate(own)]
     random.Random(1).shuffle(found)
     path = tmp_path / "scores.jsonl"
-    path.write_text(text_of(score_rows(rollouts, found)))
+    path.write_text(text_of(score_rows(rollouts, score_table(rollouts, found))))
     assert read_scores(path, rollouts) == scores
     with pytest.raises(LedgerError, match=f"{rollouts[found[0][0]].id}: completion {found[0][1] + 1} was not scored"):
-        score_rows(rollouts, found[1:])
+        score_table(rollouts, found[1:])
 
 
 SCORE = {"value": 1.0, "status": "ok", "parts": {}}
@@ -484,6 +484,60 @@ def test_an_interrupted_score_goes_on(recipe, tmp_path):
     assert 0 < before < len(distinct) == (tmp_path / "calls.txt").stat().st_size
     tools.score(config, "samples.jsonl", "again.jsonl", say=lambda text: None)
     assert (tmp_path / "scored.jsonl").read_bytes() == (tmp_path / "again.jsonl").read_bytes()
+
+
+BREAKS = """
+import os
+
+def breaks(prompt, completion):
+    if not os.path.exists("mended"):
+        raise ConnectionError("nobody answers")
+    return 0.5
+"""
+
+
+@pytest.mark.parametrize("failed", ["error", 0.0])
+def test_scores_of_which_too_many_lack_are_no_file(recipe, tmp_path, capsys, failed):
+    """The score command ends with 2, counts and reasons; the same one then asks again for what failed, and no more."""
+    (tmp_path / "breaking.py").write_text(BREAKS)
+    command("sample", recipe, "--out", "samples.jsonl")
+    own = {"kind": "function", "call": "own_rewards:letters", "columns": ["answer"]}
+    rewards = json.dumps([own, {"kind": "function", "call": "breaking:breaks"}])
+    words = ["score", recipe, "samples.jsonl", f"scoring.rewards={rewards}", "--out", "scored.jsonl"]
+    words.append(f"scoring.failed={failed}")
+    for share in (0.5, 0.99):  # which belongs to no plan
+        assert command(*words, f"scoring.failed_share={share}") == 2
+        said = capsys.readouterr().err
+        assert (
+            "samples.jsonl: 18 of 18 completions have no score (18 error; by reward: 18 function_2), a larger " in said
+        )
+        assert "- 18 times error: scoring.rewards[1] (function_2): ConnectionError: nobody answers (first: " in said
+        assert "give the same command again" in said and "--resume" not in said
+    assert not (tmp_path / "scored.jsonl").exists()
+    paid = (tmp_path / "calls.txt").read_text()
+    (tmp_path / "mended").touch()
+    assert command(*words) == 0
+    assert (tmp_path / "calls.txt").read_text() == paid
+    scored = read_lines(tmp_path / "scored.jsonl")
+    assert all(score["status"] == "ok" for row in scored for score in row["scores"])
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_scores_that_lack_by_leave_are_written_down_and_pair_decides(recipe, tmp_path, capsys):
+    """At failed_share 1 the file holds statuses; pair refuses it by the same rules, and without talk of --resume."""
+    (tmp_path / "breaking.py").write_text(BREAKS)
+    command("sample", recipe, "--out", "samples.jsonl")
+    broken = f"scoring.rewards={json.dumps([{'kind': 'function', 'call': 'breaking:breaks'}])}"
+    assert command("score", recipe, "samples.jsonl", broken, "scoring.failed_share=1", "--out", "scored.jsonl") == 0
+    scored = read_lines(tmp_path / "scored.jsonl")
+    assert {score["status"] for row in scored for score in row["scores"]} == {"error"}
+    for failed, share in (("error", 1.0), ("drop", 0.5), ("0", 0.5)):
+        change = [f"scoring.failed={failed}", f"scoring.failed_share={share}"]
+        assert command("pair", recipe, "scored.jsonl", *change, "--out", "pairs.jsonl") == 2
+        said = capsys.readouterr().err
+        assert "scored.jsonl: 18 of 18 completions have no score (18 error)" in said
+        assert "score the samples again" in said and "--resume" not in said
+    assert not (tmp_path / "pairs.jsonl").exists()
 
 
 def test_nothing_is_overwritten(recipe, tmp_path, capsys):

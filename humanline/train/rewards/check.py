@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from humanline._checks import unknown
 from humanline.train.messages import Given, Message, Messages
-from humanline.train.rewards.pool import Pool, PoolError
+from humanline.train.rewards.pool import Pool, PoolError, make_pool
 from humanline.train.rewards.verdict import shown
 from humanline.train.rewards.verifiers import read_number
 from humanline.train.round_config import (
@@ -74,9 +74,9 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
     ------
     RewardError
         If a column does not exist, a prompt has no value in it or one that cannot be read (where scoring.failed is not
-        "error", if none has), a pattern is no regular
-        expression, math-verify is not installed, a callable cannot be imported or called, a reward model's folder is
-        missing or it is no such model, or worker processes do not start.
+        "error", if that is so of more than the share scoring.failed_share), a pattern is no regular expression,
+        math-verify is not installed, a callable cannot be imported or called, a reward model's folder is missing or it
+        is no such model, or worker processes do not start.
     """
     problems: list[str] = []
     remarks: list[str] = []
@@ -152,28 +152,29 @@ def _left_out(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]
 
 def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> tuple[list[str], list[str]]:
     """Say which callables cannot be called, and which prompts lack a reference: problems, and what is none."""
-    calls = [reward.call for reward in config.rewards if isinstance(reward, FunctionReward)]
-    with_math = any(isinstance(reward, MathReward) for reward in config.rewards)
     problems: list[str] = []
     remarks: list[str] = []
-    pool = Pool(config.workers, seconds=config.seconds, memory=config.memory, functions=calls, math=with_math)
+    pool = make_pool(config)
     try:
-        loaded = pool.functions() if calls else {}
+        loaded = pool.functions() if any(isinstance(reward, FunctionReward) for reward in config.rewards) else {}
         for number, reward in enumerate(config.rewards):
             where = f"scoring.rewards[{number}] ({reward.kind})"
             if isinstance(reward, FunctionReward) and isinstance(loaded[reward.call], str):
                 problems.append(f"{where}: {reward.call} {loaded[reward.call]}")
             for name in columns_of(reward):
                 lacking = [prompt.id for prompt in prompts if _lacks(reward, prompt.extra.get(name, _MISSING))]
-                grave = config.failed == "error" or len(lacking) == len(prompts)
-                named = _named(lacking, len(prompts), f"{where}: no value in column {name!r}")
-                (problems if grave else remarks).extend(named)
                 without = set(lacking)
                 there = [(prompt.id, prompt.extra[name]) for prompt in prompts if prompt.id not in without]
                 unreadable, looked_at = _unreadable(reward, there, pool)
-                grave = config.failed == "error" or len(unreadable) == looked_at
-                named = _named(unreadable, looked_at, f"{where}: the value in column {name!r} cannot be read")
-                (problems if grave else remarks).extend(named)
+                for what, names, of in (
+                    (f"no value in column {name!r}", lacking, len(prompts)),
+                    (f"the value in column {name!r} cannot be read", unreadable, looked_at),
+                ):
+                    named = _named(names, of, f"{where}: {what}")
+                    if named and config.failed != "error" and len(names) / of > config.failed_share:
+                        problems += [f"{one}; a larger share than scoring.failed_share" for one in named]
+                    else:
+                        (problems if config.failed == "error" or len(names) == of else remarks).extend(named)
     except PoolError as error:
         problems.append(str(error))
     finally:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from humanline.train.rewards.verdict import Verdict
+from humanline.train.round_config import ScoringConfig
 
 _START = 300.0  # seconds for a worker to import what it needs: torch on a busy network disk takes long
 _FAILED_STARTS = 3
@@ -43,6 +44,10 @@ class Pool:
     workers : int
     seconds : float
         Limit of an item, from when a worker begins it; then the worker and all its children are killed.
+    first_seconds : float
+        Limit in place of `seconds` of a worker's calls of a callable until one has returned a value: what a callable
+        imports when it is first called is no item's fault. Once three such calls have taken longer, the limit of later
+        ones is that of an item and three times what the slowest of those took that did return.
     memory : int
         MiB of address space that a worker may have beyond what it took to start.
     functions : sequence of str
@@ -52,10 +57,19 @@ class Pool:
     """
 
     def __init__(
-        self, workers: int, *, seconds: float, memory: int, functions: Sequence[str] = (), math: bool = False
+        self,
+        workers: int,
+        *,
+        seconds: float,
+        memory: int,
+        first_seconds: float = _START,
+        functions: Sequence[str] = (),
+        math: bool = False,
     ) -> None:
-        self._size, self._seconds = workers, seconds
-        self._setup = {"seconds": seconds, "memory": memory, "functions": list(functions), "math": math}
+        self._size, self._seconds, self._first_seconds = workers, seconds, max(first_seconds, seconds)
+        self._setup = {"memory": memory, "functions": list(functions), "math": math}
+        self._hung: collections.Counter[str] = collections.Counter()  # first calls that took too long, by callable
+        self._slowest: dict[str, float] = {}  # seconds of those that returned
         self._workers: list[_Worker] = []
         self._functions: dict[str, Any] | None = None
         self._failed_starts = 0
@@ -101,7 +115,7 @@ class Pool:
                 for worker in self._workers:
                     if worker.ready and worker.task is None and waiting:
                         number = waiting.popleft()
-                        worker.give(number, tasks[number], self._seconds)
+                        worker.give(number, tasks[number], self._limit(worker, tasks[number]))
                 if done := self._wait():
                     yield done
         finally:
@@ -117,6 +131,22 @@ class Pool:
     def _start(self, wanted: int) -> None:
         while len(self._workers) < wanted:
             self._workers.append(_Worker(self._setup))
+
+    def _limit(self, worker: _Worker, task: Mapping[str, Any]) -> float:
+        """Return the seconds that a worker has for a task."""
+        call = task.get("call")
+        if call is None or call in worker.called:
+            return self._seconds
+        if self._hung[call] < _FAILED_STARTS:
+            return self._first_seconds
+        return min(self._first_seconds, self._seconds + 3 * self._slowest.get(call, 0.0))
+
+    def _timeout(self, worker: _Worker) -> Verdict:
+        """Return what is said of the task that a worker took too long for."""
+        first = worker.call is not None and worker.call not in worker.called
+        if first:
+            self._hung[worker.call] += 1  # type: ignore[index]
+        return Verdict(None, "timeout", f"longer than {worker.limit:g} seconds{' for a first call' if first else ''}")
 
     def _wait(self) -> list[tuple[int, Verdict]]:
         """Wait until something happens, and return the tasks that are done by it."""
@@ -144,7 +174,7 @@ class Pool:
         now = time.monotonic()
         for worker in [worker for worker in self._workers if worker.deadline <= now]:
             if worker.task is not None:
-                done.append((worker.task, Verdict(None, "timeout", f"longer than {self._seconds:g} seconds")))
+                done.append((worker.task, self._timeout(worker)))
                 self._drop(worker)
             else:
                 self._drop(worker)
@@ -165,6 +195,9 @@ class Pool:
         except (TypeError, ValueError):
             self._drop(worker)
             return [] if task is None else [(task, Verdict(None, "crashed", "its worker process said something else"))]
+        if worker.call is not None and verdict.value is not None and worker.call not in worker.called:
+            worker.called.add(worker.call)
+            self._slowest[worker.call] = max(self._slowest.get(worker.call, 0.0), worker.seconds)
         worker.rest()
         if verdict.status == "memory":
             self._drop(worker)
@@ -175,7 +208,7 @@ class Pool:
         how, timed_out = self._drop(worker)
         if task is not None:
             if timed_out:
-                return [(task, Verdict(None, "timeout", f"longer than {self._seconds:g} seconds"))]
+                return [(task, self._timeout(worker))]
             return [(task, Verdict(None, "crashed", f"its worker process {how}"))]
         if not started:
             self._count_failed_start(f"it {how}")
@@ -192,6 +225,18 @@ class Pool:
     def _drop(self, worker: _Worker) -> tuple[str, bool]:
         self._workers.remove(worker)
         return worker.end()
+
+
+def make_pool(config: ScoringConfig) -> Pool:
+    """Return the workers, not started yet, that a configuration's rewards need."""
+    return Pool(
+        config.workers,
+        seconds=config.seconds,
+        memory=config.memory,
+        first_seconds=config.first_seconds,
+        functions=list(dict.fromkeys(reward.call for reward in config.rewards if reward.kind == "function")),
+        math=any(reward.kind == "math" for reward in config.rewards),
+    )
 
 
 class _Worker:
@@ -222,7 +267,9 @@ class _Worker:
         os.set_blocking(self.output, False)
         self.ready = False
         self.task: int | None = None
-        self._limit = _START
+        self.call: str | None = None  # what the task calls, if anything
+        self.called: set[str] = set()  # what has returned a value here, so that it imports nothing any more
+        self.limit = _START
         self.deadline = math.inf
         self.unsent = b""
         self._received = b""
@@ -235,12 +282,17 @@ class _Worker:
 
     def give(self, number: int, task: Mapping[str, Any], seconds: float) -> None:
         """Have it begin a task."""
-        self.task, self._limit = number, seconds
-        self._put(task)
+        self.task, self.call, self.limit = number, task.get("call"), seconds
+        self._put({"seconds": seconds, "task": task})
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it has been at its task."""
+        return self.limit - (self.deadline - time.monotonic())
 
     def rest(self) -> None:
         """Note that it has done its task."""
-        self.task = None
+        self.task = self.call = None
         self.deadline = math.inf
 
     def _put(self, what: Mapping[str, Any]) -> None:
@@ -249,7 +301,7 @@ class _Worker:
 
     def send(self) -> None:
         """Send as much as the pipe takes; the time for a task begins anew, since it cannot have begun."""
-        self.deadline = time.monotonic() + self._limit
+        self.deadline = time.monotonic() + self.limit
         try:
             while self.unsent:
                 self.unsent = self.unsent[os.write(self.input, self.unsent[: 2**20]) :]

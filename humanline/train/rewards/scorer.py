@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from humanline.train.rewards.cache import ScoreCache, content_key
-from humanline.train.rewards.pool import Pool
+from humanline.train.rewards.pool import make_pool
 from humanline.train.rewards.verdict import LONGEST_COMPLETION, Verdict, described
 from humanline.train.rollout import Rollout, Score
 from humanline.train.round_config import (
@@ -69,9 +69,8 @@ class RewardScorer:
     def __init__(self, config: ScoringConfig, *, cache: Path | None, device: Any) -> None:
         self._config = config
         self._names = reward_names(config.rewards)
-        calls = dict.fromkeys(reward.call for reward in config.rewards if isinstance(reward, FunctionReward))
-        with_math = any(isinstance(reward, MathReward) for reward in config.rewards)
-        self._calls, self._stamp = list(calls), _versions() if with_math else []
+        self._calls = any(isinstance(reward, FunctionReward) for reward in config.rewards)
+        self._stamp = _versions() if any(isinstance(reward, MathReward) for reward in config.rewards) else []
         self._models: dict[int, RewardModel] = {}
         for number, reward in enumerate(config.rewards):
             if isinstance(reward, ModelReward):
@@ -79,9 +78,7 @@ class RewardScorer:
 
                 self._models[number] = RewardModel(reward, device)
         self._cache = ScoreCache(cache)
-        self._pool = Pool(
-            config.workers, seconds=config.seconds, memory=config.memory, functions=self._calls, math=with_math
-        )
+        self._pool = make_pool(config)
 
     def __enter__(self) -> RewardScorer:
         return self

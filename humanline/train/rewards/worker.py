@@ -56,8 +56,9 @@ def main(lifeline: int) -> None:
     answer({call: found if isinstance(found, str) else _source(found) for call, found in functions.items()})
     _limit_memory(_address_space() + setup["memory"] * _MIB)
     for line in requests:
-        _arm(setup["seconds"] + _GRACE)
-        verdict = _guarded(json.loads(line), functions)
+        work = json.loads(line)
+        _arm(work["seconds"] + _GRACE)
+        verdict = _guarded(work["task"], functions)
         _arm(0)
         answer(verdict)
         if verdict.status == "memory":
@@ -66,6 +67,8 @@ def main(lifeline: int) -> None:
 
 def _prepare(setup: dict[str, Any]) -> dict[str, Callable[..., Any] | str]:
     """Import everything that tasks will need; return the callables, or what is wrong with them."""
+    from humanline.train.rewards import verifiers  # noqa: F401
+
     if setup["math"]:
         from humanline.train.rewards.math_answer import math_verdict
 

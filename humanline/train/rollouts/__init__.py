@@ -127,7 +127,7 @@ def make_stages(
         sampler,
         lambda: build_scorer(scoring, cache=cache, device=processes.device),
         processes,
-        strict=scoring.failed == "error",
+        scoring=scoring,
         publish=make_server_publisher(config, sampler, adapter or scorer.model, renderer, folder),
         progress=progress,
     )
