@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from fractions import Fraction
 
 import pytest
@@ -43,9 +44,26 @@ def rows(folder, name):
         ("1/0", None),
         ("0.1", Fraction(1, 10)),
         ("0018", 18),
-        ("1,2,3", 3),
-        ("10,20", 20),
-        ("1234,567", 567),
+        ("1e3", 1000),
+        ("#### 1.5e3", 1500),
+        ("2E-2", Fraction(1, 50)),
+        ("#### 1e400", 10**400),
+        ("1e9999", None),
+        ("#### 1.2 × 10^3", 1200),
+        (r"5 \times 10^{-1}", Fraction(1, 2)),
+        ("3 eggs", 3),
+        ("3e", 3),
+        ("125, 96", 96),
+        ("125,96", None),
+        ("#### 125,96", None),
+        ("1,2,3", None),
+        ("10,20", None),
+        ("1234,567", None),
+        ("1,234,56", None),
+        ("0,500", None),
+        ("1.234,5", None),
+        ("1.234.567", None),
+        ("wait...5", 5),
         ("no number", None),
         ("", None),
         ("18\n####", None),
@@ -72,6 +90,16 @@ def test_numbers_are_compared_exactly():
     assert number_verdict("0.30000000000000004", "0.3").value == 0
     assert number_verdict("12345678901234567891", "12345678901234567890").value == 0
     assert number_verdict("nothing", "3").value == 0
+    assert number_verdict("#### 1e400", "1").value == 0
+    assert number_verdict("#### 1e3", "1000").value == 1
+
+
+@pytest.mark.parametrize("reference", ["125", "96", "125.96", "12596", "125,960", "125,96"])
+def test_a_comma_that_may_mean_several_things_is_no_right_answer(reference):
+    """125,96 is neither of its two numbers, nor a decimal, nor a number with a slip: as a reference it is none."""
+    assert number_verdict("#### 125,96", reference).value in (0, None)
+    assert number_verdict("so it is 125,96", reference).value in (0, None)
+    assert (number_verdict("#### 125,96", reference).value is None) == (reference == "125,96")
 
 
 def test_a_reference_without_a_number_is_no_zero():
@@ -190,6 +218,141 @@ def test_the_last_box_is_found(text, box):
 def test_answers_count_by_their_value(completion, reference, value):
     """However it is written, what stands in the last box decides; what cannot be read is wrong."""
     assert math_verdict(completion, reference)[:2] == (value, "ok")
+
+
+# Answer, reference, whether the one is right by the other.
+NOTATION = [
+    # A full stop, and an answer that is said to be rounded.
+    ("36.", "36", 1),
+    ("36.", "37", 0),
+    ("36..", "36", 0),
+    ("0.333...", "0.333", 0),
+    ("(1,2).", "(1,2)", 1),
+    (r"\text{Evelyn}.", "Evelyn", 1),
+    (r"\approx 36", "36", 1),
+    ("≈ 36.", "36", 1),
+    (r"x \approx 36.", "36", 1),
+    (r"\approx 36", "37", 0),
+    (r"\approx 36", "36.1", 0),
+    (r"\approx 3.14", r"\pi", 0),
+    ("36", r"\approx 36.", 1),
+    # Bases: the digits and the base must be those of the reference; an answer that names no base has its digits.
+    ("52_8", "52_9", 0),
+    ("52_8", "52_8", 1),
+    ("52_{8}", "52_8", 1),
+    (r"52_{\text{eight}}", "52_8", 1),
+    (r"52_{\text{nine}}", r"52_{\text{eight}}", 0),
+    ("(52)_8", "52_8", 1),
+    ("52₈", "52_8", 1),
+    (r"52\text{ (base 8)}", "52_8", 1),
+    (r"52\text{ (base 9)}", "52_8", 0),
+    (r"52\text{ base }8", "52_8", 1),
+    ("52 base 9", "52_8", 0),
+    ("x = 52_8", "52_9", 0),
+    ("-52_8", "52_8", 0),
+    ("52", "52_8", 1),
+    ("42", "52_8", 0),  # what it is worth in base ten, which is what such a problem gives
+    ("52_8", "42", 0),
+    ("52_8", "52", 0),
+    ("42_{10}", "52_8", 0),
+    ("52_{10}", "52", 1),
+    ("52", r"52_{\text{ten}}", 1),
+    ("101_2", "5", 0),
+    ("1a4_{16}", "1A4_{16}", 1),
+    ("4A1_{16}", "1A4_{16}", 0),
+    ("1A4_{12}", "1A4_{16}", 0),
+    ("12_3, 22_3", "22_3, 12_3", 1),
+    ("12_3, 22_4", "22_3, 12_3", 0),
+    (r"\frac{52_8}{2}", r"\frac{52_9}{2}", 0),
+    ("52_b", "52_c", 0),
+    *[(rf"\Xi_{{{number}}}", "52_8", 0) for number in (0, 1, 1000, 1001)],  # what stands for it meanwhile
+    ("x^2_1", "x_1^2", 1),
+    (r"\log_2 8", "3", 1),
+    # A letter at the end is a variable, and a unit only behind a single number where the reference has no letters.
+    ("6+9c", "9c+6", 1),
+    ("6+9c", "15", 0),
+    ("6+9c", "6+9d", 0),
+    ("15", "6+9c", 0),
+    ("6-9m", "-9m+6", 1),
+    ("x^2 + c", "c+x^2", 1),
+    ("x^2 + c", "x^2", 0),
+    ("9", "9c", 0),
+    ("9d", "9c", 0),
+    ("2k", "2", 0),
+    ("3ab", "3ba", 1),
+    ("3ab", "3bc", 0),
+    ("3ab", "3", 0),
+    ("2t", "t+t", 1),
+    (r"2\pi", r"2\pi r", 0),
+    ("5 m", "5", 1),
+    ("x = 5 m", "5", 1),
+    (r"\frac{1}{2} m", "0.5", 1),
+    (r"2\sqrt{3} m", r"2\sqrt{3}", 1),
+    ("5 m", "6", 0),
+    ("5 cm", r"5\text{ cm}", 1),
+    # Line ends.
+    ("\\text{even\nfunction}", r"\text{even function}", 1),
+    (r"\text{Evelyn\\}", "Evelyn", 1),
+    (r"\text{Evelyn}\\", "Evelyn", 1),
+    ("\\text{odd\nfunction}", r"\text{even function}", 0),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", 1),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 2 \\ 1 \end{pmatrix}", 0),
+    # Powers of ten.
+    ("1e3", "1000", 1),
+    ("1.2345e2", "123.45", 1),
+    ("1e3", "3", 0),
+    ("1e400", "1", 0),
+    ("1e3", "3e", 0),
+    ("e^2", "e^2", 1),
+    # A comma without a space is read as between the members of a list, or between thousands, and never as a decimal.
+    ("125,96", "96, 125", 1),
+    ("125,96", "125.96", 0),
+    ("125.96", "125,96", 0),
+    ("125,96", "125", 0),
+    ("125,96", "96", 0),
+    ("125,96", "12596", 0),
+    ("125{,}96", "125.96", 0),
+    ("125,960", "125960", 1),
+]
+
+
+@pytest.mark.parametrize(("answer", "reference", "right"), NOTATION)
+def test_notation_is_read_as_it_is_meant(answer, reference, right):
+    """Every way of writing that math-verify alone misreads is right where it should be, and wrong elsewhere."""
+    assert math_verdict(rf"\boxed{{{answer}}}", reference)[:2] == (right, "ok")
+
+
+@pytest.mark.parametrize(
+    ("completion", "reference", "right"),
+    [
+        ("so it is $\\text{even\nfunction}$", r"\text{even function}", 1),
+        ("so it is $\\text{odd\nfunction}$", r"\text{even function}", 0),
+        (r"\boxed{\text{even function}}", "It is $\\text{even\nfunction}$", 1),
+        (r"so it is $\approx 36.$", "36", 1),
+        ("so it is $52_8$", "52_9", 0),
+        ("so it is $52_8$", "It is $52_8$.", 1),
+        ("so it is $6+9c$", "$9c+6$", 1),
+        ("so it is $6+9c$", "15", 0),
+        ("so it is $5 m$", "$5$", 1),
+    ],
+)
+def test_notation_outside_a_box_is_read_alike(completion, reference, right):
+    """The same holds for the last formula of a text without a box, and for references that are such texts."""
+    assert math_verdict(completion, reference)[:2] == (right, "ok")
+
+
+def test_changed_answers_of_math_500_are_wrong(shared_data):
+    """With a digit changed, or a letter, a base, a sign or a power added, no number of MATH-500 is right any more."""
+    rng = random.Random(0)
+    answers = [row["answer"] for row in rows(shared_data, "math500-test.jsonl")]
+    plain = [one for one in answers if one.isdigit() and int(one)]
+    for answer in rng.sample(plain, 40):
+        place = rng.randrange(len(answer))
+        other = answer[:place] + str((int(answer[place]) + rng.randint(1, 9)) % 10) + answer[place + 1 :]
+        wrong = [other, f"{other}.", rf"\approx {other}", f"{answer}_7", f"-{answer}.", f"{answer}+2c", f"{answer}e1"]
+        for one in wrong:
+            assert math_verdict(rf"\boxed{{{one}}}", answer).value == 0, (one, answer)
+        assert math_verdict(rf"\boxed{{{answer}.}}", answer).value == 1
 
 
 @pytest.mark.parametrize("reference", ["", "  ", r"\boxed{}", None, True, ["5"]])

@@ -10,11 +10,14 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from humanline.train.rewards.notation import Bases, ends_in_variable, has_variables, is_quantity, tidy
 from humanline.train.rewards.verdict import Verdict, shown
 
 LONGEST_ANSWER = 2000  # characters of a box
+_BOX = r"\boxed{"
 _TAIL = 4000  # characters at the end in which an answer without a box is looked for
 _TOKEN = re.compile(r"\\f?box(?:ed)?\s*\{|\\.|[{}]", re.DOTALL)
 _JOINED = re.compile(r"[\s$]*(?:,\s*(?:and|or)?|and|or|\\text\{\s*(?:and|or)\s*\})[\s$]*")
@@ -40,15 +43,15 @@ def math_verdict(completion: str, reference: Any) -> Verdict:
         and "too_long" if a box holds more than 2000 characters.
     """
     with _quiet(), _nothing_evaluated():
-        gold = _read_reference(reference)
-        if not gold:
+        expected = _reference_text(reference)
+        if expected is None:
             return Verdict(None, "no_reference", f"the reference cannot be read: {shown(repr(reference), 80)}")
         boxed = last_box(completion)
         if boxed is not None and len(boxed) > LONGEST_ANSWER:
             return Verdict(
                 None, "too_long", f"the box holds {len(boxed)} characters; at most {LONGEST_ANSWER} are read"
             )
-        answer = _parse(completion[-_TAIL:] if boxed is None else f"\\boxed{{{boxed}}}")
+        gold, answer = _read(expected, tidy(completion[-_TAIL:]) if boxed is None else _in_box(boxed))
         if not answer:
             return Verdict(0.0, reason="no answer found" if boxed is None else f"cannot be read: {_quoted(boxed)}")
         from math_verify import verify
@@ -60,7 +63,7 @@ def math_verdict(completion: str, reference: Any) -> Verdict:
 def readable_reference(reference: Any) -> bool:
     """Return whether a reference can be read; what `math_verdict` needs."""
     with _quiet(), _nothing_evaluated():
-        return bool(_read_reference(reference))
+        return _reference_text(reference) is not None
 
 
 def last_box(text: str) -> str | None:
@@ -91,25 +94,52 @@ def last_box(text: str) -> str | None:
     return ", ".join(reversed(contents))
 
 
-def _read_reference(reference: Any) -> list[Any]:
+def _reference_text(reference: Any) -> str | None:
+    """Return a text that can be parsed and in which a reference is the answer, or None if it cannot be read."""
     if isinstance(reference, int | float) and not isinstance(reference, bool):
         reference = str(reference)
     if not isinstance(reference, str) or not reference.strip():
-        return []
+        return None
     boxed = last_box(reference)
-    if boxed is not None:
-        return _parse(f"\\boxed{{{boxed}}}")
-    if _LATEX.search(reference) and (found := _parse(reference)):
-        return found
-    return _parse(f"\\boxed{{{reference.strip()}}}")
+    texts = [_in_box(reference.strip() if boxed is None else boxed)]
+    if boxed is None and _LATEX.search(reference):
+        texts.insert(0, tidy(reference))
+    return next((text for text in texts if _parse(Bases(text).symbols(text))), None)
 
 
-def _parse(text: str) -> list[Any]:
+def _in_box(answer: str) -> str:
+    return f"{_BOX}{tidy(answer)}}}"
+
+
+def _read(expected: str, given: str) -> tuple[list[Any], list[Any]]:
+    """Return what a reference and an answer are, read so that they can be compared."""
+    bases = Bases(expected, given)
+    given_names_none = not bases.named(given)
+    expected = bases.dropped(expected) if given_names_none else bases.symbols(expected)
+    given = bases.symbols(given)
+    asked, said = _formula(expected), _formula(given)
+    # A letter at the end of the reference is a variable; at the end of an answer it is a unit where none is expected.
+    units = not ends_in_variable(asked)
+    units_given = not ends_in_variable(said) or (not has_variables(asked) and is_quantity(said))
+    return _parse(expected, units=units), _parse(given, units=units and units_given)
+
+
+def _formula(text: str) -> str:
+    """Return the formula that is read in a text."""
+    if text.startswith(_BOX):
+        return text[len(_BOX) : -1]
+    found = _parse(text, units=False)
+    return found[-1] if found and isinstance(found[-1], str) else ""
+
+
+def _parse(text: str, *, units: bool = True) -> list[Any]:
     from math_verify import LatexExtractionConfig, parse
 
     # Its other extraction, of plain expressions, would give what the model wrote to sympy's parse_expr.
-    how = [LatexExtractionConfig(boxed_match_priority=0)]
-    found: list[Any] = parse(text, extraction_config=how, parsing_timeout=None, raise_on_error=False)
+    how = LatexExtractionConfig(boxed_match_priority=0)
+    if not units:
+        how = replace(how, normalization_config=replace(how.normalization_config, units=False))
+    found: list[Any] = parse(text, extraction_config=[how], parsing_timeout=None, raise_on_error=False)
     return [one for one in found if not isinstance(one, str) or one.strip()]
 
 

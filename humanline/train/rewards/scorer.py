@@ -27,7 +27,7 @@ from humanline.train.round_config import (
 if TYPE_CHECKING:  # torch takes long to import, and verifiers do without
     from humanline.train.rewards.models import RewardModel
 
-_READING = 1  # to be raised whenever a verifier reads answers differently: keys of caches hold it
+_READING = 2  # to be raised whenever a verifier reads answers differently: keys of caches hold it
 Item = tuple[int, int]  # a rollout's index and a completion's number
 
 

@@ -13,9 +13,12 @@ _MOST_DIGITS = 1000
 # A minus counts as a sign unless it stands behind something that a number can be subtracted from.
 _NUMBER = re.compile(
     r"(?P<sign>(?<![\w.)\]}%])[-−])?[$€£]?(?P<late_sign>(?<=[$€£])[-−])?"
-    r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)?(?P<decimals>(?<![.])\.[0-9]+)?(?(whole)|(?(decimals)|(?!)))"
-    r"(?:/(?P<divisor>[0-9]+)(?![0-9]))?"
+    r"(?P<digits>(?:[0-9]++|(?<![.])\.[0-9]++)(?:[.,][0-9]++)*+)"
+    r"(?:[eE](?P<exponent>[-+]?[0-9]++)|\s*(?:[×x*]|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*[({]?(?P<power>[-+−]?[0-9]++))?+"
+    r"(?:/(?P<divisor>[0-9]++))?"
 )
+# Of commas only those between thousands: 125,96 may be a decimal, a list or a slip, and is none of these by guess.
+_DIGITS = re.compile(r"(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]*)(?P<decimals>\.[0-9]+)?")
 _MARKER = re.compile(r"####|^[ \t]*A:", re.MULTILINE)
 
 
@@ -33,7 +36,8 @@ def number_verdict(completion: str, reference: Any) -> Verdict:
     """Return 1 if the completion's number is exactly that of the reference, else 0.
 
     A text's number is the first one behind its last marker, `####` or a line's `A:`, and without a marker its last one.
-    Thousands separators, currency and percent signs and units do not count; a/b is a fraction.
+    Thousands separators, currency and percent signs and units do not count; a/b is a fraction, and 1e3 or 1 x 10^3 is
+    1000. Where a comma stands between other digits than thousands, as in 125,96, no number is read.
 
     Parameters
     ----------
@@ -58,7 +62,7 @@ def number_verdict(completion: str, reference: Any) -> Verdict:
 def read_number(given: Any) -> Fraction | None:
     """Return the number that a text gives as its answer (`number_verdict`), or a number itself; None if there is none.
 
-    Numbers of more than 1000 digits are not read.
+    Numbers of more than 1000 digits, or with an exponent beyond 1000, are not read.
     """
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         return None
@@ -78,10 +82,11 @@ def read_number(given: Any) -> Fraction | None:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    whole, decimals, divisor = match["whole"] or "0", match["decimals"] or "", match["divisor"] or "1"
-    if len(match[0]) > _MOST_DIGITS or not int(divisor):
+    digits, divisor = _DIGITS.fullmatch(match["digits"]), match["divisor"] or "1"
+    exponent = (match["exponent"] or match["power"] or "0").replace("−", "-")
+    if digits is None or len(match[0]) > _MOST_DIGITS or abs(int(exponent)) > _MOST_DIGITS or not int(divisor):
         return None
-    value = Fraction(whole.replace(",", "") + decimals) / int(divisor)
+    value = Fraction(digits[0].replace(",", "")) * Fraction(10) ** int(exponent) / int(divisor)
     return -value if match["sign"] or match["late_sign"] else value
 
 
