@@ -14,8 +14,6 @@ from unittest.mock import patch
 
 import torch
 from torch.nn.functional import logsigmoid
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.machine import DEVICE
 from humanline.train.assemble import renderer_of, training_stream
@@ -25,6 +23,7 @@ from humanline.train.examples import read_units
 from humanline.train.model import load_policy, load_tokenizer
 from humanline.train.new_model import SMALLEST_VOCAB, train_tokenizer
 from humanline.train.progress import RunProgress
+from humanline.train.quiet import quiet_libraries
 from humanline.train.scorer import TokenScorer
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -79,7 +78,9 @@ def prepare(folder: Path, workload: Workload, pairs: int = 64, *, weights: bool 
     The tokenizer knows bytes only, so that a text has as many tokens as letters, while the model embeds the whole
     vocabulary of the workload.
     """
-    disable_progress_bar()
+    quiet_libraries()
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     tokenizer = train_tokenizer(["no merges"], SMALLEST_VOCAB)
     tokenizer.save_pretrained(folder / "model")
     config = LlamaConfig(

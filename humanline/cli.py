@@ -19,15 +19,42 @@ _EXIT_USER_ERROR = 2
 _EXIT_NOT_FINITE = 3
 _EXIT_STOPPED = 75  # "try again later" among the exit codes of sysexits.h: schedulers can tell it from a failure
 _EXIT_INTERRUPTED = 130
+_EXIT_UNREAD = 141  # what a shell makes of SIGPIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     0 done, 1 a fault of humanline or a library, 2 bad input, 3 a number not finite, 75 a training run or a study
-    stopped on request with all of it saved, 130 another command interrupted. A fault's traceback goes to a log file,
-    whose name is printed; with HUMANLINE_DEBUG=1 in the environment it is raised.
+    stopped on request with all of it saved, 130 another command interrupted, 141 the output not read to its end. A
+    fault's traceback goes to a log file, whose name is printed; with HUMANLINE_DEBUG=1 in the environment it is raised.
     """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()  # here, where it can be told that nobody reads any more, as behind `| head`
+    except BrokenPipeError:
+        if not _is_unread():
+            raise
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the exit
+        return _EXIT_UNREAD
+
+
+def _is_unread() -> bool:
+    """Return whether the standard output is a pipe that nobody reads any more."""
+    import select
+
+    try:
+        pipe = select.poll()
+        pipe.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in pipe.poll(0))
+    except (OSError, ValueError):  # it is closed, or no file
+        return False
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a narrow encoding is no reason to stop
@@ -46,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(options, f"stopped: {error}")
         return _EXIT_NOT_FINITE
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            raise
         if isinstance(error, OSError) or (isinstance(error, ValueError) and _is_for_users(error)):
             _complain(options, str(error))
             return _EXIT_USER_ERROR
@@ -232,12 +261,9 @@ def _load(options: argparse.Namespace) -> TrainConfig:
 
 
 def _quiet_libraries() -> None:
-    from humanline.train.quiet import import_transformers
+    from humanline.train.quiet import quiet_libraries
 
-    import_transformers()
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # ours says what a run is doing
+    quiet_libraries()
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -11,16 +11,17 @@ The words are left behind, too: the recipe tiny-online samples answers to them a
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from humanline import _checks
+from humanline._workers import worker_processes
 from humanline.stats import mean_interval
 
 LETTERS = "abcdefghij"
@@ -88,6 +89,8 @@ def demo(out: str | Path, *, seeds: int = 4, processes: int = 2) -> list[Outcome
         If the folder exists and is not empty.
     ValueError
         If seeds or processes is < 1.
+    WorkerError
+        If a worker process dies.
     """
     if seeds < 1 or processes < 1:
         raise _checks.fail("seeds and processes", "be >= 1", (seeds, processes))
@@ -96,9 +99,9 @@ def demo(out: str | Path, *, seeds: int = 4, processes: int = 2) -> list[Outcome
     started = time.perf_counter()
     folder = claim_folder(out)
     print("1. a start model, trained on noisy examples of sorting letters", flush=True)
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1, initializer=_one_thread) as pool:
-        start = pool.apply(_start_model, (folder,))
+    again = f"remove {folder} and start again"
+    with worker_processes(1, begin=_one_thread, then=again) as pool:
+        start = pool.submit(_start_model, folder).result()
     print(
         f"   held-out perplexity {start['perplexity'][0]:.2f} -> {start['perplexity'][1]:.2f}; "
         f"its samples put {start['score']:.1%} of the letters in place; {start['pairs']} preference pairs"
@@ -106,9 +109,9 @@ def demo(out: str | Path, *, seeds: int = 4, processes: int = 2) -> list[Outcome
     jobs = [(folder, setting, human, seed) for setting in SETTINGS for human in (False, True) for seed in range(seeds)]
     print(f"2. {len(jobs)} alignment runs of {STEPS} steps, {processes} at a time", flush=True)
     outcomes = []
-    with context.Pool(processes, initializer=_one_thread) as pool:
-        for done, outcome in enumerate(pool.imap_unordered(_align, jobs), 1):
-            outcomes.append(outcome)
+    with worker_processes(processes, begin=_one_thread, then=again) as pool:
+        for done, future in enumerate(as_completed([pool.submit(_align, job) for job in jobs]), 1):
+            outcomes.append(future.result())
             if sys.stderr.isatty():
                 print(f"\r   {done}/{len(jobs)}", end="\n" if done == len(jobs) else "", file=sys.stderr, flush=True)
     outcomes.sort(key=lambda o: ([s.name for s in SETTINGS].index(o.setting), o.humanline, o.seed))
@@ -170,10 +173,11 @@ def _mean(values: Any) -> float:
 
 def _one_thread() -> None:
     import torch
-    from transformers.utils import logging
+
+    from humanline.train.quiet import quiet_libraries
 
     torch.set_num_threads(1)
-    logging.disable_progress_bar()
+    quiet_libraries()
 
 
 def _words(count: int, seed: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -164,6 +165,32 @@ def test_a_reader_that_leaves_does_not_end_the_run(recipe, tmp_path, arguments, 
     finally:
         process.kill()
     assert (output / ("checkpoints" if code else "final")).is_dir()
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_output_that_is_not_read_to_its_end_is_no_fault(buffered):
+    """`humanline ls | head -1` says nothing of the pipe, whoever notices it, and ends as a shell says it."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    read, write = os.pipe()
+    os.close(read)
+    result = subprocess.run(
+        [sys.executable, "-m", "humanline", "ls"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment | ({} if buffered else {"PYTHONUNBUFFERED": "1"}),
+    )
+    os.close(write)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+def test_the_package_is_the_command():
+    """`python -m humanline` is the command line."""
+    words = [sys.executable, "-m", "humanline"]
+    result = subprocess.run([*words, "ls"], capture_output=True, text=True)
+    assert result.returncode == 0 and "tiny-online" in result.stdout
+    result = subprocess.run([*words, "cp", "no-such-recipe"], capture_output=True, text=True)
+    assert result.returncode == 2 and result.stderr.startswith("humanline cp: ")
 
 
 @pytest.mark.parametrize("command", [[], ["train"], ["validate"], ["estimate"], ["schema"], ["new-model"], ["demo"]])

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 
 from humanline import demo as module
+from humanline.cli import main
 from humanline.demo import Outcome, demo, table
 from humanline.train.export import OutputError
+from tests.dying import die
+from tests.train.test_rewards_pool import gone
 
 
 def outcome(name: str, human: bool, seed: int, score: float) -> Outcome:
@@ -51,6 +59,41 @@ def test_an_output_in_use_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(OutputError, match="not an empty folder"):
         demo(tmp_path)
+
+
+def test_a_worker_that_dies_ends_the_demo_with_words(tmp_path, monkeypatch, capsys):
+    """Nobody waits for a process that was killed: the command ends with 2 and says what happened and what to do."""
+    monkeypatch.setattr(module, "_start_model", die)
+    monkeypatch.setattr(module, "_one_thread", None)  # which takes seconds to import what no worker needs here
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "a worker process has died" in said and f"remove {tmp_path / 'out'} and start again" in said
+
+
+@pytest.mark.parametrize("how", ["done", "killed"])
+def test_workers_do_not_outlive_their_command(tmp_path, how):
+    """A command that ends, or is killed while a worker is busy, leaves no worker behind."""
+    work = tmp_path / "work.py"
+    work.write_text(
+        "import os, sys, time\n"
+        "from humanline._workers import worker_processes\n"
+        "def busy(seconds):\n"
+        f"    open({str(tmp_path / 'pid')!r}, 'w').write(f'{{os.getpid()}} ')\n"
+        "    time.sleep(seconds)\n"
+        "if __name__ == '__main__':\n"
+        "    with worker_processes(1, then='') as pool:\n"
+        "        pool.submit(busy, float(sys.argv[1])).result()\n"
+    )
+    process = subprocess.Popen([sys.executable, str(work), "0" if how == "done" else "1000"])
+    if how == "killed":
+        while process.poll() is None and not (tmp_path / "pid").exists():
+            time.sleep(0.02)
+        process.kill()
+    assert process.wait(60) == (0 if how == "done" else -signal.SIGKILL)
+    until = time.monotonic() + 60
+    while not (tmp_path / "pid").read_text().strip() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert gone([int((tmp_path / "pid").read_text())])
 
 
 def test_counts_are_checked(tmp_path):

@@ -6,17 +6,16 @@ import contextlib
 import hashlib
 import json
 import math
-import signal
 import sqlite3
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from humanline._workers import worker_processes
 from humanline.sim.measures import perceive, utility_gap, win_rate
 from humanline.sim.run import Run, Trace, simulate
 from humanline.sim.threads import one_thread
@@ -143,29 +142,20 @@ def _measured(
             yield key, measure(run, seeds)
         return
     count, failure = min(processes, len(runs)), None
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_leave_signals) as pool:
+    with worker_processes(count, then="what is finished is kept, and the same study goes on") as pool:
         waiting = {pool.submit(measure, run, seeds): key for key, run in runs.items()}
-        try:
-            for future in as_completed(waiting):
-                if future.cancelled():
-                    continue
-                error = future.exception()
-                if error is None:
-                    yield waiting[future], future.result()
-                elif failure is None:
-                    failure = error
-                    for other in waiting:
-                        other.cancel()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    if failure is not None:
-        raise failure
-
-
-def _leave_signals() -> None:
-    """Let Ctrl+C in a terminal, which reaches every process, be the first one's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for future in as_completed(waiting):
+            if future.cancelled():
+                continue
+            error = future.exception()
+            if error is None:
+                yield waiting[future], future.result()
+            elif failure is None:
+                failure = error
+                for other in waiting:
+                    other.cancel()
+        if failure is not None:
+            raise failure
 
 
 def _read(store: Path) -> dict[str, str]:

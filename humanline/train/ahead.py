@@ -145,13 +145,10 @@ class _Worker:
         from humanline.train.ledger import Ledger
         from humanline.train.model import load_tokenizer
         from humanline.train.policy import build_policy
-        from humanline.train.quiet import import_transformers
+        from humanline.train.quiet import quiet_libraries
         from humanline.train.rollouts import make_stages
 
-        import_transformers()
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
+        quiet_libraries()
         torch.set_num_threads(job.threads)
         config, rounds = job.config, job.config.rounds
         assert rounds is not None

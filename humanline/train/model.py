@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from humanline.train.adapter import adapter_base
-from humanline.train.quiet import import_transformers, quiet_import
+from humanline.train.quiet import import_transformers, quiet, quiet_import
 from humanline.train.scorer import ModelError, TokenScorer
 
 _HUB = "hub:"
@@ -102,15 +102,24 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
             use_safetensors=True,
             dtype=dtype,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # which are refused below, by name
             **options,
         )
-    if missing := sorted(loaded["missing_keys"]):  # the library would go on with random weights
-        raise ModelError(f"model {path!r}: its weight files lack {_first(missing)}")
+    refuse_incomplete(f"model {path!r}", loaded)
     if foreign := sorted(loaded["unexpected_keys"]):  # the library would go on without them
         raise ModelError(f"model {path!r}: {_homeless(foreign)}")
     if broken := [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]:
         raise ModelError(f"model {path!r}: weights in its files are nan or infinite: {_first(broken)}")
     return model
+
+
+def refuse_incomplete(what: str, loaded: dict[str, Any]) -> None:
+    """Raise ModelError if the library has filled up weights with random numbers, as its loading info says."""
+    misshapen = sorted(loaded["mismatched_keys"], key=str)
+    wrong = [f"{name} has the shape {tuple(there)} in place of {tuple(wanted)}" for name, there, wanted in misshapen]
+    for problem, names in (("lack ", sorted(loaded["missing_keys"])), ("do not fit: ", wrong)):
+        if names:
+            raise ModelError(f"{what}: its weight files {problem}{_first(names)}")
 
 
 def _first(names: list[str]) -> str:
@@ -219,7 +228,10 @@ def load_tokenizer(path: str) -> Any:
 
     name, local = source(path)
     with loading(f"model {path!r}: its tokenizer"):
-        return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    # Its notice of a text that is too long for a model: here such texts are counted, and told of with their rows.
+    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+    return tokenizer
 
 
 def load_outline(path: str) -> Any:
@@ -397,9 +409,10 @@ def source(path: str) -> tuple[str, bool]:
 
 @contextlib.contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Turn whatever a damaged or foreign folder makes the libraries raise into one error."""
+    """Turn whatever a damaged or foreign folder makes the libraries raise into one error, and show nothing else."""
     try:
-        yield
+        with quiet():
+            yield
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{what} cannot be loaded: {type(error).__name__}: {reason[:400]}") from error

@@ -11,17 +11,20 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
 
 from humanline._checks import fail
 from humanline.train.data import DataError, existing_file, json_lines
 from humanline.train.export import create_model, refuse_used_folder
+from humanline.train.quiet import quiet_import
+
+with quiet_import():
+    from transformers import (
+        GenerationConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+        PreTrainedTokenizerBase,
+        PreTrainedTokenizerFast,
+    )
 
 PAD, BOS, END = "<|pad|>", "<|bos|>", "<|end|>"
 ROLE_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>")

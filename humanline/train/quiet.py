@@ -1,4 +1,4 @@
-"""Libraries that speak when they are imported, kept quiet."""
+"""Libraries that speak when they are imported or load a model, kept quiet."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def quiet_import() -> Iterator[None]:
-    """Keep warnings of an import to itself: torchao names every kernel that this machine has no use for."""
+def quiet() -> Iterator[None]:
+    """Keep what libraries log and warn of, errors aside, from the terminal."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:
@@ -21,7 +21,18 @@ def quiet_import() -> Iterator[None]:
         logging.disable(before)
 
 
+quiet_import = quiet  # torchao, for one, names every kernel that this machine has no use for
+
+
 def import_transformers() -> None:
     """Import what transformers needs to make a model; it imports torchao if there is one."""
     with quiet_import():
         import transformers.modeling_utils  # noqa: F401
+
+
+def quiet_libraries() -> None:
+    """Import transformers and switch off its progress bars, for a process that says by itself what it is doing."""
+    import_transformers()
+    from transformers.utils import logging as library
+
+    library.disable_progress_bar()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
@@ -149,6 +150,15 @@ class Score:
 
 class SamplerError(ValueError):
     """A sampler that cannot give what it was asked for; what it gave before is kept."""
+
+
+@contextlib.contextmanager
+def saying_how_to_go_on(how: str) -> Iterator[None]:
+    """Add to a sampler's error how its work is gone on with, which only the command that was given knows."""
+    try:
+        yield
+    except SamplerError as error:
+        raise SamplerError(f"{error}. What is finished is kept: mend that, then {how}") from error
 
 
 class SamplingStopped(Exception):

@@ -27,7 +27,7 @@ from humanline.train.ledger import (
     read_lines,
 )
 from humanline.train.pairing import refuse_unscored
-from humanline.train.rollout import Context, Rollout, Sampler, SamplerError, Score, Scorer
+from humanline.train.rollout import Context, Rollout, Sampler, SamplerError, Score, Scorer, saying_how_to_go_on
 from humanline.train.round_config import ScoringConfig
 
 Progress = Callable[[int, int], None]  # done, due
@@ -339,6 +339,10 @@ class RoundStages:
         samples : int, optional
             Completions a context; by itself those of a round.
         """
+        with saying_how_to_go_on("add --resume to the same command"):
+            self._sample(folder, contexts, key, policy, samples)
+
+    def _sample(self, folder: Path, contexts: Sequence[Context], key: int, policy: str, samples: int | None) -> None:
         if self.publish is not None:
             name = f"policy-{policy[:16]}"
             self.processes.on_main(lambda: self.publish(name))  # type: ignore[misc]

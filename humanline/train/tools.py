@@ -17,7 +17,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.durable import write_text
 from humanline.train.ledger import digest, json_rows, read_lines
 from humanline.train.pairing import RoundError, preference_rows, refuse_unscored, select
-from humanline.train.rollout import SamplingStopped
+from humanline.train.rollout import SamplingStopped, saying_how_to_go_on
 from humanline.train.stages import read_rollouts, read_scores, score_rows, score_share, score_table
 from humanline.train.stop import StopRequested, StopSignal
 
@@ -93,6 +93,7 @@ def sample(
     stopping = _stopping(stop)
     processes = Processes(accelerator, over_ranks(accelerator), lambda: None, stopping)
     with (
+        saying_how_to_go_on("give the same command again"),
         _work(target, plan, stop) as folder,
         contextlib.closing(make_sampler(config, scorer.model, renderer, processes, say)) as sampler,
     ):

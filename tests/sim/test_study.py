@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from humanline import _workers
+from humanline._workers import WorkerError
 from humanline.schedule import BeforeStep
 from humanline.sim import study
 from humanline.sim.bandit import Bandit
@@ -25,6 +27,7 @@ from humanline.sim.sequence import Sequences
 from humanline.sim.study import MEASURES, measure, run_study
 from humanline.sim.variants import OBJECTIVES, RATES, TASKS, VARIANTS, make_run
 from humanline.theory import ClipRange
+from tests.dying import die
 
 BASE = Run(Bandit(contexts=3, arms=4, features=4), steps=4, groups=3, measurements=2)
 RUNS = {"a": BASE, "b": replace(BASE, objective=Kto()), "c": replace(BASE, learning_rate=0.1)}
@@ -352,7 +355,7 @@ def test_a_run_that_fails_loses_no_other(tmp_path, monkeypatch, workers):
             return measure(run, seeds)
 
         monkeypatch.setattr(study, "measure", together)
-        monkeypatch.setattr(study, "ProcessPoolExecutor", lambda count, **_: ThreadPoolExecutor(count))
+        monkeypatch.setattr(_workers, "ProcessPoolExecutor", lambda count, **_: ThreadPoolExecutor(count))
     runs = {"bad": replace(BASE, task=Bandit(contexts=2**14, arms=2**10, features=2**6))}
     runs |= {str(steps): replace(BASE, steps=steps) for steps in (200, 201)}
     seen = []
@@ -363,6 +366,16 @@ def test_a_run_that_fails_loses_no_other(tmp_path, monkeypatch, workers):
     del runs["bad"]
     run_study(runs, [0], tmp_path / "s", progress=lambda done, total: again.append((done, total)))
     assert again == [(2, 2)]
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_ends_the_study_with_words(tmp_path, monkeypatch):
+    """Nobody waits for a process that was killed: the study ends, says what happened and goes on when called again."""
+    monkeypatch.setattr(study, "measure", die)
+    with pytest.raises(WorkerError, match=r"a worker process has died.*the same study goes on"):
+        run_study(RUNS, SEEDS, tmp_path / "s", processes=2)
+    monkeypatch.setattr(study, "measure", measure)
+    assert same(run_study(RUNS, SEEDS, tmp_path / "s"), run_study(RUNS, SEEDS, tmp_path / "t"))
 
 
 def test_errors_of_a_callback_are_its_own(tmp_path):

@@ -404,7 +404,7 @@ def test_passing_trouble_is_tried_again(renderer, status):
         draw(sampler(renderer, server.url, naps=naps, engine__attempts=3), [context(renderer)])
     assert len(server.asked) == 3
     assert naps.waits == [1.0, 2.0]
-    for part in ("3 attempts", f"status {status}: out of luck", "finished is kept", "--resume"):
+    for part in ("3 attempts", f"status {status}: out of luck", "See to the server"):
         assert part in str(caught.value)
 
 
@@ -631,7 +631,7 @@ def test_a_server_is_waited_for_after_new_weights(renderer, tmp_path):
     naps = Naps()
     with (
         serving(script(Reply({}), Reply({"reason": "loading"}, 503))) as server,
-        pytest.raises(SamplerError, match=r"did not come back within 4 s .*loading.*--resume"),
+        pytest.raises(SamplerError, match=r"did not come back within 4 s .*loading.*See to the server"),
     ):
         sampler(renderer, server.url, naps=naps, engine__seconds=4).publish(tmp_path / "round-1", "v2")
     assert sum(naps.waits) >= 4

@@ -13,7 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaModel, LlamaPreTrainedModel
+
+from humanline.train.quiet import quiet_import
+
+with quiet_import():
+    from transformers import LlamaConfig, LlamaModel, LlamaPreTrainedModel
 
 # The end of the user's turn and the opening of the answer; the gate reads the first of these tokens. The two line ends
 # that follow are left out: what they are as tokens depends on the answer.

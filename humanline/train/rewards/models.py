@@ -12,8 +12,8 @@ import torch
 
 from humanline.train.chat_template import ChatTemplate, holds
 from humanline.train.messages import NOTHING, Given, Message, Messages, texts_in
-from humanline.train.model import TYPES, load_tokenizer, loading, source
-from humanline.train.quiet import quiet_import
+from humanline.train.model import TYPES, load_tokenizer, loading, refuse_incomplete, source
+from humanline.train.quiet import import_transformers
 from humanline.train.rewards.cache import content_key
 from humanline.train.rewards.verdict import Verdict, described, shown
 from humanline.train.round_config import ModelReward
@@ -205,13 +205,13 @@ def reward_settings(path: str) -> Any:
 
 
 def _load(reward: ModelReward) -> Any:
-    with quiet_import():
-        import transformers.modeling_utils  # noqa: F401, imports torchao if there is one
+    import_transformers()
     from transformers import AutoModelForSequenceClassification
 
     name, local = source(reward.model)
     refuse_wrong_head(reward, reward_settings(reward.model))
     options: dict[str, Any] = {"dtype": TYPES[reward.precision], "local_files_only": local}
+    options["ignore_mismatched_sizes"] = True  # which are refused below, by name
     with loading(f"reward model {reward.model!r}"):
         if reward.head == "armorm":
             from humanline.train.rewards.armorm import ArmoRM
@@ -221,9 +221,7 @@ def _load(reward: ModelReward) -> Any:
             model, loaded = AutoModelForSequenceClassification.from_pretrained(
                 name, trust_remote_code=False, use_safetensors=True, output_loading_info=True, **options
             )
-    if missing := sorted(loaded["missing_keys"]):  # the library would go on with random weights
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        raise ModelError(f"reward model {reward.model!r}: its weight files lack {', '.join(missing[:4])}{more}")
+    refuse_incomplete(f"reward model {reward.model!r}", loaded)
     return model.head_in_float32() if reward.head == "armorm" else model
 
 

@@ -139,7 +139,7 @@ class Client:
             wait = _retry_after(headers.get("retry-after"), wait)
         raise SamplerError(
             f"{self.shown}{path} gave nothing usable in {attempts} attempts (sampling.engine.attempts); "
-            f"the last: {self._clean(trouble)}. What is finished is kept: see to the server, then go on with --resume"
+            f"the last: {self._clean(trouble)}. See to the server"
         )
 
     async def send(self, method: str, path: str, body: Any = None) -> tuple[int, Any, bytes]:

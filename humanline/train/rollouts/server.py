@@ -377,8 +377,7 @@ class ServerSampler:
                 waited, wait = waited + wait, min(5.0, 2 * wait)
             raise SamplerError(
                 f"{client.shown} did not come back within {self.engine.seconds:g} s (sampling.engine.seconds) after it "
-                f"was given new weights; the last: {visible(redact(trouble))}. See to the server, then go on with "
-                "--resume"
+                f"was given new weights; the last: {visible(redact(trouble))}. See to the server"
             )
 
     def _finish(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,0 +1,65 @@
+"""Worker processes of a command: none outlives it, and one that dies ends it with words."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+
+class WorkerError(ChildProcessError):
+    """A worker process that died before it had done its work."""
+
+
+@contextlib.contextmanager
+def worker_processes(
+    count: int, *, begin: Callable[[], object] | None = None, then: str
+) -> Iterator[ProcessPoolExecutor]:
+    """Give a pool of processes, for the length of the context; if that is left by an error they are killed.
+
+    Parameters
+    ----------
+    count : int
+    begin : callable, optional
+        Called first in each of them; a function of a module.
+    then : str
+        What a person can do if one dies, for the message.
+
+    Raises
+    ------
+    WorkerError
+        In place of the executor's error, if a process died.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=spawn, initializer=_begin, initargs=(begin,)) as pool:
+        try:
+            yield pool
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list((getattr(pool, "_processes", None) or {}).values()):
+                process.kill()  # waiting for what it is doing would take as long as that does
+            if isinstance(error, BrokenProcessPool):
+                raise WorkerError(
+                    "a worker process has died: it was killed, or memory ran out, of which fewer processes at a time "
+                    f"take less; {then}"
+                ) from error
+            raise
+
+
+def _begin(begin: Callable[[], object] | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in a terminal reaches every process; the first one acts on it
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    if begin is not None:
+        begin()
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
