@@ -212,7 +212,8 @@ def grpo_loss(
         Group-relative advantage of each completion.
     kl_log_ratio : (B, T) floating tensor, or None where kl_coef is 0
         *Untransformed* log-ratio against the baseline, log pi_theta - log pi_0, nats.
-    clip_eps : float in (0, 1)
+    clip_eps : float in (0, 1]
+        At 1 nothing is clipped from below: no ratio is under 0.
     kl_coef : float, >= 0
     denominator : number, optional
         The global count of unmasked tokens; None = this batch's own.
@@ -228,7 +229,7 @@ def grpo_loss(
     Raises
     ------
     ValueError
-        If shapes differ, the mask is not bool, clip_eps is outside (0, 1), kl_coef < 0, or kl_log_ratio is None
+        If shapes differ, the mask is not bool, clip_eps is outside (0, 1], kl_coef < 0, or kl_log_ratio is None
         while kl_coef > 0.
 
     Notes
@@ -237,14 +238,15 @@ def grpo_loss(
     C.1.4 and not within each sequence. The clip is a ClipRange applied to the log-ratio.
     """
     clip_eps, kl_coef = _checks.positive("clip_eps", clip_eps), _checks.non_negative("kl_coef", kl_coef)
-    if clip_eps >= 1:
-        raise _checks.fail("clip_eps", "be in (0, 1)", clip_eps)
+    if clip_eps > 1:
+        raise _checks.fail("clip_eps", "be in (0, 1]", clip_eps)
     _checks.same_shape("advantages", advantages.shape, "log_ratio's batch", log_ratio.shape[:-1])
     log_ratio = fill_masked(log_ratio, mask, "log_ratio")
     count, advantage = _denominator(denominator, mask.sum()), advantages.unsqueeze(-1)
     # min(r A, clip(r) A) clips from above where A >= 0 and from below where A < 0. Written so, the branch that is not
     # taken is never computed, and a ratio too large for its type cannot turn the gradient into nan.
-    above, below = ClipRange(-math.inf, math.log1p(clip_eps)), ClipRange(math.log1p(-clip_eps), math.inf)
+    lowest = math.log1p(-clip_eps) if clip_eps < 1 else -math.inf
+    above, below = ClipRange(-math.inf, math.log1p(clip_eps)), ClipRange(lowest, math.inf)
     inner = torch.where(advantage >= 0, above.clip(log_ratio), below.clip(log_ratio))
     objective = inner.exp() * advantage
     per_token = {"ratio": log_ratio.detach().exp(), "inner_clipped": (inner != log_ratio).to(inner.dtype)}

@@ -58,8 +58,9 @@ class GrpoObjective(Section):
     """GRPO (Eq. 1), normalised over the tokens of the whole step, or of each micro-batch (`local`, as HALOs does)."""
 
     kind: Literal["grpo"] = "grpo"
-    clip_eps: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """GRPO's own clip: ratios outside [1 - eps, 1 + eps] teach nothing more."""
+    clip_eps: Annotated[float, Field(gt=0, le=1)] = 0.15
+    """GRPO's own clip: ratios outside [1 - eps, 1 + eps] teach nothing more. A reference that never moves needs a much
+    larger one: the paper's Table 3 has 0.5 offline and 0.15 in all other variants."""
     kl_coef: NonNegative = 0.01
     """Weight of the KL penalty; 0 switches it off."""
     normalise: Literal["global", "local"] = "global"

@@ -73,13 +73,15 @@ class TestOracles:
         expected = oracle.kto(z.tolist(), m.tolist(), good, z_0, 0.3, 1.1, 0.7)
         assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
 
+    @pytest.mark.parametrize("clip_eps", [0.2, 0.5, 1.0])
     @pytest.mark.parametrize("seed", range(5))
-    def test_grpo_is_equation_1(self, seed):
+    def test_grpo_is_equation_1(self, seed, clip_eps):
         """The GRPO loss equals minus Eq. 1 over the tokens of the batch, with the k3 estimate of the KL term."""
         (z, m), (kl, _) = batch(seed), batch(seed + 100)
         a = torch.linspace(-2, 1, B, dtype=torch.float64)
-        expected = oracle.grpo(z.tolist(), m.tolist(), a.tolist(), kl.tolist(), 0.2, 0.05)
-        assert grpo(z, m, advantages=a, kl_log_ratio=kl)[0].item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+        expected = oracle.grpo(z.tolist(), m.tolist(), a.tolist(), kl.tolist(), clip_eps, 0.05)
+        value = grpo(z, m, advantages=a, kl_log_ratio=kl, clip_eps=clip_eps)[0]
+        assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
 
     def test_nll_is_the_mean_over_tokens(self):
         """The next-token loss is minus the mean log-probability of the tokens that count."""
@@ -236,7 +238,7 @@ class TestRefusals:
                 "the number of mismatched pairs must be >= 1; got 0",
             ),
             (lambda v, m: kto(v, m, desirable_weight=-1), "desirable_weight must be >= 0; got -1"),
-            (lambda v, m: grpo(v, m, clip_eps=1.0), r"clip_eps must be in \(0, 1\); got 1.0"),
+            (lambda v, m: grpo(v, m, clip_eps=1.5), r"clip_eps must be in \(0, 1\]; got 1.5"),
             (lambda v, m: grpo(v, m, kl_log_ratio=None), "kl_log_ratio must be given where kl_coef > 0"),
             (lambda v, m: grpo(v, m, advantages=torch.ones(B, 1)), "advantages must have the shape of"),
             (lambda v, m: nll_loss(v, mask=m[:, :2]), "mask must have the shape of logprobs"),
