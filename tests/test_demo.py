@@ -17,8 +17,8 @@ from tests.dying import die
 from tests.train.test_rewards_pool import gone
 
 
-def outcome(name: str, human: bool, seed: int, score: float) -> Outcome:
-    return Outcome(name, human, seed, score, 0.8, -1.0, 0.01 if human else 0.0, None)
+def outcome(name: str, variant: str, seed: int, score: float) -> Outcome:
+    return Outcome(name, variant, seed, score, 0.8, -1.0, 0.01 if variant == "humanline" else 0.0, None)
 
 
 def test_the_table_counts_only_differences_whose_interval_excludes_zero():
@@ -26,11 +26,31 @@ def test_the_table_counts_only_differences_whose_interval_excludes_zero():
     rows = []
     for name, gains in {"up": (0.1, 0.11, 0.12), "down": (-0.1, -0.11, -0.1), "unclear": (0.3, -0.2, 0.1)}.items():
         for seed, gain in enumerate(gains):
-            rows += [outcome(name, False, seed, 0.5 + seed), outcome(name, True, seed, 0.5 + seed + gain)]
+            rows += [outcome(name, "offline", seed, 0.5 + seed), outcome(name, "humanline", seed, 0.5 + seed + gain)]
     text = table(rows, 0.4)
     starred = [line.split()[0] for line in text.splitlines() if line.split() and "*" in line.split()]
     assert starred == ["up", "down"]
-    assert "better in 1 and worse in\n1 of 3 settings" in text
+    assert "better in 1 and worse in\n1 of 3 comparisons" in text
+
+
+def test_each_offline_variant_is_held_against_the_same_humanline_runs():
+    """Three offline variants of a setting make three rows, each the difference to that setting's one humanline cell."""
+    scores = {"offline eps 0.15": 0.5, "offline eps 0.5": 0.7, "offline eps 1": 0.8, "humanline": 0.6}
+    rows = [outcome("GRPO", v, seed, score + seed / 100) for v, score in scores.items() for seed in range(2)]
+    lines = [line.split() for line in table(rows, 0.4).splitlines() if line.startswith("GRPO  offline")]
+    assert [line[1:4] for line in lines] == [name.split() for name in scores if name != "humanline"]
+    assert [line[4] for line in lines] == ["0.505", "0.705", "0.805"] and {line[7] for line in lines} == {"0.605"}
+    assert [line[10] for line in lines] == ["+0.100", "-0.100", "-0.200"]
+
+
+def test_offline_grpo_has_the_papers_clip_humanlines_and_the_widest():
+    """Offline GRPO is run at eps 0.15, 0.5 (Table 3) and 1, humanline once at 0.15 (Table 3), all else being equal."""
+    from humanline.train.config import GrpoObjective
+
+    (grpo,) = (setting for setting in module.SETTINGS if setting.objective["kind"] == "grpo")
+    found = {v: GrpoObjective.model_validate(grpo.objective_of(v)) for v in (*grpo.offline, "humanline")}
+    assert [found[v].clip_eps for v in grpo.offline] == [0.15, 0.5, 1.0] and found["humanline"].clip_eps == 0.15
+    assert len({(o.kl_coef, o.normalise, o.advantage_std) for o in found.values()}) == 1
 
 
 def test_the_score_is_the_share_of_letters_in_place():
@@ -106,7 +126,8 @@ def test_counts_are_checked(tmp_path):
 def test_the_whole_demo(tmp_path, capsys):
     """The demo learns its task and leaves its table, its outcomes and every model where it says."""
     outcomes = demo(tmp_path / "out", seeds=1)
-    assert len(outcomes) == 2 * len(module.SETTINGS)
+    assert len(outcomes) == sum(len(setting.offline) + 1 for setting in module.SETTINGS)
+    assert {o.variant for o in outcomes if o.setting.startswith("GRPO")} == {*module.OFFLINE_CLIPS, "humanline"}
     printed = capsys.readouterr().out
     assert (tmp_path / "out" / "table.txt").read_text().strip() in printed
     words = [(tmp_path / "out" / name).read_text().splitlines() for name in ("words.jsonl", "words-held-out.jsonl")]
