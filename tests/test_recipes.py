@@ -468,15 +468,23 @@ def test_a_recipe_runs(name, toy, words, tmp_path):
 
 def variants_of_tiny() -> list[tuple[str, list[str]]]:
     """The twelve commands in tiny-online's header, as recipe and arguments."""
-    commands, more = [], []
+    commands, more, offline_grpo = [], [], []
     for line in text("tiny-online").splitlines():
         words = shlex.split(line.removeprefix("#")) if line.startswith("#   ") else []
         if words[:2] == ["humanline", "train"]:
             commands.append((words[2], words[3:]))
         elif words and words[0].startswith("objective="):
             more.append(words)
+        elif words and words[0].startswith("objective."):
+            offline_grpo = words
     commands = list({json.dumps(command): command for command in commands}.values())
-    return [(recipe, [*changes, *other]) for other in ([], *more) for recipe, changes in commands]
+
+    def wider(changes: list[str], other: list[str]) -> list[str]:
+        return offline_grpo if "kind: grpo" in str(other) and "kind: never" in str(changes) else []
+
+    return [
+        (recipe, [*changes, *other, *wider(changes, other)]) for other in ([], *more) for recipe, changes in commands
+    ]
 
 
 def test_the_tiny_recipes_have_every_variant_of_every_objective():
@@ -487,6 +495,8 @@ def test_the_tiny_recipes_have_every_variant_of_every_objective():
         assert config.transform.kind in ("none", "clip")
         schedule = {"none": ("never", "each_round"), "clip": ("before_step",) * 2}[config.transform.kind]
         assert config.reference.schedule.kind == schedule[config.rounds is not None]
+        if config.objective.kind == "grpo":
+            assert config.objective.clip_eps == (0.5 if config.reference.schedule.kind == "never" else 0.15)  # Table 3
         found.add((config.objective.kind, config.rounds is not None, config.transform.kind))
     assert len(variants_of_tiny()) == len(found) == 12
 
