@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "gsm8k"
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"gsm8k_{name}", EXAMPLE / f"{name}.py")
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
 
@@ -103,6 +103,61 @@ def test_the_interval_is_students():
     assert report.interval([4.0, 4.0]) == (4.0, 0.0)
 
 
+def test_offline_grpo_has_the_papers_clip_humanlines_and_the_widest(monkeypatch):
+    """Offline GRPO is run at eps 0.15, 0.5 (Table 3) and 1, humanline at 0.15 (Table 3), all else being equal."""
+    from humanline.train.config import load_config
+
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    run_module = load("run")
+    found = {}
+    for variant, overrides in run_module.VARIANTS["grpo"].items():
+        objective = load_config(EXAMPLE / "grpo.yaml", list(overrides)).objective.model_dump()
+        found[variant] = objective.pop("clip_eps")
+        assert objective == {"kind": "grpo", "kl_coef": 0.01, "normalise": "global"} | {
+            "advantage_std": "population",
+            "advantage_eps": 0.0,
+        }
+    assert found == {"offline, eps 0.15": 0.15, "offline, eps 0.5": 0.5, "offline, eps 1": 1.0, "humanline": 0.15}
+    assert load_config(EXAMPLE / "grpo.yaml").objective.clip_eps == 0.5
+
+
+def cells(eps: dict[str, float], accuracy: dict[str, float], setting: str = "GRPO, lr 1") -> list[dict]:
+    """Two seeds of each variant, a tenth apart; the loss is the accuracy again."""
+    return [
+        {
+            "setting": setting,
+            "variant": variant,
+            "seed": seed,
+            "objective": {"kind": "grpo", "clip_eps": eps[variant]},
+            "initial": dict.fromkeys(report.METRICS, 0.0),
+            "held_out": dict.fromkeys(report.METRICS, value + seed / 10),
+            "log_ratio_rms": 0.1,
+            "clip_share": 0.0 if variant == "humanline" else None,
+            "own_clip_share": 0.25,
+        }
+        for variant, value in accuracy.items()
+        for seed in range(2)
+    ]
+
+
+def test_humanline_is_held_against_every_offline_variant_and_losses_at_one_clip_only():
+    """Each offline variant has its difference to the same humanline runs; losses of two clips are not subtracted."""
+    rows = cells(
+        {"offline, eps 0.15": 0.15, "offline, eps 0.5": 0.5, "humanline": 0.15},
+        {"offline, eps 0.15": 0.5, "offline, eps 0.5": 0.75, "humanline": 0.625},
+    )
+    lines = report._differences(rows, ["GRPO, lr 1"]).splitlines()
+    assert [line.split(" | ")[:3] for line in lines if line.startswith("| GRPO")] == [
+        ["| GRPO, lr 1 (offline, eps 0.15)", "+0.125 ± 0.000", "+0.1250 ± 0.0000"],
+        ["| GRPO, lr 1 (offline, eps 0.5)", "-0.125 ± 0.000", "-"],
+    ]
+    verdict = report._verdict(rows, ["GRPO, lr 1"])
+    assert "excludes 0: 5 of 5 here" in verdict  # two accuracies, two margins, one loss
+    assert "(offline, eps 0.15): **humanline better**" in verdict
+    assert "(offline, eps 0.5): **humanline worse**" in verdict
+    assert report._cells(rows, ["GRPO, lr 1"]).count("25.00%") == 3
+
+
 @pytest.mark.slow
 def test_the_quick_chain_runs_from_data_to_table_and_is_not_run_again(shared_data, tmp_path):
     pytest.importorskip("transformers")
@@ -113,8 +168,10 @@ def test_the_quick_chain_runs_from_data_to_table_and_is_not_run_again(shared_dat
     results = json.loads((tmp_path / "quick" / "results.json").read_text(encoding="utf-8"))
     perplexity = [point["perplexity"] for point in results["start"]["perplexity"]]
     assert perplexity == sorted(perplexity, reverse=True) and len(perplexity) > 2
-    assert {(c["setting"].split(",")[0], c["variant"]) for c in results["cells"]} == {
-        (method, variant) for method in ("DPO", "KTO", "GRPO") for variant in ("offline", "humanline")
+    found = {(c["setting"].split(",")[0], c["variant"], c["objective"].get("clip_eps")) for c in results["cells"]}
+    assert found == {(m, v, None) for m in ("DPO", "KTO") for v in ("offline", "humanline")} | {
+        ("GRPO", "humanline", 0.15),
+        *(("GRPO", f"offline, eps {eps:g}", eps) for eps in (0.15, 0.5, 1)),
     }
     assert "offline" in table and "humanline" in table and "nan" not in table and str(tmp_path) not in table
 

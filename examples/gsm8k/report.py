@@ -12,7 +12,6 @@ from humanline.stats import mean_interval
 METRICS = ("accuracy", "loss", "margin", "chosen_logprob", "rejected_logprob")
 COMPARED = ("accuracy", "loss", "margin")
 DIGITS = {"accuracy": 3, "loss": 4, "margin": 2, "chosen_logprob": 3, "rejected_logprob": 3, "log_ratio_rms": 3}
-VARIANTS = ("offline", "humanline")
 Cell = dict[str, Any]
 
 
@@ -107,6 +106,21 @@ def _pairs(results: dict[str, Any]) -> str:
     )
 
 
+def _variants(cells: Sequence[Cell], setting: str) -> list[str]:
+    """Return a setting's variants: offline ones, then humanline."""
+    return list(dict.fromkeys(cell["variant"] for cell in cells if cell["setting"] == setting))
+
+
+def _comparisons(cells: Sequence[Cell], settings: Sequence[str]) -> list[tuple[str, str]]:
+    """Return every offline variant of every setting: humanline is held against each."""
+    return [(setting, v) for setting in settings for v in _variants(cells, setting) if v != "humanline"]
+
+
+def _label(setting: str, variant: str) -> str:
+    """Return the name of a comparison: that of its setting, and of the offline variant where there are several."""
+    return setting if variant == "offline" else f"{setting} ({variant})"
+
+
 def _share(two: Sequence[float]) -> str:
     return f"{two[0]:.3f} / {two[1]:.3f}"
 
@@ -132,56 +146,65 @@ def _with_interval(values: Iterable[float], digits: int, sign: str = "") -> str:
 def _cells(cells: Sequence[Cell], settings: Sequence[str]) -> str:
     rows = []
     for setting in settings:
-        for variant in VARIANTS:
+        for variant in _variants(cells, setting):
             metrics = [_values(cells, setting, variant, metric) for metric in METRICS]
             rms = _values(cells, setting, variant, "log_ratio_rms")
-            clipped = _values(cells, setting, variant, "clip_share")
+            shares = [_values(cells, setting, variant, name) for name in ("clip_share", "own_clip_share")]
             rows.append(
                 [
                     f"{setting}, {variant}",
                     str(len(metrics[0])),
                     *(_with_interval(v.values(), DIGITS[m]) for v, m in zip(metrics, METRICS, strict=True)),
                     _with_interval(rms.values(), 3),
-                    f"{statistics.fmean(clipped.values()):.2%}" if clipped else "-",
+                    *(f"{statistics.fmean(share.values()):.2%}" if share else "-" for share in shares),
                 ]
             )
     initial = next((c["initial"] for c in cells if "failed" not in c), None)
     if initial is not None:
         logprobs = [f"{initial[metric]:.3f}" for metric in METRICS[3:]]
-        rows.insert(0, ["start model", "", "0.500", "", "0.00", *logprobs, "", ""])
+        rows.insert(0, ["start model", "", "0.500", "", "0.00", *logprobs, "", "", ""])
     head = [
         "setting",
         "seeds",
         *(m.replace("_logprob", " log-prob/token") for m in METRICS),
         "log-ratio rms",
         "clipped",
+        "own clip",
     ]
     failed = [f"- {c['setting']}, {c['variant']}, seed {c['seed']}: {c['failed']}" for c in cells if "failed" in c]
     return "\n\n".join(
         [
             "Mean ± half-width of the 95 % Student-t interval over seeds (seeds change the order of the data). Losses "
-            "compare within a setting only. `log-ratio rms` and `clipped` are means over training steps, the ratio "
-            "being against the variant's own reference.",
+            "compare within a setting only, and GRPO's at one eps only. `log-ratio rms`, `clipped` (by humanline's "
+            "range) and `own clip` (by GRPO's, eps) are means over training steps, the ratio being against the "
+            "variant's own reference.",
             _table(head, rows),
             "\n".join(["Runs that stopped at a number that is not finite:", *failed]) if failed else "",
         ]
     ).rstrip()
 
 
-def _paired(cells: Sequence[Cell], setting: str, metric: str) -> list[float]:
-    offline, humanline = (_values(cells, setting, variant, metric) for variant in VARIANTS)
+def _paired(cells: Sequence[Cell], setting: str, variant: str, metric: str) -> list[float]:
+    """Return humanline minus an offline variant, seed by seed; none for losses that are not the same function."""
+    objectives = [c["objective"] for c in cells if c["setting"] == setting and c["variant"] in (variant, "humanline")]
+    if metric == "loss" and any(objective != objectives[0] for objective in objectives):
+        return []
+    offline, humanline = (_values(cells, setting, v, metric) for v in (variant, "humanline"))
     return [humanline[seed] - offline[seed] for seed in sorted(offline.keys() & humanline.keys())]
 
 
 def _differences(cells: Sequence[Cell], settings: Sequence[str]) -> str:
     rows = [
-        [setting, *(_with_interval(_paired(cells, setting, m), DIGITS[m], "+") for m in METRICS)]
-        for setting in settings
+        [_label(*pair), *(_with_interval(_paired(cells, *pair, m), DIGITS[m], "+") for m in METRICS)]
+        for pair in _comparisons(cells, settings)
     ]
     return "\n\n".join(
         [
             "Seed by seed, with the same start model and the same order of the data; mean ± half-width of the 95 % "
             "Student-t interval. A negative difference of losses means that humanline's is lower.",
+            "GRPO's humanline runs, with an own clip of eps 0.15, are held against offline runs at several eps. The "
+            "paper's Table 3 has 0.5 offline and 0.15 under humanline, since a reference that never moves needs a much "
+            "larger clip. These rows share their humanline runs; losses at two eps are two functions, not compared.",
             _table(["setting", *(m.replace("_logprob", " log-prob/token") for m in METRICS)], rows),
         ]
     )
@@ -192,13 +215,13 @@ def _verdict(cells: Sequence[Cell], settings: Sequence[str]) -> str:
     looks, found = 0, 0
     for metric, said in lines.items():
         higher, lower = ("better", "worse") if metric == "accuracy" else ("higher", "lower")
-        for setting in settings:
-            differences = _paired(cells, setting, metric)
+        for setting, variant in _comparisons(cells, settings):
+            differences = _paired(cells, setting, variant, metric)
             mean, half = interval(differences)
             if math.isnan(half):
                 continue
             looks += 1
-            two = [interval(list(_values(cells, setting, variant, metric).values())) for variant in VARIANTS]
+            two = [interval(list(_values(cells, setting, v, metric).values())) for v in (variant, "humanline")]
             overlap = abs(two[0][0] - two[1][0]) <= two[0][1] + two[1][1]
             word = "no difference seen"
             if abs(mean) > half:
@@ -206,7 +229,7 @@ def _verdict(cells: Sequence[Cell], settings: Sequence[str]) -> str:
                 word = f"humanline {higher if mean > 0 else lower}"
             numbers = f"{mean:+.{DIGITS[metric]}f} ± {half:.{DIGITS[metric]}f}"
             own = "overlap" if overlap else "do not overlap"
-            said.append(f"- {setting}: **{word}** ({numbers}; the variants' own intervals {own})")
+            said.append(f"- {_label(setting, variant)}: **{word}** ({numbers}; the variants' own intervals {own})")
     if not looks:
         return "Fewer than two seeds: nothing can be said."
     return "\n\n".join(
@@ -243,7 +266,7 @@ def _remarks(cells: Sequence[Cell], settings: Sequence[str]) -> list[str]:
         )
     lost = []
     for setting in settings:
-        for variant in VARIANTS:
+        for variant in _variants(cells, setting):
             now = list(_values(cells, setting, variant, "chosen_logprob").values())
             then = [cell["initial"]["chosen_logprob"] for cell in cells if "failed" not in cell]
             if now and statistics.fmean(now) < then[0] - 1:
