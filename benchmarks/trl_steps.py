@@ -29,7 +29,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
 from humanline.train.model import load_tokenizer
-from humanline.train.quiet import quiet_import
+from humanline.train.quiet import quiet
 
 # The output head holds a fifth of the weights, as in models of 1B: TRL spends more on it than we do.
 CPU = Workload(hidden=256, layers=6, heads=4, vocab=4096, prompt=32, answer=64, batch=4, micro_batch=2)
@@ -153,7 +153,7 @@ def make_trainer(
     checkpointing : bool
         Activation checkpointing.
     """
-    with quiet_import():
+    with quiet():
         import trl
         from datasets import Dataset, disable_progress_bars
         from transformers import TrainerCallback

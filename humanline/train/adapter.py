@@ -15,7 +15,7 @@ from torch import nn
 from humanline import _checks
 from humanline.train.config import AdapterConfig
 from humanline.train.fingerprint import base_hash
-from humanline.train.quiet import quiet_import
+from humanline.train.quiet import quiet
 from humanline.train.scorer import ModelError
 
 _BASE = "base_settings.json"  # beside peft's files, which it leaves alone
@@ -40,7 +40,7 @@ class Adapter:
     """
 
     def __init__(self, model: Any, config: AdapterConfig, base: str) -> None:
-        with quiet_import():
+        with quiet():
             from peft import LoraConfig, get_peft_model
             from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -53,7 +53,7 @@ class Adapter:
             target_modules=[name for name in wanted if name not in experts],
             target_parameters=[name for name in wanted if name in experts] or None,
         )
-        with quiet_import(), names_as_given():  # quiet of torchao, of which peft asks whether there is one
+        with quiet(), names_as_given():  # quiet of torchao, of which peft asks whether there is one
             self._wrapped = get_peft_model(model, lora)  # adapter weights are float32, whatever the model's are
         self._wrapped.peft_config["default"].base_model_name_or_path = base
         self._layers = [layer for layer in self._wrapped.modules() if isinstance(layer, BaseTunerLayer)]

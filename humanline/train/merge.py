@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from humanline.train.adapter import adapter_base, names_as_given, refuse_other_base
-from humanline.train.quiet import quiet_import
+from humanline.train.quiet import quiet
 from humanline.train.scorer import ModelError
 
 
@@ -47,7 +47,7 @@ def merge(adapter: str, out: str, base: str | None = None) -> Path:
     model = load_model(base or named, torch.float32)
     refuse_other_base(adapter, model)
     with loading(f"adapter {adapter!r}"):
-        with quiet_import():
+        with quiet():
             from peft import PeftModel, get_peft_model_state_dict
 
             with names_as_given():

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from humanline.train.adapter import adapter_base
-from humanline.train.quiet import import_transformers, quiet, quiet_import
+from humanline.train.quiet import import_transformers, quiet
 from humanline.train.scorer import ModelError, TokenScorer
 
 _HUB = "hub:"
@@ -147,7 +147,7 @@ def _is_finite(parameter: nn.Parameter) -> bool:
 
 def _nf4(compute: torch.dtype) -> dict[str, Any]:
     """Return how transformers is asked for weights in 4 bits."""
-    with quiet_import():  # of kernels that it has no package for
+    with quiet():  # of kernels that it has no package for
         import bitsandbytes  # noqa: F401
     from transformers import BitsAndBytesConfig
 

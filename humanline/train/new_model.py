@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from humanline._checks import fail
 from humanline.train.data import DataError, existing_file, json_lines
 from humanline.train.export import create_model, refuse_used_folder
-from humanline.train.quiet import quiet_import
+from humanline.train.quiet import quiet
 
-with quiet_import():
+with quiet():
     from transformers import (
         GenerationConfig,
         LlamaConfig,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from humanline.train.config import OptimizerConfig
-from humanline.train.quiet import quiet_import
+from humanline.train.quiet import quiet
 
 
 class OptimizerError(ValueError):
@@ -50,7 +50,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig, 
     if weights == "float32" and config.states == "float32":
         return torch.optim.AdamW(parameters, fused=True, **settings)  # no temporaries the size of the weights
     refuse_missing_package(config, weights)
-    with quiet_import():
+    with quiet():
         from torchao.optim import AdamW8bit, _AdamW
 
     class WithoutCompiler(torch.optim.Optimizer):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what libraries log and warn of, errors aside, from the terminal."""
+    """Keep what libraries log and warn of, errors aside, from the terminal: torchao names every kernel it lacks."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:
@@ -21,12 +21,9 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-quiet_import = quiet  # torchao, for one, names every kernel that this machine has no use for
-
-
 def import_transformers() -> None:
     """Import what transformers needs to make a model; it imports torchao if there is one."""
-    with quiet_import():
+    with quiet():
         import transformers.modeling_utils  # noqa: F401
 
 

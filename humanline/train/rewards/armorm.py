@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from humanline.train.quiet import quiet_import
+from humanline.train.quiet import quiet
 
-with quiet_import():
+with quiet():
     from transformers import LlamaConfig, LlamaModel, LlamaPreTrainedModel
 
 # The end of the user's turn and the opening of the answer; the gate reads the first of these tokens. The two line ends
