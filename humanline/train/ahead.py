@@ -49,10 +49,12 @@ class Ahead:
     ----------
     stopping : callable
         Asked while waiting whether the run was asked to stop.
+    say : callable
+        Told what the second process has to say of a job, once that is over.
     """
 
-    def __init__(self, stopping: Callable[[], bool]) -> None:
-        self.stopping = stopping
+    def __init__(self, stopping: Callable[[], bool], say: Callable[[str], None]) -> None:
+        self.stopping, self.say = stopping, say
         self.process: Any = None
         self.number: int | None = None
 
@@ -84,15 +86,17 @@ class Ahead:
             while not self.pipe.poll(0.05):
                 if self.stopping():
                     raise SamplingStopped
-            problem = self.pipe.recv()
+            problem, said = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            problem = f"it ended with exit code {self.process.exitcode}"
+            problem, said = f"it ended with exit code {self.process.exitcode}", ()
             self.close()
         except SamplingStopped:
             self.close()
             raise
         self.number = None
+        for line in said:
+            self.say(line)
         if problem is not None:
             raise RoundError(
                 f"round {number}, sampled and scored in a second process: {problem}\nWhat it did is kept, and --resume "
@@ -117,11 +121,12 @@ def _work(pipe: Any, parent: int) -> None:
     if os.getppid() != parent:
         return
     worker: _Worker | None = None
+    said: list[str] = []
     while True:
         job = pipe.recv()
         problem: str | None = None
         try:
-            worker = worker or _Worker(job)
+            worker = worker or _Worker(job, said.append)
             worker.make(job)
         except Exception as error:
             problem = str(error)
@@ -130,13 +135,14 @@ def _work(pipe: Any, parent: int) -> None:
                 with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(redact("".join(traceback.format_exception(error))) + "\n")
                 problem = f"{type(error).__name__}: {error}; its traceback is in {log}"
-        pipe.send(problem)
+        pipe.send((problem, tuple(said)))
+        said.clear()
 
 
 class _Worker:
     """What a process needs to sample and score the rounds of a run."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, say: Callable[[str], None]) -> None:
         import torch
 
         from humanline.train.assemble import renderer_of
@@ -160,7 +166,7 @@ class _Worker:
         self.policy, adapter = build_policy(config, self.device)
         self.policy.to(self.device)
         processes = alone(config.training.precision, self.device)
-        self.stages = make_stages(config, self.policy, adapter, renderer, job.folder, processes)
+        self.stages = make_stages(config, self.policy, adapter, renderer, job.folder, processes, say=say)
 
     def make(self, job: Job) -> None:
         """Sample and score a round whose plan and weights are there."""

@@ -89,6 +89,15 @@ class ByCommand(Section):
 NewWeights = Annotated[ByPath | ByAdapter | ByRequest | ByCommand, Field(discriminator="kind")]
 
 
+class ProofConfig(Section):
+    """How a server is proved to have the weights that it was given: by log-probabilities of a fixed set of texts."""
+
+    tokens: PositiveInt = 8192
+    """Tokens of the texts, from the run's own prompts and answers; more of them tell a smaller change."""
+    tolerance: Positive = 0.2
+    """The run stops where server and policy differ by more than so many nats (root mean square)."""
+
+
 class ServerEngine(Section):
     """Any server that speaks OpenAI's protocol: vllm serve, SGLang, transformers serve."""
 
@@ -111,6 +120,8 @@ class ServerEngine(Section):
     """How often a request is tried while the server is gone, busy (429) or broken (5xx), with growing waits."""
     new_weights: NewWeights
     """How the server learns of a round's weights."""
+    proof: ProofConfig | None = ProofConfig()
+    """How it is proved that it has them; null: not at all."""
 
 
 Engine = Annotated[GenerateEngine | ContinuousEngine | ServerEngine, Field(discriminator="kind")]
@@ -131,6 +142,8 @@ class SamplingConfig(Section):
     """System message of prompts that begin with none, and no developer's; trained on, too."""
     engine: Engine = GenerateEngine()
     """What samples."""
+    mismatch_limit: Positive = 0.1
+    """A round warns where sampler and training differ by more nats (root mean square) on the tokens that were drawn."""
 
 
 class _Reward(Section):

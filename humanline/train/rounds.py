@@ -22,9 +22,10 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -46,7 +47,8 @@ from humanline.train.pairing import Kept, RoundError, make_units, row_names, sel
 from humanline.train.progress import RunProgress
 from humanline.train.rollout import Context
 from humanline.train.rollouts import make_stages
-from humanline.train.stages import BY_RESUMING, RoundStages, read_rollouts, read_scores
+from humanline.train.rollouts.proof import check_in_words
+from humanline.train.stages import BY_RESUMING, RoundStages, read_rollouts, read_scores, served_name
 from humanline.train.state import ModuleState
 from humanline.train.stream import StepBatch, Stream
 from humanline.train.tokens import Renderer
@@ -129,8 +131,9 @@ class Rounds:
         self.stale = False  # whether an older policy sampled than the one at the round's start
         self.policy = ""  # version at the start of the round that is trained on
         self.save_weights = save_weights
-        self.ahead = Ahead(processes.stopping)
+        self.ahead = Ahead(processes.stopping, say)
         self.asked_for = -1  # the round that the second process was last looked after for
+        self.line = ""  # what is to be said of a round, once the sampler's mismatch is known
         self._ledger: Ledger | None = None
 
     def open_ledger(self) -> Ledger:
@@ -173,7 +176,7 @@ class Rounds:
                 self.number, self.policy, self.next = number, version, number + 1
                 self.stale = sampled_by != version
                 self._open(step, length, units)
-                self._tell(report, length, time.perf_counter() - began)
+                self._tell(report, length, time.perf_counter() - began, sampled_by)
                 self._start_ahead()
                 return True
             self._skip(number, report, len(units))
@@ -237,8 +240,15 @@ class Rounds:
             an older policy than this one sampled; empty where the sampler told none, or at another temperature.
         """
         behaviour, self.behaviour = self.behaviour, {}
-        if step != self.start or self.config.training.temperature != 1.0:
+        if step != self.start:
             return {}
+        metrics = {} if self.config.training.temperature != 1.0 else self._mismatch(batch, behaviour, scored)
+        self._say_line(metrics)
+        return metrics
+
+    def _mismatch(
+        self, batch: StepBatch, behaviour: dict[str, Sequence[float]], scored: Callable[[MicroBatch], Tensor]
+    ) -> dict[str, float]:
         sums = torch.zeros(2, dtype=torch.float64)
         largest = torch.zeros((), dtype=torch.float64)
         for micro in batch.micro_batches:
@@ -409,6 +419,7 @@ class Rounds:
 
     def close(self) -> None:
         """End what samples and scores, here and in a second process; nothing on the disk is lost."""
+        self._say_line()
         self.ahead.close()
         self.stages.close()
 
@@ -438,22 +449,40 @@ class Rounds:
         ledger = self.open_ledger()
         self.processes.on_main(lambda: ledger.record(self.number, "TRAINING"))
 
-    def _tell(self, report: dict[str, Any], length: int, seconds: float) -> None:
-        """Log and say what a round came to."""
+    def _tell(self, report: dict[str, Any], length: int, seconds: float, sampled_by: str) -> None:
+        """Log what a round came to, and have it said at its first step."""
         facts = report["facts"]
-        self.log({"round": self.number, "steps": length, **facts, "seconds": seconds})
+        check = {} if self.stages.served is None else self.stages.served.facts(served_name(sampled_by))
+        numbers = {f"server_{name}": value for name, value in check.items() if isinstance(value, float)}
+        self.log({"round": self.number, "steps": length, **facts, **numbers, "seconds": seconds})
         parts = [f"score {facts['score']:.4g}"] if "score" in facts else []
         parts.append(f"{facts['kept_contexts']} of {facts['contexts']} prompts kept")
         if facts["kept_contexts"] < facts["contexts"] or facts["without_score"]:
             parts.append(report["why"])
         if self.config.keeps_groups and facts["equal_scores"]:
             parts.append(f"{facts['equal_scores']} with equal scores, of advantage 0")
-        self.say(f"round {self.number}: {'; '.join(parts)}; {length} steps")
+        if check:
+            parts.append(f"server: {check_in_words(check)}")
+        self.line = f"round {self.number}: {'; '.join(parts)}; {length} steps"
         syncs = self.config.reference.schedule.kind in ("before_step", "after_step")
         if length == 1 and syncs and self.config.reference.round_start == "sync":
             self.say(
                 f"warning: round {self.number} has a single step, and the reference was made equal to the policy at "
                 "its start: every log-ratio is 0, so that neither sync nor clip does anything"
+            )
+
+    def _say_line(self, mismatch: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Say what is to be said of a round, with how far its sampler is from training."""
+        rms = mismatch.get("sampler_mismatch_rms")
+        if self.line:
+            self.say(self.line + ("" if rms is None else f"; sampler off by {rms:.2g} nats (rms)"))
+        self.line = ""
+        limit = self.config.sampling.mismatch_limit
+        if rms is not None and rms > limit:
+            self.say(
+                f"warning: round {self.number}: the sampler's log-probabilities of its own tokens differ from those "
+                f"that training computes by {rms:.3g} nats (rms), more than sampling.mismatch_limit: {limit:g}: it may "
+                "have other weights, settings or a cache of older ones, and then the data are not from this policy"
             )
 
 

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from humanline.train.device import Processes
 from humanline.train.durable import write_text
@@ -287,6 +287,24 @@ def read_scores(path: Path, rollouts: Sequence[Rollout]) -> list[list[Score]]:
     return found
 
 
+def served_name(policy: str) -> str:
+    """Return the name under which a server is given a version of the policy."""
+    return f"policy-{policy[:16]}"
+
+
+class Served(Protocol):
+    """What lets a server have the policy's weights, and proves that it has them (`rollouts.served.ServedWeights`)."""
+
+    def publish(self, name: str) -> None:
+        """Let the server have the weights as they are now; raise SamplerError if it does not take them."""
+
+    def sampled(self, journals: Sequence[Path], contexts: Sequence[Context]) -> None:
+        """Look at samples that it gave; raise SamplerError if they are not from these weights."""
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """Return what was found when the server was given the weights of that name."""
+
+
 class RoundStages:
     """Sample and score in a round's folder, over all processes of a run.
 
@@ -301,8 +319,8 @@ class RoundStages:
     processes : Processes
     scoring : ScoringConfig
         Says how many completions may have no score.
-    publish : callable, optional
-        Makes the policy's weights known to a server, under a name; only the main process samples then.
+    served : ServedWeights, optional
+        Lets a server have the policy's weights, under a name; only the main process samples then.
     progress : callable, optional
         Told (what, done, due).
     """
@@ -316,12 +334,12 @@ class RoundStages:
         processes: Processes,
         *,
         scoring: ScoringConfig,
-        publish: Callable[[str], None] | None = None,
+        served: Served | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.samples, self.seed, self.sampler, self.make_scorer = samples, seed, sampler, make_scorer
         self._scorer: Scorer | None = None
-        self.processes, self.scoring, self.publish, self.progress = processes, scoring, publish, progress
+        self.processes, self.scoring, self.served, self.progress = processes, scoring, served, progress
 
     def sample(
         self, folder: Path, contexts: Sequence[Context], key: int, policy: str, samples: int | None = None
@@ -343,10 +361,9 @@ class RoundStages:
             self._sample(folder, contexts, key, policy, samples)
 
     def _sample(self, folder: Path, contexts: Sequence[Context], key: int, policy: str, samples: int | None) -> None:
-        if self.publish is not None:
-            name = f"policy-{policy[:16]}"
-            self.processes.on_main(lambda: self.publish(name))  # type: ignore[misc]
-        by_server = self.publish is not None
+        served, by_server = self.served, self.served is not None
+        if served is not None:
+            self.processes.on_main(lambda: served.publish(served_name(policy)))
         rank, ranks = (0, 1) if by_server else (self.processes.rank, self.processes.ranks)
         journals = [folder / f"samples-rank-{number}.journal.jsonl" for number in range(ranks)]
 
@@ -366,7 +383,9 @@ class RoundStages:
             )
 
         def gather() -> None:
-            there = folder.glob("samples-rank-*.journal.jsonl")
+            there = sorted(folder.glob("samples-rank-*.journal.jsonl"))
+            if served is not None:
+                served.sampled(there, contexts)
             gather_samples(folder / "samples.jsonl", there, contexts, policy)
 
         self.processes.each(act)

@@ -64,8 +64,8 @@ def sample(
     from humanline.train.fingerprint import model_hash, trained_hash
     from humanline.train.model import load_tokenizer
     from humanline.train.policy import build_policy, checked_outline
-    from humanline.train.rollouts import make_sampler, make_server_publisher
-    from humanline.train.stages import gather_samples, sample_into
+    from humanline.train.rollouts import make_sampler, make_served
+    from humanline.train.stages import gather_samples, sample_into, served_name
 
     rounds = _rounds(config)
     target = _free_file(out)
@@ -97,11 +97,13 @@ def sample(
         _work(target, plan, stop) as folder,
         contextlib.closing(make_sampler(config, scorer.model, renderer, processes, say)) as sampler,
     ):
-        publish = make_server_publisher(config, sampler, adapter or scorer.model, renderer, folder)
-        if publish is not None:
-            publish(f"policy-{version[:16]}")
+        served = make_served(config, sampler, scorer, adapter, folder, say)
+        if served is not None:
+            served.publish(served_name(version))
         journal = folder / "samples.journal.jsonl"
         sample_into(journal, contexts, rounds.samples, sampler, key=(config.seed, 0), policy=version, progress=progress)
+        if served is not None:
+            served.sampled([journal], contexts)
         gather_samples(target, [journal], contexts, version)
     return target
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from humanline.train.config import TrainConfig
 from humanline.train.device import Processes
-from humanline.train.durable import remove_folder
-from humanline.train.export import save_model
 from humanline.train.rollout import Sampler
 from humanline.train.stages import RoundStages
 from humanline.train.tokens import Renderer
+
+if TYPE_CHECKING:
+    from humanline.train.rollouts.served import ServedWeights
 
 
 def make_sampler(
@@ -50,39 +51,29 @@ def make_sampler(
     return GenerateSampler(model, renderer, config.sampling, autocast=autocast, stopping=processes.stopping)
 
 
-def make_server_publisher(
-    config: TrainConfig, sampler: Any, weights: Any, renderer: Renderer, folder: Path
-) -> Callable[[str], None] | None:
-    """Return what makes weights known to a server under a name; None for other engines, which have them.
+def make_served(
+    config: TrainConfig, sampler: Any, scorer: Any, adapter: Any, folder: Path, say: Callable[[str], None]
+) -> ServedWeights | None:
+    """Return what lets a server have the policy's weights; None for other engines, which have them.
 
     Parameters
     ----------
     config : TrainConfig
     sampler : ServerSampler
-    weights
-        The model, or the adapter, as it is when the name is told.
-    renderer : Renderer
+    scorer : TokenScorer
+        Whose model is the policy.
+    adapter : Adapter or None
+        What is served in place of the whole model.
     folder : Path
-        In which `served/` is made; all but the newest weights in it are removed.
+        In which the weights lie for the server.
+    say : callable
     """
-    if config.sampling.engine.kind != "server":
+    engine = config.sampling.engine
+    if engine.kind != "server":
         return None
-    served: list[str] = []
+    from humanline.train.rollouts.served import ServedWeights
 
-    def publish(name: str) -> None:
-        if served == [name]:
-            return
-        target = folder / "served" / name
-        if not target.is_dir():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            save_model(target, weights, renderer.tokenizer)
-        sampler.publish(target, name)
-        served[:] = [name]
-        for older in target.parent.iterdir():  # no longer asked for
-            if older != target and older.is_dir() and not older.name.startswith("."):
-                remove_folder(older)
-
-    return publish
+    return ServedWeights(sampler, adapter or scorer.model, scorer, folder, engine.proof, say)
 
 
 def make_stages(
@@ -128,6 +119,6 @@ def make_stages(
         lambda: build_scorer(scoring, cache=cache, device=processes.device),
         processes,
         scoring=scoring,
-        publish=make_server_publisher(config, sampler, adapter or scorer.model, renderer, folder),
+        served=make_served(config, sampler, scorer, adapter, folder, say),
         progress=progress,
     )

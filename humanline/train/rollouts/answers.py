@@ -131,7 +131,7 @@ def _logprobs(told: Any) -> tuple[float, ...] | None:
     values: Any = told.get("token_logprobs")
     if isinstance(told.get("content"), list):
         values = [entry.get("logprob") if isinstance(entry, dict) else None for entry in told["content"]]
-    if not isinstance(values, list) or not all(_is_logprob(value) for value in values):
+    if not isinstance(values, list) or not all(is_logprob(value) for value in values):
         return None
     return tuple(map(float, values))
 
@@ -183,7 +183,8 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_logprob(value: Any) -> bool:
+def is_logprob(value: Any) -> bool:
+    """Return whether a value is a finite number that a log-probability can be, rounding allowed for."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value <= 1e-3
 
 

@@ -14,7 +14,7 @@ import json
 import queue
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ from humanline.train.messages import Messages, to_json, tool_calls
 from humanline.train.rollout import Context, Rollout, SamplerError, SamplingStopped
 from humanline.train.rollouts.answers import Answer, Completer, read_answers
 from humanline.train.rollouts.client import Client, Refused, Sleep, api_key, quoted
+from humanline.train.rollouts.given import Told, score_given
 from humanline.train.rollouts.new_weights import Adapters, run_command, tell
+from humanline.train.rollouts.proof import Text
 from humanline.train.round_config import ByAdapter, ByCommand, ByPath, SamplingConfig, ServerEngine
 from humanline.train.terminal import redact, visible
 from humanline.train.tokens import Renderer
@@ -62,6 +64,8 @@ class ServerSampler:
 
     Attributes
     ----------
+    shown : str
+        The server's root, fit to be shown.
     without_logprobs : int
         Completions so far for which the server told no log-probs, or not one for each token.
 
@@ -87,7 +91,7 @@ class ServerSampler:
         self.without_logprobs = 0
         self._sleep = sleep
         self._key = api_key(config.engine)
-        self._client()  # says at once if the URL is none
+        self.shown = self._client().shown  # says at once if the URL is none
         self._completer = Completer(renderer, config.stop)
         self._weights = Weights(config.engine.model)
         self._adapters = Adapters()
@@ -127,6 +131,23 @@ class ServerSampler:
         finally:
             running.stop()
             self._running.discard(running)
+
+    def score_given(self, texts: Mapping[str, Text]) -> Told | None:
+        """Return what the server says of given texts' tokens, None if it does not tell; raise SamplerError if away."""
+        found: list[Told | None] = []
+
+        async def ask() -> None:
+            found.append(await score_given(self._client(), texts, self._weights.model, self.engine.concurrency))
+
+        self._finish(ask())
+        return found[0]
+
+    def greedy(self) -> ServerSampler:
+        """Return a sampler of the most probable completions, from the weights that this one has now."""
+        config = self.config.model_copy(update={"temperature": 0.0, "top_p": 1.0})
+        other = ServerSampler(config, self.renderer, say=self.say, stopping=self.stopping, sleep=self._sleep)
+        other._weights, other._refused, other._prompt_as_text = self._weights, self._refused, self._prompt_as_text
+        return other
 
     def close(self) -> None:
         """Cancel what is under way."""

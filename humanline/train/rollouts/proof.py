@@ -1,0 +1,216 @@
+"""Which weights does a server have? What it says of given texts is held against the policy, whenever it gets new ones.
+
+A server that answers 200 to a request for new weights, or a command that ends with 0, proves nothing. So some texts of
+the run are kept, and scored by the policy and by the server each time. With p and s the token log-probabilities of the
+policy and of the server now, and p_0 and s_0 those of earlier weights,
+
+    slope = sum (s - s_0) (p - p_0) / sum (p - p_0)^2
+
+is 1 if the server has the new weights and 0 if it still has the earlier ones, whatever its rounding, as long as that
+has nothing to do with the change. `s_0` stands for `p_0` in the numerator because most of a server's rounding is the
+same for both and cancels. The standard error is no smaller than that of the slope of s - p_0, which counts the rounding
+in full: where log-probabilities are told in bf16, a small change may be hidden altogether, and s - s_0 be 0 for a right
+server. It is the jackknife's over texts, since tokens of one text are not independent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+ERROR = 1e-6  # probability that the interval of a slope misses it, were the texts' shares normal
+SMALLEST_CHANGE = 1e-5  # nats (rms): below it the policy's own float32 rounding is part of the change
+FEW_TOKENS = 2000
+
+Verdict = Literal["new", "old", "between", "unclear", "same"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Token ids, of which those from `start` on are scored."""
+
+    ids: tuple[int, ...]
+    start: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.start < len(self.ids):
+            raise ValueError(f"start must be in 1 .. {len(self.ids) - 1}; got {self.start}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What policy and server said of texts while the server was to have one version of the weights.
+
+    Parameters
+    ----------
+    version : str
+        Of the weights.
+    texts : mapping of name to Text
+    policy, server : mapping of name to array
+        Log-probabilities of the scored tokens, nats.
+    """
+
+    version: str
+    texts: Mapping[str, Text]
+    policy: Mapping[str, NDArray[np.float64]]
+    server: Mapping[str, NDArray[np.float64]]
+
+    @property
+    def tokens(self) -> int:
+        """Return how many tokens are scored."""
+        return sum(map(len, self.policy.values()))
+
+    def rms(self) -> float:
+        """Return the root mean square difference between server and policy, nats."""
+        squares = sum(float(np.square(self.server[name] - self.policy[name]).sum()) for name in self.policy)
+        return math.sqrt(squares / self.tokens)
+
+    def row(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "version": self.version,
+            "texts": {name: {"ids": list(text.ids), "start": text.start} for name, text in self.texts.items()},
+            "policy": {name: values.tolist() for name, values in self.policy.items()},
+            "server": {name: values.tolist() for name, values in self.server.items()},
+        }
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Reading:
+        """Return what `row` was made of; raise KeyError, TypeError or ValueError if it is no such row."""
+        texts = {name: Text(tuple(one["ids"]), one["start"]) for name, one in row["texts"].items()}
+        policy, server = (
+            {name: np.asarray(row[side][name], dtype=np.float64) for name in texts} for side in ("policy", "server")
+        )
+        if not all(
+            len(own[name]) == len(text.ids) - text.start for own in (policy, server) for name, text in texts.items()
+        ):
+            raise ValueError("a text without one number for each token")
+        return cls(str(row["version"]), texts, policy, server)
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """How much of the policy's change the server has made, with an interval that misses it once in a million times."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f} .. {self.high:.2f})"
+
+
+def slope_between(old: Reading, new: Reading, *, exact: bool) -> Slope | None:
+    """Return the slope of the server's change on the policy's.
+
+    Parameters
+    ----------
+    old, new : Reading
+        They are compared where their texts begin alike.
+    exact : bool
+        Whether the policy computes in float32. If not, its own rounding is in both of its scores, `s_0` does not stand
+        for `p_0`, and the slope is between 1/2 and 1 for new weights and between 0 and 1/2 for old ones.
+
+    Returns
+    -------
+    Slope or None
+        None if the policy has not changed, or by less than its own rounding.
+    """
+    shares, change = [], 0.0
+    count = 0
+    for name in new.texts.keys() & old.texts.keys():
+        size = _common(new.texts[name], old.texts[name])
+        if size < 1:
+            continue
+        policy, server = new.policy[name][:size], new.server[name][:size]
+        before, told = old.policy[name][:size], old.server[name][:size]
+        moved = policy - before
+        square = float(moved @ moved)
+        level = float(moved @ (server - before))
+        shares.append((square, level, float(moved @ (server - told)) if exact else level))
+        change, count = change + square, count + size
+    if not count or math.sqrt(change / count) <= (SMALLEST_CHANGE if exact else 0.0):
+        return None
+    squares, levels, changes = np.array(shares).T
+    value = float(changes.sum() / squares.sum())
+    width = max(_jackknife_width(levels, squares), _jackknife_width(changes, squares))
+    return Slope(value, value - width, value + width)
+
+
+def judge(slope: Slope | None, *, exact: bool) -> Verdict:
+    """Return what a slope says of the server's weights.
+
+    Parameters
+    ----------
+    slope : Slope or None
+    exact : bool
+        As in `slope_between`.
+
+    Returns
+    -------
+    {"new", "old", "between", "unclear", "same"}
+        "old" where the interval lies below what new weights give and reaches what old ones give, "new" the other way
+        round, "between" where it holds neither, "unclear" where it holds both, "same" where there is no slope.
+    """
+    if slope is None:
+        return "same"
+    new, old = (1.0, 0.0) if exact else (0.5, 0.5)
+    if slope.high < new:
+        return "old" if slope.low <= old else "between"
+    return "new" if slope.low > old else "unclear"
+
+
+def _common(a: Text, b: Text) -> int:
+    """Return how many scored tokens two texts have in common before they part."""
+    if a.start != b.start:
+        return 0
+    size = min(len(a.ids), len(b.ids))
+    alike = next((i for i in range(size) if a.ids[i] != b.ids[i]), size)
+    return alike - a.start
+
+
+def _jackknife_width(products: NDArray[np.float64], squares: NDArray[np.float64]) -> float:
+    """Return half the width of the interval of sum(products) / sum(squares), over independent texts."""
+    count = len(products)
+    rest = squares.sum() - squares
+    if count < 2 or not rest.min() > 0:
+        return math.inf
+    without = (products.sum() - products) / rest
+    error = math.sqrt((count - 1) / count * float(np.square(without - without.mean()).sum()))
+    return error * float(stdtrit(count - 1, 1 - ERROR / 2))
+
+
+def pick_texts(candidates: Sequence[Sequence[tuple[str, Text]]], tokens: int) -> dict[str, Text]:
+    """Return texts of at least so many scored tokens, or all: the first of each prompt, then the second, and so on."""
+    picked: dict[str, Text] = {}
+    total = 0
+    for number in range(max(map(len, candidates), default=0)):
+        for own in candidates:
+            if total >= tokens:
+                return picked
+            if number < len(own):
+                name, text = own[number]
+                picked[name] = text
+                total += len(text.ids) - text.start
+    return picked
+
+
+def check_in_words(check: Mapping[str, Any]) -> str:
+    """Return what a check of a server's weights found, for the line of a round."""
+    if "slope" not in check:
+        return f"off by {check['rms']:.2g} nats (rms)"
+    what = {
+        "new": "has the new weights",
+        "unclear": "cannot tell whether it has the new weights",
+        "between": "warning: has neither the new nor the old weights",
+    }[check["verdict"]]
+    ends = {"low": -math.inf, "high": math.inf}
+    low, high = (end if check[name] is None else check[name] for name, end in ends.items())
+    slope = Slope(check["slope"], low, high)
+    return f"{what}, slope {slope}, off by {check['rms']:.2g} nats (rms)"

@@ -1,0 +1,91 @@
+"""The weights that a server samples from: saved, told of, and proved to be what it has (`prover.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from humanline.train.durable import remove_folder
+from humanline.train.export import save_model
+from humanline.train.rollout import Context
+from humanline.train.rollouts.prover import Prover, WrongWeights
+from humanline.train.rollouts.server import ServerSampler
+from humanline.train.round_config import ProofConfig
+from humanline.train.scorer import TokenScorer
+from humanline.train.stages import read_rollouts, served_name
+
+
+class ServedWeights:
+    """Let a server have the policy's weights under a name, and prove that it has taken them.
+
+    Parameters
+    ----------
+    sampler : ServerSampler
+    weights
+        The model, or the adapter, as it is when the name is told.
+    scorer : TokenScorer
+        Whose model is the policy.
+    folder : Path
+        In which `served/` is made (all but the newest weights in it are removed), and the proof is kept.
+    proof : ProofConfig or None
+        None where nothing is to be proved.
+    say : callable
+    """
+
+    def __init__(
+        self,
+        sampler: ServerSampler,
+        weights: Any,
+        scorer: TokenScorer,
+        folder: Path,
+        proof: ProofConfig | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self.sampler, self.weights, self.folder = sampler, weights, folder
+        self.served: str | None = None
+        self.proof = None if proof is None else Prover(sampler, scorer, folder, proof, say)
+
+    def publish(self, name: str) -> None:
+        """Let the server have the weights as they are now.
+
+        Raises
+        ------
+        SamplerError
+            As `ServerSampler.publish` does, and if the server proves to have other weights than these.
+        """
+        if self.served == name:
+            return
+        target = self.folder / "served" / name
+        if not target.is_dir():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            save_model(target, self.weights, self.sampler.renderer.tokenizer)
+        self.sampler.publish(target, name)
+        if self.proof is not None:
+            self.proof.check(name)
+        self.served = name
+        for older in target.parent.iterdir():  # no longer asked for
+            if older != target and older.is_dir() and not older.name.startswith("."):
+                remove_folder(older)
+
+    def sampled(self, journals: Sequence[Path], contexts: Sequence[Context]) -> None:
+        """Take the texts of the proof from the first samples.
+
+        Raises
+        ------
+        SamplerError
+            If what the server says of them is not what the policy does; the journals are put aside.
+        """
+        if self.proof is None or self.served is None or self.proof.is_begun:
+            return
+        there = [journal for journal in journals if journal.is_file()]
+        rollouts = [one for path in there for one in read_rollouts(path) if served_name(one.policy) == self.served]
+        try:
+            self.proof.begin(self.served, rollouts, {context.id: context for context in contexts})
+        except WrongWeights as error:
+            aside = [journal.rename(journal.with_name(f"{journal.name}.refused")) for journal in there]
+            raise WrongWeights(f"{error} What it gave is put aside in {', '.join(map(str, aside))}.") from None
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """Return what was found when the server was given the weights of that name; empty if nothing was."""
+        return self.proof.facts(name) if self.proof is not None else {}
