@@ -606,6 +606,11 @@ class TestOverlap:
             assert files == expected
 
 
+def chats(server) -> list[Asked]:
+    """Return the requests for answers."""
+    return [one for one in server.asked if one.path == "/v1/chat/completions"]
+
+
 class TestServer:
     @staticmethod
     def answers(gone_after: int | None):
@@ -616,6 +621,8 @@ class TestServer:
             nonlocal given
             if not asked.path.endswith("/completions"):
                 return Reply({})
+            if asked.path == "/v1/completions":  # it scores no given text
+                return Reply({"detail": "prompt must be a string"}, status=422)
             given += 1
             if gone_after is not None and given > gone_after:
                 return Reply({"error": "out of order"}, status=503)
@@ -645,10 +652,10 @@ class TestServer:
         plan = json.loads((tmp_path / "run" / "rounds" / "00000" / "plan.json").read_text())
         assert [row["id"] for row in samples] == plan["contexts"]
         assert [row for row in samples if row["id"] in kept] == [kept[i] for i in plan["contexts"] if i in kept]
-        asked = Counter(one.body["messages"][-1]["content"] for one in server.completions())
+        asked = Counter(one.body["messages"][-1]["content"] for one in chats(server))
         first = {row["prompt"][-1]["content"] for row in kept.values()}
         assert not first & set(asked) and set(asked.values()) == {4}
-        names = {one.body["model"] for one in server.completions()}
+        names = {one.body["model"] for one in chats(server)}
         assert len(names) == 2 and all(Path(name).name.startswith("policy-") for name in names)  # one a round
 
     def test_kills_ask_the_server_for_nothing_twice(self, toy, prompts, tmp_path, server):
@@ -668,7 +675,7 @@ class TestServer:
             alone = server.run(whole)
             assert alone["code"] == 0, alone["log"]
             files = {name: data for name, data in round_files(whole.output).items() if "served" not in name}
-            asked = len(remote.completions())
+            asked = len(chats(remote))
             assert asked == 2 * 6 * 2
             moments = [i for i, what in enumerate(alone["barriers"]) if "journal.jsonl appended" in what]
             for number in moments[1::4]:
@@ -682,4 +689,4 @@ class TestServer:
                     n: sorted(d.splitlines()) for n, d in files.items()
                 }
                 # What was under way with the server at the moment of the kill, and no more, is asked for again.
-                assert asked <= len(remote.completions()) <= asked + 2 * 2
+                assert asked <= len(chats(remote)) <= asked + 2 * 2

@@ -193,7 +193,7 @@ class Prover:
                 raise WrongWeights(
                     f"{where} was given the weights {reading.version} and took them, to judge by its answer, but it "
                     f"still has those of {one.version}: what it says of {reading.tokens} given tokens follows the "
-                    f"policy's change by {slope}, where 1 is new weights and 0 old ones. Nothing was sampled from it. "
+                    f"policy's change by {slope}, where 1 is new weights and 0 old ones. Nothing was sampled since. "
                     "See to sampling.engine.new_weights and to the server's log, then go on with --resume."
                 )
         if not rms <= self.config.tolerance:
