@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from humanline.train.rollout import Completion, Context, Rollout
 from humanline.train.rollouts.proof import (
     Reading,
     Slope,
@@ -17,6 +19,8 @@ from humanline.train.rollouts.proof import (
     pick_texts,
     slope_between,
 )
+from humanline.train.rollouts.prover import Prover, WrongWeights
+from humanline.train.round_config import ProofConfig
 
 TEXTS, LENGTH = 64, 65  # 4096 scored tokens
 
@@ -237,3 +241,45 @@ def test_texts_are_of_as_many_prompts_as_there_are():
     assert list(pick_texts(candidates, 13)) == ["a/0", "b/0", "c/0", "a/1"]
     assert list(pick_texts(candidates, 10**6)) == ["a/0", "b/0", "c/0", "a/1", "c/1"]
     assert pick_texts([], 5) == {}
+
+
+class Sampler:
+    """A server that says what it is told to say."""
+
+    shown = "http://server"
+
+    def __init__(self, told):
+        self.told = told
+
+    def score_given(self, texts):
+        return dict(zip(texts, self.told, strict=True))
+
+
+def test_a_server_that_was_started_again_is_found_after_a_small_update(tmp_path, monkeypatch):
+    """Held against the last weights the slope is lost in all that came before; held against the first ones it is 0."""
+    run = Run(9, 3e-3)
+    first = bf16(run.now)
+    sampler, said = Sampler(first), []
+    monkeypatch.setattr(
+        "humanline.train.rollouts.prover.score_texts", lambda scorer, texts: dict(zip(texts, run.now, strict=True))
+    )
+    scorer = SimpleNamespace(model=torch.nn.Linear(1, 1))
+    prover = Prover(sampler, scorer, tmp_path, ProofConfig(tokens=TEXTS * LENGTH), said.append)
+    answers = [Rollout(f"p{i}", (), (Completion("", tuple(range(LENGTH - 1)), "end"),)) for i in range(TEXTS)]
+    prover.begin("v0", answers, {f"p{i}": Context(f"p{i}", (), (0,)) for i in range(TEXTS)})
+    for publish in range(1, 51):
+        run.step()
+        sampler.told = bf16(run.now)
+        prover.check(f"v{publish}")
+        assert prover.facts(f"v{publish}")["verdict"] == "new"
+    last = prover._load().last
+    assert last.version == "v50"
+    run.size = 2e-5
+    run.step()
+    sampler.told = first
+    now = dict(zip(last.texts, run.now, strict=True))
+    small = slope_between(last, Reading("v51", last.texts, now, sampler.score_given(last.texts)), exact=True)
+    assert judge(small, exact=True) == "unclear"
+    with pytest.raises(WrongWeights, match="still has those of v0"):
+        prover.check("v51")
+    assert said == []
