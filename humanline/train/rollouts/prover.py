@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from humanline.train.data import Message
 from humanline.train.durable import write_text
 from humanline.train.ledger import LedgerError
+from humanline.train.messages import Message
 from humanline.train.rollout import Context, Rollout, SamplerError
 from humanline.train.rollouts.proof import (
     FEW_TOKENS,
@@ -279,7 +279,12 @@ class _State:
         return {
             "given": bool(self.texts),
             "prompts": [
-                {"id": one.id, "ids": list(one.ids), "prompt": [message._asdict() for message in one.prompt]}
+                {
+                    "id": one.id,
+                    "ids": list(one.ids),
+                    "prompt": [message.as_dict() for message in one.prompt],
+                    "extra": dict(one.extra),
+                }
                 for one in self.prompts
             ],
             "readings": {name: None if one is None else one.row() for name, one in readings.items()},
@@ -289,7 +294,7 @@ class _State:
     def from_row(cls, row: Mapping[str, Any]) -> _State:
         """Return what `row` was made of; raise KeyError, TypeError or ValueError if it is no such row."""
         prompts = [
-            Context(one["id"], tuple(Message(**message) for message in one["prompt"]), tuple(one["ids"]))
+            Context(one["id"], tuple(map(Message.of, one["prompt"])), tuple(one["ids"]), one["extra"])
             for one in row["prompts"]
         ]
         kept = {name: None if one is None else Reading.from_row(one) for name, one in row["readings"].items()}
