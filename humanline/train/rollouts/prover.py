@@ -193,15 +193,15 @@ class Prover:
                 raise WrongWeights(
                     f"{where} was given the weights {reading.version} and took them, to judge by its answer, but it "
                     f"still has those of {one.version}: what it says of {reading.tokens} given tokens follows the "
-                    f"policy's change by {slope}, where 1 is new weights and 0 old ones. Nothing was sampled since. "
-                    "See to sampling.engine.new_weights and to the server's log, then go on with --resume."
+                    f"policy's change by {slope}, where 1 is new weights and 0 old ones; nothing was sampled since. "
+                    "See to sampling.engine.new_weights and to the server's log"
                 )
         if not rms <= self.config.tolerance:
             raise WrongWeights(
                 f"{where} does not have the weights {reading.version} that it was given: it differs from the policy by "
                 f"{rms:.3g} nats (rms over {reading.tokens} tokens), more than sampling.engine.proof.tolerance: "
                 f"{self.config.tolerance:g}. Is another model served, or a quantised one, or do its log-probabilities "
-                "come after a temperature? Mend that, or raise the tolerance, then go on with --resume."
+                "come after a temperature? Else raise the tolerance"
             )
         verdict, slope = (verdicts[0], slopes[0]) if verdicts else ("same", None)
         self._note(reading.version, verdict, slope, rms)

@@ -84,7 +84,7 @@ class ServedWeights:
             self.proof.begin(self.served, rollouts, {context.id: context for context in contexts})
         except WrongWeights as error:
             aside = [journal.rename(journal.with_name(f"{journal.name}.refused")) for journal in there]
-            raise WrongWeights(f"{error} What it gave is put aside in {', '.join(map(str, aside))}.") from None
+            raise WrongWeights(f"{error}. What it gave is put aside in {', '.join(map(str, aside))}") from None
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return what was found when the server was given the weights of that name; empty if nothing was."""
