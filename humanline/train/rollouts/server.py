@@ -11,14 +11,9 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
 import queue
 import re
-import signal
-import subprocess
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +21,14 @@ from typing import Any
 
 from humanline.train.rollout import Context, Rollout, SamplerError, SamplingStopped
 from humanline.train.rollouts.answers import Answer, Completer, read_answers
-from humanline.train.rollouts.client import BadAnswer, Client, Refused, Sleep, api_key, parse, quoted
-from humanline.train.round_config import ByAdapter, ByCommand, ByPath, ByRequest, SamplingConfig, ServerEngine
+from humanline.train.rollouts.client import Client, Refused, Sleep, api_key, quoted
+from humanline.train.rollouts.new_weights import Adapters, run_command, tell
+from humanline.train.round_config import ByAdapter, ByCommand, ByPath, SamplingConfig, ServerEngine
 from humanline.train.terminal import redact, visible
 from humanline.train.tokens import Renderer
 
 LOOK = 0.2  # seconds between two looks at `stopping`
 GREEDY_AFTER = 4  # contexts whose completions are all alike before that is said
-LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,7 @@ class ServerSampler:
         self._client()  # says at once if the URL is none
         self._completer = Completer(renderer, config.stop)
         self._weights = Weights(config.engine.model)
-        self._adapter: str | None = None
+        self._adapters = Adapters()
         self._refused: set[str] = set()  # fields that this server does not take
         self._prompt_as_text = False
         self._alike: int | None = 0  # contexts whose completions were all the same; None once some were not
@@ -287,12 +282,12 @@ class ServerSampler:
                 raise SamplerError(f"new weights: {visible(path)!r} holds an @, which servers read as a revision")
             model, generation = path, self._generation(folder)
         elif isinstance(how, ByCommand):
-            _run_command(how, path, self.stopping)
+            run_command(how, path, self.stopping)
         elif isinstance(how, ByAdapter):
             model = name
-            self._finish(self._load_adapter(name, path))
+            self._finish(self._adapters.load(self._client(), name, path))
         else:
-            self._finish(self._tell(how, path))
+            self._finish(tell(self._client(), how, path))
         self._finish(self._wait(model))
         self._weights = Weights(model, name, generation)
 
@@ -306,45 +301,6 @@ class ServerSampler:
             pass
         how = {"do_sample": True, "top_k": 0} if self.config.temperature else {"do_sample": False}
         return json.dumps(how | {"repetition_penalty": 1.0} | tokens)
-
-    async def _load_adapter(self, name: str, path: str) -> None:
-        async with self._client() as client:
-            body = {"lora_name": name, "lora_path": path}
-            try:
-                try:
-                    await client.post(LOAD, body, _anything)
-                except Refused as error:
-                    if error.status != 400 or "already" not in error.reason:
-                        raise
-                    await self._unload(client, name)
-                    await client.post(LOAD, body, _anything)
-            except Refused as error:
-                advice = (
-                    "; start vllm serve with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
-                    if error.status == 404
-                    else ""
-                )
-                raise SamplerError(f"new weights: {error}{advice}") from None
-            if self._adapter not in (None, name):
-                await self._unload(client, str(self._adapter))
-            self._adapter = name
-
-    async def _unload(self, client: Client, name: str) -> None:
-        try:
-            await client.post(UNLOAD, {"lora_name": name}, _anything)
-        except Refused as error:
-            if error.status not in (400, 404):  # it is not there (any more)
-                raise
-
-    async def _tell(self, how: ByRequest, path: str) -> None:
-        body = {
-            name: value.replace("{path}", path) if isinstance(value, str) else value for name, value in how.body.items()
-        }
-        async with self._client() as client:
-            try:
-                await client.post(how.path, body, _success)
-            except Refused as error:
-                raise SamplerError(f"new weights: {error}") from None
 
     async def _wait(self, model: str | None) -> None:
         """Return when the server is healthy; raise SamplerError if that takes too long."""
@@ -408,52 +364,6 @@ def seed(key: tuple[int, ...], context: str, sample: int) -> int:
     """Return a request's seed, 0 to 2**31 - 1, which every server can hold."""
     content = json.dumps([list(key), context, sample]).encode()
     return int.from_bytes(hashlib.blake2b(content, digest_size=4).digest(), "big") >> 1
-
-
-def _anything(content: bytes) -> None:
-    """Take any answer, such as vLLM's sentence."""
-
-
-def _success(content: bytes) -> None:
-    """Take any answer but one that says that it did not work."""
-    try:
-        answer = parse(content)
-    except BadAnswer:
-        return
-    if isinstance(answer, dict) and answer.get("success") is False:
-        raise BadAnswer(f"no success: {quoted(answer)}")
-
-
-def _run_command(how: ByCommand, path: str, stopping: Callable[[], bool]) -> None:
-    words = [word.replace("{path}", path) for word in how.command]
-    shown = visible(redact(" ".join(words)))
-    # Not a pipe: a server that the command leaves running would hold it open.
-    with tempfile.TemporaryFile() as output:
-        try:
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        except (OSError, ValueError) as error:
-            raise SamplerError(f"new weights: {shown} cannot be run: {error}") from None
-        code, until = None, time.monotonic() + how.seconds
-        try:
-            while code is None and time.monotonic() < until:
-                if stopping():
-                    raise SamplingStopped
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = process.wait(LOOK)
-        finally:
-            if code is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        if code == 0:
-            return
-        late = f"took more than {how.seconds:g} s (sampling.engine.new_weights.seconds)"
-        output.seek(0)
-        tail = visible(redact(output.read().decode("utf-8", "replace"))[-2000:], keep="\n").strip()
-        trouble = late if code is None else f"ended with status {code}"
-        raise SamplerError(f"new weights: {shown} {trouble}; its last words:\n{tail or '(none)'}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
