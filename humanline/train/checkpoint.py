@@ -37,7 +37,7 @@ from humanline.train.durable import (
 )
 from humanline.train.fingerprint import differences, same_settings
 from humanline.train.guard import Reduce
-from humanline.train.state import Stateful
+from humanline.train.state import Refusing, Stateful
 
 _FORMAT = 2
 _PART_BYTES = 4 * 2**30  # of one tensor file: what a save holds in host memory at a time
@@ -225,12 +225,17 @@ class Checkpoints:
         for folder in reversed(self._all()):
             try:
                 verify_folder(folder)
+                facts: dict[str, Any] = {}
                 if (folder / _STATE).is_file():  # a file that is whole and tells whose it is
-                    self._refuse_another_run(folder, json.loads((folder / _STATE).read_text(encoding="utf-8")))
+                    facts = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+                    self._refuse_another_run(folder, facts)
                 expected = [_part(name, 0) for name in (*self.shared, *self._own_of_all)]
                 missing = [name for name in (*expected, _STATE, _METRICS) if not (folder / name).is_file()]
                 if missing:
                     raise DamagedError(f"it has no {', '.join(missing)}")
+                for name, part in self.shared.items():
+                    if isinstance(part, Refusing):
+                        part.refuse_state(_read(folder, name), facts["position"]["updates"])
             except DamagedError as error:
                 skipped.append(f"  {folder.name}: {error}")
                 continue

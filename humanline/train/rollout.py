@@ -50,16 +50,21 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A prompt with its completions, and the version of the policy that made them."""
+    """A prompt with its completions, and the version of the policy that made them.
+
+    `asked_again` counts answers of a server in whose place others were asked for, by why they could not be trained on.
+    """
 
     id: str
     prompt: Messages
     completions: tuple[Completion, ...]
     extra: Mapping[str, Any] = field(default_factory=dict)
     policy: str = ""
+    asked_again: Mapping[str, int] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
         """Return a JSON row."""
+        again = {"asked_again": dict(self.asked_again)} if self.asked_again else {}
         return {
             "id": self.id,  # first, with the policy, where they can be read without the rest
             "policy": self.policy,
@@ -74,7 +79,7 @@ class Rollout:
                 }
                 for one in self.completions
             ],
-        }
+        } | again
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Rollout:
@@ -84,6 +89,7 @@ class Rollout:
             prompt=tuple(Message(turn["role"], turn["content"]) for turn in row["prompt"]),
             extra=dict(row["extra"]),
             policy=row["policy"],
+            asked_again=dict(row.get("asked_again", {})),
             completions=tuple(
                 Completion(
                     text=one["text"],
@@ -102,6 +108,8 @@ class Rollout:
         texts = [self.id, self.policy, *(text for message in self.prompt for text in message)]
         if not all(isinstance(text, str) for text in [*texts, *(one.text for one in self.completions)]):
             raise TypeError("id, policy, role, content and text must be strings")
+        if not all(isinstance(why, str) and type(count) is int for why, count in self.asked_again.items()):
+            raise TypeError("asked_again must hold counts by reason")
         for one in self.completions:
             if one.finish not in get_args(Finish):
                 raise ValueError(f"finish must be one of {', '.join(get_args(Finish))}; got {one.finish!r}")

@@ -29,8 +29,13 @@ from humanline.train.ledger import (
 )
 from humanline.train.pairing import RoundError
 from humanline.train.rollout import Context, Rollout, Sampler, SamplerError, Score, Scorer
+from humanline.train.trainable import Trainable, Untrainable
 
 Progress = Callable[[int, int], None]  # done, due
+
+
+class PoisonedError(LedgerError):
+    """Samples on which no training must stand."""
 
 
 def sample_into(
@@ -41,6 +46,7 @@ def sample_into(
     *,
     key: tuple[int, ...],
     policy: str,
+    trainable: Trainable | None = None,
     rank: int = 0,
     ranks: int = 1,
     progress: Progress | None = None,
@@ -60,6 +66,8 @@ def sample_into(
         (seed, round).
     policy : str
         Version of the weights, written into each row.
+    trainable : Trainable, optional
+        What does not pass is not written, and sampled again where the journal holds it already.
     rank, ranks : int
     progress : callable, optional
         Told how many of this rank's contexts are done.
@@ -67,11 +75,21 @@ def sample_into(
     Raises
     ------
     SamplerError, SamplingStopped
-        As the sampler does.
+        As the sampler does, or if it gives what cannot be trained on.
     LedgerError
         If the journal is damaged.
     """
-    done = {one.id for one in _entries(journal) if one.policy == policy}
+    prompts = {one.id: len(one.ids) for one in contexts}
+    done: set[str] = set()
+    poisoned: dict[str, str] = {}
+    for entry in _entries(journal):
+        if entry.policy != policy:
+            continue
+        fault = None if trainable is None else _fault(entry, trainable, prompts.get(entry.id, 0))
+        if fault is None:
+            done.add(entry.id)
+        else:
+            poisoned[entry.id] = fault
     size = sampler.together(samples)
     if size is None:
         own = list(contexts[rank::ranks])
@@ -89,7 +107,12 @@ def sample_into(
             for one in fresh:
                 if len(one.completions) != samples:
                     raise SamplerError(f"{one.id}: {len(one.completions)} completions came, {samples} were asked for")
-            append(journal, [one.row() for one in fresh])
+                try:
+                    if trainable is not None:
+                        trainable.check_rollout(one, prompts[one.id])
+                except Untrainable as error:
+                    raise SamplerError(f"{one.id}: what was sampled cannot be trained on: {error}") from None
+            append(journal, [_counting(one, poisoned.get(one.id)).row() for one in fresh])
             done |= {one.id for one in fresh}
             if progress is not None:
                 progress(len(done & wanted), len(wanted))
@@ -134,13 +157,40 @@ def _entries(journal: Path) -> Iterator[_Entry]:
             start = end
 
 
-def read_rollouts(path: Path) -> list[Rollout]:
+def _fault(entry: _Entry, trainable: Trainable, prompt: int) -> str | None:
+    """Return why a row of a journal cannot be trained on, if it cannot."""
+    with open(entry.journal, "rb") as file:
+        file.seek(entry.start)
+        row = json.loads(file.read(entry.end - entry.start))
+    try:
+        trainable.check_rollout(Rollout.from_row(row), prompt)
+    except Untrainable as error:
+        return error.reason
+    return None
+
+
+def _counting(rollout: Rollout, fault: str | None) -> Rollout:
+    """Return a rollout that counts the one in whose place it was sampled, if there was one."""
+    if fault is None:
+        return rollout
+    return replace(rollout, asked_again=Counter(rollout.asked_again) + Counter([fault]))
+
+
+def read_rollouts(path: Path, check: Callable[[Rollout], None] | None = None) -> list[Rollout]:
     """Return the rows of a samples file.
+
+    Parameters
+    ----------
+    path : Path
+    check : callable, optional
+        Raises Untrainable for a rollout that cannot be trained on.
 
     Raises
     ------
     LedgerError
         If there is no such file, or a row is none of samples, with its place.
+    PoisonedError
+        (A LedgerError.) If a row does not pass, with its place.
     """
     if not path.is_file():
         raise LedgerError(f"{path} is missing")
@@ -153,6 +203,11 @@ def read_rollouts(path: Path) -> list[Rollout]:
             raise LedgerError(
                 f"{path}:{number}: no row of samples ({type(error).__name__}: {error}); `humanline sample` writes them"
             ) from None
+        try:
+            if check is not None:
+                check(rollout)
+        except Untrainable as error:
+            raise PoisonedError(f"{path}:{number}: {rollout.id}: {error}") from None
         slim = tuple(
             replace(
                 one,
@@ -307,6 +362,8 @@ class RoundStages:
     processes : Processes
     strict : bool
         Whether a completion without a score is an error.
+    trainable : Trainable
+        What samples must pass.
     publish : callable, optional
         Makes the policy's weights known to a server, under a name; only the main process samples then.
     progress : callable, optional
@@ -322,11 +379,13 @@ class RoundStages:
         processes: Processes,
         *,
         strict: bool,
+        trainable: Trainable,
         publish: Callable[[str], None] | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.samples, self.seed, self.sampler, self.make_scorer = samples, seed, sampler, make_scorer
         self._scorer: Scorer | None = None
+        self.trainable = trainable
         self.processes, self.strict, self.publish, self.progress = processes, strict, publish, progress
 
     def sample(
@@ -362,6 +421,7 @@ class RoundStages:
                 self.sampler,
                 key=(self.seed, key),
                 policy=policy,
+                trainable=self.trainable,
                 rank=rank,
                 ranks=ranks,
                 progress=self._told("sampling"),

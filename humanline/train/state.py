@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,14 @@ class Stateful(Protocol):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take a state over; raise DamagedError if it does not fit."""
+
+
+@runtime_checkable
+class Refusing(Protocol):
+    """A state that may be whole and yet such that a run must not go on from it."""
+
+    def refuse_state(self, state: dict[str, Tensor], updates: int) -> None:
+        """Raise DamagedError if a run must not go on from a state after so many updates; nothing is taken over."""
 
 
 class ModuleState:

@@ -226,7 +226,7 @@ class Renderer:
             return completion + end
         full = self._apply_template(prompt, completion, generation=False)
         if not full.startswith(prompt_text):
-            at = _first_difference(full, prompt_text)
+            at = first_difference(full, prompt_text)
             raise RenderError(
                 f"the chat template does not continue its own prompt: with the answer it writes {full[at : at + 20]!r} "
                 f"where the prompt has {prompt_text[at : at + 20]!r}; fix the template or use template: plain"
@@ -279,7 +279,7 @@ class Renderer:
         # Some tokenizers compose characters; that loses no text.
         text, back = unicodedata.normalize("NFC", text), unicodedata.normalize("NFC", back)
         if back != text:
-            at = _first_difference(text, back)
+            at = first_difference(text, back)
             around = slice(max(0, at - 10), at + 20)
             raise ValueError(
                 f"the tokenizer does not give back the text it was given: {text[around]!r} became {back[around]!r}; "
@@ -299,7 +299,8 @@ def _holds(text: str, part: str) -> bool:
     return part in text or "".join(part.split()) in "".join(text.split())
 
 
-def _first_difference(a: str, b: str) -> int:
+def first_difference(a: str, b: str) -> int:
+    """Return the first place at which two texts differ; the end of the shorter one where it begins the other."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

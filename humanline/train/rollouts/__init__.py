@@ -13,6 +13,7 @@ from humanline.train.export import save_model
 from humanline.train.rollout import Sampler
 from humanline.train.stages import RoundStages
 from humanline.train.tokens import Renderer
+from humanline.train.trainable import Trainable, vocabulary_of
 
 
 def make_sampler(
@@ -24,7 +25,7 @@ def make_sampler(
     ----------
     config : TrainConfig
     model
-        The policy, a causal language model of transformers; a server does not need it.
+        The policy, a causal language model of transformers; where a server samples, only its size is looked at.
     renderer : Renderer
     processes : Processes
     say : callable
@@ -39,7 +40,9 @@ def make_sampler(
     if engine.kind == "server":
         from humanline.train.rollouts.server import ServerSampler
 
-        return ServerSampler(config.sampling, renderer, say=say, stopping=processes.stopping)
+        return ServerSampler(
+            config.sampling, renderer, vocabulary=vocabulary_of(model), say=say, stopping=processes.stopping
+        )
     autocast = processes.accelerator.autocast
     if engine.kind == "continuous":
         from humanline.train.rollouts.continuous import ContinuousSampler
@@ -128,6 +131,7 @@ def make_stages(
         lambda: build_scorer(scoring, cache=cache, device=processes.device),
         processes,
         strict=scoring.failed == "error",
+        trainable=Trainable(renderer, config.sampling.max_tokens, vocabulary_of(scorer.model)),
         publish=make_server_publisher(config, sampler, adapter or scorer.model, renderer, folder),
         progress=progress,
     )
