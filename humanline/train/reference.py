@@ -45,6 +45,9 @@ class Reference(Stateful, Protocol):
     def after_update(self, step: int) -> None:
         """Be told that the optimizer has stepped; the policy holds theta_{step+1}."""
 
+    def forget(self, step: int) -> None:
+        """Be told that the batches of this step and later ones are others than they were."""
+
 
 class ScoreAhead:
     """Score the batches of coming steps with the weights the schedule names, while the policy still holds them.
@@ -119,6 +122,11 @@ class ScoreAhead:
     def after_update(self, step: int) -> None:
         """Do nothing: no weights are kept."""
 
+    def forget(self, step: int) -> None:
+        """Drop what was scored of them."""
+        self.window = {past: scored for past, scored in self.window.items() if past < step}
+        self.next_step = min(self.next_step, step)
+
     def state(self) -> dict[str, Tensor]:
         """Return the window and the first step that is not in it yet."""
         state = {"next_step": torch.tensor(self.next_step)}
@@ -189,6 +197,9 @@ class SecondModel:
         if self.schedule.copies_after_update(step):
             self._take_over()
 
+    def forget(self, step: int) -> None:
+        """Do nothing: the copy scores when asked."""
+
     def state(self) -> dict[str, Tensor]:
         """Return the copied weights."""
         return self.copy
@@ -230,6 +241,9 @@ class BaseModel:
         """Do nothing."""
 
     def after_update(self, step: int) -> None:
+        """Do nothing."""
+
+    def forget(self, step: int) -> None:
         """Do nothing."""
 
     def state(self) -> dict[str, Tensor]:

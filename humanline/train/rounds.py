@@ -259,9 +259,9 @@ class Rounds:
         }
 
     def refuse_state(self, state: dict[str, Tensor], updates: int) -> None:
-        """Raise DamagedError if training would go on, after so many updates, with a round that it must not stand on."""
-        number, _, _, end, _ = state["place"].tolist()
-        if number < 0 or updates >= end:
+        """Raise DamagedError if some of so many updates stand on a poisoned round, of which others are left."""
+        number, _, start, end, _ = state["place"].tolist()
+        if number < 0 or not start < updates < end:
             return
         try:
             self._refuse_poisoned(number)
@@ -287,6 +287,17 @@ class Rounds:
             raise DamagedError(f"the data of round {number} in {folder} are not those that the run had")
         self.open_ledger()
         self._open(self.start, self.end - self.start, units)
+
+    def renew(self, updates: int) -> bool:
+        """Give up the round of a checkpoint if it is poisoned and not begun; return whether it will be made again."""
+        if self.number < 0 or updates != self.start:
+            return False
+        try:
+            self._refuse_poisoned(self.number)
+        except PoisonedError:
+            self.next, self.number, self.end, self.stream = self.number, -1, self.start, None
+            return True
+        return False
 
     # The making of a round.
 

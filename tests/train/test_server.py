@@ -387,6 +387,57 @@ def test_a_greedy_server_is_suspected_once(renderer):
         assert len([line for line in said if "do_sample" in line]) == warnings
 
 
+def deterministic(tokenizer, text, *, reads_seeds):
+    """SGLang in its deterministic mode: a text is a function of the seed, and the n of a request are all the same."""
+
+    def answer(asked: Asked) -> Reply:
+        said = f"{text} {asked.body['seed'] if reads_seeds else 42}"
+        ids = [*tokenizer.encode(said, add_special_tokens=False), tokenizer.eos_token_id]
+        logprobs = {"content": [{"token": "x", "logprob": -2.0} for _ in ids]}
+        choice = told(said, response_token_ids=ids, logprobs=logprobs)
+        return choices(*[choice] * asked.body.get("n", 1))
+
+    return answer
+
+
+def test_a_server_that_draws_the_same_n_times_is_asked_one_by_one(tokenizer):
+    """Equal completions of one request that chance would not make are one; the others are asked for with own seeds."""
+    renderer, said = Renderer(tokenizer, "chat", 128), []
+    with serving(deterministic(tokenizer, "The mat", reads_seeds=True)) as server:
+        ours = sampler(renderer, server.url, said=said, max_tokens=40, engine__samples_per_request=4)
+        rollouts = draw(ours, [context(renderer), context(renderer, name="p2")], 4)
+    assert all(len({one.text for one in rollout.completions}) == 4 for rollout in rollouts)
+    assert [asked.body.get("n") for asked in server.asked] == [4] + [None] * 7
+    assert len([line for line in said if "one by one" in line]) == 1
+
+
+def test_a_server_that_draws_the_same_with_every_seed_is_refused(tokenizer):
+    """Where seeds of their own change nothing, the run ends with words; equal texts that are likely are no reason."""
+    renderer = Renderer(tokenizer, "chat", 128)
+    with (
+        serving(deterministic(tokenizer, "The mat", reads_seeds=False)) as server,
+        pytest.raises(SamplerError, match=r"'p1': its 4 completions are the same .*--enable-deterministic-inference"),
+    ):
+        draw(sampler(renderer, server.url, max_tokens=40), [context(renderer)], 4)
+    sure = told("4", token_ids=tokenizer.encode("4", add_special_tokens=False), logprobs={"token_logprobs": [-0.01]})
+    with serving(script(choices(sure))) as server:
+        assert len(draw(sampler(renderer, server.url), [context(renderer)], 8)[0].completions) == 8
+
+
+def test_a_character_that_was_cut_in_two_is_left_out(renderer, tokenizer):
+    """Of a text without ids that ran into its limit, the half character at its end is dropped, else it counts."""
+    assert one(renderer, told("東京\ufffd", "length")).text == "東京"
+    assert one(renderer, told("東京\ufffd", "stop")).text == "東京\ufffd"
+
+
+def test_tokens_drawn_ahead_of_a_stop_text_are_dropped(renderer, tokenizer):
+    """Ids that go on behind the token that made a stop text whole are cut there, and log-probs with them."""
+    ids = [tokenizer.convert_tokens_to_ids(letter) for letter in "ab#cd"]
+    choice = told("ab", token_ids=ids, stop_reason="#", logprobs={"token_logprobs": [-1.0, -2.0, -3.0, -4.0, -5.0]})
+    got = one(renderer, choice, stop=["#"])
+    assert (got.text, got.ids, got.finish, got.logprobs) == ("ab#", tuple(ids[:3]), "stop", (-1.0, -2.0, -3.0))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Trouble
 
