@@ -326,6 +326,8 @@ class Rounds:
         if not self.processes.agree(ledger.has(number, "SAMPLED", samples)):
             self.stages.sample(folder, contexts, number, policy)
             self.processes.on_main(lambda: ledger.record(number, "SAMPLED", samples))
+        else:
+            self.stages.rest()
         self.processes.on_main(lambda: _tidy(folder))
         if not self.processes.agree(ledger.has(number, "SCORED", scores)):
             self.stages.score(folder)

@@ -366,6 +366,8 @@ class RoundStages:
         What samples must pass.
     publish : callable, optional
         Makes the policy's weights known to a server, under a name; only the main process samples then.
+    rest : callable, optional
+        Puts a server to sleep that shares its GPU with training.
     progress : callable, optional
         Told (what, done, due).
     """
@@ -381,12 +383,14 @@ class RoundStages:
         strict: bool,
         trainable: Trainable,
         publish: Callable[[str], None] | None = None,
+        rest: Callable[[], None] | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.samples, self.seed, self.sampler, self.make_scorer = samples, seed, sampler, make_scorer
         self._scorer: Scorer | None = None
         self.trainable = trainable
         self.processes, self.strict, self.publish, self.progress = processes, strict, publish, progress
+        self._rest = rest
 
     def sample(
         self, folder: Path, contexts: Sequence[Context], key: int, policy: str, samples: int | None = None
@@ -433,6 +437,12 @@ class RoundStages:
 
         self.processes.each(act)
         self.processes.on_main(gather)
+        self.rest()
+
+    def rest(self) -> None:
+        """Let what samples leave its GPU to scoring and training, where it is to do so."""
+        if self._rest is not None:
+            self.processes.on_main(self._rest)
 
     @property
     def scorer(self) -> Scorer:

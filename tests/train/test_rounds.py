@@ -545,6 +545,32 @@ class TestServer:
         names = {one.body["model"] for one in server.completions()}
         assert len(names) == 2 and all(Path(name).name.startswith("policy-") for name in names)  # one a round
 
+    def test_a_server_sleeps_while_the_run_trains(self, toy, prompts, tmp_path):
+        """It is woken with new weights for each sampling, held-out prompts too, and sleeps before any step is taken."""
+        engine = {"kind": "server", "model": "policy", "new_weights": {"kind": "vllm", "sleep": True}}
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        events: list[str] = []
+        answers = self.answers(gone_after=None)
+
+        def answer(asked: Asked) -> Reply:
+            steps = metrics.read_text().count('"step"') if metrics.exists() else 0
+            event = f"{asked.path.partition('?')[0]} after {steps} steps"
+            if asked.path != "/health" and event not in events[-1:]:
+                events.append(event)
+            return answers(asked)
+
+        with serving(answer) as server:
+            sampling = {"max_tokens": 10, "engine": engine | {"url": server.url}}
+            settings = online(
+                toy, prompts, tmp_path / "run", sampling=sampling, data__eval=prompts, evaluation={"every": None}
+            )
+            train(settings, show_progress=False)
+        sampled = ["wake_up", "collective_rpc", "wake_up", "reset_prefix_cache", "v1/chat/completions", "sleep"]
+        wanted = [(name, steps) for steps in (0, 0, 4, 8) for name in sampled]  # at the end, too, for held-out prompts
+        assert events == [f"/{name} after {steps} steps" for name, steps in wanted]
+        folders = {one.body["kwargs"]["weights_path"] for one in server.asked if one.path == "/collective_rpc"}
+        assert len(folders) == 3  # of the start, of the second round, of the end
+
     def test_kills_ask_the_server_for_nothing_twice(self, toy, prompts, tmp_path, server):
         """Killed while a server samples, and resumed, a run has the same samples and asks for what is missing alone."""
         engine = {"kind": "server", "concurrency": 2, "new_weights": {"kind": "path"}}

@@ -10,6 +10,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from urllib.parse import quote
 
 import pytest
 
@@ -21,6 +22,7 @@ from humanline.train.tokens import Renderer
 from tests.train.scripted_server import Asked, Reply, script, serving
 
 KEY = (3, 1)
+UPDATE = {"kind": "request", "path": "/update", "body": {"model_path": "{path}"}}
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ class Naps:
 
 
 def sampler(renderer, url, *, said=None, naps=None, stopping=lambda: False, **changes):
-    engine = {"kind": "server", "url": url, "concurrency": 1, "new_weights": {"kind": "request", "path": "/update"}}
+    engine = {"kind": "server", "url": url, "concurrency": 1, "new_weights": UPDATE}
     sampling = {}
     for name, value in changes.items():
         section, _, key = name.partition("__")
@@ -633,6 +635,106 @@ def test_weights_by_request_are_told_where_they_are(renderer, tmp_path):
             ours.publish(folder, "v2")
     assert server.asked[0].path == "/update_weights"
     assert server.asked[0].body == {"model_path": str(folder), "flush_cache": True}
+
+
+def told_of(server):
+    """The requests that a server was sent, health aside."""
+    return [(asked.path, asked.body) for asked in server.asked if asked.path != "/health"]
+
+
+def test_weights_by_requests_in_order_at_any_depth(renderer, tmp_path):
+    """{path} and {name} are filled in wherever a text stands, escaped in a path; everything else is sent as it is."""
+    folder = weights(tmp_path, "round {name} 1&2")
+    how = {
+        "kind": "request",
+        "requests": [
+            {"path": "/load?from={path}", "body": [1, None, {"deep": ["a {path}", {"{path}": "{name}"}], "n": 2.5}]},
+            {"path": "/flush"},
+        ],
+    }
+    with serving(script(Reply({"success": True}))) as server:
+        sampler(renderer, server.url, engine__new_weights=how).publish(folder, "v1")
+    assert told_of(server) == [
+        (
+            f"/load?from={quote(str(folder), safe='')}",
+            [1, None, {"deep": [f"a {folder}", {"{path}": "v1"}], "n": 2.5}],
+        ),
+        ("/flush", {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (Reply({"detail": "no such method"}, 400), "status 400: no such method"),
+        (Reply({"success": False, "message": "odd"}), "no success.*odd"),
+        (Reply({"detail": "boom"}, 500), "gave nothing usable in 2 attempts.*boom"),
+    ],
+)
+def test_a_request_that_fails_in_the_middle_ends_the_list(renderer, tmp_path, reply, message):
+    """Which request failed and what went before is said, nothing after it is sent, and the old weights still count."""
+    how = {"kind": "request", "requests": [UPDATE | {"path": "/a"}, {"path": "/b"}, {"path": "/c"}]}
+    del how["requests"][0]["kind"]
+    first = {"old": True}
+
+    def answer(asked: Asked) -> Reply:
+        return reply if asked.path == "/b" and not first["old"] else Reply({})
+
+    with serving(answer) as server:
+        ours = sampler(renderer, server.url, engine__new_weights=how, engine__attempts=2)
+        ours.publish(weights(tmp_path), "v1")
+        first["old"] = False
+        server.asked.clear()
+        with pytest.raises(SamplerError, match=rf"(?s)request 2 of 3, after 1 that it took.*/b.*{message}"):
+            ours.publish(weights(tmp_path, "round-2"), "v2")
+        assert {path for path, _ in told_of(server)} == {"/a", "/b"}
+        assert ours._weights.policy == "v1"
+
+
+def test_vllm_reloads_in_place(renderer, tmp_path):
+    """The preset names the folder, empties the prefix cache, and says what is missing where there are no such paths."""
+    folder = weights(tmp_path)
+    reload = ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+    with serving(script(Reply({"results": [None]}))) as server:
+        sampler(renderer, server.url, engine__new_weights={"kind": "vllm"}).publish(folder, "v1")
+    assert told_of(server) == [reload, ("/reset_prefix_cache", {})]
+    with serving(script(Reply({"results": [None]}))) as server:
+        ours = sampler(renderer, server.url, engine__new_weights={"kind": "vllm", "sleep": True})
+        for _ in range(2):
+            ours.publish(folder, "v1")
+            ours.rest(tmp_path)
+            ours.rest(tmp_path)  # it sleeps already
+    wake = [("/wake_up?tags=weights", {}), reload, ("/wake_up?tags=kv_cache", {}), ("/reset_prefix_cache", {})]
+    assert told_of(server) == [*wake, ("/sleep?level=2", {})] * 2
+    with (
+        serving(script(Reply({"detail": "Not Found"}, 404))) as server,
+        pytest.raises(SamplerError, match="VLLM_SERVER_DEV_MODE=1"),
+    ):
+        sampler(renderer, server.url, engine__new_weights={"kind": "vllm"}).publish(folder, "v1")
+
+
+def test_sglang_updates_from_disk_and_is_woken_only_from_sleep(renderer, tmp_path):
+    """It would break if it were woken or put to sleep twice, which a run that is resumed knows by a file."""
+    folder, tags = weights(tmp_path), ["kv_cache", "weights"]
+    update = ("/update_weights_from_disk", {"model_path": str(folder), "weight_version": "v1"})
+    flush = ("/flush_cache", {})
+    wake, sleep = "/resume_memory_occupation", ("/release_memory_occupation", {"tags": tags})
+    awake = [update, flush]
+    asleep = [(wake, {"tags": ["weights"]}), update, (wake, {"tags": ["kv_cache"]}), flush]
+    with serving(script(Reply({"success": True}))) as server:
+        ours = sampler(renderer, server.url, engine__new_weights={"kind": "sglang"})
+        ours.publish(folder, "v1")
+        ours.rest(tmp_path)
+        assert told_of(server) == awake
+        server.asked.clear()
+        how = {"kind": "sglang", "sleep": True}
+        for resumed in range(2):
+            ours = sampler(renderer, server.url, engine__new_weights=how)
+            if resumed:
+                ours.rest(tmp_path)  # samples were there
+            ours.publish(folder, "v1")
+            ours.rest(tmp_path)
+        assert told_of(server) == [*awake, sleep, *asleep, sleep]
 
 
 def command(*words, **more):

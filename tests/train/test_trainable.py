@@ -88,7 +88,7 @@ def test_what_decoders_differ_in_is_the_same_text(tokenizer):
 
 
 def test_every_other_text_is_another_one(tokenizer):
-    """One letter, one space inside, a part of the ids' text or more than it: refused, and the message has both texts."""
+    """One letter, one space inside, a part of the ids' text or more than it: refused, and both are in the message."""
     ours, end = trainable(tokenizer), tokenizer.eos_token_id
     word = ids_of(tokenizer, "The mat")
     for text in ("The cat", "Themat", "The  mat", "The", "The mat.", "", "the mat"):

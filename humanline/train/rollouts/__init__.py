@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from humanline.train.config import TrainConfig
 from humanline.train.device import Processes
 from humanline.train.durable import remove_folder
@@ -68,13 +70,17 @@ def make_server_publisher(
     folder : Path
         In which `served/` is made; all but the newest weights in it are removed.
     """
-    if config.sampling.engine.kind != "server":
+    engine = config.sampling.engine
+    if engine.kind != "server":
         return None
+    sleeps = engine.sleeps
     served: list[str] = []
 
     def publish(name: str) -> None:
-        if served == [name]:
+        if served == [name] and not sampler.asleep:
             return
+        if sleeps:
+            torch.cuda.empty_cache()  # what training does not use just now goes back to the GPU that it shares
         target = folder / "served" / name
         if not target.is_dir():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -86,6 +92,22 @@ def make_server_publisher(
                 remove_folder(older)
 
     return publish
+
+
+def make_server_rest(config: TrainConfig, sampler: Any, folder: Path) -> Callable[[], None] | None:
+    """Return what puts a server to sleep until weights are made known to it again; None where it stays awake.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    sampler : ServerSampler
+    folder : Path
+        As `make_server_publisher` takes it.
+    """
+    engine = config.sampling.engine
+    if engine.kind != "server" or not engine.sleeps:
+        return None
+    return lambda: sampler.rest(folder / "served")
 
 
 def make_stages(
@@ -133,5 +155,6 @@ def make_stages(
         strict=scoring.failed == "error",
         trainable=Trainable(renderer, config.sampling.max_tokens, vocabulary_of(scorer.model)),
         publish=make_server_publisher(config, sampler, adapter or scorer.model, renderer, folder),
+        rest=make_server_rest(config, sampler, folder),
         progress=progress,
     )

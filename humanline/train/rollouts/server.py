@@ -24,8 +24,17 @@ from typing import Any, NamedTuple
 from humanline.train.rollout import Completion, Context, Rollout, SamplerError, SamplingStopped
 from humanline.train.rollouts.answers import Answer, Completer, read_answers
 from humanline.train.rollouts.client import Client, Refused, Sleep, api_key, quoted
-from humanline.train.rollouts.new_weights import Adapters, run_command, tell
-from humanline.train.round_config import ByAdapter, ByCommand, ByPath, SamplingConfig, ServerEngine
+from humanline.train.rollouts.new_weights import Adapters, run_command, tell, to_load, to_sleep
+from humanline.train.round_config import (
+    ByAdapter,
+    ByCommand,
+    ByPath,
+    ByRequest,
+    BySglang,
+    ByVllm,
+    SamplingConfig,
+    ServerEngine,
+)
 from humanline.train.terminal import redact, visible
 from humanline.train.tokens import Renderer
 from humanline.train.trainable import Trainable, Untrainable
@@ -78,6 +87,8 @@ class ServerSampler:
     ----------
     without_logprobs : int
         Completions so far for which the server told no log-probs, or not one for each token.
+    asleep : bool
+        Whether it was put to sleep, and needs its weights again.
 
     Raises
     ------
@@ -100,6 +111,7 @@ class ServerSampler:
         self.say, self.stopping = say, stopping
         self.chat = (config.engine.endpoint or ("chat" if renderer.template == "chat" else "completions")) == "chat"
         self.without_logprobs = 0
+        self.asleep = False
         self._sleep = sleep
         self._key = api_key(config.engine)
         self._client()  # says at once if the URL is none
@@ -362,9 +374,35 @@ class ServerSampler:
             model = name
             self._finish(self._adapters.load(self._client(), name, path))
         else:
-            self._finish(tell(self._client(), how, path))
+            marker = _marker(folder.parent)
+            asleep = marker.exists()
+            # First, so that whatever happens now, a server that is started anew is not woken.
+            marker.unlink(missing_ok=True)
+            self._finish(tell(self._client(), to_load(how, asleep=asleep), path, name))
         self._finish(self._wait(model))
-        self._weights = Weights(model, name, generation)
+        self._weights, self.asleep = Weights(model, name, generation), False
+
+    def rest(self, served: Path) -> None:
+        """Let the server leave its GPU to training until it is given weights again, where it is to do so.
+
+        Parameters
+        ----------
+        served : Path
+            The folder of the folders that are published.
+
+        Raises
+        ------
+        SamplerError
+            If the server refuses or stays away.
+        """
+        how, marker = self.engine.new_weights, _marker(served)
+        if not isinstance(how, ByRequest | ByVllm | BySglang) or not (requests := to_sleep(how)):
+            return
+        if not self.asleep and not (marker.exists() and isinstance(how, BySglang)):
+            self._finish(tell(self._client(), requests))
+            served.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+        self.asleep = True
 
     def _generation(self, folder: Path) -> str:
         """Return generation settings for transformers serve, which else takes the model's own, such as its top-k."""
@@ -433,6 +471,11 @@ EXTRAS = (
     "no_stop_trim",
     "generation_config",
 )
+
+
+def _marker(served: Path) -> Path:
+    """Return the file that says, also to a run that is resumed, that the server was put to sleep."""
+    return served / "asleep"
 
 
 def seed(key: tuple[int, ...], context: str, sample: int, again: int = 0) -> int:
