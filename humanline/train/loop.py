@@ -219,9 +219,6 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     for one in data.sets.reports.values():
         progress.say(str(one))
     restored = checkpoints.restore(progress.say) if folder.resume else None
-    if restored is not None and rounds is not None and rounds.renew(restored.updates):
-        for reference in references:
-            reference.forget(restored.updates)
     if stop is not None:
         stop.hold()  # from here on there is something to save
     if not folder.resume:

@@ -45,9 +45,6 @@ class Reference(Stateful, Protocol):
     def after_update(self, step: int) -> None:
         """Be told that the optimizer has stepped; the policy holds theta_{step+1}."""
 
-    def forget(self, step: int) -> None:
-        """Be told that the batches of this step and later ones are others than they were."""
-
 
 class ScoreAhead:
     """Score the batches of coming steps with the weights the schedule names, while the policy still holds them.
@@ -123,7 +120,7 @@ class ScoreAhead:
         """Do nothing: no weights are kept."""
 
     def forget(self, step: int) -> None:
-        """Drop what was scored of them."""
+        """Drop what was scored of this step and later ones, whose batches are others than they were."""
         self.window = {past: scored for past, scored in self.window.items() if past < step}
         self.next_step = min(self.next_step, step)
 
@@ -197,9 +194,6 @@ class SecondModel:
         if self.schedule.copies_after_update(step):
             self._take_over()
 
-    def forget(self, step: int) -> None:
-        """Do nothing: the copy scores when asked."""
-
     def state(self) -> dict[str, Tensor]:
         """Return the copied weights."""
         return self.copy
@@ -241,9 +235,6 @@ class BaseModel:
         """Do nothing."""
 
     def after_update(self, step: int) -> None:
-        """Do nothing."""
-
-    def forget(self, step: int) -> None:
         """Do nothing."""
 
     def state(self) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,11 @@ from humanline.train.fingerprint import same_settings, trained_hash, units_hash
 from humanline.train.ledger import Ledger, each_line, json_rows
 from humanline.train.pairing import Kept, RoundError, make_units, row_names, select
 from humanline.train.progress import RunProgress
+from humanline.train.reference import ScoreAhead
 from humanline.train.rollout import Context, Rollout
 from humanline.train.rollouts import make_stages
 from humanline.train.stages import PoisonedError, RoundStages, read_rollouts, read_scores
-from humanline.train.state import ModuleState
+from humanline.train.state import ModuleState, Stateful
 from humanline.train.stream import StepBatch, Stream
 from humanline.train.tokens import Renderer
 
@@ -288,16 +289,17 @@ class Rounds:
         self.open_ledger()
         self._open(self.start, self.end - self.start, units)
 
-    def renew(self, updates: int) -> bool:
-        """Give up the round of a checkpoint if it is poisoned and not begun; return whether it will be made again."""
+    def renew(self, updates: int, others: Iterable[Stateful]) -> None:
+        """Give up the round of a checkpoint, to make it again, if it is poisoned and no update stands on it."""
         if self.number < 0 or updates != self.start:
-            return False
+            return
         try:
             self._refuse_poisoned(self.number)
         except PoisonedError:
             self.next, self.number, self.end, self.stream = self.number, -1, self.start, None
-            return True
-        return False
+            for other in others:
+                if isinstance(other, ScoreAhead):
+                    other.forget(updates)
 
     # The making of a round.
 

@@ -23,11 +23,14 @@ class Stateful(Protocol):
 
 
 @runtime_checkable
-class Refusing(Protocol):
-    """A state that may be whole and yet such that a run must not go on from it."""
+class Judging(Protocol):
+    """Something whose state may be whole and yet such that a run must not go on from it as it is."""
 
     def refuse_state(self, state: dict[str, Tensor], updates: int) -> None:
         """Raise DamagedError if a run must not go on from a state after so many updates; nothing is taken over."""
+
+    def renew(self, updates: int, others: Iterable[Stateful]) -> None:
+        """Once all states are taken over: give up what of it must be made again, here and in the others."""
 
 
 class ModuleState:
