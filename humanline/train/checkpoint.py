@@ -37,7 +37,7 @@ from humanline.train.durable import (
 )
 from humanline.train.fingerprint import differences, same_settings
 from humanline.train.guard import Reduce
-from humanline.train.state import Stateful
+from humanline.train.state import Judging, Stateful
 
 _FORMAT = 2
 _PART_BYTES = 4 * 2**30  # of one tensor file: what a save holds in host memory at a time
@@ -176,13 +176,17 @@ class Checkpoints:
         changed = differences(facts["software"], self.software)
         if changed:
             say(f"note: other software than the checkpoint's, so the last bits may differ:\n{changed}")
-        for name, part in {**self.shared, **self.own}.items():
+        parts = {**self.shared, **self.own}
+        for name, part in parts.items():
             try:
                 part.load_state(_read(folder, name))
             except DamagedError as error:
                 raise CheckpointError(f"{folder}: {name} does not fit this run: {error}") from None
         on_main(self.accelerator, self.reduce, lambda: self._take_up(folder))
         position = Position(**facts["position"])
+        for part in parts.values():
+            if isinstance(part, Judging):
+                part.renew(position.updates, parts.values())
         self.saved, self._saved_at = folder, self._mark(position)
         ahead = max((getattr(part, "next_step", 0) for part in self.own.values()), default=0) - position.updates
         more = f" and {ahead} steps scored ahead" if ahead > 1 else ""
@@ -225,12 +229,17 @@ class Checkpoints:
         for folder in reversed(self._all()):
             try:
                 verify_folder(folder)
+                facts: dict[str, Any] = {}
                 if (folder / _STATE).is_file():  # a file that is whole and tells whose it is
-                    self._refuse_another_run(folder, json.loads((folder / _STATE).read_text(encoding="utf-8")))
+                    facts = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+                    self._refuse_another_run(folder, facts)
                 expected = [_part(name, 0) for name in (*self.shared, *self._own_of_all)]
                 missing = [name for name in (*expected, _STATE, _METRICS) if not (folder / name).is_file()]
                 if missing:
                     raise DamagedError(f"it has no {', '.join(missing)}")
+                for name, part in self.shared.items():
+                    if isinstance(part, Judging):
+                        part.refuse_state(_read(folder, name), facts["position"]["updates"])
             except DamagedError as error:
                 skipped.append(f"  {folder.name}: {error}")
                 continue

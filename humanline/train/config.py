@@ -451,6 +451,11 @@ class TrainConfig(Section):
                 "rounds.overlap with a server and data.eval: held-out prompts would be answered by the weights that "
                 "the next round is sampled from; leave out data.eval, or rounds.overlap"
             )
+        if rounds.overlap and engine.kind == "server" and engine.sleeps:
+            raise ValueError(
+                "rounds.overlap with a server that sleeps while the run trains: the next round could not be sampled "
+                "meanwhile; leave out sampling.engine.new_weights.sleep, or rounds.overlap"
+            )
         if engine.kind == "server" and (engine.new_weights.kind == "adapter") != (self.adapter is not None):
             raise ValueError(
                 "sampling.engine.new_weights: kind: adapter is how a server gets an adapter's weights, and only these: "

@@ -62,6 +62,8 @@ class Selection:
         All of them.
     tokens : int
         Of all completions.
+    asked_again : Counter
+        Answers of a server that could not be trained on, in whose place others were asked for, by reason.
     """
 
     kept: list[Kept] = field(default_factory=list)
@@ -75,6 +77,7 @@ class Selection:
     gaps: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     tokens: int = 0
+    asked_again: Counter[str] = field(default_factory=Counter)
 
     def summary(self) -> dict[str, float]:
         """Return the numbers of a round for its line of metrics."""
@@ -92,6 +95,8 @@ class Selection:
             "equal_scores": self.equal,
             "too_few_completions": self.too_few,
             "without_score": sum(self.statuses.values()),
+            "asked_again": self.asked_again.total(),
+            **{f"asked_again/{why}": count for why, count in sorted(self.asked_again.items())},
         }
         return {name: value for name, value in facts.items() if math.isfinite(value)}
 
@@ -115,6 +120,8 @@ class Selection:
             parts.append(f"{self.too_few} prompts have fewer than two completions left")
         if self.truncated:
             parts.append(f"{self.truncated} completions were truncated")
+        if self.asked_again:
+            parts.append(in_place_of(self.asked_again))
         return "; ".join(parts) or "no prompt was left out"
 
 
@@ -174,6 +181,12 @@ def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.most_common())
 
 
+def in_place_of(asked_again: Counter[str]) -> str:
+    """Say how many answers could not be trained on, and why."""
+    listed = ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in asked_again.most_common())
+    return f"{asked_again.total()} answers could not be trained on and were asked for again ({listed})"
+
+
 def select(
     rollouts: Sequence[Rollout],
     scores: Sequence[Sequence[Score]],
@@ -208,6 +221,7 @@ def select(
     found = Selection()
     for rollout, own in zip(rollouts, scores, strict=True):
         found.contexts += 1
+        found.asked_again.update(rollout.asked_again)
         usable: list[tuple[int, float]] = []
         for number, (completion, score) in enumerate(zip(rollout.completions, own, strict=True)):
             found.completions += 1

@@ -119,6 +119,11 @@ class ScoreAhead:
     def after_update(self, step: int) -> None:
         """Do nothing: no weights are kept."""
 
+    def forget(self, step: int) -> None:
+        """Drop what was scored of this step and later ones, whose batches are others than they were."""
+        self.window = {past: scored for past, scored in self.window.items() if past < step}
+        self.next_step = min(self.next_step, step)
+
     def state(self) -> dict[str, Tensor]:
         """Return the window and the first step that is not in it yet."""
         state = {"next_step": torch.tensor(self.next_step)}

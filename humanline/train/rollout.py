@@ -56,13 +56,17 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A prompt with its completions, and the version of the policy that made them."""
+    """A prompt with its completions, and the version of the policy that made them.
+
+    `asked_again` counts answers of a server in whose place others were asked for, by why they could not be trained on.
+    """
 
     id: str
     prompt: Messages
     completions: tuple[Completion, ...]
     extra: Mapping[str, Any] = field(default_factory=dict)
     policy: str = ""
+    asked_again: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def given(self) -> Given:
@@ -71,6 +75,7 @@ class Rollout:
 
     def row(self) -> dict[str, Any]:
         """Return a JSON row."""
+        again = {"asked_again": dict(self.asked_again)} if self.asked_again else {}
         return {
             "id": self.id,  # first, with the policy, where they can be read without the rest
             "policy": self.policy,
@@ -85,7 +90,7 @@ class Rollout:
                 }
                 for one in self.completions
             ],
-        }
+        } | again
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Rollout:
@@ -95,6 +100,7 @@ class Rollout:
             prompt=tuple(map(Message.of, row["prompt"])),
             extra=dict(row["extra"]),
             policy=row["policy"],
+            asked_again=dict(row.get("asked_again", {})),
             completions=tuple(
                 Completion(
                     text=one["text"],
@@ -114,6 +120,8 @@ class Rollout:
         texts += [text for message in self.prompt for text in (message.role, message.content)]
         if not all(isinstance(text, str) for text in [*texts, *(one.text for one in self.completions)]):
             raise TypeError("id, policy, role, content and text must be strings")
+        if not all(isinstance(why, str) and type(count) is int for why, count in self.asked_again.items()):
+            raise TypeError("asked_again must hold counts by reason")
         _ = self.given  # raises if it cannot be read
         for one in self.completions:
             if one.finish not in get_args(Finish):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from humanline.schedule import PositiveInt
 from humanline.train.sections import Finite, NonEmpty, NonNegative, Positive, Section
@@ -63,17 +66,102 @@ class ByAdapter(Section):
     kind: Literal["adapter"] = "adapter"
 
 
-class ByRequest(Section):
-    """New weights by a request to the server, of which `{path}` stands for their folder.
+class ServerRequest(Section):
+    """A request to a server, of which `{path}` stands for the folder of the weights and `{name}` for their name."""
 
-    SGLang: path /update_weights_from_disk, body {model_path: "{path}"}.
+    path: Annotated[str, Field(pattern="^/")]
+    """Path below the server's root, with a query where one is wanted; what stands for `{path}` in it is escaped."""
+    body: JsonValue = Field(default={})
+    """JSON body; `{path}` and `{name}` stand for themselves in its texts, at any depth."""
+
+    @model_validator(mode="after")
+    def _can_be_sent(self) -> ServerRequest:
+        _refuse_unsendable(self.texts, self.body)
+        return self
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the path, and all texts in the body."""
+        return (self.path, *_texts(self.body))
+
+
+PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    """Give all texts in a JSON value, keys aside."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
+
+
+def _refuse_unsendable(texts: Iterable[str], body: JsonValue) -> None:
+    """Raise ValueError if a placeholder stands for nothing, or a body holds numbers that JSON has not."""
+    for text in texts:
+        unknown = next((word for word in PLACEHOLDER.findall(text) if word not in ("path", "name")), None)
+        if unknown is not None:
+            raise ValueError(f"{{{unknown}}} stands for nothing; there are {{path}} and {{name}}")
+    try:
+        json.dumps(body, allow_nan=False)
+    except ValueError:
+        raise ValueError("the body holds a number that JSON has not: nan or infinity") from None
+
+
+class ByRequest(Section):
+    """New weights by requests to the server: one (path and body), or several in order (requests).
+
+    In them `{path}` stands for the folder of the weights and `{name}` for their name.
     """
 
     kind: Literal["request"] = "request"
-    path: Annotated[str, Field(pattern="^/")]
-    """Path below the server's root."""
-    body: dict[str, str | int | float | bool] = Field(default={})
-    """JSON body."""
+    path: Annotated[str, Field(pattern="^/")] | None = None
+    """Path of the only request, below the server's root."""
+    body: JsonValue = Field(default={})
+    """Its JSON body."""
+    requests: Annotated[tuple[ServerRequest, ...], Field(strict=False)] = ()
+    """In place of path and body: requests that are sent one after the other, each when the one before has succeeded."""
+    sleep: Annotated[tuple[ServerRequest, ...], Field(strict=False)] = ()
+    """Sent when a round's completions are there, so that the server leaves its GPU to training; those above wake it."""
+
+    @model_validator(mode="after")
+    def _say_where(self) -> ByRequest:
+        if (self.path is None) == (not self.requests):
+            raise ValueError("new_weights: request takes a path, or a list of requests, and not both")
+        if self.path is None and "body" in self.model_fields_set:
+            raise ValueError("new_weights: request: body belongs to path; each of the requests has its own")
+        if self.path is not None:
+            _refuse_unsendable((self.path, *_texts(self.body)), self.body)
+        if not any("{path}" in text for one in self.in_order for text in one.texts):
+            raise ValueError(
+                'new_weights: request: no request says where the weights are; put "{path}" where the server expects '
+                "their folder"
+            )
+        if any(PLACEHOLDER.search(text) for one in self.sleep for text in one.texts):
+            raise ValueError("new_weights.sleep: a server that goes to sleep is told of no weights; leave {path} out")
+        return self
+
+    @property
+    def in_order(self) -> tuple[ServerRequest, ...]:
+        """Return the requests."""
+        return self.requests if self.path is None else (ServerRequest(path=self.path, body=self.body),)
+
+
+class ByVllm(Section):
+    """New weights by a reload in place (VLLM_SERVER_DEV_MODE=1 vllm serve), after which its prefix cache is emptied."""
+
+    kind: Literal["vllm"] = "vllm"
+    sleep: bool = False
+    """Whether it gives its GPU to training between samplings: needs --enable-sleep-mode."""
+
+
+class BySglang(Section):
+    """New weights by SGLang's update from disk, after which its cache is flushed."""
+
+    kind: Literal["sglang"] = "sglang"
+    sleep: bool = False
+    """Whether it gives its GPU to training between samplings: needs --enable-memory-saver."""
 
 
 class ByCommand(Section):
@@ -86,7 +174,7 @@ class ByCommand(Section):
     """How long it may take."""
 
 
-NewWeights = Annotated[ByPath | ByAdapter | ByRequest | ByCommand, Field(discriminator="kind")]
+NewWeights = Annotated[ByPath | ByAdapter | ByVllm | BySglang | ByRequest | ByCommand, Field(discriminator="kind")]
 
 
 class ProofConfig(Section):
@@ -122,6 +210,11 @@ class ServerEngine(Section):
     """How the server learns of a round's weights."""
     proof: ProofConfig | None = ProofConfig()
     """How it is proved that it has them; null: not at all."""
+
+    @property
+    def sleeps(self) -> bool:
+        """Return whether the server is put to sleep while the run trains."""
+        return bool(getattr(self.new_weights, "sleep", False))
 
 
 Engine = Annotated[GenerateEngine | ContinuousEngine | ServerEngine, Field(discriminator="kind")]

@@ -22,7 +22,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -45,11 +45,19 @@ from humanline.train.fingerprint import same_settings, trained_hash, units_hash
 from humanline.train.ledger import Ledger, each_line, json_rows
 from humanline.train.pairing import Kept, RoundError, make_units, row_names, select
 from humanline.train.progress import RunProgress
-from humanline.train.rollout import Context
+from humanline.train.reference import ScoreAhead
+from humanline.train.rollout import Context, Rollout
 from humanline.train.rollouts import make_stages
 from humanline.train.rollouts.proof import check_in_words
-from humanline.train.stages import BY_RESUMING, RoundStages, read_rollouts, read_scores, served_name
-from humanline.train.state import ModuleState
+from humanline.train.stages import (
+    BY_RESUMING,
+    PoisonedError,
+    RoundStages,
+    read_rollouts,
+    read_scores,
+    served_name,
+)
+from humanline.train.state import ModuleState, Stateful
 from humanline.train.stream import StepBatch, Stream
 from humanline.train.tokens import Renderer
 
@@ -277,6 +285,19 @@ class Rounds:
             "policy": torch.tensor(list(self.policy.encode()), dtype=torch.uint8),
         }
 
+    def refuse_state(self, state: dict[str, Tensor], updates: int) -> None:
+        """Raise DamagedError if some of so many updates stand on a poisoned round, of which others are left."""
+        number, _, start, end, _ = state["place"].tolist()
+        if number < 0 or not start < updates < end:
+            return
+        try:
+            self._refuse_poisoned(number)
+        except PoisonedError as error:
+            raise DamagedError(
+                f"it is in the middle of round {number}, which cannot be trained on: {error}; where no older "
+                "checkpoint is left, remove the checkpoints to begin anew"
+            ) from None
+
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Go back to a round, with the data in its folder; raise DamagedError if these are not the same."""
         number, self.next, self.start, self.end, stale = state["place"].tolist()
@@ -293,6 +314,18 @@ class Rounds:
             raise DamagedError(f"the data of round {number} in {folder} are not those that the run had")
         self.open_ledger()
         self._open(self.start, self.end - self.start, units)
+
+    def renew(self, updates: int, others: Iterable[Stateful]) -> None:
+        """Give up the round of a checkpoint, to make it again, if it is poisoned and no update stands on it."""
+        if self.number < 0 or updates != self.start:
+            return
+        try:
+            self._refuse_poisoned(self.number)
+        except PoisonedError:
+            self.next, self.number, self.end, self.stream = self.number, -1, self.start, None
+            for other in others:
+                if isinstance(other, ScoreAhead):
+                    other.forget(updates)
 
     # The making of a round.
 
@@ -321,6 +354,8 @@ class Rounds:
         if not self.processes.agree(ledger.has(number, "SAMPLED", samples)):
             self.stages.sample(folder, contexts, number, policy)
             self.processes.on_main(lambda: ledger.record(number, "SAMPLED", samples))
+        else:
+            self.stages.rest()
         self.processes.on_main(lambda: _tidy(folder))
         if not self.processes.agree(ledger.has(number, "SCORED", scores)):
             self.stages.score(folder, f"round {number}")
@@ -363,24 +398,35 @@ class Rounds:
         return Plan(number, policy, tuple(context.id for context in self.draw.round(number)), settings)
 
     def _begin(self, plan: Plan) -> None:
-        """Write the plan down, or go on with a round that has the same; put one with another plan aside."""
+        """Write the plan down, or go on with a round that has the same; put one with another, or poisoned, aside."""
         folder, ledger = self.of(plan.round), self._ledger
         file = folder / "plan.json"
         assert ledger is not None
         if ledger.has(plan.round, "PLANNED", file):
+            why = "was planned with another policy or other settings"
             if file.read_text(encoding="utf-8") == plan.text():
-                return
+                try:
+                    if ledger.has(plan.round, "SAMPLED", folder / "samples.jsonl"):
+                        self._refuse_poisoned(plan.round)
+                    return
+                except PoisonedError as error:
+                    why = f"holds samples that cannot be trained on ({error})"
             aside = _free(folder)
-            self.say(
-                f"round {plan.round} was planned with another policy or other settings: it is made anew, and what "
-                f"there was is now {aside}"
-            )
+            self.say(f"round {plan.round} {why}: it is made anew, and what there was is now {aside}")
             folder.rename(aside)
             barrier(f"{folder.name} put aside")
-            ledger.discard(plan.round, f"another plan; kept in {aside.name}")
+            ledger.discard(plan.round, f"it {why}; kept in {aside.name}")
         folder.mkdir(exist_ok=True)
         write_text(file, plan.text())
         ledger.record(plan.round, "PLANNED", file)
+
+    def _refuse_poisoned(self, number: int) -> None:
+        """Raise PoisonedError, with the place, if a round's samples hold what cannot be trained on."""
+
+        def check(rollout: Rollout) -> None:
+            self.stages.trainable.check_rollout(rollout, len(self.context_ids.get(rollout.id, ())))
+
+        read_rollouts(self.of(number) / "samples.jsonl", check)
 
     def _is_ahead(self, number: int) -> bool:
         """Return whether a round is made by the second process, from the policy at the start of the one before."""
@@ -457,7 +503,7 @@ class Rounds:
         self.log({"round": self.number, "steps": length, **facts, **numbers, "seconds": seconds})
         parts = [f"score {facts['score']:.4g}"] if "score" in facts else []
         parts.append(f"{facts['kept_contexts']} of {facts['contexts']} prompts kept")
-        if facts["kept_contexts"] < facts["contexts"] or facts["without_score"]:
+        if facts["kept_contexts"] < facts["contexts"] or facts["without_score"] or facts.get("asked_again"):
             parts.append(report["why"])
         if self.config.keeps_groups and facts["equal_scores"]:
             parts.append(f"{facts['equal_scores']} with equal scores, of advantage 0")

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,12 +30,17 @@ from humanline.train.ledger import (
 from humanline.train.pairing import refuse_unscored
 from humanline.train.rollout import Context, Rollout, Sampler, SamplerError, Score, Scorer, saying_how_to_go_on
 from humanline.train.round_config import ScoringConfig
+from humanline.train.trainable import Trainable, Untrainable
 
 Progress = Callable[[int, int], None]  # done, due
 BY_RESUMING = (
     "All samples and the other scores are kept: mend what scores, then add --resume to the same command to have these "
     "scored again."
 )
+
+
+class PoisonedError(LedgerError):
+    """Samples on which no training must stand."""
 
 
 def sample_into(
@@ -45,6 +51,7 @@ def sample_into(
     *,
     key: tuple[int, ...],
     policy: str,
+    trainable: Trainable | None = None,
     rank: int = 0,
     ranks: int = 1,
     progress: Progress | None = None,
@@ -64,6 +71,8 @@ def sample_into(
         (seed, round).
     policy : str
         Version of the weights, written into each row.
+    trainable : Trainable, optional
+        What does not pass is not written, and sampled again where the journal holds it already.
     rank, ranks : int
     progress : callable, optional
         Told how many of this rank's contexts are done.
@@ -71,11 +80,21 @@ def sample_into(
     Raises
     ------
     SamplerError, SamplingStopped
-        As the sampler does.
+        As the sampler does, or if it gives what cannot be trained on.
     LedgerError
         If the journal is damaged.
     """
-    done = {one.id for one in _entries(journal) if one.policy == policy}
+    prompts = {one.id: len(one.ids) for one in contexts}
+    done: set[str] = set()
+    poisoned: dict[str, str] = {}
+    for entry in _entries(journal):
+        if entry.policy != policy:
+            continue
+        fault = None if trainable is None else _fault(entry, trainable, prompts.get(entry.id, 0))
+        if fault is None:
+            done.add(entry.id)
+        else:
+            poisoned[entry.id] = fault
     size = sampler.together(samples)
     if size is None:
         own = list(contexts[rank::ranks])
@@ -93,7 +112,12 @@ def sample_into(
             for one in fresh:
                 if len(one.completions) != samples:
                     raise SamplerError(f"{one.id}: {len(one.completions)} completions came, {samples} were asked for")
-            append(journal, [one.row() for one in fresh])
+                try:
+                    if trainable is not None:
+                        trainable.check_rollout(one, prompts[one.id])
+                except Untrainable as error:
+                    raise SamplerError(f"{one.id}: what was sampled cannot be trained on: {error}") from None
+            append(journal, [_counting(one, poisoned.get(one.id)).row() for one in fresh])
             done |= {one.id for one in fresh}
             if progress is not None:
                 progress(len(done & wanted), len(wanted))
@@ -138,13 +162,40 @@ def _entries(journal: Path) -> Iterator[_Entry]:
             start = end
 
 
-def read_rollouts(path: Path) -> list[Rollout]:
+def _fault(entry: _Entry, trainable: Trainable, prompt: int) -> str | None:
+    """Return why a row of a journal cannot be trained on, if it cannot."""
+    with open(entry.journal, "rb") as file:
+        file.seek(entry.start)
+        row = json.loads(file.read(entry.end - entry.start))
+    try:
+        trainable.check_rollout(Rollout.from_row(row), prompt)
+    except Untrainable as error:
+        return error.reason
+    return None
+
+
+def _counting(rollout: Rollout, fault: str | None) -> Rollout:
+    """Return a rollout that counts the one in whose place it was sampled, if there was one."""
+    if fault is None:
+        return rollout
+    return replace(rollout, asked_again=Counter(rollout.asked_again) + Counter([fault]))
+
+
+def read_rollouts(path: Path, check: Callable[[Rollout], None] | None = None) -> list[Rollout]:
     """Return the rows of a samples file.
+
+    Parameters
+    ----------
+    path : Path
+    check : callable, optional
+        Raises Untrainable for a rollout that cannot be trained on.
 
     Raises
     ------
     LedgerError
         If there is no such file, or a row is none of samples, with its place.
+    PoisonedError
+        (A LedgerError.) If a row does not pass, with its place.
     """
     if not path.is_file():
         raise LedgerError(f"{path} is missing")
@@ -157,6 +208,11 @@ def read_rollouts(path: Path) -> list[Rollout]:
             raise LedgerError(
                 f"{path}:{number}: no row of samples ({type(error).__name__}: {error}); `humanline sample` writes them"
             ) from None
+        try:
+            if check is not None:
+                check(rollout)
+        except Untrainable as error:
+            raise PoisonedError(f"{path}:{number}: {rollout.id}: {error}") from None
         slim = tuple(
             replace(
                 one,
@@ -304,6 +360,9 @@ class Served(Protocol):
     def facts(self, name: str) -> dict[str, Any]:
         """Return what was found when the server was given the weights of that name."""
 
+    def rest(self) -> None:
+        """Put the server to sleep, where it is to leave its GPU to scoring and training."""
+
 
 class RoundStages:
     """Sample and score in a round's folder, over all processes of a run.
@@ -319,6 +378,8 @@ class RoundStages:
     processes : Processes
     scoring : ScoringConfig
         Says how many completions may have no score.
+    trainable : Trainable
+        What samples must pass.
     served : ServedWeights, optional
         Lets a server have the policy's weights, under a name; only the main process samples then.
     progress : callable, optional
@@ -334,11 +395,13 @@ class RoundStages:
         processes: Processes,
         *,
         scoring: ScoringConfig,
+        trainable: Trainable,
         served: Served | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.samples, self.seed, self.sampler, self.make_scorer = samples, seed, sampler, make_scorer
         self._scorer: Scorer | None = None
+        self.trainable = trainable
         self.processes, self.scoring, self.served, self.progress = processes, scoring, served, progress
 
     def sample(
@@ -377,6 +440,7 @@ class RoundStages:
                 self.sampler,
                 key=(self.seed, key),
                 policy=policy,
+                trainable=self.trainable,
                 rank=rank,
                 ranks=ranks,
                 progress=self._told("sampling"),
@@ -390,6 +454,12 @@ class RoundStages:
 
         self.processes.each(act)
         self.processes.on_main(gather)
+        self.rest()
+
+    def rest(self) -> None:
+        """Let what samples leave its GPU to scoring and training, where it is to do so."""
+        if self.served is not None:
+            self.processes.on_main(self.served.rest)
 
     @property
     def scorer(self) -> Scorer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,17 @@ class Stateful(Protocol):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take a state over; raise DamagedError if it does not fit."""
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """Something whose state may be whole and yet such that a run must not go on from it as it is."""
+
+    def refuse_state(self, state: dict[str, Tensor], updates: int) -> None:
+        """Raise DamagedError if a run must not go on from a state after so many updates; nothing is taken over."""
+
+    def renew(self, updates: int, others: Iterable[Stateful]) -> None:
+        """Once all states are taken over: give up what of it must be made again, here and in the others."""
 
 
 class ModuleState:

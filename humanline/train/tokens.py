@@ -285,7 +285,7 @@ class Renderer:
         """Return what the template writes after the prompt's text."""
         full = self.chat.write(turns, given)
         if not full.startswith(prompt_text):
-            at = _first_difference(full, prompt_text)
+            at = first_difference(full, prompt_text)
             raise RenderError(
                 f"the chat template does not continue its own prompt: with the answer it writes {full[at : at + 20]!r} "
                 f"where the prompt has {prompt_text[at : at + 20]!r}; fix the template or use template: plain",
@@ -337,7 +337,7 @@ class Renderer:
         # Some tokenizers compose characters; that loses no text.
         text, back = unicodedata.normalize("NFC", text), unicodedata.normalize("NFC", back)
         if back != text:
-            at = _first_difference(text, back)
+            at = first_difference(text, back)
             around = slice(max(0, at - 10), at + 20)
             raise ValueError(
                 f"the tokenizer does not give back the text it was given: {text[around]!r} became {back[around]!r}; "
@@ -352,7 +352,8 @@ class Renderer:
         return text
 
 
-def _first_difference(a: str, b: str) -> int:
+def first_difference(a: str, b: str) -> int:
+    """Return the first place at which two texts differ; the end of the shorter one where it begins the other."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

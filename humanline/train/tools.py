@@ -7,18 +7,27 @@ appears when it is whole.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from humanline.train.config import TrainConfig
 from humanline.train.durable import write_text
-from humanline.train.ledger import digest, json_rows, read_lines
-from humanline.train.pairing import RoundError, preference_rows, refuse_unscored, select
-from humanline.train.rollout import SamplingStopped, saying_how_to_go_on
-from humanline.train.stages import read_rollouts, read_scores, score_rows, score_share, score_table
+from humanline.train.ledger import digest, each_line, json_rows, read_lines
+from humanline.train.pairing import RoundError, in_place_of, preference_rows, refuse_unscored, select
+from humanline.train.rollout import Rollout, SamplingStopped, saying_how_to_go_on
+from humanline.train.stages import (
+    PoisonedError,
+    read_rollouts,
+    read_scores,
+    score_rows,
+    score_share,
+    score_table,
+)
 from humanline.train.stop import StopRequested, StopSignal
 
 Say = Callable[[str], None]
@@ -66,6 +75,7 @@ def sample(
     from humanline.train.policy import build_policy, checked_outline
     from humanline.train.rollouts import make_sampler, make_served
     from humanline.train.stages import gather_samples, sample_into, served_name
+    from humanline.train.trainable import Trainable, vocabulary_of
 
     rounds = _rounds(config)
     target = _free_file(out)
@@ -101,10 +111,24 @@ def sample(
         if served is not None:
             served.publish(served_name(version))
         journal = folder / "samples.journal.jsonl"
-        sample_into(journal, contexts, rounds.samples, sampler, key=(config.seed, 0), policy=version, progress=progress)
+        sample_into(
+            journal,
+            contexts,
+            rounds.samples,
+            sampler,
+            key=(config.seed, 0),
+            policy=version,
+            trainable=Trainable(renderer, config.sampling.max_tokens, vocabulary_of(scorer.model)),
+            progress=progress,
+        )
         if served is not None:
             served.sampled([journal], contexts)
         gather_samples(target, [journal], contexts, version)
+    asked_again: Counter[str] = Counter()
+    for row in each_line(target):
+        asked_again.update(row.get("asked_again", {}))
+    if asked_again:
+        say(in_place_of(asked_again))
     return target
 
 
@@ -144,9 +168,7 @@ def score(
     _rounds(config)
     assert config.scoring is not None
     source, target = _file(samples), _free_file(out)
-    rollouts = read_rollouts(source)
-    if not rollouts:
-        raise ToolError(f"{samples!r} has no rows")
+    rollouts = _read(source, config)
     for remark in check_scoring(config.scoring, rollouts):
         say(remark)
     accelerator = start_accelerator(config.training.precision)
@@ -201,9 +223,7 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = print) -> Pat
     rounds, scoring = _rounds(config), config.scoring
     assert scoring is not None
     source, target = _file(scored), _free_file(out)
-    rollouts = read_rollouts(source)
-    if not rollouts:
-        raise ToolError(f"{scored!r} has no rows")
+    rollouts = _read(source, config)
     if any("scores" not in row for row in read_lines(source, whole=True)):
         raise ToolError(f"{scored!r} has rows without scores; `humanline score` adds them")
     scores = read_scores(source, rollouts)
@@ -224,6 +244,44 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = print) -> Pat
             "rounds.truncated=drop leaves such completions out"
         )
     return target
+
+
+def _read(source: Path, config: TrainConfig) -> list[Rollout]:
+    """Return the rows of a samples file, if there are any and the model of the recipe can be trained on all of them."""
+    try:
+        rollouts = read_rollouts(source, _check_of(config))
+    except PoisonedError as error:
+        raise ToolError(
+            f"{error}. No training must stand on such a row: leave it out, or sample it again with the recipe's own "
+            "model, tokenizer and limits"
+        ) from None
+    if not rollouts:
+        raise ToolError(f"{str(source)!r} has no rows")
+    return rollouts
+
+
+def _check_of(config: TrainConfig) -> Callable[[Rollout], None]:
+    """Return what raises Untrainable for a rollout that the model of a recipe cannot be trained on."""
+    from humanline.train.assemble import renderer_of
+    from humanline.train.model import load_outline, load_tokenizer
+    from humanline.train.tokens import RenderError
+    from humanline.train.trainable import Trainable, vocabulary_of
+
+    @functools.cache
+    def trainable() -> Trainable:
+        renderer = renderer_of(config, load_tokenizer(config.model))
+        return Trainable(renderer, config.sampling.max_tokens, vocabulary_of(load_outline(config.model)))
+
+    def check(rollout: Rollout) -> None:
+        if not any(completion.ids for completion in rollout.completions):
+            return  # of a file from elsewhere, with texts alone
+        try:
+            prompt = len(trainable().renderer.encode_prompt(rollout.prompt, rollout.given).ids)
+        except RenderError:  # a prompt that this recipe does not sample from: what is said of its answers still holds
+            prompt = 0
+        trainable().check_rollout(rollout, prompt)
+
+    return check
 
 
 def _rounds(config: TrainConfig) -> Any:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+CHAT, GIVEN = "/v1/chat/completions", "/v1/completions"  # where answers are asked for, and what is said of given texts
+
 
 @dataclass
 class Asked:
@@ -27,6 +29,9 @@ class Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     hold: threading.Event | None = None
+
+
+NO_TEXTS = Reply({"detail": "prompt must be a string"}, status=422)  # of a server that scores no given text
 
 
 class Scripted:
@@ -72,6 +77,9 @@ class Scripted:
 
     def completions(self) -> list[Asked]:
         return [one for one in self.asked if one.path.endswith("/completions")]
+
+    def chats(self) -> list[Asked]:
+        return [one for one in self.asked if one.path == CHAT]
 
 
 @contextmanager

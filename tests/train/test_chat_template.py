@@ -586,7 +586,8 @@ def test_a_server_is_asked_for_all_of_it(renderers, wants_no_choice):
     prompt = tuple(map(Message.of, [ASK, CALLING | {"content": "Let me see."}, RESULT]))
     context = Context("c", prompt, renderer.render_prompt(prompt, Given.of(extra)), extra)
     plain = Context("d", prompt[:1], renderer.render_prompt(prompt[:1]), {})
-    engine = {"kind": "server", "concurrency": 1, "new_weights": {"kind": "request", "path": "/update"}}
+    update = {"kind": "request", "path": "/update", "body": {"folder": "{path}"}}
+    engine = {"kind": "server", "concurrency": 1, "new_weights": update}
     with serving(Serves(renderer.tokenizer, wants_no_choice=wants_no_choice)) as server:
         settings = SamplingConfig.model_validate({"max_tokens": 8, "engine": engine | {"url": server.url}})
         sampler = ServerSampler(settings, renderer, say=lambda text: None)

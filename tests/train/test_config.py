@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 
@@ -16,9 +17,12 @@ from humanline.train.round_config import (
     ByCommand,
     ByPath,
     ByRequest,
+    BySglang,
+    ByVllm,
     ContinuousEngine,
     ModelReward,
     ServerEngine,
+    ServerRequest,
 )
 from tests.conftest import ROOT
 from tests.train.support import CLIP, REJECT, SCHEDULES, config
@@ -255,8 +259,10 @@ def test_every_field_is_read_by_a_run(toy, tmp_path, monkeypatch):
     for settings in configs:
         train(settings, show_progress=False)
     # What needs a server, a GPU's engine or a reward model is run by tests of its own; here, code must ask for it.
-    elsewhere = {ServerEngine, ContinuousEngine, ModelReward, ByCommand, ByRequest, ByPath, ByAdapter}
+    elsewhere = {ServerEngine, ContinuousEngine, ModelReward, ByCommand, ByRequest, ByPath, ByAdapter, ByVllm, BySglang}
+    elsewhere.add(ServerRequest)
     code = "".join(path.read_text() for folder in ("rollouts", "rewards") for path in (TRAIN / folder).glob("*.py"))
+    code += inspect.getsource(ByRequest.in_order.fget)
     for model in elsewhere:
         read |= {f"{model.__name__}.{name}" for name in model.model_fields if re.search(rf"\w\.{name}\b", code)}
     fields = {f"{m.__name__}.{name}" for m in everything for name in m.model_fields}

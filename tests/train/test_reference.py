@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from humanline.train import loop
 from humanline.train.metrics import read_metrics
 from humanline.train.objective import ObjectiveStep
+from humanline.train.reference import ScoreAhead
 from tests.train.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, run, same, steps, weights, without_timing
 
 
@@ -207,3 +210,36 @@ def test_a_live_reference_is_never_aliased(toy, tmp_path):
     ]
     assert steps(results[0])[2]["log_ratio_rms"] > 0
     assert same(weights(results[0]), weights(results[1]))
+
+
+def test_scores_of_batches_that_became_others_are_forgotten():
+    """What was scored of a step and of later ones is dropped and scored again, what was scored before it stays."""
+    asked: list[int] = []
+
+    class Batches:
+        end = 6
+
+        def step(self, step):
+            asked.append(step)
+            mask = torch.ones(1, 2, dtype=torch.bool)
+            block = SimpleNamespace(mask=mask, names=["a"])
+            micro = SimpleNamespace(block=block, mismatched=None)
+            micro.to = lambda device: micro
+            return SimpleNamespace(micro_batches=[micro])
+
+    version = 0.0
+    reference = ScoreAhead(
+        SimpleNamespace(snapshot=lambda step: 2), lambda block: torch.full((1, 2), version), Batches(), "cpu", _same
+    )
+    reference.next_step = 2
+    reference.begin_step(2)
+    assert asked == [2, 3, 4, 5]
+    version = 1.0
+    reference.forget(4)
+    reference.begin_step(2)
+    assert asked == [2, 3, 4, 5, 4, 5]
+    assert [float(reference.logprobs(s, 0, None)[0][0, 0]) for s in (2, 3, 4, 5)] == [0.0, 0.0, 1.0, 1.0]
+
+
+def _same(value, how):
+    return value

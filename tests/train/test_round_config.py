@@ -77,6 +77,31 @@ WRONG = {
         "take another kind",
     ),
     "an adapter by path": ({"sampling": {"engine": SERVER}, "adapter": {"rank": 2}}, "set it, or take engine"),
+    "overlap and a server that sleeps": (
+        {
+            "sampling": {"engine": SERVER | {"new_weights": {"kind": "vllm", "sleep": True}}},
+            "rounds": {"contexts_per_round": 16, "samples": 4, "count": 2, "overlap": True},
+        },
+        "rounds.overlap with a server that sleeps",
+    ),
+    **{
+        f"requests: {name}": ({"sampling": {"engine": SERVER | {"new_weights": {"kind": "request"} | how}}}, message)
+        for name, how, message in (
+            ("none", {}, "takes a path, or a list of requests, and not both"),
+            ("both", {"path": "/a", "requests": [{"path": "/b"}]}, "takes a path, or a list of requests, and not both"),
+            ("a body of its own", {"body": {}, "requests": [{"path": "/{path}"}]}, "each of the requests has its own"),
+            ("no folder", {"path": "/a", "body": {"model": "{name}"}}, "no request says where the weights are"),
+            ("no folder in a list", {"requests": [{"path": "/a"}]}, "no request says where the weights are"),
+            (
+                "an unknown word",
+                {"path": "/a", "body": [{"m": ["{path}", "{weights}"]}]},
+                "{weights} stands for nothing",
+            ),
+            ("in a list", {"requests": [{"path": "/a", "body": "{dir}/{path}"}]}, "{dir} stands for nothing"),
+            ("not finite", {"path": "/{path}", "body": [float("inf")]}, "a number that JSON has not"),
+            ("asleep, with a folder", {"path": "/{path}", "sleep": [{"path": "/{path}"}]}, "is told of no weights"),
+        )
+    },
     "overlap, a server and held-out prompts": (
         {
             "sampling": {"engine": SERVER},

@@ -22,7 +22,7 @@ from humanline.train.pairing import RoundError
 from humanline.train.rollout import Context, SamplerError
 from humanline.train.stop import StopRequested
 from tests.train.kills import KILLED, Server, leftovers, result_of
-from tests.train.scripted_server import Asked, Reply, serving
+from tests.train.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 from tests.train.support import OBJECTIVES, same, steps, weights
 from tests.train.support import config as plain_config
 
@@ -606,11 +606,6 @@ class TestOverlap:
             assert files == expected
 
 
-def chats(server) -> list[Asked]:
-    """Return the requests for answers."""
-    return [one for one in server.asked if one.path == "/v1/chat/completions"]
-
-
 class TestServer:
     @staticmethod
     def answers(gone_after: int | None):
@@ -621,8 +616,8 @@ class TestServer:
             nonlocal given
             if not asked.path.endswith("/completions"):
                 return Reply({})
-            if asked.path == "/v1/completions":  # it scores no given text
-                return Reply({"detail": "prompt must be a string"}, status=422)
+            if asked.path == GIVEN:
+                return NO_TEXTS
             given += 1
             if gone_after is not None and given > gone_after:
                 return Reply({"error": "out of order"}, status=503)
@@ -652,11 +647,38 @@ class TestServer:
         plan = json.loads((tmp_path / "run" / "rounds" / "00000" / "plan.json").read_text())
         assert [row["id"] for row in samples] == plan["contexts"]
         assert [row for row in samples if row["id"] in kept] == [kept[i] for i in plan["contexts"] if i in kept]
-        asked = Counter(one.body["messages"][-1]["content"] for one in chats(server))
+        asked = Counter(one.body["messages"][-1]["content"] for one in server.chats())
         first = {row["prompt"][-1]["content"] for row in kept.values()}
         assert not first & set(asked) and set(asked.values()) == {4}
-        names = {one.body["model"] for one in chats(server)}
+        names = {one.body["model"] for one in server.chats()}
         assert len(names) == 2 and all(Path(name).name.startswith("policy-") for name in names)  # one a round
+
+    def test_a_server_sleeps_while_the_run_trains(self, toy, prompts, tmp_path):
+        """It is woken with new weights for each sampling, held-out prompts too, and sleeps before any step is taken."""
+        engine = {"kind": "server", "model": "policy", "new_weights": {"kind": "vllm", "sleep": True}}
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        events: list[str] = []
+        answers = self.answers(gone_after=None)
+
+        def answer(asked: Asked) -> Reply:
+            steps = metrics.read_text().count('"step"') if metrics.exists() else 0
+            event = f"{asked.path.partition('?')[0]} after {steps} steps"
+            if asked.path != "/health" and event not in events[-1:]:
+                events.append(event)
+            return answers(asked)
+
+        with serving(answer) as server:
+            sampling = {"max_tokens": 10, "engine": engine | {"url": server.url}}
+            settings = online(
+                toy, prompts, tmp_path / "run", sampling=sampling, data__eval=prompts, evaluation={"every": None}
+            )
+            train(settings, show_progress=False)
+        assert events.pop(5) == f"{GIVEN} after 0 steps"  # what it has to say of texts, before it sleeps
+        sampled = ["wake_up", "collective_rpc", "wake_up", "reset_prefix_cache", "v1/chat/completions", "sleep"]
+        wanted = [(name, steps) for steps in (0, 0, 4, 8) for name in sampled]  # at the end, too, for held-out prompts
+        assert events == [f"/{name} after {steps} steps" for name, steps in wanted]
+        folders = {one.body["kwargs"]["weights_path"] for one in server.asked if one.path == "/collective_rpc"}
+        assert len(folders) == 3  # of the start, of the second round, of the end
 
     def test_kills_ask_the_server_for_nothing_twice(self, toy, prompts, tmp_path, server):
         """Killed while a server samples, and resumed, a run has the same samples and asks for what is missing alone."""
@@ -675,7 +697,7 @@ class TestServer:
             alone = server.run(whole)
             assert alone["code"] == 0, alone["log"]
             files = {name: data for name, data in round_files(whole.output).items() if "served" not in name}
-            asked = len(chats(remote))
+            asked = len(remote.chats())
             assert asked == 2 * 6 * 2
             moments = [i for i, what in enumerate(alone["barriers"]) if "journal.jsonl appended" in what]
             for number in moments[1::4]:
@@ -689,4 +711,4 @@ class TestServer:
                     n: sorted(d.splitlines()) for n, d in files.items()
                 }
                 # What was under way with the server at the moment of the kill, and no more, is asked for again.
-                assert asked <= len(chats(remote)) <= asked + 2 * 2
+                assert asked <= len(remote.chats()) <= asked + 2 * 2

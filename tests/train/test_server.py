@@ -10,6 +10,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from urllib.parse import quote
 
 import pytest
 
@@ -21,6 +22,7 @@ from humanline.train.tokens import Renderer
 from tests.train.scripted_server import Asked, Reply, script, serving
 
 KEY = (3, 1)
+UPDATE = {"kind": "request", "path": "/update", "body": {"model_path": "{path}"}}
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ class Naps:
 
 
 def sampler(renderer, url, *, said=None, naps=None, stopping=lambda: False, **changes):
-    engine = {"kind": "server", "url": url, "concurrency": 1, "new_weights": {"kind": "request", "path": "/update"}}
+    engine = {"kind": "server", "url": url, "concurrency": 1, "new_weights": UPDATE}
     sampling = {}
     for name, value in changes.items():
         section, _, key = name.partition("__")
@@ -222,7 +224,7 @@ def test_token_ids_and_logprobs_of_the_server_are_kept(renderer, tokenizer):
 )
 def test_logprobs_that_do_not_fit_are_dropped_and_counted(renderer, tokenizer, logprobs):
     """One log-prob too few, a missing or an impossible one: the completion has none, and that is counted."""
-    ids = [5, tokenizer.eos_token_id]
+    ids = [*tokenizer.encode("x", add_special_tokens=False), tokenizer.eos_token_id]
     with serving(script(choices(told("x", token_ids=ids, logprobs=logprobs)))) as server:
         ours = sampler(renderer, server.url)
         [rollout] = draw(ours, [context(renderer)])
@@ -232,7 +234,8 @@ def test_logprobs_that_do_not_fit_are_dropped_and_counted(renderer, tokenizer, l
 
 def test_logprobs_after_temperature_are_not_taken_for_those_before_it(renderer, tokenizer):
     """At other temperatures only a server known to give log-probs before temperature is believed: vLLM."""
-    choice = told("x", token_ids=[5, tokenizer.eos_token_id], logprobs={"token_logprobs": [-1.0, -1.0]})
+    ids = [*tokenizer.encode("x", add_special_tokens=False), tokenizer.eos_token_id]
+    choice = told("x", token_ids=ids, logprobs={"token_logprobs": [-1.0, -1.0]})
     assert one(renderer, choice, temperature=0.5).logprobs is None
     assert one(renderer, choice | {"stop_reason": None}, temperature=0.5).logprobs == (-1.0, -1.0)
 
@@ -240,14 +243,19 @@ def test_logprobs_after_temperature_are_not_taken_for_those_before_it(renderer, 
 def test_stop_texts_are_told_from_ends(renderer, tokenizer):
     """A stop text that the server tells of, or that the text or its ids end in, makes the finish "stop"."""
     end = tokenizer.eos_token_id
+
+    def ids(text):
+        return tokenizer.encode(text, add_special_tokens=False)
+
     cases = [
         (told("a###", stop_reason="###"), "stop", "a###"),
         (told("a", matched_stop="###"), "stop", "a###"),  # cut off, but told: put back
         (told("a###"), "stop", "a###"),
         (told("a"), "end", "a"),
         (told("a", stop_reason=end), "end", "a"),
-        (told("a###", token_ids=[70, 71]), "stop", "a###"),
-        (told("a", token_ids=[70, end]), "end", "a"),
+        (told("a###", token_ids=ids("a###")), "stop", "a###"),
+        (told("a", token_ids=ids("a###")), "stop", "a###"),  # cut off and not told, but the ids have it
+        (told("a", token_ids=[*ids("a"), end]), "end", "a"),
     ]
     for choice, finish, text in cases:
         got = one(renderer, choice, stop=["###"])
@@ -258,8 +266,9 @@ def test_stop_texts_are_told_from_ends(renderer, tokenizer):
 def test_an_end_token_that_a_server_keeps_to_itself_is_added(renderer, tokenizer):
     """Ids without the end token of a completion that ended get it, and with it the log-prob that is its."""
     values = {"token_logprobs": [-1.0, -2.0]}
-    got = one(renderer, told("a", token_ids=[70], logprobs=values))
-    assert (got.ids, got.logprobs) == ((70, tokenizer.eos_token_id), (-1.0, -2.0))
+    (letter,) = tokenizer.encode("a", add_special_tokens=False)
+    got = one(renderer, told("a", token_ids=[letter], logprobs=values))
+    assert (got.ids, got.logprobs) == ((letter, tokenizer.eos_token_id), (-1.0, -2.0))
 
 
 def test_contexts_come_whole_with_all_they_carry(renderer):
@@ -320,8 +329,7 @@ BAD = {
     "half a character": (b'{"choices": [{"text": "\\ud800", "finish_reason": "stop"}]}', "no text"),
     "filtered": ({"choices": [told("x", "content_filter")]}, "broke off .*content_filter"),
     "not finished": ({"choices": [told("x", None)]}, "broke off .*null"),
-    "ids of another kind": ({"choices": [told("x", token_ids=["a"])]}, "token_ids that are not"),
-    "too many ids": ({"choices": [told("x", token_ids=[1] * 17)]}, "token_ids that are not up to 16"),
+    "ids of another kind": ({"choices": [told("x", token_ids=["a"])]}, "token ids that are not numbers"),
 }
 
 
@@ -379,6 +387,57 @@ def test_a_greedy_server_is_suspected_once(renderer):
         with serving(lambda asked, text=text: choices(next(text))) as server:
             draw(sampler(renderer, server.url, said=said, temperature=temperature), contexts, 2)
         assert len([line for line in said if "do_sample" in line]) == warnings
+
+
+def deterministic(tokenizer, text, *, reads_seeds):
+    """SGLang in its deterministic mode: a text is a function of the seed, and the n of a request are all the same."""
+
+    def answer(asked: Asked) -> Reply:
+        said = f"{text} {asked.body['seed'] if reads_seeds else 42}"
+        ids = [*tokenizer.encode(said, add_special_tokens=False), tokenizer.eos_token_id]
+        logprobs = {"content": [{"token": "x", "logprob": -2.0} for _ in ids]}
+        choice = told(said, response_token_ids=ids, logprobs=logprobs)
+        return choices(*[choice] * asked.body.get("n", 1))
+
+    return answer
+
+
+def test_a_server_that_draws_the_same_n_times_is_asked_one_by_one(tokenizer):
+    """Equal completions of one request that chance would not make are one; the others are asked for with own seeds."""
+    renderer, said = Renderer(tokenizer, "chat", 128), []
+    with serving(deterministic(tokenizer, "The mat", reads_seeds=True)) as server:
+        ours = sampler(renderer, server.url, said=said, max_tokens=40, engine__samples_per_request=4)
+        rollouts = draw(ours, [context(renderer), context(renderer, name="p2")], 4)
+    assert all(len({one.text for one in rollout.completions}) == 4 for rollout in rollouts)
+    assert [asked.body.get("n") for asked in server.asked] == [4] + [None] * 7
+    assert len([line for line in said if "one by one" in line]) == 1
+
+
+def test_a_server_that_draws_the_same_with_every_seed_is_refused(tokenizer):
+    """Where seeds of their own change nothing, the run ends with words; equal texts that are likely are no reason."""
+    renderer = Renderer(tokenizer, "chat", 128)
+    with (
+        serving(deterministic(tokenizer, "The mat", reads_seeds=False)) as server,
+        pytest.raises(SamplerError, match=r"'p1': its 4 completions are the same .*--enable-deterministic-inference"),
+    ):
+        draw(sampler(renderer, server.url, max_tokens=40), [context(renderer)], 4)
+    sure = told("4", token_ids=tokenizer.encode("4", add_special_tokens=False), logprobs={"token_logprobs": [-0.01]})
+    with serving(script(choices(sure))) as server:
+        assert len(draw(sampler(renderer, server.url), [context(renderer)], 8)[0].completions) == 8
+
+
+def test_a_character_that_was_cut_in_two_is_left_out(renderer, tokenizer):
+    """Of a text without ids that ran into its limit, the half character at its end is dropped, else it counts."""
+    assert one(renderer, told("東京\ufffd", "length")).text == "東京"
+    assert one(renderer, told("東京\ufffd", "stop")).text == "東京\ufffd"
+
+
+def test_tokens_drawn_ahead_of_a_stop_text_are_dropped(renderer, tokenizer):
+    """Ids that go on behind the token that made a stop text whole are cut there, and log-probs with them."""
+    ids = [tokenizer.convert_tokens_to_ids(letter) for letter in "ab#cd"]
+    choice = told("ab", token_ids=ids, stop_reason="#", logprobs={"token_logprobs": [-1.0, -2.0, -3.0, -4.0, -5.0]})
+    got = one(renderer, choice, stop=["#"])
+    assert (got.text, got.ids, got.finish, got.logprobs) == ("ab#", tuple(ids[:3]), "stop", (-1.0, -2.0, -3.0))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -576,6 +635,106 @@ def test_weights_by_request_are_told_where_they_are(renderer, tmp_path):
             ours.publish(folder, "v2")
     assert server.asked[0].path == "/update_weights"
     assert server.asked[0].body == {"model_path": str(folder), "flush_cache": True}
+
+
+def told_of(server):
+    """The requests that a server was sent, health aside."""
+    return [(asked.path, asked.body) for asked in server.asked if asked.path != "/health"]
+
+
+def test_weights_by_requests_in_order_at_any_depth(renderer, tmp_path):
+    """{path} and {name} are filled in wherever a text stands, escaped in a path; everything else is sent as it is."""
+    folder = weights(tmp_path, "round {name} 1&2")
+    how = {
+        "kind": "request",
+        "requests": [
+            {"path": "/load?from={path}", "body": [1, None, {"deep": ["a {path}", {"{path}": "{name}"}], "n": 2.5}]},
+            {"path": "/flush"},
+        ],
+    }
+    with serving(script(Reply({"success": True}))) as server:
+        sampler(renderer, server.url, engine__new_weights=how).publish(folder, "v1")
+    assert told_of(server) == [
+        (
+            f"/load?from={quote(str(folder), safe='')}",
+            [1, None, {"deep": [f"a {folder}", {"{path}": "v1"}], "n": 2.5}],
+        ),
+        ("/flush", {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (Reply({"detail": "no such method"}, 400), "status 400: no such method"),
+        (Reply({"success": False, "message": "odd"}), "no success.*odd"),
+        (Reply({"detail": "boom"}, 500), "gave nothing usable in 2 attempts.*boom"),
+    ],
+)
+def test_a_request_that_fails_in_the_middle_ends_the_list(renderer, tmp_path, reply, message):
+    """Which request failed and what went before is said, nothing after it is sent, and the old weights still count."""
+    how = {"kind": "request", "requests": [UPDATE | {"path": "/a"}, {"path": "/b"}, {"path": "/c"}]}
+    del how["requests"][0]["kind"]
+    first = {"old": True}
+
+    def answer(asked: Asked) -> Reply:
+        return reply if asked.path == "/b" and not first["old"] else Reply({})
+
+    with serving(answer) as server:
+        ours = sampler(renderer, server.url, engine__new_weights=how, engine__attempts=2)
+        ours.publish(weights(tmp_path), "v1")
+        first["old"] = False
+        server.asked.clear()
+        with pytest.raises(SamplerError, match=rf"(?s)request 2 of 3, after 1 that it took.*/b.*{message}"):
+            ours.publish(weights(tmp_path, "round-2"), "v2")
+        assert {path for path, _ in told_of(server)} == {"/a", "/b"}
+        assert ours._weights.policy == "v1"
+
+
+def test_vllm_reloads_in_place(renderer, tmp_path):
+    """The preset names the folder, empties the prefix cache, and says what is missing where there are no such paths."""
+    folder = weights(tmp_path)
+    reload = ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+    with serving(script(Reply({"results": [None]}))) as server:
+        sampler(renderer, server.url, engine__new_weights={"kind": "vllm"}).publish(folder, "v1")
+    assert told_of(server) == [reload, ("/reset_prefix_cache", {})]
+    with serving(script(Reply({"results": [None]}))) as server:
+        ours = sampler(renderer, server.url, engine__new_weights={"kind": "vllm", "sleep": True})
+        for _ in range(2):
+            ours.publish(folder, "v1")
+            ours.rest(tmp_path)
+            ours.rest(tmp_path)  # it sleeps already
+    wake = [("/wake_up?tags=weights", {}), reload, ("/wake_up?tags=kv_cache", {}), ("/reset_prefix_cache", {})]
+    assert told_of(server) == [*wake, ("/sleep?level=2", {})] * 2
+    with (
+        serving(script(Reply({"detail": "Not Found"}, 404))) as server,
+        pytest.raises(SamplerError, match="VLLM_SERVER_DEV_MODE=1"),
+    ):
+        sampler(renderer, server.url, engine__new_weights={"kind": "vllm"}).publish(folder, "v1")
+
+
+def test_sglang_updates_from_disk_and_is_woken_only_from_sleep(renderer, tmp_path):
+    """It would break if it were woken or put to sleep twice, which a run that is resumed knows by a file."""
+    folder, tags = weights(tmp_path), ["kv_cache", "weights"]
+    update = ("/update_weights_from_disk", {"model_path": str(folder), "weight_version": "v1"})
+    flush = ("/flush_cache", {})
+    wake, sleep = "/resume_memory_occupation", ("/release_memory_occupation", {"tags": tags})
+    awake = [update, flush]
+    asleep = [(wake, {"tags": ["weights"]}), update, (wake, {"tags": ["kv_cache"]}), flush]
+    with serving(script(Reply({"success": True}))) as server:
+        ours = sampler(renderer, server.url, engine__new_weights={"kind": "sglang"})
+        ours.publish(folder, "v1")
+        ours.rest(tmp_path)
+        assert told_of(server) == awake
+        server.asked.clear()
+        how = {"kind": "sglang", "sleep": True}
+        for resumed in range(2):
+            ours = sampler(renderer, server.url, engine__new_weights=how)
+            if resumed:
+                ours.rest(tmp_path)  # samples were there
+            ours.publish(folder, "v1")
+            ours.rest(tmp_path)
+        assert told_of(server) == [*awake, sleep, *asleep, sleep]
 
 
 def command(*words, **more):

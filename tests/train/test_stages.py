@@ -16,6 +16,7 @@ from humanline.train.config import load_config
 from humanline.train.contexts import Draw, with_system
 from humanline.train.data import Message, read_rows
 from humanline.train.ledger import LedgerError, append, json_rows, read_lines
+from humanline.train.model import load_tokenizer
 from humanline.train.rollout import Completion, Context, Rollout, SamplerError, Score
 from humanline.train.stages import read_rollouts, read_scores, sample_into, score_rows, score_share, score_table
 from humanline.train.stop import StopRequested
@@ -391,6 +392,13 @@ def recipe(toy, tmp_path, monkeypatch):
     return "recipe.yaml"
 
 
+@pytest.fixture
+def answer(toy):
+    """The row of a completion that says a text with the toy's own tokens."""
+    tokenizer = load_tokenizer(toy["model"])
+    return lambda text: COMPLETION | {"text": text, "ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
 def command(*words):
     return main([*words, "--quiet"])
 
@@ -580,9 +588,9 @@ def test_a_folder_in_which_nothing_was_begun_is_gone_on_with(recipe, tmp_path):
         assert not partial.exists()
 
 
-def test_no_pair_above_the_margin_is_an_error_that_says_by_how_much(recipe, tmp_path, capsys):
+def test_no_pair_above_the_margin_is_an_error_that_says_by_how_much(recipe, tmp_path, capsys, answer):
     """Exit code 2, no file, and the largest difference in the message; also where all scores are equal at margin 0."""
-    row = GOOD | {"completions": [COMPLETION, COMPLETION | {"text": "u"}]}
+    row = GOOD | {"completions": [answer("t"), answer("u")]}
     scores = [[0.5, 0.375], [0.25, 0.0]]
     rows = [row | {"id": f"{i}", "scores": [SCORE | {"value": v} for v in own]} for i, own in enumerate(scores)]
     (tmp_path / "scored.jsonl").write_text(text_of(rows))
@@ -597,13 +605,13 @@ def test_no_pair_above_the_margin_is_an_error_that_says_by_how_much(recipe, tmp_
     assert len(read_lines(tmp_path / "pairs.jsonl")) == 1
 
 
-def test_pairs_with_a_blank_answer_are_left_out(recipe, tmp_path, capsys):
+def test_pairs_with_a_blank_answer_are_left_out(recipe, tmp_path, capsys, answer):
     """Training could not read them; the others are written, and how many were blank is said."""
     rows = [
         GOOD
         | {
             "id": name,
-            "completions": [COMPLETION | {"text": text}, COMPLETION],
+            "completions": [answer(text), answer("t")],
             "scores": [SCORE, SCORE | {"value": 0.0}],
         }
         for name, text in (("a", " \n"), ("b", "fine"))
@@ -625,9 +633,9 @@ def test_a_file_that_holds_no_samples_is_refused(recipe, tmp_path, capsys, conte
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_a_users_file_without_a_last_line_end_is_read_whole_and_left_alone(recipe, tmp_path):
+def test_a_users_file_without_a_last_line_end_is_read_whole_and_left_alone(recipe, tmp_path, answer):
     """A samples file from elsewhere may end without a line end: its last row counts, and no byte of it is changed."""
-    rows = [GOOD | {"id": name, "completions": [COMPLETION, COMPLETION | {"text": "uv"}]} for name in "ab"]
+    rows = [GOOD | {"id": name, "completions": [answer("t"), answer("uv")]} for name in "ab"]
     scored = [row | {"scores": [SCORE, SCORE | {"value": 0.0}]} for row in rows]
     for name, content in (("samples", rows), ("scored", scored)):
         text = text_of(content).rstrip("\n")
@@ -639,9 +647,9 @@ def test_a_users_file_without_a_last_line_end_is_read_whole_and_left_alone(recip
         assert len(read_lines(tmp_path / f"{words}.out")) == 2
 
 
-def test_samples_without_scores_are_no_pairs(recipe, tmp_path, capsys):
+def test_samples_without_scores_are_no_pairs(recipe, tmp_path, capsys, answer):
     """Pair says which command adds scores."""
-    (tmp_path / "samples.jsonl").write_text(text_of([GOOD]))
+    (tmp_path / "samples.jsonl").write_text(text_of([GOOD | {"completions": [answer("t")]}]))
     assert command("pair", recipe, "samples.jsonl", "--out", "pairs.jsonl") == 2
     assert "humanline score" in capsys.readouterr().err
 

@@ -11,6 +11,7 @@ from humanline.train.device import Processes
 from humanline.train.rollout import Sampler
 from humanline.train.stages import RoundStages
 from humanline.train.tokens import Renderer
+from humanline.train.trainable import Trainable, vocabulary_of
 
 if TYPE_CHECKING:
     from humanline.train.rollouts.served import ServedWeights
@@ -25,7 +26,7 @@ def make_sampler(
     ----------
     config : TrainConfig
     model
-        The policy, a causal language model of transformers; a server does not need it.
+        The policy, a causal language model of transformers; where a server samples, only its size is looked at.
     renderer : Renderer
     processes : Processes
     say : callable
@@ -40,7 +41,9 @@ def make_sampler(
     if engine.kind == "server":
         from humanline.train.rollouts.server import ServerSampler
 
-        return ServerSampler(config.sampling, renderer, say=say, stopping=processes.stopping)
+        return ServerSampler(
+            config.sampling, renderer, vocabulary=vocabulary_of(model), say=say, stopping=processes.stopping
+        )
     autocast = processes.accelerator.autocast
     if engine.kind == "continuous":
         from humanline.train.rollouts.continuous import ContinuousSampler
@@ -74,6 +77,22 @@ def make_served(
     from humanline.train.rollouts.served import ServedWeights
 
     return ServedWeights(sampler, adapter or scorer.model, scorer, folder, engine.proof, say)
+
+
+def make_server_rest(config: TrainConfig, sampler: Any, folder: Path) -> Callable[[], None] | None:
+    """Return what puts a server to sleep until weights are made known to it again; None where it stays awake.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    sampler : ServerSampler
+    folder : Path
+        As `make_server_publisher` takes it.
+    """
+    engine = config.sampling.engine
+    if engine.kind != "server" or not engine.sleeps:
+        return None
+    return lambda: sampler.rest(folder / "served")
 
 
 def make_stages(
@@ -119,6 +138,7 @@ def make_stages(
         lambda: build_scorer(scoring, cache=cache, device=processes.device),
         processes,
         scoring=scoring,
+        trainable=Trainable(renderer, config.sampling.max_tokens, vocabulary_of(scorer.model)),
         served=make_served(config, sampler, scorer, adapter, folder, say),
         progress=progress,
     )

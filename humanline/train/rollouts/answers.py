@@ -1,9 +1,10 @@
 """What OpenAI-compatible servers answer -> completions, with everything checked that training relies on.
 
-Servers differ in what they tell. Token ids come from vLLM and SGLang (`return_token_ids`); elsewhere a completion gets
-the ids of its own text. A text that ended by an end token is told from one that ended by a stop text by what the server
-says of it (`stop_reason`, `matched_stop`), else by its last token, else by whether the text holds a stop text: servers
-are asked to leave it in. One that cuts it off without a word makes the two alike, and they count as ended.
+Servers differ in what they tell. Token ids come from vLLM (`token_ids`) and SGLang (`token_ids`, or in the chat answers
+of some versions `response_token_ids`); elsewhere a completion gets the ids of its own text. A text that ended by an end
+token is told from one that ended by a stop text by what the server says of it (`stop_reason`, `matched_stop`), else by
+its last token, else by whether text or ids hold a stop text: servers are asked to leave it in. One that tells no ids
+and cuts it off without a word makes the two alike, and they count as ended.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from humanline.train.data import Message
 from humanline.train.rollout import Completion, Context, Finish, SamplerError
 from humanline.train.rollouts.client import BadAnswer, parse, quoted
 from humanline.train.round_config import SamplingConfig
-from humanline.train.tokens import Renderer, RenderError
+from humanline.train.tokens import RenderError
+from humanline.train.trainable import Trainable
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Answer:
     logprobs: tuple[float, ...] | None
 
 
-def read_answers(content: bytes, context: Context, asked: int, max_tokens: int, config: SamplingConfig) -> list[Answer]:
+def read_answers(content: bytes, context: Context, asked: int, config: SamplingConfig) -> list[Answer]:
     """Return the completions in an answer, 1 to `asked`.
 
     Parameters
@@ -39,8 +41,8 @@ def read_answers(content: bytes, context: Context, asked: int, max_tokens: int, 
         Of /v1/chat/completions or /v1/completions.
     context : Context
         What was asked about.
-    asked, max_tokens : int
-        Completions asked for; the most tokens of one.
+    asked : int
+        Completions asked for.
     config : SamplingConfig
 
     Raises
@@ -60,7 +62,7 @@ def read_answers(content: bytes, context: Context, asked: int, max_tokens: int, 
             f"asked for {asked} completions, the server sent {len(choices)}; set sampling.engine.samples_per_request: 1"
         )
     _check_prompt(answer, choices[0], context, asked)
-    return [_read(choice, max_tokens, config) for choice in choices]
+    return [_read(choice, config) for choice in choices]
 
 
 def _check_prompt(answer: dict[str, Any], choice: dict[str, Any], context: Context, asked: int) -> None:
@@ -82,7 +84,7 @@ def _check_prompt(answer: dict[str, Any], choice: dict[str, Any], context: Conte
         )
 
 
-def _read(choice: dict[str, Any], max_tokens: int, config: SamplingConfig) -> Answer:
+def _read(choice: dict[str, Any], config: SamplingConfig) -> Answer:
     message = choice.get("message")
     text = message.get("content") if isinstance(message, dict) else choice.get("text")
     if isinstance(message, dict) and any(message.get(name) for name in _APART):
@@ -96,10 +98,12 @@ def _read(choice: dict[str, Any], max_tokens: int, config: SamplingConfig) -> An
     reason = choice.get("finish_reason")
     if reason not in ("stop", "length"):
         raise BadAnswer(f"a completion that broke off (finish_reason {quoted(reason)})")
-    ids = _ids(choice, max_tokens)
+    ids = _ids(choice)
     matched = choice.get("stop_reason", choice.get("matched_stop"))
     if reason == "length":
         finish: Finish = "length"
+        if ids is None:  # a character that was cut in two has no tokens of its own
+            text = text.rstrip("\N{REPLACEMENT CHARACTER}")
     elif isinstance(matched, str):
         finish = "stop"
         text += matched if matched in config.stop and matched not in text else ""
@@ -116,13 +120,16 @@ def _read(choice: dict[str, Any], max_tokens: int, config: SamplingConfig) -> An
 _APART = ("reasoning", "reasoning_content", "tool_calls", "function_call")
 
 
-def _ids(choice: dict[str, Any], max_tokens: int) -> tuple[int, ...] | None:
-    ids = choice.get("token_ids")
+def _ids(choice: dict[str, Any]) -> tuple[int, ...] | None:
+    ids = next((choice[name] for name in _IDS if choice.get(name) is not None), None)
     if ids is None:
         return None
-    if not isinstance(ids, list) or not all(_is_int(i) and i >= 0 for i in ids) or len(ids) > max_tokens:
-        raise BadAnswer(f"token_ids that are not up to {max_tokens} numbers: {quoted(ids)}")
+    if not isinstance(ids, list) or not all(map(_is_int, ids)):
+        raise BadAnswer(f"token ids that are not numbers: {quoted(ids)}")
     return tuple(ids)
+
+
+_IDS = ("token_ids", "response_token_ids")
 
 
 def _logprobs(told: Any) -> tuple[float, ...] | None:
@@ -137,36 +144,53 @@ def _logprobs(told: Any) -> tuple[float, ...] | None:
 
 
 class Completer:
-    """Give answers their token ids, and log-probs where each id has one.
+    """Make completions of answers: with token ids, with log-probs where each id has one, and fit to be trained on.
 
     Parameters
     ----------
-    renderer : Renderer
+    trainable : Trainable
     stop : sequence of str
         Texts that end a completion.
     """
 
-    def __init__(self, renderer: Renderer, stop: Sequence[str]) -> None:
+    def __init__(self, trainable: Trainable, stop: Sequence[str]) -> None:
+        renderer = trainable.renderer
         tokenizer = renderer.tokenizer
         added = (i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
-        self.renderer, self.stop = renderer, tuple(stop)
+        self.trainable, self.renderer, self.stop = trainable, renderer, tuple(stop)
         self.special = frozenset([*added, *tokenizer.all_special_ids])
         self.end = renderer.encode((Message("user", "a"),), "a").ids[-1]
 
     def __call__(self, answer: Answer, context: Context) -> Completion:
-        """Return an answer as a completion of `context`."""
-        finish = answer.finish
+        """Return an answer as a completion of `context`; raise Untrainable if it cannot be trained on."""
+        text, finish = answer.text, answer.finish
         if answer.ids is None:
-            ids = self.text_ids(answer.text, context, ended=finish == "end")
+            ids = self.text_ids(text, context, ended=finish == "end")
         else:
-            ids = answer.ids
-            if finish == "end" and not (ids and ids[-1] in self.special):
-                if any(stop in answer.text for stop in self.stop):
-                    finish = "stop"
-                else:  # a server that keeps the end token to itself
-                    ids = (*ids, self.end)
-        logprobs = answer.logprobs if answer.logprobs is not None and len(answer.logprobs) == len(ids) else None
-        return Completion(text=answer.text, ids=ids, finish=finish, logprobs=logprobs)
+            self.trainable.check_ids(answer.ids)
+            text, ids, finish = self._ended(text, answer.ids, finish)
+        logprobs = answer.logprobs
+        if logprobs is not None and answer.ids is not None and len(logprobs) == len(answer.ids):
+            logprobs = logprobs[: len(ids)]  # of those that are left where some were dropped
+        logprobs = logprobs if logprobs is not None and len(logprobs) == len(ids) else None
+        completion = Completion(text=text, ids=ids, finish=finish, logprobs=logprobs)
+        self.trainable.check(completion, len(context.ids))
+        return completion
+
+    def _ended(self, text: str, ids: tuple[int, ...], finish: Finish) -> tuple[str, tuple[int, ...], Finish]:
+        """Return what a server told of a completion's end, made whole: a stop text stays, an end token is there."""
+        if finish == "length" or (finish == "end" and ids and ids[-1] in self.special):
+            return text, ids, finish
+        said = self.trainable.decode(ids)
+        if not any(stop in said for stop in self.stop):
+            # A server that keeps the end token to itself.
+            return text, (*ids, self.end) if finish == "end" else ids, finish
+        before = self.trainable.decode(ids[:-1])
+        while any(stop in before for stop in self.stop):  # tokens drawn ahead, behind the one that made it whole
+            ids, said = ids[:-1], before
+            before = self.trainable.decode(ids[:-1])
+        at, stop = min((said.index(stop), stop) for stop in self.stop if stop in said)
+        return text + stop if text.strip() == said[:at].strip() else text, ids, "stop"
 
     def text_ids(self, text: str, context: Context, *, ended: bool) -> tuple[int, ...]:
         """Return the ids of a text as training would write them, with the end token if it ended."""

@@ -1,4 +1,8 @@
-"""How a server is told of new weights: by requests, as an adapter, or by a command of the user's."""
+"""How a server is told of new weights: by requests, as an adapter, or by a command of the user's.
+
+Where one GPU is shared, the server sleeps while the run trains, and is woken with new weights. What it is told then
+differs for SGLang, which breaks when it is woken twice: so a file beside the weights says that it was put to sleep.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,118 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+import urllib.parse
+from collections.abc import Callable, Sequence
+
+from pydantic import JsonValue
 
 from humanline.train.rollout import SamplerError, SamplingStopped
 from humanline.train.rollouts.client import BadAnswer, Client, Refused, parse, quoted
-from humanline.train.round_config import ByCommand, ByRequest
+from humanline.train.round_config import (
+    PLACEHOLDER,
+    ByCommand,
+    ByRequest,
+    BySglang,
+    ByVllm,
+    ServerRequest,
+)
 from humanline.train.terminal import redact, visible
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 LOOK = 0.2  # seconds between two looks at `stopping`
 
 
-async def tell(client: Client, how: ByRequest, path: str) -> None:
-    """Tell a server of a folder of weights by a request; raise SamplerError if it refuses or reports failure."""
-    body = {
-        name: value.replace("{path}", path) if isinstance(value, str) else value for name, value in how.body.items()
-    }
+By = ByRequest | ByVllm | BySglang
+
+
+def to_load(how: By, *, asleep: bool) -> tuple[ServerRequest, ...]:
+    """Return the requests after which a server has new weights, and is awake."""
+    if isinstance(how, ByRequest):
+        return how.in_order
+    if isinstance(how, ByVllm):
+        load = (
+            # Without a path it would read again what it was started with.
+            ServerRequest(path="/collective_rpc", body=_VLLM_RELOAD),
+            ServerRequest(path="/reset_prefix_cache"),
+        )
+        if not how.sleep:
+            return load
+        # Nothing happens where it is awake. The cache's memory comes last, so that loading has room.
+        wake = [ServerRequest(path=f"/wake_up?tags={tag}") for tag in ("weights", "kv_cache")]
+        return wake[0], load[0], wake[1], load[1]
+    load = (
+        ServerRequest(path="/update_weights_from_disk", body={"model_path": "{path}", "weight_version": "{name}"}),
+        ServerRequest(path="/flush_cache"),
+    )
+    if not asleep:
+        return load
+    wake = [ServerRequest(path="/resume_memory_occupation", body={"tags": [tag]}) for tag in ("weights", "kv_cache")]
+    return wake[0], load[0], wake[1], load[1]
+
+
+def to_sleep(how: By) -> tuple[ServerRequest, ...]:
+    """Return the requests that put a server to sleep; none where it is to stay awake."""
+    if isinstance(how, ByRequest):
+        return how.sleep
+    if not how.sleep:
+        return ()
+    if isinstance(how, ByVllm):
+        return (ServerRequest(path="/sleep?level=2"),)  # which keeps no copy of the weights: new ones will come
+    return (ServerRequest(path="/release_memory_occupation", body={"tags": ["kv_cache", "weights"]}),)
+
+
+_VLLM_RELOAD: JsonValue = {"method": "reload_weights", "kwargs": {"weights_path": "{path}"}}
+
+
+async def tell(client: Client, requests: Sequence[ServerRequest], path: str = "", name: str = "") -> None:
+    """Send requests one after the other, the next when one has succeeded.
+
+    Parameters
+    ----------
+    client : Client
+    requests : sequence of ServerRequest
+    path, name : str
+        What `{path}` and `{name}` stand for.
+
+    Raises
+    ------
+    SamplerError
+        If the server refuses one, reports failure or stays away; it says which, and that others went before.
+    """
     async with client:
-        try:
-            await client.post(how.path, body, _success)
-        except Refused as error:
-            raise SamplerError(f"new weights: {error}") from None
+        for number, request in enumerate(requests, start=1):
+            filled = request.path
+            for word, value in (("path", path), ("name", name)):
+                filled = filled.replace(f"{{{word}}}", urllib.parse.quote(value, safe=""))
+            try:
+                await client.post(filled, _filled(request.body, path, name), _success)
+            except SamplerError as error:
+                before = f", after {number - 1} that it took" if number > 1 else ""
+                which = f" (request {number} of {len(requests)}{before})" if len(requests) > 1 else ""
+                raise SamplerError(f"new weights{which}: {error}{_advice(error, request)}") from None
+
+
+def _filled(value: JsonValue, path: str, name: str) -> JsonValue:
+    """Return a JSON value with what the placeholders in its texts stand for."""
+    if isinstance(value, str):
+        # In one go: a folder's name may look like a placeholder.
+        return PLACEHOLDER.sub(lambda match: {"path": path, "name": name}[match[1]], value)
+    if isinstance(value, list):
+        return [_filled(one, path, name) for one in value]
+    if isinstance(value, dict):
+        return {key: _filled(one, path, name) for key, one in value.items()}
+    return value
+
+
+def _advice(error: SamplerError, request: ServerRequest) -> str:
+    if not isinstance(error, Refused) or error.status not in (404, 405):
+        return ""
+    place = request.path.partition("?")[0]
+    if place in ("/collective_rpc", "/reset_prefix_cache", "/wake_up", "/sleep"):
+        return "; vllm serve has it with VLLM_SERVER_DEV_MODE=1 in its environment, and sleeps with --enable-sleep-mode"
+    if place in ("/release_memory_occupation", "/resume_memory_occupation"):
+        return "; start SGLang with --enable-memory-saver"
+    return ""
 
 
 class Adapters:

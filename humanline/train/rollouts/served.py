@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from humanline.train.durable import remove_folder
 from humanline.train.export import save_model
 from humanline.train.rollout import Context
@@ -54,8 +56,10 @@ class ServedWeights:
         SamplerError
             As `ServerSampler.publish` does, and if the server proves to have other weights than these.
         """
-        if self.served == name:
+        if self.served == name and not self.sampler.asleep:
             return
+        if self.sampler.engine.sleeps:
+            torch.cuda.empty_cache()  # what training does not use just now goes back to the GPU that it shares
         target = self.folder / "served" / name
         if not target.is_dir():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -85,6 +89,11 @@ class ServedWeights:
         except WrongWeights as error:
             aside = [journal.rename(journal.with_name(f"{journal.name}.refused")) for journal in there]
             raise WrongWeights(f"{error}. What it gave is put aside in {', '.join(map(str, aside))}") from None
+
+    def rest(self) -> None:
+        """Put the server to sleep until it is given weights again, if it is to leave its GPU to training."""
+        if self.sampler.engine.sleeps:
+            self.sampler.rest(self.folder / "served")
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return what was found when the server was given the weights of that name; empty if nothing was."""

@@ -9,29 +9,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import hashlib
 import json
+import math
 import queue
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from humanline.train.messages import Messages, to_json, tool_calls
-from humanline.train.rollout import Context, Rollout, SamplerError, SamplingStopped
+from humanline.train.rollout import Completion, Context, Rollout, SamplerError, SamplingStopped
 from humanline.train.rollouts.answers import Answer, Completer, read_answers
 from humanline.train.rollouts.client import Client, Refused, Sleep, api_key, quoted
 from humanline.train.rollouts.given import Told, score_given
-from humanline.train.rollouts.new_weights import Adapters, run_command, tell
+from humanline.train.rollouts.new_weights import Adapters, run_command, tell, to_load, to_sleep
 from humanline.train.rollouts.proof import Text
-from humanline.train.round_config import ByAdapter, ByCommand, ByPath, SamplingConfig, ServerEngine
+from humanline.train.round_config import (
+    ByAdapter,
+    ByCommand,
+    ByPath,
+    ByRequest,
+    BySglang,
+    ByVllm,
+    SamplingConfig,
+    ServerEngine,
+)
 from humanline.train.terminal import redact, visible
 from humanline.train.tokens import Renderer
+from humanline.train.trainable import Trainable, Untrainable
 
 LOOK = 0.2  # seconds between two looks at `stopping`
+SHORT = 0.005  # seconds between two looks at whether what is whole was taken
 GREEDY_AFTER = 4  # contexts whose completions are all alike before that is said
+CHANCE = math.log(1e-12)  # of equal completions, below which they are copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +58,21 @@ class Weights:
     generation: str | None = None
 
 
+class _Whole(NamedTuple):
+    """All completions of a context, and how many answers were asked for again, by reason."""
+
+    place: int  # of the context
+    completions: tuple[Completion, ...]
+    again: Counter[str]
+
+
 class ServerSampler:
     """Draw completions from a server.
 
     Each request carries a seed that is derived from the key, the context's id and the sample's number; whether the same
     seed gives the same text is up to the server (transformers serve: no). What a context has got is kept until it is
-    whole; completions of a context that is not are asked for again after a crash.
+    whole; completions of a context that is not are asked for again after a crash. Answers that cannot be trained on
+    are asked for again, with other seeds, and counted.
 
     Parameters
     ----------
@@ -57,6 +81,8 @@ class ServerSampler:
     renderer : Renderer
     say : callable, optional
         Told, once each, what may be wrong though work goes on.
+    vocabulary : int, optional
+        Token ids that the model has rows for; by itself those that the tokenizer knows.
     stopping : callable, optional
         Asked several times a second whether to give up.
     sleep : callable, optional
@@ -68,6 +94,8 @@ class ServerSampler:
         The server's root, fit to be shown.
     without_logprobs : int
         Completions so far for which the server told no log-probs, or not one for each token.
+    asleep : bool
+        Whether it was put to sleep, and needs its weights again.
 
     Raises
     ------
@@ -80,6 +108,7 @@ class ServerSampler:
         config: SamplingConfig,
         renderer: Renderer,
         *,
+        vocabulary: int | None = None,
         say: Callable[[str], None] = print,
         stopping: Callable[[], bool] = lambda: False,
         sleep: Sleep = asyncio.sleep,
@@ -89,15 +118,18 @@ class ServerSampler:
         self.say, self.stopping = say, stopping
         self.chat = (config.engine.endpoint or ("chat" if renderer.template == "chat" else "completions")) == "chat"
         self.without_logprobs = 0
+        self.asleep = False
         self._sleep = sleep
         self._key = api_key(config.engine)
         self.shown = self._client().shown  # says at once if the URL is none
-        self._completer = Completer(renderer, config.stop)
+        self._trainable = Trainable(renderer, config.max_tokens, vocabulary)
+        self._completer = Completer(self._trainable, config.stop)
         self._weights = Weights(config.engine.model)
         self._adapters = Adapters()
         self._refused: set[str] = set()  # fields that this server does not take
         self._prompt_as_text = False
         self._no_tool_choice = False
+        self._one_by_one = False  # whether this server draws the same n times
         self._alike: int | None = 0  # contexts whose completions were all the same; None once some were not
         self._running: set[_Running] = set()
 
@@ -117,17 +149,17 @@ class ServerSampler:
         weights = self._weights
         if weights.model is None and isinstance(self.engine.new_weights, ByPath):
             raise SamplerError("new_weights: path names a folder in every request; publish one, or set engine.model")
-        whole: queue.SimpleQueue[tuple[int, list[Answer]] | BaseException] = queue.SimpleQueue()
+        whole: queue.SimpleQueue[_Whole | BaseException] = queue.SimpleQueue()
         running = _Running(self._ask_all(contexts, samples, key, weights, whole), whole.put)
         self._running.add(running)
         try:
             for _ in contexts:
-                index, answers = self._next(whole)
+                index, completions, again = self._next(whole)
                 context = contexts[index]
-                completions = tuple(self._completer(answer, context) for answer in answers)
                 self.without_logprobs += sum(one.logprobs is None for one in completions)
+                self._refuse_copies(context, completions)
                 self._look_for_greed([one.text for one in completions])
-                yield [Rollout(context.id, context.prompt, completions, context.extra, weights.policy)]
+                yield [Rollout(context.id, context.prompt, completions, context.extra, weights.policy, again)]
         finally:
             running.stop()
             self._running.discard(running)
@@ -144,9 +176,9 @@ class ServerSampler:
 
     def greedy(self) -> ServerSampler:
         """Return a sampler of the most probable completions, from the weights that this one has now."""
-        config = self.config.model_copy(update={"temperature": 0.0, "top_p": 1.0})
-        other = ServerSampler(config, self.renderer, say=self.say, stopping=self.stopping, sleep=self._sleep)
-        other._weights, other._refused, other._prompt_as_text = self._weights, self._refused, self._prompt_as_text
+        other = copy.copy(self)
+        other.config = self.config.model_copy(update={"temperature": 0.0, "top_p": 1.0})
+        other._running = set()
         return other
 
     def close(self) -> None:
@@ -157,7 +189,7 @@ class ServerSampler:
     def together(self, samples: int) -> None:
         """Return None: every context is by itself."""
 
-    def _next(self, whole: queue.SimpleQueue[tuple[int, list[Answer]] | BaseException]) -> tuple[int, list[Answer]]:
+    def _next(self, whole: queue.SimpleQueue[_Whole | BaseException]) -> _Whole:
         while True:
             if self.stopping():
                 raise SamplingStopped
@@ -179,15 +211,19 @@ class ServerSampler:
     ) -> None:
         size = self.engine.samples_per_request
         jobs = ((i, range(a, min(a + size, samples))) for i in range(len(contexts)) for a in range(0, samples, size))
-        parts: dict[int, dict[int, Answer]] = {}
+        parts: dict[int, dict[int, Completion]] = {}
+        again: dict[int, Counter[str]] = {}
 
         async def work() -> None:
             for index, numbers in jobs:
-                answers = await self._ask(client, contexts[index], numbers, key, weights)
+                while not whole.empty():  # it is written down first: after a crash it would be paid for again
+                    await asyncio.sleep(SHORT)
+                completions, bad = await self._ask(client, contexts[index], numbers, key, weights)
                 part = parts.setdefault(index, {})
-                part.update(zip(numbers, answers, strict=True))
+                part.update(zip(numbers, completions, strict=True))
+                again.setdefault(index, Counter()).update(bad)
                 if len(part) == samples:
-                    whole.put((index, [part[number] for number in range(samples)]))
+                    whole.put(_Whole(index, tuple(part[number] for number in range(samples)), again.pop(index)))
                     del parts[index]
 
         async with self._client() as client, asyncio.TaskGroup() as group:
@@ -196,34 +232,88 @@ class ServerSampler:
 
     async def _ask(
         self, client: Client, context: Context, numbers: range, key: tuple[int, ...], weights: Weights
-    ) -> list[Answer]:
-        """Return an answer for every number; a server that sends fewer than asked for is asked for the rest."""
-        answers: list[Answer] = []
-        room = min(self.config.max_tokens, self.renderer.max_length - len(context.ids))
+    ) -> tuple[list[Completion], Counter[str]]:
+        """Return a completion for every number, and how many answers were asked for again, by reason.
+
+        A server that sends fewer than asked for, or some that cannot be trained on, is asked for the rest.
+        """
+        found: list[Completion] = []
+        again: Counter[str] = Counter()
+        in_vain = 0  # answers in a row without any that can be trained on
+        room = self._trainable.room(len(context.ids))
         if room < 1:
             raise SamplerError(
                 f"context {context.id!r}: its {len(context.ids)} prompt tokens leave no room for a completion within "
                 f"data.max_length: {self.renderer.max_length}"
             )
-        while len(answers) < len(numbers):
-            rest = numbers[len(answers) :]
+        while len(found) < len(numbers):
+            rest = numbers[len(found) :]
+            rest = rest[:1] if self._one_by_one else rest
 
             def read(content: bytes, asked: int = len(rest)) -> list[Answer]:
-                return read_answers(content, context, asked, room, self.config)
+                return read_answers(content, context, asked, self.config)
 
             path = "/v1/chat/completions" if self.chat else "/v1/completions"
-            body = self._body(context, rest, key, room, weights)
+            body = self._body(context, rest, key, again.total(), room, weights)
             try:
-                answers += await client.post(path, body, read)
+                answers = await client.post(path, body, read)
             except Refused as error:
                 if not self._do_without(error, body):
                     raise SamplerError(f"context {context.id!r}: {error}") from None
+                continue
             except SamplerError as error:
                 raise SamplerError(f"context {context.id!r}: {error}") from None
-        return answers
+            good, trouble = [], ""
+            for answer in answers:
+                try:
+                    good.append(self._completer(answer, context))
+                except Untrainable as error:
+                    again[error.reason] += 1
+                    trouble = str(error)
+            found += self._drawn_apart(good)
+            in_vain = 0 if good else in_vain + 1
+            if in_vain == self.engine.attempts:
+                raise SamplerError(
+                    f"context {context.id!r}: {client.shown}{path} sent {in_vain} times in a row "
+                    f"(sampling.engine.attempts) what cannot be trained on; the last: {trouble}. Serve the model and "
+                    "the tokenizer that are trained with, on a server that keeps to max_tokens. What is finished is "
+                    "kept: go on with --resume"
+                )
+        return found, again
+
+    def _drawn_apart(self, completions: list[Completion]) -> list[Completion]:
+        """Return the completions of one request; only the first of them where the server drew it n times."""
+        if not self._copies(completions):
+            return completions
+        if not self._one_by_one:
+            self._one_by_one = True
+            self.say(
+                "the server draws the same completion n times (SGLang does so in its deterministic mode): from now on "
+                "they are asked for one by one, as with sampling.engine.samples_per_request: 1"
+            )
+        return completions[:1]
+
+    def _refuse_copies(self, context: Context, completions: Sequence[Completion]) -> None:
+        """Raise SamplerError if completions that were asked for with seeds of their own are one and the same."""
+        if self._copies(completions):
+            raise SamplerError(
+                f"context {context.id!r}: its {len(completions)} completions are the same though chance would not make "
+                "them so: the server draws the same whatever the seed. SGLang does so in its deterministic mode where "
+                "it does not read the seed: start it without --enable-deterministic-inference, or try the other "
+                "sampling.engine.endpoint; then go on with --resume"
+            )
+
+    def _copies(self, completions: Sequence[Completion]) -> bool:
+        """Return whether completions are equal that independent draws would make so less than once in 10^12 times."""
+        if len(completions) < 2 or len({one.ids for one in completions}) > 1:
+            return False
+        logprobs = completions[0].logprobs
+        if logprobs is None or self.config.temperature != 1 or self.config.top_p != 1:
+            return False  # how probable they are is not known
+        return (len(completions) - 1) * sum(logprobs) < CHANCE
 
     def _body(
-        self, context: Context, numbers: range, key: tuple[int, ...], room: int, weights: Weights
+        self, context: Context, numbers: range, key: tuple[int, ...], again: int, room: int, weights: Weights
     ) -> dict[str, Any]:
         config = self.config
         body: dict[str, Any] = {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": room}
@@ -234,7 +324,7 @@ class ServerSampler:
         if config.stop:
             body["stop"] = list(config.stop)
         extras: dict[str, Any] = {
-            "seed": seed(key, context.id, numbers[0]),
+            "seed": seed(key, context.id, numbers[0], again),
             "logprobs": True if self.chat else 1,
             "return_token_ids": True,  # vLLM, SGLang
             # Otherwise vLLM and SGLang take these from the model's generation_config.json.
@@ -281,7 +371,8 @@ class ServerSampler:
                 f"warning: the completions of each of the first {GREEDY_AFTER} prompts are all the same, though "
                 f"sampling.temperature is {self.config.temperature:g}: the server seems to take the most probable "
                 "token. transformers serve does so unless the model's generation_config.json has "
-                '"do_sample": true'
+                '"do_sample": true; SGLang draws alike in its deterministic mode, for the n of a request '
+                "(sampling.engine.samples_per_request) or where it does not read seeds"
             )
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -317,9 +408,35 @@ class ServerSampler:
             model = name
             self._finish(self._adapters.load(self._client(), name, path))
         else:
-            self._finish(tell(self._client(), how, path))
+            marker = _marker(folder.parent)
+            asleep = marker.exists()
+            # First, so that whatever happens now, a server that is started anew is not woken.
+            marker.unlink(missing_ok=True)
+            self._finish(tell(self._client(), to_load(how, asleep=asleep), path, name))
         self._finish(self._wait(model))
-        self._weights = Weights(model, name, generation)
+        self._weights, self.asleep = Weights(model, name, generation), False
+
+    def rest(self, served: Path) -> None:
+        """Let the server leave its GPU to training until it is given weights again, where it is to do so.
+
+        Parameters
+        ----------
+        served : Path
+            The folder of the folders that are published.
+
+        Raises
+        ------
+        SamplerError
+            If the server refuses or stays away.
+        """
+        how, marker = self.engine.new_weights, _marker(served)
+        if not isinstance(how, ByRequest | ByVllm | BySglang) or not (requests := to_sleep(how)):
+            return
+        if not self.asleep and not (marker.exists() and isinstance(how, BySglang)):
+            self._finish(tell(self._client(), requests))
+            served.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+        self.asleep = True
 
     def _generation(self, folder: Path) -> str:
         """Return generation settings for transformers serve, which else takes the model's own, such as its top-k."""
@@ -398,9 +515,14 @@ def as_requested(prompt: Messages) -> list[dict[str, Any]]:
     return messages
 
 
-def seed(key: tuple[int, ...], context: str, sample: int) -> int:
-    """Return a request's seed, 0 to 2**31 - 1, which every server can hold."""
-    content = json.dumps([list(key), context, sample]).encode()
+def _marker(served: Path) -> Path:
+    """Return the file that says, also to a run that is resumed, that the server was put to sleep."""
+    return served / "asleep"
+
+
+def seed(key: tuple[int, ...], context: str, sample: int, again: int = 0) -> int:
+    """Return a request's seed, 0 to 2**31 - 1, which every server can hold; another one where it is asked again."""
+    content = json.dumps([list(key), context, sample, *([again] if again else [])]).encode()
     return int.from_bytes(hashlib.blake2b(content, digest_size=4).digest(), "big") >> 1
 
 
