@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, WithJsonSchema, model_validator
 
 from humanline.schedule import PositiveInt
 from humanline.train.sections import Finite, NonEmpty, NonNegative, Positive, Section
@@ -66,13 +66,16 @@ class ByAdapter(Section):
     kind: Literal["adapter"] = "adapter"
 
 
+AnyJson = Annotated[JsonValue, WithJsonSchema({})]
+
+
 class ServerRequest(Section):
     """A request to a server, of which `{path}` stands for the folder of the weights and `{name}` for their name."""
 
     path: Annotated[str, Field(pattern="^/")]
     """Path below the server's root, with a query where one is wanted; what stands for `{path}` in it is escaped."""
-    body: JsonValue = Field(default={})
-    """JSON body; `{path}` and `{name}` stand for themselves in its texts, at any depth."""
+    body: AnyJson = Field(default={})
+    """JSON body; `{path}` and `{name}` are filled in in its texts, at any depth."""
 
     @model_validator(mode="after")
     def _can_be_sent(self) -> ServerRequest:
@@ -118,7 +121,7 @@ class ByRequest(Section):
     kind: Literal["request"] = "request"
     path: Annotated[str, Field(pattern="^/")] | None = None
     """Path of the only request, below the server's root."""
-    body: JsonValue = Field(default={})
+    body: AnyJson = Field(default={})
     """Its JSON body."""
     requests: Annotated[tuple[ServerRequest, ...], Field(strict=False)] = ()
     """In place of path and body: requests that are sent one after the other, each when the one before has succeeded."""

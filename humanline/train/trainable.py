@@ -90,10 +90,10 @@ class Trainable:
                 f"token id {wrong} is none of the model's, which are 0 to {self.vocabulary - 1}",
             )
 
-    def decode(self, ids: Sequence[int], *, special: bool = False, tidy: bool = False) -> str:
-        """Return the text of token ids; `special` keeps special tokens, `tidy` drops spaces before dots."""
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of token ids, with special tokens or without."""
         text: Any = self.renderer.tokenizer.decode(
-            list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=tidy
+            list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
         )
         return str(text)
 
@@ -110,12 +110,13 @@ class Trainable:
 
     def _readings(self, completion: Completion) -> Iterator[str]:
         """Give the texts that servers may make of the ids, the usual one first."""
-        ids = completion.ids
+        ids, tokenizer = completion.ids, self.renderer.tokenizer
         # Some models end by a token that their tokenizer does not call special.
         for part in (ids, ids[:-1]) if completion.finish == "end" else (ids,):
             yield self.decode(part)
             yield self.decode(part, special=True)
-            yield self.decode(part, tidy=True)
+            if tokenizer.clean_up_tokenization_spaces:  # decoders then drop spaces before dots, or do not
+                yield tokenizer.clean_up_tokenization(self.decode(part))
 
 
 def vocabulary_of(model: Any) -> int:

@@ -21,6 +21,7 @@ from humanline.train.round_config import SamplingConfig
 from humanline.train.tokens import Renderer
 
 pytestmark = pytest.mark.slow
+SHARPER = 4.0
 QUESTIONS = ["What is the cat on?", "Two and two?", "Grüße aus 東京 🙂"]
 
 
@@ -33,6 +34,10 @@ def folders(tokenizer, tmp_path_factory):
         with torch.no_grad():
             for weight in model.parameters():
                 weight.mul_(4)  # so that the most probable token depends on what came before
+            # Halves of characters come back as signs that have more tokens than they had; none is ever probable here.
+            halves = [i for i in range(len(tokenizer)) if "\ufffd" in tokenizer.decode([i])]
+            model.get_input_embeddings().weight[halves] = 0
+            model.model.norm.weight.mul_(SHARPER)
         model.generation_config.update(do_sample=False, top_k=50, top_p=1.0, repetition_penalty=1.3)
         save_model(root / f"model-{i}", model, tokenizer)
     return root / "model-0", root / "model-1"
