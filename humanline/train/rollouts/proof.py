@@ -208,7 +208,7 @@ def check_in_words(check: Mapping[str, Any]) -> str:
     what = {
         "new": "has the new weights",
         "unclear": "cannot tell whether it has the new weights",
-        "between": "warning: has neither the new nor the old weights",
+        "between": "has neither the new nor the old weights",
     }[check["verdict"]]
     ends = {"low": -math.inf, "high": math.inf}
     low, high = (end if check[name] is None else check[name] for name, end in ends.items())

@@ -204,6 +204,13 @@ class Prover:
                 "come after a temperature? Else raise the tolerance"
             )
         verdict, slope = (verdicts[0], slopes[0]) if verdicts else ("same", None)
+        if verdict == "between":
+            self.say(
+                f"warning: {where} has neither the weights {reading.version} that it was given nor those of "
+                f"{earlier[0].version}: it follows the policy's change by {slope}, where 1 is new weights and 0 old "
+                "ones. Did it load a part of them? (A head tied to the embeddings is known to stay behind; bf16 keeps "
+                "weights at exactly 1 where they are, which costs some hundredths.)"
+            )
         self._note(reading.version, verdict, slope, rms)
         return verdict
 
