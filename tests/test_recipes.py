@@ -752,8 +752,11 @@ RUNS = [
 ]
 
 
+_OF_SCRIPTS = ("DRY_RUN", "GPUS", "RESUME", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+
+
 def launch(script: str, *arguments: str, path: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {k: v for k, v in os.environ.items() if k not in ("DRY_RUN", "GPUS", "RESUME")}
+    inherited = {k: v for k, v in os.environ.items() if k not in _OF_SCRIPTS}
     return subprocess.run(
         [str(SCRIPTS / script), *arguments],
         capture_output=True,
@@ -769,6 +772,8 @@ def stand_in(tmp_path_factory) -> str:
     for name in ("humanline", "accelerate"):
         (folder / name).write_text(f'#!/bin/sh\nprintf "called {name}"\nprintf " <%s>" "$@"\nprintf "\\n"\n')
         (folder / name).chmod(0o755)
+    with open(folder / "accelerate", "a") as script:
+        script.write('printf "%s seconds to stop\\n" "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT"\n')
     return str(folder)
 
 
@@ -800,7 +805,7 @@ def test_scripts_of_figures_give_their_runs_an_output_of_their_own(stand_in):
 
 
 def test_what_the_environment_asks_of_a_script(stand_in):
-    """GPUS uses accelerate, RESUME adds --resume, and DRY_RUN only validates."""
+    """GPUS uses accelerate and gives it time to save when stopped, RESUME adds --resume, and DRY_RUN only validates."""
 
     def calls(**environment):
         return launch("llama3-8b.sh", "kto", "offline", "llama3-data", path=stand_in, **environment).stdout.splitlines()
@@ -808,7 +813,8 @@ def test_what_the_environment_asks_of_a_script(stand_in):
     name = "llama3-8b-kto-offline"
     many = f"called accelerate <launch> <--num_processes> <4> <-m> <humanline.cli> <train> <{name}>"
     assert calls()[1] == f"called humanline <train> <{name}>"
-    assert calls(GPUS="4")[1] == many
+    assert calls(GPUS="4")[1:] == [many, "1800 seconds to stop"]  # by itself the launcher gives 30
+    assert calls(GPUS="4", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="60")[1:] == [many, "60 seconds to stop"]
     assert calls(GPUS="4", RESUME="1")[1] == f"{many} <--resume>"
     printed, called = calls(GPUS="4", RESUME="1", DRY_RUN="1")
     assert printed.strip() == f"accelerate launch --num_processes 4 -m humanline.cli train {name} --resume"

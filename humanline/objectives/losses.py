@@ -235,7 +235,9 @@ def grpo_loss(
     Notes
     -----
     Source: arXiv 2509.24207, Eq. 1 (maximised there), normalised over all tokens of the batch as in its section
-    C.1.4 and not within each sequence. The clip is a ClipRange applied to the log-ratio.
+    C.1.4 and not within each sequence. The clip is a ClipRange applied to the log-ratio. The mean over no token is
+    nan: so are the loss and all metrics of a batch that is masked throughout and has no denominator, while its gradient
+    is 0. With a denominator all of them are 0.
     """
     clip_eps, kl_coef = _checks.positive("clip_eps", clip_eps), _checks.non_negative("kl_coef", kl_coef)
     if clip_eps > 1:

@@ -5,6 +5,7 @@
 #   DRY_RUN=1  print the command and check the configuration; no model, no data, no training
 #   GPUS=n     n processes on this machine (accelerate launch), one device each, every one with the whole model
 #   RESUME=1   go on from the newest checkpoint, as a requeued job wants it; starts afresh where there is none
+#   TORCH_ELASTIC_SHUTDOWN_TIMEOUT=seconds  that a run of several processes has to save itself when it is stopped (1800)
 # Arguments after the first ones go to humanline train: section.key=value, --preset, --quiet.
 
 fail() {
@@ -49,6 +50,9 @@ run_recipe() {
       fail "GPUS must be a whole number, at least 1; got '$GPUS'"
     fi
     command=(accelerate launch --num_processes "$GPUS" -m humanline.cli train)
+    # By itself the launcher kills its processes 30 s after it was told to stop, in the middle of a checkpoint: weights
+    # and Adam states of 8B parameters are 96 GB in float32, which take minutes to write.
+    export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-1800}"
   fi
   command+=("$recipe" "$@")
   if [[ ${RESUME:-0} == 1 ]]; then

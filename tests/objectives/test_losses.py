@@ -53,6 +53,16 @@ class TestOracles:
         expected = oracle.dpo(c.tolist(), r.tolist(), cm.tolist(), rm.tolist(), 0.3)
         assert dpo(c, cm, r, rm)[0].item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
 
+    def test_the_mean_over_no_token_is_nan_and_its_share_is_nothing(self):
+        """GRPO of a batch that is masked throughout is nan without a denominator, and 0 with one; its gradient is 0."""
+        values = batch(0)[0].requires_grad_()
+        nothing = torch.zeros_like(values, dtype=torch.bool)
+        for denominator, holds in ((None, torch.isnan), (7, torch.logical_not)):
+            loss, metrics = grpo(values, nothing, denominator=denominator)
+            assert all(holds(value) for value in (loss, *metrics.values()))
+            assert torch.equal(torch.autograd.grad(loss, values)[0], torch.zeros_like(values))
+        assert "nan" in grpo_loss.__doc__
+
     @pytest.mark.parametrize("seed", range(5))
     @pytest.mark.parametrize("desirable", ["mixed", "all", "none"])
     def test_kto_is_equation_7(self, seed, desirable):

@@ -636,7 +636,7 @@ class TestServer:
             sampling = {"max_tokens": 10, "engine": engine | {"url": url}}
             return online(toy, prompts, tmp_path / "run", "dpo", sampling=sampling, training={"batch_size": 4})
 
-        with serving(self.answers(gone_after=30)) as server, pytest.raises(SamplerError, match="503"):
+        with serving(self.answers(gone_after=30)) as server, pytest.raises(SamplerError, match=r"503.*add --resume"):
             train(settings(server.url), show_progress=False)
         (journal,) = (tmp_path / "run" / "rounds" / "00000").glob("samples-*.journal.jsonl")
         kept = {row["id"]: row for row in read_lines(journal)}

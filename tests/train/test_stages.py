@@ -20,6 +20,7 @@ from humanline.train.model import load_tokenizer
 from humanline.train.rollout import Completion, Context, Rollout, SamplerError, Score
 from humanline.train.stages import read_rollouts, read_scores, sample_into, score_rows, score_share, score_table
 from humanline.train.stop import StopRequested
+from tests.train.scripted_server import Reply, serving
 
 
 def text_of(rows) -> str:
@@ -546,6 +547,21 @@ def test_scores_that_lack_by_leave_are_written_down_and_pair_decides(recipe, tmp
         assert "scored.jsonl: 18 of 18 completions have no score (18 error)" in said
         assert "score the samples again" in said and "--resume" not in said
     assert not (tmp_path / "pairs.jsonl").exists()
+
+
+def test_sample_says_how_it_is_gone_on_with(recipe, tmp_path, capsys):
+    """Where a server gives nothing, the sample command names the same command, and no option that it does not have."""
+
+    def answer(asked):
+        return Reply({"error": "out of order"}, status=503) if asked.path.endswith("/completions") else Reply({})
+
+    with serving(answer) as server:
+        engine = {"kind": "server", "url": server.url, "attempts": 1, "new_weights": {"kind": "path"}}
+        words = ["sample", recipe, f"sampling.engine={json.dumps(engine)}", "--out", "samples.jsonl"]
+        assert command(*words) == 2
+    said = capsys.readouterr().err
+    assert "503" in said and "give the same command again" in said and "--resume" not in said
+    assert (tmp_path / "samples.jsonl.partial").is_dir()
 
 
 def test_nothing_is_overwritten(recipe, tmp_path, capsys):
