@@ -149,8 +149,8 @@ def refuse_unscored(
         if score.value is None
     ]
     total = sum(map(len, scores))
-    too_many = bool(lost) and len(lost) / total > scoring.failed_share
-    if not lost or not (too_many or scoring.failed == "error"):
+    too_many = len(lost) / max(1, total) > scoring.failed_share
+    if not too_many and not (lost and scoring.failed == "error"):
         return
     counts = _listed(Counter(score.status for _, score in lost))
     if len(scoring.rewards) > 1:
