@@ -1,4 +1,4 @@
-"""The mistakes of earlier code, and of our own since: for each, the tests that cover it here or the piece of work that will.
+"""The mistakes of earlier code, and of our own since: for each, the tests that cover it or the work that will.
 
 A name is `file::test`; the test below fails if one is missing, so the table cannot go stale.
 """
