@@ -593,9 +593,7 @@ def _steps(recipe: Recipe) -> list[tuple[str, str]]:
     batch, micro = 64 if objective == "kto" else 32, rows // 2 if objective == "dpo" else rows
     volume = "10K pairs" if objective == "dpo" else "20K sequences"
     sequences = ", 64 sequences" if objective == "grpo" else ""
-    counted = {"dpo": "pairs" if micro > 1 else "pair", "kto": "sequences", "grpo": "rows, of whichever groups,"}[
-        objective
-    ]
+    counted = {"dpo": "pairs" if micro > 1 else "pair", "kto": "sequences", "grpo": "rows, of any groups,"}[objective]
     counted += " a forward pass" + (f" ({rows} rows)" if objective != "grpo" else "")
     length = [] if recipe.online else [("  steps: 313", f"Table 1: {volume}, 312.5 batches")]
     lines = [
@@ -809,7 +807,7 @@ def _math_body(end: str) -> list[str]:
         ("training:", ""),
         ("  steps: 1600", "section 5.2.2"),
         ("  batch_size: 32", "Table 2: groups of 8 a step, 256 sequences"),
-        ("  micro_batch_size: 8", "rows, of whichever groups, a forward pass and process; for memory alone"),
+        ("  micro_batch_size: 8", "rows, of any groups, a forward pass and process; for memory alone"),
         ("  precision: bf16", "of compute; weights and Adam states are float32"),
         ("  activation_checkpointing: true", "the same bits in less memory, a third more work"),
         ("  temperature: 1.0", "our choice; see above"),
