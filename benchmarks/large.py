@@ -73,11 +73,14 @@ def forward_flops(workload: Workload, rows: int, width: int, counted: int) -> fl
 def measure(quick: bool) -> dict[str, Any]:
     """Run the loop for a few steps; return seconds a step, GiB at the peak and FLOPs of one forward pass."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     import humanline.train.policy as policy
     from humanline.train.loop import train
+    from humanline.train.quiet import quiet_libraries
     from humanline.train.run_folder import RunFolder
+
+    quiet_libraries()
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     workload = QUICK if quick else LLAMA_8B
     warnings.simplefilter("ignore")

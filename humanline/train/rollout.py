@@ -166,7 +166,7 @@ def saying_how_to_go_on(how: str) -> Iterator[None]:
     try:
         yield
     except SamplerError as error:
-        raise SamplerError(f"{error}. What is finished is kept: mend that, then {how}") from error
+        raise SamplerError(f"{str(error).rstrip('.')}. What is finished is kept: mend that, then {how}") from error
 
 
 class SamplingStopped(Exception):

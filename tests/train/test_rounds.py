@@ -373,6 +373,32 @@ class TestNothingScored:
         (tmp_path / "mended").touch()
         assert len(steps(train(settings, resume=True, show_progress=False))) == 2
 
+    @pytest.mark.slow
+    def test_a_second_process_that_can_score_nothing_ends_the_run(self, toy, prompts, tmp_path, monkeypatch):
+        """Under overlap, too, the round is refused with its reasons, and made whole when that is mended."""
+        from humanline.train.rounds import Rounds
+
+        (tmp_path / "mended").touch()
+        tell = Rounds._tell
+
+        def breaks_behind_the_first(self, *told):
+            (tmp_path / "mended").unlink(missing_ok=True)
+            tell(self, *told)
+
+        monkeypatch.setattr(Rounds, "_tell", breaks_behind_the_first)
+        scoring = {"rewards": [function("nan_once")], "failed": 0.0}
+        rounds = {"contexts_per_round": 8, "samples": 2, "count": 2, "steps": 2, "overlap": True}
+        settings = short(toy, prompts, tmp_path / "run", scoring).model_copy(
+            update={"rounds": online(toy, prompts, tmp_path / "run", rounds=rounds).rounds}
+        )
+        with pytest.raises(RoundError, match=r"(?s)second process: round 1: 16 of 16.*it returned nan"):
+            train(settings, show_progress=False)
+        monkeypatch.undo()
+        monkeypatch.setenv("NAN_UNTIL", str(tmp_path / "mended"))
+        (tmp_path / "mended").touch()
+        result = train(settings, resume=True, show_progress=False)
+        assert len(steps(result)) == 4 and [row["without_score"] for row in rounds_of(result)] == [0, 0]
+
     def test_held_out_answers_that_nothing_could_score_end_the_run(self, toy, prompts, tmp_path, monkeypatch):
         """A held-out look without scores is no look: it ends the run, which keeps its steps and looks again later."""
         from humanline.train.evaluate_rollouts import RolloutEvaluator
