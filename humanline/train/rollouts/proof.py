@@ -10,7 +10,12 @@ is 1 if the server has the new weights and 0 if it still has the earlier ones, w
 has nothing to do with the change. `s_0` stands for `p_0` in the numerator because most of a server's rounding is the
 same for both and cancels. The standard error is no smaller than that of the slope of s - p_0, which counts the rounding
 in full: where log-probabilities are told in bf16, a small change may be hidden altogether, and s - s_0 be 0 for a right
-server. It is the jackknife's over texts, since tokens of one text are not independent.
+server. It is the jackknife's over texts, since tokens of one text are not independent; no token is scored twice after
+the same ones.
+
+Rounding has to do with the change where a server keeps its weights in bf16 and the policy began with such weights, as
+released models do: the first small updates are rounded away, and a right server does not move. So p is taken twice,
+from the policy's weights and from the same rounded to bf16, and a server is stale only if it follows neither.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +31,11 @@ from scipy.special import stdtrit
 
 ERROR = 1e-6  # probability that the interval of a slope misses it, were the texts' shares normal
 SMALLEST_CHANGE = 1e-5  # nats (rms): below it the policy's own float32 rounding is part of the change
-FEW_TOKENS = 2000
+FEW_TOKENS, FEW_TEXTS = 2000, 16  # fewer than these cannot tell a small change from rounding
+MANY_TEXTS = 64  # of which Student's quantile is near the normal one
 
 Verdict = Literal["new", "old", "between", "unclear", "same"]
+Values: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +61,19 @@ class Reading:
     texts : mapping of name to Text
     policy, server : mapping of name to array
         Log-probabilities of the scored tokens, nats.
+    rounded : mapping of name to array, optional
+        Those of the policy with its weights rounded to bf16; by itself the policy's, as where they are narrow already.
     """
 
     version: str
     texts: Mapping[str, Text]
-    policy: Mapping[str, NDArray[np.float64]]
-    server: Mapping[str, NDArray[np.float64]]
+    policy: Mapping[str, Values]
+    server: Mapping[str, Values]
+    rounded: Mapping[str, Values] | None = None
+
+    def by_policy(self, rounded: bool) -> Mapping[str, Values]:
+        """Return what the policy says, with its weights rounded or as they are."""
+        return self.policy if not rounded or self.rounded is None else self.rounded
 
     @property
     def tokens(self) -> int:
@@ -67,31 +81,36 @@ class Reading:
         return sum(map(len, self.policy.values()))
 
     def rms(self) -> float:
-        """Return the root mean square difference between server and policy, nats."""
-        squares = sum(float(np.square(self.server[name] - self.policy[name]).sum()) for name in self.policy)
-        return math.sqrt(squares / self.tokens)
+        """Return the root mean square difference between server and policy, nats: the smaller, rounded or not."""
+        both = [self.by_policy(rounded) for rounded in (False, True)]
+        squares = [sum(float(np.square(self.server[name] - own[name]).sum()) for name in own) for own in both]
+        return math.sqrt(min(squares) / self.tokens) if all(map(math.isfinite, squares)) else math.nan
 
     def row(self) -> dict[str, Any]:
         """Return it as JSON."""
+        sides = {"policy": self.policy, "server": self.server, "rounded": self.rounded}
         return {
             "version": self.version,
             "texts": {name: {"ids": list(text.ids), "start": text.start} for name, text in self.texts.items()},
-            "policy": {name: values.tolist() for name, values in self.policy.items()},
-            "server": {name: values.tolist() for name, values in self.server.items()},
+        } | {
+            side: None if own is None else {name: values.tolist() for name, values in own.items()}
+            for side, own in sides.items()
         }
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Reading:
         """Return what `row` was made of; raise KeyError, TypeError or ValueError if it is no such row."""
         texts = {name: Text(tuple(one["ids"]), one["start"]) for name, one in row["texts"].items()}
-        policy, server = (
-            {name: np.asarray(row[side][name], dtype=np.float64) for name in texts} for side in ("policy", "server")
+        policy, server, rounded = (
+            None if row[side] is None else {name: np.asarray(row[side][name], dtype=np.float64) for name in texts}
+            for side in ("policy", "server", "rounded")
         )
-        if not all(
-            len(own[name]) == len(text.ids) - text.start for own in (policy, server) for name, text in texts.items()
-        ):
-            raise ValueError("a text without one number for each token")
-        return cls(str(row["version"]), texts, policy, server)
+        if policy is None or server is None:
+            raise ValueError("policy and server must both be there")
+        for own in (policy, server, rounded or {}):
+            if not all(len(values) == len(texts[name].ids) - texts[name].start for name, values in own.items()):
+                raise ValueError("a text without one number for each token")
+        return cls(str(row["version"]), texts, policy, server, rounded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +125,7 @@ class Slope:
         return f"{self.value:.2f} ({self.low:.2f} .. {self.high:.2f})"
 
 
-def slope_between(old: Reading, new: Reading, *, exact: bool) -> Slope | None:
+def slope_between(old: Reading, new: Reading, *, exact: bool, rounded: bool = False) -> Slope | None:
     """Return the slope of the server's change on the policy's.
 
     Parameters
@@ -116,6 +135,8 @@ def slope_between(old: Reading, new: Reading, *, exact: bool) -> Slope | None:
     exact : bool
         Whether the policy computes in float32. If not, its own rounding is in both of its scores, `s_0` does not stand
         for `p_0`, and the slope is between 1/2 and 1 for new weights and between 0 and 1/2 for old ones.
+    rounded : bool
+        Whether p is that of weights rounded to bf16.
 
     Returns
     -------
@@ -124,12 +145,13 @@ def slope_between(old: Reading, new: Reading, *, exact: bool) -> Slope | None:
     """
     shares, change = [], 0.0
     count = 0
+    now, then = new.by_policy(rounded), old.by_policy(rounded)
     for name in new.texts.keys() & old.texts.keys():
         size = _common(new.texts[name], old.texts[name])
         if size < 1:
             continue
-        policy, server = new.policy[name][:size], new.server[name][:size]
-        before, told = old.policy[name][:size], old.server[name][:size]
+        policy, server = now[name][:size], new.server[name][:size]
+        before, told = then[name][:size], old.server[name][:size]
         moved = policy - before
         square = float(moved @ moved)
         level = float(moved @ (server - before))
@@ -166,6 +188,26 @@ def judge(slope: Slope | None, *, exact: bool) -> Verdict:
     return "new" if slope.low > old else "unclear"
 
 
+def compare(old: Reading, new: Reading, *, exact: bool) -> tuple[Verdict, Slope | None]:
+    """Return what a server's change says, held against the policy as it is and with its weights rounded to bf16.
+
+    Returns
+    -------
+    (verdict, slope)
+        "new" if the server follows either of the two, "old" if it follows neither though both have changed; else the
+        less certain verdict. The slope is one that has this verdict.
+    """
+    kinds = (False,) if new.rounded is None or old.rounded is None else (False, True)
+    slopes = [slope_between(old, new, exact=exact, rounded=rounded) for rounded in kinds]
+    verdicts = [judge(slope, exact=exact) for slope in slopes]
+    order: tuple[Verdict, ...] = ("new", "unclear", "same", "between", "old")
+    verdict = min(verdicts, key=order.index)
+    slope = slopes[verdicts.index(verdict)]
+    if verdict == "same" and slopes[0] is not None:  # nothing has come through the rounding yet
+        return "unclear", slopes[0]
+    return verdict, slope
+
+
 def _common(a: Text, b: Text) -> int:
     """Return how many scored tokens two texts have in common before they part."""
     if a.start != b.start:
@@ -175,7 +217,7 @@ def _common(a: Text, b: Text) -> int:
     return alike - a.start
 
 
-def _jackknife_width(products: NDArray[np.float64], squares: NDArray[np.float64]) -> float:
+def _jackknife_width(products: Values, squares: Values) -> float:
     """Return half the width of the interval of sum(products) / sum(squares), over independent texts."""
     count = len(products)
     rest = squares.sum() - squares
@@ -186,19 +228,53 @@ def _jackknife_width(products: NDArray[np.float64], squares: NDArray[np.float64]
     return error * float(stdtrit(count - 1, 1 - ERROR / 2))
 
 
-def pick_texts(candidates: Sequence[Sequence[tuple[str, Text]]], tokens: int) -> dict[str, Text]:
-    """Return texts of at least so many scored tokens, or all: the first of each prompt, then the second, and so on."""
+def pick_texts(candidates: Sequence[Sequence[tuple[str, Text]]], tokens: int, longest: int) -> dict[str, Text]:
+    """Return texts of about so many scored tokens, or all there are, from as many prompts as possible.
+
+    Parameters
+    ----------
+    candidates : sequence of sequence of (name, Text)
+        The answers of each prompt; a text's `start` is where the answer begins.
+    tokens : int
+        Each text gives at most its share of them: many short texts tell more than few long ones.
+    longest : int
+        Of a text, its prompt included.
+
+    Returns
+    -------
+    dict of name to Text
+        The first answer of each prompt, then the second, and so on; scored from where a text differs from all before
+        it, into the answer as far as its share reaches. Where answers are short, tokens of the prompt are scored too.
+    """
+    total = sum(map(len, candidates))
+    share = max(MANY_TEXTS, tokens // MANY_TEXTS, -(-tokens // max(1, total)))
     picked: dict[str, Text] = {}
-    total = 0
+    seen: dict[int, Any] = {}  # a tree of all ids so far
+    count = 0
     for number in range(max(map(len, candidates), default=0)):
         for own in candidates:
-            if total >= tokens:
+            if count >= tokens:
                 return picked
-            if number < len(own):
-                name, text = own[number]
-                picked[name] = text
-                total += len(text.ids) - text.start
+            if number >= len(own):
+                continue
+            name, text = own[number]
+            ids = text.ids[: min(text.start + share, longest)]
+            start = max(1, len(ids) - share, _new_from(seen, ids))
+            if start < len(ids):
+                picked[name] = Text(ids, start)
+                count += len(ids) - start
     return picked
+
+
+def _new_from(seen: dict[int, Any], ids: Sequence[int]) -> int:
+    """Return from which place on ids are in no branch of a tree, and put them into it."""
+    first, node = len(ids), seen
+    for place, one in enumerate(ids):
+        if one not in node:
+            first = min(first, place)
+            node[one] = {}
+        node = node[one]
+    return first
 
 
 def check_in_words(check: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ from humanline.train.ledger import LedgerError
 from humanline.train.messages import Message
 from humanline.train.rollout import Context, Rollout, SamplerError
 from humanline.train.rollouts.proof import (
+    FEW_TEXTS,
     FEW_TOKENS,
+    MANY_TEXTS,
     Reading,
     Slope,
     Text,
     Verdict,
-    judge,
+    compare,
     pick_texts,
-    slope_between,
 )
 from humanline.train.rollouts.server import ServerSampler
 from humanline.train.round_config import ProofConfig
@@ -55,6 +56,47 @@ def score_texts(scorer: TokenScorer, texts: Mapping[str, Text]) -> dict[str, NDA
     finally:
         model.train(was_training)
     return found
+
+
+@contextlib.contextmanager
+def rounded_to_bf16(model: Any) -> Iterator[None]:
+    """Round a model's weights to bf16, as a server may hold them; at no time are more than a layer's kept twice.
+
+    The output head, which is read without a call of its module, is rounded throughout.
+    """
+    kept: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+
+    def rounded(weights: Iterable[torch.nn.Parameter]) -> None:
+        for weight in weights:
+            if weight.dtype in (torch.float32, torch.float64):
+                kept.append((weight, weight.data))
+                weight.data = weight.data.to(torch.bfloat16).to(weight.dtype)
+
+    def restore(count: int) -> None:
+        while len(kept) > count:
+            weight, values = kept.pop()
+            weight.data = values
+
+    rounded(model.get_output_embeddings().parameters(recurse=False))
+    depth, handles = [], []
+    try:
+        for module in model.modules():
+            own = list(module.parameters(recurse=False))
+            if own:
+
+                def before(_: Any, __: Any, own: list[torch.nn.Parameter] = own) -> None:
+                    depth.append(len(kept))
+                    rounded(own)
+
+                def after(*_: Any) -> None:
+                    restore(depth.pop())
+
+                handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        restore(0)
 
 
 def computes_in_float32(model: Any) -> bool:
@@ -110,41 +152,42 @@ class Prover:
         """
         candidates = [
             [
-                (f"{rollout.id}/{number}", Text((*contexts[rollout.id].ids, *one.ids), 1))
+                (f"{rollout.id}/{number}", Text((*contexts[rollout.id].ids, *one.ids), len(contexts[rollout.id].ids)))
                 for number, one in enumerate(rollout.completions)
                 if one.ids
             ]
             for rollout in rollouts
             if rollout.id in contexts
         ]
-        texts = pick_texts(candidates, self.config.tokens)
+        # One token less than a sequence may have: servers add one to what they are given.
+        texts = pick_texts(candidates, self.config.tokens, self.sampler.renderer.max_length - 1)
         if not texts:
             return
-        told = None
+        told, trouble, reading = None, "", None
         with contextlib.suppress(SamplerError):  # the samples came: what fails is this kind of request
             told = self.sampler.score_given(texts)
-        prompts: list[Context] = []
+        state = _State(texts, [])
         if told is None:
-            telling = [rollout for rollout in rollouts if any(one.logprobs is not None for one in rollout.completions)]
-            if not telling:
-                self._unprovable = True
-                self.say(
-                    "warning: the server tells no log-probabilities, neither of texts that it is given nor of its "
-                    "answers: nothing proves which weights it samples from"
-                )
-                return
-            wanted = max(1, -(-self.config.tokens // max(len(one.ids) for one in telling[0].completions)))
-            prompts = [contexts[rollout.id] for rollout in telling[:wanted]]
-        state = _State(texts if told is not None else {}, prompts)
-        reading = self._reading(state, name, told)
+            telling = [one for one in rollouts if any(answer.logprobs is not None for answer in one.completions)]
+            count = max(MANY_TEXTS, -(-self.config.tokens // self._answer_tokens))
+            state = _State({}, [contexts[rollout.id] for rollout in telling[:count]])
+        if told is not None or state.prompts:
+            try:
+                reading = self._reading(state, name, told)
+            except SamplerError as error:  # such as a server that refuses temperature 0
+                trouble = f" ({error})"
         if reading is None:
             self._unprovable = True
-            self.say("warning: the server tells no log-probabilities of its most probable answers: nothing is proved")
-            return
-        if reading.tokens < FEW_TOKENS:
             self.say(
-                f"warning: the texts that prove a server's weights have {reading.tokens} tokens, all that there are; "
-                f"with fewer than {FEW_TOKENS} a small change cannot be told from rounding"
+                "warning: the server tells no log-probabilities, neither of texts that it is given nor of its most "
+                f"probable answers: nothing proves which weights it samples from{trouble}"
+            )
+            return
+        if reading.tokens < FEW_TOKENS or len(reading.texts) < FEW_TEXTS:
+            self.say(
+                f"warning: a server's weights are proved by {reading.tokens} tokens of {len(reading.texts)} texts, all "
+                f"that there are; fewer than {FEW_TOKENS} tokens, or {FEW_TEXTS} texts, cannot tell a small change "
+                "from rounding"
             )
         self._compare(reading, [])
         state.first = state.last = reading
@@ -184,11 +227,10 @@ class Prover:
 
     def _compare(self, reading: Reading, earlier: Sequence[Reading]) -> Verdict:
         """Return the verdict against the first of earlier readings; raise WrongWeights as `check` does."""
-        slopes = [slope_between(one, reading, exact=self.exact) for one in earlier]
-        verdicts = [judge(slope, exact=self.exact) for slope in slopes]
+        found = [compare(one, reading, exact=self.exact) for one in earlier]
         rms = reading.rms()
         where = self.sampler.shown
-        for one, slope, verdict in zip(earlier, slopes, verdicts, strict=True):
+        for one, (verdict, slope) in zip(earlier, found, strict=True):
             if verdict == "old":
                 raise WrongWeights(
                     f"{where} was given the weights {reading.version} and took them, to judge by its answer, but it "
@@ -203,13 +245,12 @@ class Prover:
                 f"{self.config.tolerance:g}. Is another model served, or a quantised one, or do its log-probabilities "
                 "come after a temperature? Else raise the tolerance"
             )
-        verdict, slope = (verdicts[0], slopes[0]) if verdicts else ("same", None)
+        verdict, slope = found[0] if found else ("same", None)
         if verdict == "between":
             self.say(
                 f"warning: {where} has neither the weights {reading.version} that it was given nor those of "
                 f"{earlier[0].version}: it follows the policy's change by {slope}, where 1 is new weights and 0 old "
-                "ones. Did it load a part of them? (A head tied to the embeddings is known to stay behind; bf16 keeps "
-                "weights at exactly 1 where they are, which costs some hundredths.)"
+                "ones. Did it load a part of them? A head tied to the embeddings is known to stay behind"
             )
         self._note(reading.version, verdict, slope, rms)
         return verdict
@@ -221,12 +262,23 @@ class Prover:
             told = told if told is not None else self.sampler.score_given(texts)
         else:
             texts, told = self._answers(state.prompts)
-        return Reading(name, texts, score_texts(self.scorer, texts), told) if told else None
+        if not told:
+            return None
+        rounded = None
+        if self.exact:
+            with rounded_to_bf16(self.scorer.model):
+                rounded = score_texts(self.scorer, texts)
+        return Reading(name, texts, score_texts(self.scorer, texts), told, rounded)
+
+    @property
+    def _answer_tokens(self) -> int:
+        """Return how long an answer is made that is asked for to prove something."""
+        return min(self.sampler.config.max_tokens, max(MANY_TEXTS, self.config.tokens // MANY_TEXTS))
 
     def _answers(self, prompts: Sequence[Context]) -> tuple[dict[str, Text], dict[str, NDArray[np.float64]]]:
         """Return the server's most probable answers, which hardly change from one policy to the next."""
         texts, told = {}, {}
-        for rollouts in self.sampler.greedy().sample(prompts, 1, key=(0, 0)):
+        for rollouts in self.sampler.greedy(self._answer_tokens).sample(prompts, 1, key=(0, 0)):
             for rollout in rollouts:
                 (one,) = rollout.completions
                 if one.logprobs is not None and one.ids:

@@ -87,8 +87,8 @@ class ServedWeights:
         try:
             self.proof.begin(self.served, rollouts, {context.id: context for context in contexts})
         except WrongWeights as error:
-            aside = [journal.rename(journal.with_name(f"{journal.name}.refused")) for journal in there]
-            raise WrongWeights(f"{error}. What it gave is put aside in {', '.join(map(str, aside))}") from None
+            aside = [str(_put_aside(journal)) for journal in there]
+            raise WrongWeights(f"{error}. What it gave is now {', '.join(aside)} and will be sampled again") from None
 
     def rest(self) -> None:
         """Put the server to sleep until it is given weights again, if it is to leave its GPU to training."""
@@ -98,3 +98,11 @@ class ServedWeights:
     def facts(self, name: str) -> dict[str, Any]:
         """Return what was found when the server was given the weights of that name; empty if nothing was."""
         return self.proof.facts(name) if self.proof is not None else {}
+
+
+def _put_aside(file: Path) -> Path:
+    """Give a file a name that no journal has, and nothing else yet; return it."""
+    number = 1
+    while (aside := file.with_name(f"{file.name}.refused-{number}")).exists():
+        number += 1
+    return file.rename(aside)

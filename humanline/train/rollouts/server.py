@@ -174,10 +174,12 @@ class ServerSampler:
         self._finish(ask())
         return found[0]
 
-    def greedy(self) -> ServerSampler:
+    def greedy(self, max_tokens: int) -> ServerSampler:
         """Return a sampler of the most probable completions, from the weights that this one has now."""
         other = copy.copy(self)
-        other.config = self.config.model_copy(update={"temperature": 0.0, "top_p": 1.0})
+        other.config = self.config.model_copy(update={"temperature": 0.0, "top_p": 1.0, "max_tokens": max_tokens})
+        other._trainable = Trainable(self.renderer, max_tokens, self._trainable.vocabulary)
+        other._completer = Completer(other._trainable, self.config.stop)
         other._running = set()
         return other
 
