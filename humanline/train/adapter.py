@@ -55,7 +55,9 @@ class Adapter:
         )
         with quiet(), names_as_given():  # quiet of torchao, of which peft asks whether there is one
             self._wrapped = get_peft_model(model, lora)  # adapter weights are float32, whatever the model's are
-        self._wrapped.peft_config["default"].base_model_name_or_path = base
+        saved = self._wrapped.peft_config["default"]
+        saved.base_model_name_or_path = base
+        _keep_names(saved, [name for name in wanted if name not in experts], self._wrapped.get_base_model())
         self._layers = [layer for layer in self._wrapped.modules() if isinstance(layer, BaseTunerLayer)]
         if len(self._layers) != len(wanted):
             raise ModelError(f"this version of peft adapts {len(self._layers)} weights in place of {len(wanted)}")
@@ -235,6 +237,32 @@ def names_as_given() -> Iterator[None]:
         yield
     finally:
         conversion.convert_peft_config_for_transformers = before
+
+
+def _keep_names(lora: Any, layers: Sequence[str], model: Any) -> None:
+    """Name linear layers so that peft, with no `names_as_given` around it, finds them when it reads the settings.
+
+    The layers whose names it would take for old names of experts are named by their weights, which it takes as they
+    are: the tensors and what they compute are the same.
+    """
+    renamed = [name for name in layers if _is_renamed(name, model)]
+    if renamed:
+        lora.target_modules = set(layers) - set(renamed)
+        lora.target_parameters = [*(lora.target_parameters or ()), *(f"{name}.weight" for name in renamed)]
+        lora.lora_dropout = 0.0  # of training alone; additions to a weight by its name cannot have it
+
+
+def _is_renamed(name: str, model: Any) -> bool:
+    """Tell whether peft takes the name of a linear layer for an old name of experts, in a model of this kind."""
+    from peft import LoraConfig
+    from peft.utils import transformers_weight_conversion as conversion
+
+    lora = LoraConfig(target_modules=[name])
+    try:
+        conversion.convert_peft_config_for_transformers(lora, model=model, conversions=None)
+    except ValueError:  # it misses the name of the other half of a fused weight
+        return True
+    return set(lora.target_modules) != {name}
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -37,6 +38,7 @@ COMMON = {
 ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 ATTENTION_ENDS = [name.rpartition(".")[2] for name in ATTENTION]
 EXPERTS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+DENSE = tuple(f"mlp.{name}_proj" for name in ("gate", "up", "down"))
 SHARED = tuple(f"mlp.shared_experts.{name}_proj" for name in ("gate", "up", "down"))
 LATENT = tuple(f"self_attn.{name}" for name in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"))
 # What sets a kind apart, and what of each of its layers gets additions.
@@ -45,6 +47,30 @@ KINDS = {
     "qwen3_moe": ({"moe_intermediate_size": 16, "num_experts": 4, "head_dim": 8}, [{*ATTENTION, *EXPERTS}] * 2),
     "gpt_oss": ({"intermediate_size": 16, "num_local_experts": 4, "head_dim": 8}, [{*ATTENTION, *EXPERTS}] * 2),
     "olmoe": ({"intermediate_size": 32, "num_experts": 4}, [{*ATTENTION, *EXPERTS}] * 2),
+    # Its first layer is no mixture.
+    "qwen3_moe_and_dense": (
+        {
+            "intermediate_size": 32,
+            "moe_intermediate_size": 16,
+            "num_experts": 4,
+            "head_dim": 8,
+            "mlp_only_layers": [0],
+        },
+        [{*ATTENTION, *DENSE}, {*ATTENTION, *EXPERTS}],
+    ),
+    "glm4_moe": (
+        {
+            "intermediate_size": 32,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "head_dim": 8,
+            "first_k_dense_replace": 1,
+        },
+        [{*ATTENTION, *DENSE}, {*ATTENTION, *EXPERTS, *SHARED}],
+    ),
     # Its first layer is no mixture, and the others have linear layers of the names that experts had once.
     "deepseek_v3": (
         {
@@ -62,7 +88,7 @@ KINDS = {
             "first_k_dense_replace": 1,
             "num_key_value_heads": 2,
         },
-        [{*LATENT, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}, {*LATENT, *EXPERTS, *SHARED}],
+        [{*LATENT, *DENSE}, {*LATENT, *EXPERTS, *SHARED}],
     ),
 }
 
@@ -73,7 +99,9 @@ def mixtures(toy, tmp_path_factory) -> dict[str, dict[str, str]]:
     folder, tokenizer, tasks = tmp_path_factory.mktemp("mixtures"), AutoTokenizer.from_pretrained(toy["model"]), {}
     for kind, (settings, _) in KINDS.items():
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **COMMON | settings))
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(kind.removesuffix("_and_dense"), **COMMON | settings)
+        )
         model.save_pretrained(folder / kind)
         tokenizer.save_pretrained(folder / kind)
         tasks[kind] = toy | {"model": str(folder / kind)}
@@ -170,6 +198,40 @@ def test_the_merged_mixture_computes_what_the_adapter_did(mixtures, tmp_path, ki
         with adapter.off():
             assert torch.equal(scorer(ids, mask), base(ids, mask))
         assert (base(ids, mask) - expected).abs().max() > 1e-2
+
+
+PARTS = {
+    "all": {},
+    "experts too": {"targets": ["o_proj", "gate_proj", "up_proj", "down_proj"]},
+    "one half": {"targets": ["o_proj", "up_proj"]},  # of what peft takes for one fused weight
+    "dropout": {"targets": ["o_proj", "gate_proj", "up_proj"], "dropout": 0.5},
+}
+READ = [
+    ("mixtral", "all"),
+    *((kind, how) for kind in ("qwen3_moe_and_dense", "glm4_moe", "deepseek_v3") for how in PARTS),
+]
+
+
+@pytest.mark.parametrize(
+    "kind,how",
+    [one if one[0] == "glm4_moe" or one[1] == "all" else pytest.param(*one, marks=pytest.mark.slow) for one in READ],
+)
+def test_other_software_reads_the_adapter_of_a_mixture(mixtures, tmp_path, kind, how):
+    """Plain transformers and plain peft make of the saved files what was trained, whatever is adapted."""
+    path = mixtures[kind]["model"]
+    scorer, adapter = build_policy(config(mixtures[kind], Path("unused"), adapter=LORA | PARTS[how]))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+    adapter.save_pretrained(tmp_path)
+    base = AutoModelForCausalLM.from_pretrained(path)
+    ids = torch.arange(40).view(2, 20) + 30
+    with torch.no_grad():
+        expected, without = scorer.eval().model(ids).logits, base(ids).logits
+        assert (expected - without).abs().max() > 1e-2
+        for read in (AutoModelForCausalLM.from_pretrained(tmp_path), PeftModel.from_pretrained(base, tmp_path)):
+            torch.testing.assert_close(read.eval()(ids).logits, expected, rtol=0, atol=1e-5)
 
 
 HOW = {
