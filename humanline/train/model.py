@@ -20,6 +20,7 @@ from humanline.train.scorer import ModelError, TokenScorer
 _HUB = "hub:"
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 _LAYER = re.compile(r"(.*?\.)(\d+)\.")  # the list that a tensor's layer is in, and which of it
+_OLD_BUFFERS = ("masked_bias",)  # the score that attention gave hidden tokens; no module has it now
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -106,8 +107,9 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
             **options,
         )
     refuse_incomplete(f"model {path!r}", loaded)
-    if foreign := sorted(loaded["unexpected_keys"]):  # the library would go on without them
-        raise ModelError(f"model {path!r}: {_homeless(foreign)}")
+    # The library would go on without them.
+    if foreign := sorted(name for name in loaded["unexpected_keys"] if not _is_old_buffer(model, name)):
+        raise ModelError(f"model {path!r}: {_homeless(foreign, bool(_of_missing_layers(model, foreign)))}")
     if broken := [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]:
         raise ModelError(f"model {path!r}: weights in its files are nan or infinite: {_first(broken)}")
     return model
@@ -126,11 +128,26 @@ def _first(names: list[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _homeless(names: list[str]) -> str:
+def _homeless(names: list[str], of_missing_layers: bool) -> str:
+    if of_missing_layers:
+        advice = "correct config.json if the model has fewer layers there than it should, or else "
+    else:
+        advice = "give config.json and weight files of the same model, or "
     return (
-        f"the weight files hold what config.json has no place for: {_first(names)}; correct config.json if the model "
-        "has fewer layers there than it should, or else take these tensors out of the files"
+        f"the weight files hold what config.json has no place for: {_first(names)}; {advice}take these tensors out of "
+        "the files"
     )
+
+
+def _is_old_buffer(model: Any, name: str) -> bool:
+    """Tell whether a tensor is one that a module of a model computes by itself, and that files once held all the same.
+
+    The name may be without the prefix of the decoder, as in files of a model without its head.
+    """
+    place, _, last = name.rpartition(".")
+    modules = dict(model.named_modules())
+    module = modules.get(place, modules.get(f"{model.base_model_prefix}.{place}"))
+    return module is not None and (last in _OLD_BUFFERS or last in dict(module.named_buffers(recurse=False)))
 
 
 def _is_finite(parameter: nn.Parameter) -> bool:
@@ -375,7 +392,7 @@ def _unfit_shapes(outline: Any, shapes: dict[str, tuple[int, ...]]) -> list[str]
     Where the files name anything else only layers too many are named: transformers may know how to translate old names.
     """
     if beyond := _of_missing_layers(outline, shapes):
-        return [_homeless(beyond)]
+        return [_homeless(beyond, True)]
     same: dict[int, list[str]] = {}  # the names of each parameter, of which tied ones have several
     expected = dict(outline.named_parameters(remove_duplicate=False))
     for name, parameter in expected.items():

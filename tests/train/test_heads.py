@@ -169,3 +169,36 @@ def test_weights_that_a_model_has_no_place_for_are_refused(toy, tmp_path):
     with pytest.raises(ModelError, match=r"hold what config\.json has no place for: v_head\.summary\.weight"):
         run(toy, tmp_path / "run", model=str(tmp_path / "model"))
     assert not (tmp_path / "run").exists()
+
+
+def old_gpt2(folder: Path, toy, layers: int = 2) -> str:
+    """Write a model with buffers that files of former versions hold, for so many layers, and give its folder."""
+    settings = {"vocab_size": 320, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 128}
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **settings)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(toy["model"]).save_pretrained(folder)
+    file = folder / "model.safetensors"
+    old = {f"transformer.h.{layer}.attn.masked_bias": torch.tensor(-1e4) for layer in range(layers)}
+    old |= {f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, 128, 128).tril() for layer in range(2)}
+    save_file(load_file(file) | old, file, metadata={"format": "pt"})
+    return str(folder)
+
+
+def test_buffers_of_former_versions_are_no_foreign_weights(toy, tmp_path):
+    """Files with the buffers that attention once had load, and compute what those without them do."""
+    path = old_gpt2(tmp_path, toy)
+    model, _ = load_policy(path, dropout=False, max_length=64)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert all(torch.equal(weight, stored[name]) for name, weight in model.named_parameters())
+
+
+def test_only_missing_layers_are_called_missing(toy, tmp_path):
+    """A buffer of a layer that is not there is refused with advice on layers, any other stray tensor without it."""
+    with pytest.raises(ModelError, match=r"no place for: transformer\.h\.2\.attn\.masked_bias; .*fewer layers"):
+        load_policy(old_gpt2(tmp_path / "layers", toy, layers=3), dropout=False, max_length=64)
+    path = old_gpt2(tmp_path / "stray", toy)
+    file = Path(path) / "model.safetensors"
+    save_file(load_file(file) | {"transformer.h.0.attn.extra": torch.ones(2)}, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"no place for: transformer\.h\.0\.attn\.extra; ") as caught:
+        load_policy(path, dropout=False, max_length=64)
+    assert "fewer layers" not in str(caught.value)
