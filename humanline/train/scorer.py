@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -129,18 +130,29 @@ class TokenScorer(nn.Module):
 
 def softcap_of(model: Any) -> float | None:
     """Return the soft cap on a model's logits, None if there is none; the model may be an outline."""
-    settings = model.config.get_text_config()
-    return next((float(cap) for name in _SOFTCAPS if (cap := getattr(settings, name, None)) is not None), None)
+    return next((cap for name in _SOFTCAPS if (cap := _number(model, name)) is not None), None)
 
 
 def logit_scale_of(model: Any) -> float:
     """Return what a model multiplies its logits by; the model may be an outline."""
     settings, scale = model.config.get_text_config(), 1.0
     for name, divides in _SCALES.items():
-        if (factor := getattr(settings, name, None)) is not None:
+        if (factor := _number(model, name)) is not None:
+            if factor == 0:
+                raise ModelError(f"{type(model).__name__}: {name} in its config.json is 0: all logits would be equal")
             multiplies = not divides or settings.model_type in _MULTIPLIES
             scale = scale * factor if multiplies else scale / factor
     return scale
+
+
+def _number(model: Any, name: str) -> float | None:
+    """Return a setting of a model, None if it has none; raise ModelError if it is no finite number."""
+    value = getattr(model.config.get_text_config(), name, None)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ModelError(f"{type(model).__name__}: {name} in its config.json is {value!r}; only numbers are supported")
+    return float(value)
 
 
 def refuse_unknown_head(model: Any) -> None:

@@ -202,3 +202,12 @@ def test_only_missing_layers_are_called_missing(toy, tmp_path):
     with pytest.raises(ModelError, match=r"no place for: transformer\.h\.0\.attn\.extra; ") as caught:
         load_policy(path, dropout=False, max_length=64)
     assert "fewer layers" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["inv_sqrt_d_model", float("nan"), 0.0])
+def test_a_scale_that_is_no_number_is_refused(value):
+    """What a configuration gives in place of a number to scale logits by is named, with its setting."""
+    settings = {"vocab_size": 320, "d_model": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 64}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("mpt", **settings, logit_scale=value))
+    with pytest.raises(ModelError, match=rf"MptForCausalLM: logit_scale in its config\.json is '?{value or 0}"):
+        TokenScorer(model)
