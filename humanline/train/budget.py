@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from humanline.train.config import TrainConfig
+from humanline.train.config import GrpoObjective, TrainConfig
 from humanline.train.estimate import Estimate, Estimator, Workload, cheap_shape, generous_bytes
 from humanline.train.stream import Stream
 
@@ -108,7 +108,21 @@ _Changes = dict[str, Any]
 _Changed = tuple[TrainConfig, Workload, tuple[str, ...]]
 
 
-def _smaller_passes(config: TrainConfig, _: Workload) -> _Changes:
+def _more_passes(config: TrainConfig, _: Workload) -> _Changes:
+    """Make passes smaller where that changes rounding alone."""
+    return {} if _is_mean_of_passes(config) else _smaller_passes(config)
+
+
+def _other_passes(config: TrainConfig, _: Workload) -> _Changes:
+    """Make passes smaller where that changes the loss."""
+    return _smaller_passes(config) if _is_mean_of_passes(config) else {}
+
+
+def _is_mean_of_passes(config: TrainConfig) -> bool:
+    return isinstance(config.objective, GrpoObjective) and config.objective.normalise == "local"
+
+
+def _smaller_passes(config: TrainConfig) -> _Changes:
     training = config.training
     if training.micro_batch_tokens is not None:
         least = config.rows_together * config.data.max_length  # which alone has to fit
@@ -136,14 +150,15 @@ def _qlora(config: TrainConfig, _: Workload) -> _Changes:
     return {"adapter": {"rank": 16, "base": "nf4"}, "training.precision": "bf16", "training.weights": "float32"}
 
 
-# What costs a user least first: nothing, time, rounding, then what is trained.
+# What costs a user least first: nothing, time, rounding, then another loss and what is trained.
 _CHANGES: tuple[tuple[str, Any], ...] = (
     ("no second model, equal results", lambda c, w: {"reference.storage": "score_ahead"}),
     ("up to a third more work", lambda c, w: {"training.activation_checkpointing": True}),
-    ("more and smaller passes", _smaller_passes),
+    ("more and smaller passes", _more_passes),
     ("no padding, equal results", lambda c, w: {"training.padding": "free"}),
     ("bf16 compute", lambda c, w: {"training.precision": "bf16"}),
     ("bf16 weights and 8-bit optimizer states, rounded stochastically", _narrow_weights),
+    ("smaller passes, which are part of the loss under normalise: local", _other_passes),
     ("LoRA: additions are trained, not the weights", _lora),
     ("QLoRA: and the weights kept in 4 bits", _qlora),
 )
@@ -177,7 +192,8 @@ def _changed(config: TrainConfig, workload: Workload, changes: _Changes) -> _Cha
 
 def _a_pass(config: TrainConfig, workload: Workload) -> float:
     """Return how much of a step one pass has, in a unit of which only ratios count."""
-    return float(config.training.micro_batch_tokens or config.rows_a_pass(workload.ranks))
+    rows, tokens = config.rows_a_pass(workload.ranks), config.training.micro_batch_tokens
+    return float(rows if tokens is None else min(tokens, rows * config.data.max_length))  # no more than a step has
 
 
 def _estimated(estimator: Estimator, changed: _Changed) -> Estimate | None:

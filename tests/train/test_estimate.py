@@ -373,10 +373,11 @@ def test_the_peak_goes_by_rows_and_not_by_groups(tmp_path):
         ("global", {"micro_batch_size": None, "micro_batch_tokens": 4096}, "training.micro_batch_tokens=256"),
         ("local", {"micro_batch_size": 256}, "training.micro_batch_size=64"),
         ("local", {"micro_batch_size": 64}, None),
+        ("local", {"micro_batch_size": None, "micro_batch_tokens": 131072}, "training.micro_batch_tokens=16384"),
     ],
 )
 def test_smaller_passes_are_suggested_down_to_what_stays_together(tmp_path, monkeypatch, normalise, training, change):
-    """The change that is named goes down to a row, or under a mean of each micro-batch to a group, and is exact."""
+    """The change that is named goes down to a row, or to a group where each pass has a mean of its own, and is exact."""
     monkeypatch.setattr(budget, "_CHANGES", tuple(one for one in budget._CHANGES if "smaller passes" in one[0]))
     estimator = Estimator(small("llama", 2, tmp_path / "model"), cuda=True)
     given = grpo_config(64, normalise, **training)
@@ -385,6 +386,7 @@ def test_smaller_passes_are_suggested_down_to_what_stays_together(tmp_path, monk
     for one in found:
         name, value = change.removeprefix("training.").split("=")
         smaller = grpo_config(64, normalise, **training | {name: int(value)})
+        assert ("part of the loss" in one.what) == (normalise == "local")
         assert one.alone.peak == estimator.estimate(smaller, limits(smaller)).peak
 
 
