@@ -2,7 +2,8 @@
 
 Value functions, capacities and decision weights make up prospect theory; utility, its distances and their bound say
 how far a sampler is from it; Beta rejection and its limit, the clip range, are what training uses. Value functions,
-capacities, `ClipRange` and `BetaRejection.keeps` also take torch tensors and return them.
+capacities, `ClipRange` and `BetaRejection.keeps` also take torch tensors and return them, of one
+kind in a call; everything else returns numpy's and takes arrays and tensors, mixed too.
 """
 
 from humanline.theory.capacity import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import reprlib
 from typing import Any
 
@@ -47,7 +48,9 @@ def plain(array: Any) -> Any:
 def last_axis(**values: Any) -> list[NDArray[np.float64]]:
     """Return `values` as float64 arrays of one shape (..., N), N > 0, with every entry finite.
 
-    The only broadcasting is that of an (N,) array over the leading axes of another.
+    Each may be of a kind of its own, a numpy array beside a tensor: unlike in `floats`, results are numpy's whatever is
+    given, so that the kinds leave nothing to guess. The only broadcasting is that of an (N,) array over the leading
+    axes of another.
     """
     arrays = {name: float64(name, value) for name, value in values.items()}
     widest = max(arrays, key=lambda name: arrays[name].ndim)
@@ -102,6 +105,8 @@ def _precision(given: Any) -> Any:
 def _floating(xp: Any, name: str, value: Any) -> Any:
     # torch before 2.13 cuts a tensor from its graph in asarray, so what is an array already stays as it is.
     array = value if is_array_api_obj(value) else _from_list(xp, name, value)
+    if isinstance(array, np.ndarray) and array.dtype == object:
+        array = _from_objects(name, array)
     if xp.isdtype(array.dtype, "real floating"):
         return array
     if not xp.isdtype(array.dtype, ("bool", "integral")):
@@ -117,8 +122,34 @@ def _from_list(xp: Any, name: str, value: Any) -> Any:
         return xp.asarray(value)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         _no_gradient_inside(name, value)
+        if (wide := _too_wide(value)) is not None:  # torch refuses integers beyond 64 bits, numpy makes them objects
+            return xp.asarray(_from_objects(name, wide).tolist())
         rule = "be one array, or lists that hold numbers and are as long as each other at every level"
         raise ValueError(f"{name} must {rule}; got {reprlib.repr(value)}") from error
+
+
+def _too_wide(value: Any) -> NDArray[np.object_] | None:
+    """Return lists of numbers that fit no integer of 64 bits as an array of Python's; None for anything else."""
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError):
+        return None
+    return array if array.dtype == object and _all_real(array) else None
+
+
+def _from_objects(name: str, array: NDArray[np.object_]) -> NDArray[Any]:
+    """Return Python's numbers, such as integers beyond 64 bits, as float64; other objects as they are."""
+    if not _all_real(array):
+        return array
+    try:
+        return array.astype(np.float64)
+    except OverflowError:
+        largest = max(array.flat, key=abs)
+        raise _checks.fail(name, "be finite", largest) from None
+
+
+def _all_real(array: NDArray[np.object_]) -> bool:
+    return all(isinstance(each, numbers.Real) for each in array.flat)
 
 
 def _no_gradient_inside(name: str, value: Any) -> None:

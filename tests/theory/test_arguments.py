@@ -278,6 +278,38 @@ def test_ragged_lists_are_named(name, call, bad):
         call(bad)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda big: decision_weights([0, big], [0.5, 0.5], gain=GAIN, loss=LOSS),
+        lambda big: PowerValue()([0, big]),
+        lambda big: PowerValue()(big),
+        lambda big: utility_gap_bound([0.5, 0.5], [0.25, 0.75], [0, big]).value,
+    ],
+)
+def test_integers_beyond_64_bits_are_numbers(call):
+    """An integer that no integer of 64 bits holds gives what the float does; beyond float64 it must be finite."""
+    np.testing.assert_array_equal(call(10**30), call(1e30))
+    np.testing.assert_array_equal(call(-(10**30)), call(-1e30))
+    with pytest.raises(ValueError, match=r"^(outcomes?|values) must be finite; got 10{400}$"):
+        call(10**400)
+
+
+def test_integers_beyond_64_bits_beside_a_tensor():
+    """Beside a tensor such a list is a tensor too."""
+    keeps = TEST.keeps(torch.zeros(2), [0, 10**30])
+    assert keeps.tolist() == TEST.keeps(torch.zeros(2), [0, 1e30]).tolist()
+    with pytest.raises(ValueError, match=r"^draws must be finite; got 10{400}$"):
+        TEST.keeps(torch.zeros(2), [0, 10**400])
+
+
+@pytest.mark.parametrize("bad", [[None, 1.0], ["1", 10**30], [10**30, 1j]])
+def test_objects_that_are_no_real_numbers_stay_refused(bad):
+    """What float64 would read from None, or from text, is not taken for a number."""
+    with pytest.raises(TypeError, match=r"^outcome must hold real numbers; got dtype "):
+        PowerValue()(bad)
+
+
 def test_kinds_of_arrays_are_not_mixed():
     """Mixing numpy and torch in a call whose result has their kind is an error that names both arguments and kinds."""
     message = "log_ratio, policy_draws must be arrays of one kind; got numpy.ndarray and torch.Tensor"
