@@ -114,6 +114,7 @@ class Columns:
     ignored: tuple[str, ...]
     keys_read: tuple[str, ...] = ()
     keys_ignored: tuple[str, ...] = ()
+    nowhere: tuple[str, ...] = ()  # names to be ignored that are neither: misspelt, or of another set
 
     def also_read(self, names: Collection[str], columns: Mapping[str, str]) -> Columns:
         """Return the same where `names`, which are ours, are read too."""
@@ -128,7 +129,10 @@ class Columns:
             if names
         )
         ignored = ", ".join(map(short, self.ignored)) or "none"
-        return f"read: {', '.join(map(short, self.read))}; ignored: {ignored}{keys}"
+        nowhere = (
+            f"; data.ignore names what is not there: {', '.join(map(short, self.nowhere))}" if self.nowhere else ""
+        )
+        return f"read: {', '.join(map(short, self.read))}; ignored: {ignored}{keys}{nowhere}"
 
 
 def read_rows(
@@ -226,9 +230,12 @@ def read_set(
     if not examples:
         expected = "" if opened.is_table else "; expected one JSON object per line"
         raise DataError(f"{opened.name} has no rows{expected}", advice=advice)
-    ignored = tuple(name for name in there if name not in used)
     return examples, Columns(
-        tuple(name for name in there if name in used), ignored, tuple(sorted(keys)), tuple(sorted(left_out))
+        read=tuple(name for name in there if name in used),
+        ignored=tuple(name for name in there if name not in used),
+        keys_read=tuple(sorted(keys)),
+        keys_ignored=tuple(sorted(left_out)),
+        nowhere=tuple(name for name in ignore if name not in there and name not in left_out),
     )
 
 
@@ -335,11 +342,11 @@ class _Row:
         """Return the keys of a message beside role and content that hold something and are not to be ignored."""
         found: dict[str, Any] = {}
         for key, given in turn.items():
-            value = without_nulls(given) if self.source.is_table else given
-            if key in ("role", "content") or is_empty(value):
-                continue
             if key in self.ignore:
                 self.left_out.add(key)
+                continue
+            value = without_nulls(given) if self.source.is_table else given
+            if key in ("role", "content") or is_empty(value):
                 continue
             at = (column, number, key)
             try:
