@@ -1,9 +1,11 @@
 """A tokenizer's chat template: the text it writes, and what it was given but leaves out.
 
 A template is a program of its own and reads what it likes; what it does not read it drops without a word. So what it
-wrote is held against what it was given: every text in a message's further keys is changed, all of them at once, and
-each change has to show. Where one does not, it is made alone and the two texts are compared, since a template may also
-read a value without printing it.
+wrote is held against what it was given: every text, number and truth value in a message's further keys, and every name
+in the arguments of tool calls, is changed, all of them at once, and each change has to show. Where one does not, it is
+made alone and the two texts are compared, since a template may also read a value without printing it. Of a tool its
+name and description have to show, and of its parameters the names and descriptions: templates skip other words of a
+schema, and parameters of parameters, by design.
 
 Departures from `apply_chat_template`: the arguments of tool calls are objects, whether the row has them as objects or
 as JSON text (as servers of OpenAI's protocol do too), and text for templates that take nothing else; arguments of the
@@ -28,6 +30,15 @@ if TYPE_CHECKING:  # transformers takes seconds to import, and only its type is 
     from transformers import PreTrainedTokenizerBase
 
 Path = tuple[str | int, ...]  # of keys and indices, in `_Inputs.tree`
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """What has to show: the value at a path, or the name that it has there."""
+
+    path: Path
+    name: bool = False
+
 
 # What a template reads besides: the conversation, and functions that jinja and transformers give it.
 _FUNCTIONS = ("raise_exception", "strftime_now", "range", "dict", "namespace", "cycler", "joiner", "lipsum")
@@ -118,10 +129,10 @@ class ChatTemplate:
         marks = {leaf: f"{stem}{number}z" for number, leaf in enumerate(leaves)}
         marked = self._try(inputs.marked(marks), opening) or ""
 
-        def matters(part: _Part, leaf: Path | None) -> bool:
+        def matters(part: _Part, leaf: _Leaf | None) -> bool:
             if leaf is not None and marks[leaf] in marked:
                 return True
-            changed = inputs.without(part.at) if leaf is None else inputs.marked({leaf: f"{stem}z"})
+            changed = inputs.without(part.at) if leaf is None else inputs.changed(leaf, f"{stem}z")
             if self._try(changed, opening) != text:
                 return True
             until = None if part.message is None else part.message + 1
@@ -129,11 +140,13 @@ class ChatTemplate:
                 return False
             return self._try(changed.until(until), False) != self._try(inputs.until(until), False)
 
-        return [
-            part.found
+        found = [
+            part
             for part in parts
             if not all(matters(part, leaf) for leaf in part.leaves or (None,))  # nothing to change: take it out
         ]
+        wholes = {part.at for part in found}  # whose parts need not be told of
+        return [part.found for part in found if not any(part.at[:end] in wholes for end in range(len(part.at)))]
 
     def _try(self, inputs: _Inputs, opening: bool) -> str | None:
         """Return the text, or nothing where the template raises."""
@@ -183,11 +196,29 @@ class _Inputs:
 
     tree: dict[str, Any]
 
-    def marked(self, marks: dict[Path, str]) -> _Inputs:
-        """Return the same with a mark behind some of its texts."""
+    def marked(self, marks: dict[_Leaf, str]) -> _Inputs:
+        """Return the same with a mark behind some of its texts and names, and in place of numbers and truth values."""
         tree = copy.deepcopy(self.tree)
-        for (*way, last), mark in marks.items():
-            _at(tree, way)[last] += mark
+        # Names after values, and inner names before outer ones, so that every path is still there.
+        for leaf in sorted(marks, key=lambda leaf: (leaf.name, -len(leaf.path))):
+            *way, last = leaf.path
+            around = _at(tree, way)
+            if leaf.name:
+                entries = [(f"{key}{marks[leaf]}" if key == last else key, value) for key, value in around.items()]
+                around.clear()
+                around.update(entries)
+            else:
+                around[last] = around[last] + marks[leaf] if isinstance(around[last], str) else marks[leaf]
+        return _Inputs(tree)
+
+    def changed(self, leaf: _Leaf, mark: str) -> _Inputs:
+        """Return the same with one leaf changed, whatever the template asks of its kind."""
+        *way, last = leaf.path
+        value = _at(self.tree, leaf.path)
+        if leaf.name or isinstance(value, str):
+            return self.marked({leaf: mark})
+        tree = copy.deepcopy(self.tree)
+        _at(tree, way)[last] = type(value)(not value)  # another number, and another answer to whether it is there
         return _Inputs(tree)
 
     def without(self, path: Path) -> _Inputs:
@@ -204,10 +235,10 @@ class _Inputs:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A value that the template has to read: every text under `leaves`, or, without any, that it is there at all."""
+    """A value that the template has to read: all of `leaves`, or, without any, that it is there at all."""
 
     at: Path
-    leaves: tuple[Path, ...]
+    leaves: tuple[_Leaf, ...]
     message: int | None
     found: Unread
 
@@ -237,27 +268,47 @@ def _parts(turns: Sequence[Message], inputs: _Inputs, given: Given, first: int) 
             path = ("turns", number, key)
             leaves = tuple(_leaves(value, path))
             yield _Part(path, leaves, number, Unread(f"the key {key!r} of {where}", key, turn.place))
+
+    def found(what: str) -> Unread:
+        return Unread(what, TOOLS, given.place)
+
     for number, tool in enumerate(inputs.tree[TOOLS] if not first else ()):
         function = tool.get("function")
         way: Path = (TOOLS, number) if not isinstance(function, dict) else (TOOLS, number, "function")
         told = _at(inputs.tree, way)
-        texts = [name for name in ("name", "description") if told.get(name) and isinstance(told[name], str)]
-        leaves = tuple((*way, name) for name in texts)
-        called = f" ({told['name']})" if isinstance(told.get("name"), str) else ""
-        yield _Part((TOOLS, number), leaves, None, Unread(f"tool {number + 1}{called}", TOOLS, given.place))
+        called = f"tool {number + 1}" + (f" ({told['name']})" if isinstance(told.get("name"), str) else "")
+        yield _Part((TOOLS, number), tuple(_texts(told, way, "name", "description")), None, found(called))
+        parameters = told.get("parameters")
+        properties = parameters.get("properties") if isinstance(parameters, dict) else None
+        for name, one in properties.items() if isinstance(properties, dict) else ():
+            at = (*way, "parameters", "properties", name)
+            leaves = (_Leaf(at, name=True), *_texts(one, at, "description"))
+            yield _Part(at, leaves, None, found(f"the parameter {name!r} of {called}"))
 
 
-def _leaves(value: Any, path: Path) -> Iterator[Path]:
-    """Give the path of every text in a value that is not a link."""
-    if isinstance(value, str):
-        yield path
+def _texts(value: Any, path: Path, *names: str) -> Iterator[_Leaf]:
+    """Give the texts that an object has under some names."""
+    for name in names if isinstance(value, dict) else ():
+        if value.get(name) and isinstance(value[name], str):
+            yield _Leaf((*path, name))
+
+
+def _leaves(value: Any, path: Path, *, free: bool = False) -> Iterator[_Leaf]:
+    """Give every text, number and truth value in a value that is not a link, and the names where they are `free`.
+
+    They are in the arguments of tool calls: elsewhere names are those of a protocol, and templates know them.
+    """
+    if isinstance(value, str | bool | int | float):
+        yield _Leaf(path)
     elif isinstance(value, dict):
         for name, one in value.items():
-            if name not in _LINKS:
-                yield from _leaves(one, (*path, name))
+            if free and one is not None:
+                yield _Leaf((*path, name), name=True)
+            if free or name not in _LINKS:
+                yield from _leaves(one, (*path, name), free=free or name == "arguments")
     elif isinstance(value, list):
         for number, one in enumerate(value):
-            yield from _leaves(one, (*path, number))
+            yield from _leaves(one, (*path, number), free=free)
 
 
 def _at(tree: Any, path: Sequence[str | int]) -> Any:

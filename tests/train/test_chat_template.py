@@ -265,6 +265,76 @@ def test_one_tool_of_several_and_its_description_count(tokenizer, write):
         assert f"does not write {lost};" in caught.value.problems[0]
 
 
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "Where."},
+        "days": {"type": "integer", "description": "How far ahead.", "minimum": 1},
+    },
+    "required": ["city"],
+}
+NAMES = "{{ t.function.name }}: {{ t.function.description }}"
+EACH = "{% for k, v in t.function.parameters.properties.items() %}"
+
+
+@pytest.mark.parametrize(
+    ("written", "lost"),
+    [
+        ("{{ t | tojson }}", []),
+        (f"{NAMES}{EACH}{{{{ k }}}}: {{{{ v.type }}}} // {{{{ v.description }}}}{{% endfor %}}", []),  # as gpt-oss
+        (NAMES, ["city", "days"]),
+        (NAMES + "{{ t.function.parameters.properties | length }}", ["city", "days"]),
+        (f"{NAMES}{EACH}{{{{ k }}}}{{% endfor %}}", ["city", "days"]),
+        (f"{NAMES}{EACH}{{{{ v.description }}}}{{% endfor %}}", ["city", "days"]),
+        (f"{NAMES}{EACH}{{% if loop.first %}}{{{{ k }}}} {{{{ v.description }}}}{{% endif %}}{{% endfor %}}", ["days"]),
+        ("{{ t.function.name }}", None),
+    ],
+)
+def test_parameters_of_tools_count(tokenizer, written, lost):
+    """The name and description of each parameter have to show; other words of its schema need not."""
+    chat = ChatTemplate(with_template(tokenizer, THINKING.replace("{{ t | tojson }}", written)))
+    tool = {"type": "function", "function": TOOL["function"] | {"parameters": PARAMETERS}}
+    unread = chat.unread([Message("user", "q")], Given.of({"tools": [tool]}))
+    whole = ["tool 1 (get_weather)"]  # of which no part is told as well
+    told = whole if lost is None else [f"the parameter {name!r} of tool 1 (get_weather)" for name in lost]
+    assert [one.what for one in unread] == told and {one.name for one in unread} <= {"tools"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"n": [1, 2], "flag": True},
+        {"n": 0},
+        {"flag": False},
+        {"x": 2.5},
+        {"id": 7, "type": "a", "index": 1},
+        {"inner": {"n": [{"m": -1}]}},
+        {"": {}},
+        '{"n": [1, 2]}',
+    ],
+)
+@pytest.mark.parametrize(
+    ("written", "enough"),
+    [
+        ("{{ a | tojson }}", True),
+        ("{{ a }}", True),
+        ("{% for k, v in a.items() %}<{{ k }}>{{ v if v is string else v | tojson }}</{{ k }}>{% endfor %}", True),
+        ("", False),
+        ("{{ a | length }}", False),
+        ("{% for k in a %}{{ k }}{% endfor %}", False),
+        ("{% for v in a.values() %}{{ v | tojson }}{% endfor %}", False),
+    ],
+)
+def test_arguments_without_text_count(tokenizer, arguments, written, enough):
+    """Numbers, truth values and names in the arguments of a call have to show, however they are nested or called."""
+    old = THINKING[THINKING.index("{% if c.function.arguments is string") : THINKING.index("</call>")]
+    chat = ChatTemplate(with_template(tokenizer, THINKING.replace(old, "{% set a = c.function.arguments %}" + written)))
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+    unread = [one.what for one in chat.unread([Message("user", "q"), Message.of(call)])]
+    only_name = arguments == {"": {}} and "for k in" in written  # there is nothing but the name
+    assert unread == ([] if enough or only_name else ["the key 'tool_calls' of message 2 (assistant)"])
+
+
 @pytest.mark.parametrize(
     ("kwargs", "told"),
     [
@@ -466,6 +536,22 @@ def test_what_was_read_is_told(write):
     assert columns.ignored == ("rejected",)
     with pytest.raises(ValueError, match="ignore must name what a row can do without; got 'prompt'"):
         read_set(write(row), "preference", ignore=["prompt"])
+
+
+def test_what_is_ignored_without_being_there_is_told(toy, write, tmp_path, capsys):
+    """Names in data.ignore that are no column and no key are told of each set; those that are there, or empty, not."""
+    row = {"prompt": [ASK | {"name": None}], "chosen": [SAID], "rejected": "no", "tools": [TOOL], "id": 1}
+    path, names = write(*[row] * 8), ["reasoning_content", "reasoning_contnet", "tools", "id", "tool", "name"]
+    _, columns = read_set(path, "preference", ignore=names)
+    assert columns.nowhere == ("reasoning_contnet", "tool")
+    assert str(columns).endswith("; data.ignore names what is not there: 'reasoning_contnet', 'tool'")
+    assert "not there" not in str(read_set(path, "preference", ignore=["id", "tools", "name"])[1])
+    other = write(*[{"prompt": "q", "chosen": "a", "rejected": "b"}] * 8, name="held_out.jsonl")
+    data = {"train": str(path), "eval": str(other), "max_length": 128, "ignore": ["reasoning_content", "tools", "nam"]}
+    validate(config(toy, tmp_path / "run", data=data))
+    out = capsys.readouterr().out
+    assert out.count("data.ignore names what is not there: 'nam'\n") == 1
+    assert out.count("data.ignore names what is not there: 'reasoning_content', 'tools', 'nam'\n") == 1
 
 
 # --- the same in every part of a run ---------------------------------------------------------------------------------
