@@ -377,7 +377,7 @@ def test_the_peak_goes_by_rows_and_not_by_groups(tmp_path):
     ],
 )
 def test_smaller_passes_are_suggested_down_to_what_stays_together(tmp_path, monkeypatch, normalise, training, change):
-    """The change that is named goes down to a row, or to a group where each pass has a mean of its own, and is exact."""
+    """The change that is named goes down to a row, or to a group where passes have means of their own, and is exact."""
     monkeypatch.setattr(budget, "_CHANGES", tuple(one for one in budget._CHANGES if "smaller passes" in one[0]))
     estimator = Estimator(small("llama", 2, tmp_path / "model"), cuda=True)
     given = grpo_config(64, normalise, **training)
