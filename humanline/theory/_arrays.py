@@ -144,7 +144,7 @@ def _from_objects(name: str, array: NDArray[np.object_]) -> NDArray[Any]:
     try:
         return array.astype(np.float64)
     except OverflowError:
-        raise _checks.fail(name, "be finite", max(array.flat, key=lambda each: abs(each))) from None
+        raise _checks.fail(name, "be finite", max(array.ravel().tolist(), key=abs)) from None
 
 
 def _all_real(array: NDArray[np.object_]) -> bool:
