@@ -55,11 +55,15 @@ class RunData:
         """Return a few token ids to try a model on."""
         return self.sets.train[0].sequences[0].ids[:16]
 
-    def hashes(self) -> dict[str, str]:
-        """Return what a resumed run must share."""
+    def hashes(self, objective: str) -> dict[str, str]:
+        """Return what a resumed run of an objective must share."""
+        # Of scores ahead whose step was cut into passes another way nothing could be made.
+        passes = {"micro-batches of GRPO": "of rows (formerly of groups)"} if objective == "grpo" else {}
         if self.contexts:
-            return {"training data": contexts_hash(self.contexts), "held-out data": contexts_hash(self.held_out)}
-        return {"training data": units_hash(self.sets.train), "held-out data": units_hash(self.sets.held_out)}
+            data = {"training data": contexts_hash(self.contexts), "held-out data": contexts_hash(self.held_out)}
+        else:
+            data = {"training data": units_hash(self.sets.train), "held-out data": units_hash(self.sets.held_out)}
+        return data | passes
 
 
 def read_data(config: TrainConfig, renderer: Renderer) -> RunData:

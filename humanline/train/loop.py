@@ -144,10 +144,8 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
         "template": renderer.template_hash,
         "tokenizer": tokenizer_hash(tokenizer),
         "model settings": model_hash(policy.model),
-        **data.hashes(),
+        **data.hashes(config.objective.kind),
     }
-    if config.objective.kind == "grpo":  # of a window that was cut another way nothing could be made
-        fingerprints["micro-batches of GRPO"] = "of rows (formerly of groups)"
     if adapter is not None:
         fingerprints["frozen weights"] = frozen_hash(policy)
     objective = ObjectiveStep(config.objective, config.transform, config.seed, device)
