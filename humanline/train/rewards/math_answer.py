@@ -13,7 +13,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from humanline.train.rewards.notation import Bases, ends_in_variable, has_variables, is_quantity, tidy
+from humanline.train.rewards.notation import (
+    Bases,
+    ends_in_variable,
+    has_small_powers,
+    has_variables,
+    in_fractions,
+    is_quantity,
+    tidy,
+)
 from humanline.train.rewards.verdict import Verdict, shown
 
 LONGEST_ANSWER = 2000  # characters of a box
@@ -51,12 +59,17 @@ def math_verdict(completion: str, reference: Any) -> Verdict:
             return Verdict(
                 None, "too_long", f"the box holds {len(boxed)} characters; at most {LONGEST_ANSWER} are read"
             )
-        gold, answer = _read(expected, tidy(completion[-_TAIL:]) if boxed is None else _in_box(boxed))
+        given = tidy(completion[-_TAIL:]) if boxed is None else _in_box(boxed)
+        gold, answer = _read(expected, given)
         if not answer:
             return Verdict(0.0, reason="no answer found" if boxed is None else f"cannot be read: {_quoted(boxed)}")
         from math_verify import verify
 
         right = verify(gold, answer, timeout_seconds=None, raise_on_error=False)
+        if not right and (has_small_powers(expected) or has_small_powers(given)):
+            # Not in decimals: math-verify takes these for equal where six places are.
+            gold, answer = _read(in_fractions(expected, sure=True), in_fractions(given, sure=False))
+            right = verify(gold, answer, timeout_seconds=None, raise_on_error=False)
         return Verdict(float(right), reason="no box" if boxed is None else f"read {_quoted(boxed)}")
 
 

@@ -1,8 +1,8 @@
 r"""Answers in LaTeX, rewritten where math-verify would misread them; nothing here imports it.
 
 It takes no answer with a full stop, such as `36.`, or behind `\approx`; it drops the base of a number, so that `52_8`
-equals `52_9`; it takes a letter at the end for a unit, so that `6+9c` is 15; it reads `1e3` as 3 times Euler's number;
-and it finds no formula in dollar signs that has a line end, even inside `\text`.
+equals `52_9`; it takes a letter at the end for a unit, so that `6+9c` is 15; it reads `1e3` as 3 times Euler's number,
+and `1e-3` as 3 less than that; and it finds no formula in dollar signs that has a line end, even inside `\text`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _FULL_STOP = re.compile(r"(?<=[0-9A-Za-z)}\]%])\s*\.(?=\s*(?:\$|\\\)|\\\]|$))")
 _LAST_LINE_END = re.compile(r"(?:\s*(?:\\\\|\\newline(?![A-Za-z])))+\s*(?=\}*\s*$)")
 _IN_TEXT = re.compile(rf"{_TEXT}\{{[^{{}}]*\}}")
 _POWER_OF_TEN = re.compile(r"(?<![\w.\\])([0-9]+)(?:\.([0-9]+))?e([0-9]{1,3})(?![\w.])")
+_SMALL_POWER = re.compile(r"(?<![\w.\\^_,])(?P<digits>[0-9]+(?:\.[0-9]+)?)e-(?P<power>[0-9]{1,3})(?![\w.])")
+_DECIMAL = re.compile(r"(?<![\w.\\^_,])[0-9]*\.[0-9]+(?![\w.])")
 _COMMANDS = re.compile(rf"{_TEXT}\{{[^{{}}]*\}}|\\[A-Za-z]+")
 _LAST_WORD = re.compile(r"(?:[0-9}]|\s)\s*(?P<word>[A-Za-z]{1,2})\s*$")
 _UNITS_OF_TWO_LETTERS = frozenset(["cc", "cm", "dm", "ft", "gm", "hr", "kg", "km", "lb", "mm", "pm", "am", "yr"])
@@ -49,6 +51,36 @@ def _written_out(match: re.Match[str]) -> str:
     if len(decimals) <= exponent:
         return whole + decimals + "0" * (exponent - len(decimals))
     return f"{whole}{decimals[:exponent]}.{decimals[exponent:]}"
+
+
+def has_small_powers(text: str) -> bool:
+    """Return whether a text holds what may be a negative power of ten, as `1e-3`."""
+    return _SMALL_POWER.search(text) is not None
+
+
+def in_fractions(text: str, *, sure: bool) -> str:
+    """Return a text with its decimals, and its powers such as `1e-3`, as fractions: these are compared exactly.
+
+    Parameters
+    ----------
+    text : str
+    sure : bool
+        Leave alone what Euler's number may be meant in: `2e-3`, and not `1e-3`, `2.5e-3` or `2e-03`.
+    """
+
+    def one(match: re.Match[str]) -> str:
+        digits, power = match["digits"], match["power"]
+        if sure and digits != "1" and "." not in digits and not power.startswith("0"):
+            return match[0]
+        return _fraction(digits, int(power))
+
+    return _DECIMAL.sub(lambda match: _fraction(match[0], 0), _SMALL_POWER.sub(one, text))
+
+
+def _fraction(digits: str, power: int) -> str:
+    """Return a decimal number divided by a power of ten."""
+    whole, _, decimals = digits.partition(".")
+    return rf"\frac{{{(whole + decimals).lstrip('0') or '0'}}}{{1{'0' * (len(decimals) + power)}}}"
 
 
 class Bases:
