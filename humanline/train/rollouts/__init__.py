@@ -79,22 +79,6 @@ def make_served(
     return ServedWeights(sampler, adapter or scorer.model, scorer, folder, engine.proof, say)
 
 
-def make_server_rest(config: TrainConfig, sampler: Any, folder: Path) -> Callable[[], None] | None:
-    """Return what puts a server to sleep until weights are made known to it again; None where it stays awake.
-
-    Parameters
-    ----------
-    config : TrainConfig
-    sampler : ServerSampler
-    folder : Path
-        As `make_server_publisher` takes it.
-    """
-    engine = config.sampling.engine
-    if engine.kind != "server" or not engine.sleeps:
-        return None
-    return lambda: sampler.rest(folder / "served")
-
-
 def make_stages(
     config: TrainConfig,
     scorer: Any,

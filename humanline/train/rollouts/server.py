@@ -92,8 +92,6 @@ class ServerSampler:
     ----------
     shown : str
         The server's root, fit to be shown.
-    without_logprobs : int
-        Completions so far for which the server told no log-probs, or not one for each token.
     asleep : bool
         Whether it was put to sleep, and needs its weights again.
 
@@ -117,7 +115,6 @@ class ServerSampler:
         self.config, self.renderer, self.engine = config, renderer, config.engine
         self.say, self.stopping = say, stopping
         self.chat = (config.engine.endpoint or ("chat" if renderer.template == "chat" else "completions")) == "chat"
-        self.without_logprobs = 0
         self.asleep = False
         self._sleep = sleep
         self._key = api_key(config.engine)
@@ -156,7 +153,6 @@ class ServerSampler:
             for _ in contexts:
                 index, completions, again = self._next(whole)
                 context = contexts[index]
-                self.without_logprobs += sum(one.logprobs is None for one in completions)
                 self._refuse_copies(context, completions)
                 self._look_for_greed([one.text for one in completions])
                 yield [Rollout(context.id, context.prompt, completions, context.extra, weights.policy, again)]
