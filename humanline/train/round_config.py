@@ -239,7 +239,8 @@ class SamplingConfig(Section):
     engine: Engine = GenerateEngine()
     """What samples."""
     mismatch_limit: Positive = 0.1
-    """A round warns where sampler and training differ by more nats (root mean square) on the tokens that were drawn."""
+    """A round warns where sampler and training differ by more nats (root mean square) on the tokens that were drawn;
+    not of a round that rounds.overlap has sampled with older weights: there the difference is logged as staleness."""
 
 
 class _Reward(Section):
