@@ -130,6 +130,7 @@ class _Entry:
     id: str
     policy: str
     journal: Path
+    number: int  # of its line
     start: int
     end: int
 
@@ -158,20 +159,29 @@ def _entries(journal: Path) -> Iterator[_Entry]:
                 name, policy = row.get("id"), row.get("policy")
             if not isinstance(name, str) or not isinstance(policy, str):
                 raise LedgerError(f"{journal}:{number}: damaged: no id; remove the file to do its work again")
-            yield _Entry(name, policy, journal, start, end)
+            yield _Entry(name, policy, journal, number, start, end)
             start = end
 
 
 def _fault(entry: _Entry, trainable: Trainable, prompt: int) -> str | None:
-    """Return why a row of a journal cannot be trained on, if it cannot."""
+    """Return why a row of a journal cannot be trained on, if it cannot; raise LedgerError if it is none."""
     with open(entry.journal, "rb") as file:
         file.seek(entry.start)
-        row = json.loads(file.read(entry.end - entry.start))
+        row = parse_line(entry.journal, entry.number, file.read(entry.end - entry.start))
+    rollout = _rollout(row, f"{entry.journal}:{entry.number}", "remove the file to do its work again")
     try:
-        trainable.check_rollout(Rollout.from_row(row), prompt)
+        trainable.check_rollout(rollout, prompt)
     except Untrainable as error:
         return error.reason
     return None
+
+
+def _rollout(row: Mapping[str, Any], place: str, advice: str) -> Rollout:
+    """Return the rollout of a row; raise LedgerError, with place and advice, if it is none."""
+    try:
+        return Rollout.from_row(row)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LedgerError(f"{place}: no row of samples ({type(error).__name__}: {error}); {advice}") from None
 
 
 def _counting(rollout: Rollout, fault: str | None) -> Rollout:
@@ -202,12 +212,7 @@ def read_rollouts(path: Path, check: Callable[[Rollout], None] | None = None) ->
     found: list[Rollout] = []
     numbers: dict[int, int] = {}  # one object for equal token ids: 8 bytes a token in place of 36
     for number, row in enumerate(each_line(path, whole=True), start=1):
-        try:
-            rollout = Rollout.from_row(row)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise LedgerError(
-                f"{path}:{number}: no row of samples ({type(error).__name__}: {error}); `humanline sample` writes them"
-            ) from None
+        rollout = _rollout(row, f"{path}:{number}", "`humanline sample` writes them")
         try:
             if check is not None:
                 check(rollout)

@@ -20,6 +20,8 @@ from humanline.train.model import load_tokenizer
 from humanline.train.rollout import Completion, Context, Rollout, SamplerError, Score
 from humanline.train.stages import read_rollouts, read_scores, sample_into, score_rows, score_share, score_table
 from humanline.train.stop import StopRequested
+from humanline.train.tokens import Renderer
+from humanline.train.trainable import Trainable
 from tests.train.scripted_server import Reply, serving
 
 
@@ -164,6 +166,18 @@ def test_a_damaged_journal_is_an_error_with_its_place(tmp_path, line):
     journal.write_text("\n".join([*lines[:2], line, *lines[3:]]) + "\n")
     with pytest.raises(LedgerError, match=r"journal\.jsonl:3"):
         work(journal, Sampler(2))
+
+
+@pytest.mark.parametrize("damage", [("]", "["), ('"completions"', '"complétions"'), ('"ids": [0', '"ids": ["0"')])
+def test_a_row_whose_samples_are_damaged_is_an_error_with_its_place(tmp_path, toy, damage):
+    """A row that only its id and policy are whole of names file and line, and what to do."""
+    renderer = Renderer(load_tokenizer(toy["model"]), "chat", 64)
+    trainable = Trainable(renderer, 16, None)
+    journal = tmp_path / "journal.jsonl"
+    work(journal, Sampler(2))
+    journal.write_text("".join(line.replace(*damage) for line in journal.read_text().splitlines(keepends=True)))
+    with pytest.raises(LedgerError, match=r"journal\.jsonl:1: .*; remove the file to do its work again"):
+        work(journal, Sampler(2), trainable=trainable)
 
 
 def test_rollouts_come_back_from_their_rows(tmp_path):
