@@ -166,7 +166,10 @@ def saying_how_to_go_on(how: str) -> Iterator[None]:
     try:
         yield
     except SamplerError as error:
-        raise SamplerError(f"{str(error).rstrip('.')}. What is finished is kept: mend that, then {how}") from error
+        text = str(error)
+        # A text of several lines ends with another's words, such as a command's, which are not continued.
+        gap = "\n" if "\n" in text else " " if text.endswith(".") else ". "
+        raise SamplerError(f"{text}{gap}What is finished is kept: mend that, then {how}") from error
 
 
 class SamplingStopped(Exception):

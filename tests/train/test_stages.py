@@ -17,7 +17,7 @@ from humanline.train.contexts import Draw, with_system
 from humanline.train.data import Message, read_rows
 from humanline.train.ledger import LedgerError, append, json_rows, read_lines
 from humanline.train.model import load_tokenizer
-from humanline.train.rollout import Completion, Context, Rollout, SamplerError, Score
+from humanline.train.rollout import Completion, Context, Rollout, SamplerError, Score, saying_how_to_go_on
 from humanline.train.stages import read_rollouts, read_scores, sample_into, score_rows, score_share, score_table
 from humanline.train.stop import StopRequested
 from humanline.train.tokens import Renderer
@@ -178,6 +178,25 @@ def test_a_row_whose_samples_are_damaged_is_an_error_with_its_place(tmp_path, to
     journal.write_text("".join(line.replace(*damage) for line in journal.read_text().splitlines(keepends=True)))
     with pytest.raises(LedgerError, match=r"journal\.jsonl:1: .*; remove the file to do its work again"):
         work(journal, Sampler(2), trainable=trainable)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("gone", "gone. What is finished is kept: mend that, then go on"),
+        ("gone.", "gone. What is finished is kept: mend that, then go on"),
+        (
+            "its last words:\nout of memory",
+            "its last words:\nout of memory\nWhat is finished is kept: mend that, then go on",
+        ),
+        ("its last words:\nbye.", "its last words:\nbye.\nWhat is finished is kept: mend that, then go on"),
+    ],
+)
+def test_how_work_is_gone_on_with_is_a_sentence_of_its_own(text, said):
+    """It has one full stop before it, or a line of its own behind words of several lines."""
+    with pytest.raises(SamplerError) as failed, saying_how_to_go_on("go on"):
+        raise SamplerError(text)
+    assert str(failed.value) == said
 
 
 def test_rollouts_come_back_from_their_rows(tmp_path):
