@@ -32,10 +32,16 @@ _FREE = (
     "sampling.engine.concurrency",
     "sampling.engine.seconds",
     "sampling.engine.attempts",
+    "sampling.engine.proof",
+    "sampling.mismatch_limit",
 )
 
 # Settings that came later, with the value that says what held before: runs from before them go on.
-_LATER: dict[str, Any] = {"data.ignore": []}
+_LATER: dict[str, Any] = {
+    "data.ignore": [],
+    "sampling.engine.new_weights.requests": [],
+    "sampling.engine.new_weights.sleep": [],
+}
 
 # Settings of a model that are its name, or the type its weights happen to be in.
 _KEPT = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "quantization_config")
@@ -145,7 +151,10 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a dumped configuration, by dotted name, that a resumed run must share."""
+    """Return the settings of a dumped configuration, by dotted name, that a resumed run must share.
+
+    They may be of an earlier version, and dotted names already.
+    """
     free = tuple(f"{name}." for name in _FREE)
     return {
         name: value

@@ -78,6 +78,12 @@ class Plan:
         facts = {"round": self.round, "policy": self.policy, "settings": self.settings, "contexts": self.contexts}
         return json.dumps(facts, indent=1) + "\n"
 
+    def is_in(self, file: Path) -> bool:
+        """Return whether a plan's file is of this one, whatever settings in it need not be the same."""
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        facts["settings"] = same_settings(facts["settings"])
+        return bool(facts == json.loads(self.text()))
+
 
 class Rounds:
     """Make the data of each round when it begins, and serve the batches of its steps.
@@ -404,7 +410,7 @@ class Rounds:
         assert ledger is not None
         if ledger.has(plan.round, "PLANNED", file):
             why = "was planned with another policy or other settings"
-            if file.read_text(encoding="utf-8") == plan.text():
+            if plan.is_in(file):
                 try:
                     if ledger.has(plan.round, "SAMPLED", folder / "samples.jsonl"):
                         self._refuse_poisoned(plan.round)

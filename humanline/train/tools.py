@@ -70,7 +70,7 @@ def sample(
     from humanline.train.assemble import renderer_of
     from humanline.train.contexts import contexts_hash, read_contexts
     from humanline.train.device import Processes, over_ranks, start_accelerator
-    from humanline.train.fingerprint import model_hash, trained_hash
+    from humanline.train.fingerprint import model_hash, same_settings, trained_hash
     from humanline.train.model import load_tokenizer
     from humanline.train.policy import build_policy, checked_outline
     from humanline.train.rollouts import make_sampler, make_served
@@ -96,7 +96,7 @@ def sample(
         "prompts": contexts_hash(contexts),
         "seed": config.seed,
         "samples": rounds.samples,
-        "sampling": config.sampling.model_dump(mode="json"),
+        **same_settings({"sampling": config.sampling.model_dump(mode="json")}),
         "max_length": config.data.max_length,
         "precision": config.training.precision,
     }
@@ -315,16 +315,16 @@ def _free_file(path: str) -> Path:
 def _work(target: Path, plan: dict[str, Any], stop: StopSignal | None) -> Iterator[Path]:
     """Give a folder for work under way, which goes when the target is there; refuse one with another plan."""
     folder = target.with_name(f"{target.name}.partial")
-    file, text = folder / "plan.json", json.dumps(plan, indent=1) + "\n"
+    file = folder / "plan.json"
     begun = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
-    if begun and (not file.is_file() or file.read_text(encoding="utf-8") != text):
+    if begun and not _is_of(file, plan):
         raise ToolError(
             f"{folder} holds work begun with another model, other data or other settings; remove it, or choose another "
             "--out"
         )
     folder.mkdir(exist_ok=True)
     if not file.is_file():
-        write_text(file, text)
+        write_text(file, json.dumps(plan, indent=1) + "\n")
     if stop is not None:
         stop.hold()
     try:
@@ -334,6 +334,17 @@ def _work(target: Path, plan: dict[str, Any], stop: StopSignal | None) -> Iterat
         kept = f"what is done is kept in {folder}, and the same command goes on with it"
         raise StopRequested(name, f"stopped by {name}; {kept}") from None
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_of(file: Path, plan: dict[str, Any]) -> bool:
+    """Return whether a file holds a plan with the same settings, as far as these must be the same."""
+    from humanline.train.fingerprint import same_settings
+
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(before, dict) and same_settings(before) == same_settings(plan)
 
 
 def _stopping(stop: StopSignal | None) -> Callable[[], bool]:

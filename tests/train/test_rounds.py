@@ -14,12 +14,16 @@ import pytest
 from humanline.cli import main
 from humanline.train.config import TrainConfig
 from humanline.train.contexts import Draw
+from humanline.train.export import OutputError
+from humanline.train.fingerprint import flat, same_settings
 from humanline.train.guard import NonFiniteError
 from humanline.train.ledger import STATES, read_lines
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
 from humanline.train.pairing import RoundError
 from humanline.train.rollout import Context, SamplerError
+from humanline.train.rounds import Plan
+from humanline.train.run_folder import RunFolder
 from humanline.train.stop import StopRequested
 from tests.train.kills import KILLED, Server, leftovers, result_of
 from tests.train.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
@@ -738,3 +742,50 @@ class TestServer:
                 }
                 # What was under way with the server at the moment of the kill, and no more, is asked for again.
                 assert asked <= len(remote.chats()) <= asked + 2 * 2
+
+
+# A server, and the rest of the section sampling, as runs wrote them down before servers had to prove their weights.
+SERVER = {
+    "kind": "server",
+    "url": "http://127.0.0.1:8000",
+    "model": None,
+    "key_variable": None,
+    "endpoint": None,
+    "concurrency": 16,
+    "samples_per_request": 1,
+    "seconds": 600.0,
+    "attempts": 6,
+}
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 512, "stop": [], "system_prompt": None}
+
+
+class TestEarlierVersions:
+    @pytest.mark.parametrize(
+        "engine",
+        [
+            {"kind": "generate", "batch_size": 64},
+            SERVER | {"new_weights": {"kind": "path"}},
+            SERVER | {"new_weights": {"kind": "command", "command": ["restart.sh", "{path}"], "seconds": 1800.0}},
+            SERVER | {"new_weights": {"kind": "request", "path": "/update", "body": {"model_path": "{path}"}}},
+        ],
+    )
+    def test_runs_from_before_later_settings_go_on(self, toy, prompts, tmp_path, engine):
+        """A run and a round as they were written down before later settings are those of today, whatever only warns."""
+        limits = {"mismatch_limit": 9.0, "engine": engine | ({"proof": None} if engine["kind"] == "server" else {})}
+        before = SAMPLING | {"engine": engine}
+        folder = RunFolder(str(tmp_path / "run"), resume=True)
+        folder.path.mkdir()
+        for sampling in ({"engine": engine}, limits):
+            now = online(toy, prompts, tmp_path / "run", sampling=sampling).model_dump(mode="json")
+            folder.config.write_text(json.dumps(now | {"sampling": before}))
+            folder.refuse_other_settings(now)
+            plan = Plan(1, "policy", ("a", "b"), same_settings({"sampling": now["sampling"]}))
+            for settings in (flat({"sampling": before}), flat({"sampling": now["sampling"]})):
+                (tmp_path / "plan.json").write_text(Plan(1, "policy", ("a", "b"), settings).text())
+                assert plan.is_in(tmp_path / "plan.json")
+            other = Plan(1, "policy", ("a", "b"), flat({"sampling": before | {"temperature": 0.5}}))
+            (tmp_path / "plan.json").write_text(other.text())
+            assert not plan.is_in(tmp_path / "plan.json")
+            folder.config.write_text(json.dumps(now | {"sampling": before | {"temperature": 0.5}}))
+            with pytest.raises(OutputError, match=r"sampling.temperature +0.5 +1.0"):
+                folder.refuse_other_settings(now)

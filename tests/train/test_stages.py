@@ -626,6 +626,22 @@ def test_work_of_another_recipe_is_not_gone_on_with(recipe, tmp_path, capsys, ch
     assert not (tmp_path / "samples.jsonl").exists()
 
 
+def test_work_of_the_same_recipe_is_gone_on_with_whatever_need_not_be_the_same(recipe, tmp_path):
+    """A limit that only warns may change, and a plan of an earlier version, nested and without it, is the same plan."""
+    config = load_config(recipe, [])
+    with pytest.raises(StopRequested):
+        tools.sample(config, "samples.jsonl", stop=StopAt(8), say=lambda text: None)
+    partial = tmp_path / "samples.jsonl.partial"
+    journal = (partial / "samples.journal.jsonl").read_text()
+    plan = json.loads((partial / "plan.json").read_text())
+    sampling = config.sampling.model_dump(mode="json")
+    del sampling["mismatch_limit"]
+    plan = {name: value for name, value in plan.items() if not name.startswith("sampling")} | {"sampling": sampling}
+    (partial / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
+    assert command("sample", recipe, "sampling.mismatch_limit=0.5", "--out", "samples.jsonl") == 0
+    assert journal and (tmp_path / "samples.jsonl").read_text().startswith(journal)
+
+
 def test_a_folder_in_which_nothing_was_begun_is_gone_on_with(recipe, tmp_path):
     """A kill before the plan was written leaves an empty folder, or half a plan: the same command goes on."""
     for left in ([], [".plan.json.partial"]):
