@@ -19,10 +19,11 @@ from typing import Any
 
 from humanline.train.config import TrainConfig
 from humanline.train.pairing import RoundError
-from humanline.train.rollout import SamplingStopped
+from humanline.train.rollout import SamplerError, SamplingStopped
 from humanline.train.terminal import redact
 
 _PR_SET_PDEATHSIG = 1
+GOES_ON = "\nWhat it did is kept, and --resume goes on with it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Ahead:
             problem, said = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            problem, said = f"it ended with exit code {self.process.exitcode}", ()
+            problem, said = f"it ended with exit code {self.process.exitcode}{GOES_ON}", ()
             self.close()
         except SamplingStopped:
             self.close()
@@ -98,10 +99,7 @@ class Ahead:
         for line in said:
             self.say(line)
         if problem is not None:
-            raise RoundError(
-                f"round {number}, sampled and scored in a second process: {problem}\nWhat it did is kept, and --resume "
-                "goes on with it."
-            )
+            raise RoundError(f"round {number}, sampled and scored in a second process: {problem}")
 
     def close(self) -> None:
         """End the second process, if there is one; it loses nothing."""
@@ -129,14 +127,21 @@ def _work(pipe: Any, parent: int) -> None:
             worker = worker or _Worker(job, said.append)
             worker.make(job)
         except Exception as error:
-            problem = str(error)
-            if not isinstance(error, ValueError | OSError):
-                log = job.folder / "second-process.log"
-                with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
-                    file.write(redact("".join(traceback.format_exception(error))) + "\n")
-                problem = f"{type(error).__name__}: {error}; its traceback is in {log}"
+            problem = _in_words(error, job.folder)
         pipe.send((problem, tuple(said)))
         said.clear()
+
+
+def _in_words(error: Exception, folder: Path) -> str:
+    """Return what went wrong and how it is gone on with; leave the traceback of a fault of the program in a file."""
+    if isinstance(error, SamplerError | RoundError):
+        return str(error)  # they say both
+    if isinstance(error, ValueError | OSError):
+        return f"{error}{GOES_ON}"
+    log = folder / "second-process.log"
+    with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(redact("".join(traceback.format_exception(error))) + "\n")
+    return f"{type(error).__name__}: {error}; its traceback is in {log}{GOES_ON}"
 
 
 class _Worker:

@@ -7,17 +7,19 @@ import json
 import shutil
 from collections import Counter
 from itertools import product
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
 from humanline.cli import main
+from humanline.train.ahead import Ahead, _in_words
 from humanline.train.config import TrainConfig
 from humanline.train.contexts import Draw
 from humanline.train.export import OutputError
 from humanline.train.fingerprint import flat, same_settings
 from humanline.train.guard import NonFiniteError
-from humanline.train.ledger import STATES, read_lines
+from humanline.train.ledger import STATES, LedgerError, read_lines
 from humanline.train.loop import train
 from humanline.train.metrics import read_metrics
 from humanline.train.pairing import RoundError
@@ -615,6 +617,27 @@ class TestOverlap:
         plans = [json.loads((tmp_path / f"whole/rounds/{n:05d}/plan.json").read_text())["policy"] for n in range(3)]
         assert plans[0] == plans[1] != plans[2]
         assert not list((tmp_path / "whole" / "rounds").rglob("weights.safetensors"))
+
+    @pytest.mark.parametrize(
+        ("error", "says"),
+        [
+            (SamplerError("gone. What is finished is kept: add --resume"), "add --resume"),
+            (RoundError("nothing scored. The samples are kept: add --resume"), "add --resume"),
+            (LedgerError("damaged; remove the file"), "--resume goes on with it"),
+            (OSError("no space"), "--resume goes on with it"),
+            (ZeroDivisionError("fault"), "--resume goes on with it"),
+        ],
+    )
+    def test_a_failure_of_the_second_process_says_once_how_it_is_gone_on_with(self, tmp_path, error, says):
+        """Errors that say how they are gone on with are passed on as they are; to others it is added."""
+        ahead = Ahead(lambda: False, print)
+        ahead.pipe, theirs = Pipe()
+        ahead.number = 3
+        theirs.send((_in_words(error, tmp_path), ()))
+        with pytest.raises(RoundError, match=r"^round 3, sampled and scored in a second process: ") as failed:
+            ahead.wait_for(3)
+        said = str(failed.value)
+        assert str(error) in said and said.count("--resume") == 1 and said.count("kept") == 1 and says in said
 
     @pytest.mark.slow
     def test_a_stop_under_overlap_changes_nothing(self, toy, prompts, tmp_path):

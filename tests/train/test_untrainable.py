@@ -165,6 +165,7 @@ def test_a_server_of_bad_answers_ends_the_run_and_a_healthy_one_goes_on(recipe, 
         asked = server.chats()
     said = " ".join(capsys.readouterr().err.split())
     assert "2 times in a row (sampling.engine.attempts) what cannot be trained on" in said
+    assert said.count("--resume") == said.count("What is finished is kept") == 1
     assert re.search(sentence, said), said
     assert len({one.body["seed"] for one in asked}) == len(asked)  # asked again with another seed
     assert not list((tmp_path / "run").rglob("samples*"))

@@ -274,8 +274,7 @@ class ServerSampler:
                 raise SamplerError(
                     f"context {context.id!r}: {client.shown}{path} sent {in_vain} times in a row "
                     f"(sampling.engine.attempts) what cannot be trained on; the last: {trouble}. Serve the model and "
-                    "the tokenizer that are trained with, on a server that keeps to max_tokens. What is finished is "
-                    "kept: go on with --resume"
+                    "the tokenizer that are trained with, on a server that keeps to max_tokens"
                 )
         return found, again
 
@@ -298,7 +297,7 @@ class ServerSampler:
                 f"context {context.id!r}: its {len(completions)} completions are the same though chance would not make "
                 "them so: the server draws the same whatever the seed. SGLang does so in its deterministic mode where "
                 "it does not read the seed: start it without --enable-deterministic-inference, or try the other "
-                "sampling.engine.endpoint; then go on with --resume"
+                "sampling.engine.endpoint"
             )
 
     def _copies(self, completions: Sequence[Completion]) -> bool:
