@@ -21,6 +21,7 @@ from humanline.train.round_config import (
     ByVllm,
     ContinuousEngine,
     ModelReward,
+    ProofConfig,
     ServerEngine,
     ServerRequest,
 )
@@ -260,7 +261,7 @@ def test_every_field_is_read_by_a_run(toy, tmp_path, monkeypatch):
         train(settings, show_progress=False)
     # What needs a server, a GPU's engine or a reward model is run by tests of its own; here, code must ask for it.
     elsewhere = {ServerEngine, ContinuousEngine, ModelReward, ByCommand, ByRequest, ByPath, ByAdapter, ByVllm, BySglang}
-    elsewhere.add(ServerRequest)
+    elsewhere |= {ServerRequest, ProofConfig}
     code = "".join(path.read_text() for folder in ("rollouts", "rewards") for path in (TRAIN / folder).glob("*.py"))
     code += inspect.getsource(ByRequest.in_order.fget)
     for model in elsewhere:
