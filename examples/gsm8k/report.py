@@ -37,6 +37,7 @@ def page(results: dict[str, Any]) -> str:
         f"Written by `python examples/gsm8k/run.py{' --quick' if results['quick'] else ''}` ({results['versions']}); "
         "the README says what each number means.",
         "" if not results["quick"] else "**A quick run with tiny sizes: it shows that the chain works, nothing else.**",
+        results.get("note", ""),  # by hand, where the rows are not all of one run
         "## 1. Start model",
         _start(results),
         "## 2. Pairs, and what trivial rules achieve on them",
