@@ -6,13 +6,16 @@ ignored. A state's line holds the SHA-256 of the file that the state made, so th
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 from humanline.train.durable import barrier, flush
 
@@ -139,17 +142,33 @@ def parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
 def cut_torn_end(path: Path) -> None:
     """Take away what follows the last line end of a file: all that a kill in the middle of an append can leave."""
     with open(path, "rb") as file:
-        end = size = file.seek(0, os.SEEK_END)
-        while end > 0:
-            start = max(0, end - (1 << 16))
-            file.seek(start)
-            found = file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                end = start + found + 1
-                break
-            end = start
-    if end < size:
-        os.truncate(path, end)
+        end, size = _ends(file)
+    if end == size:
+        return
+    with open(path, "r+b") as file:
+        _lock(file)  # what looks torn may be a line that another process is writing: wait for it, and look again
+        end, size = _ends(file)
+        if end < size:
+            os.truncate(path, end)
+
+
+def _ends(file: BinaryIO) -> tuple[int, int]:
+    """Return where the last whole line of a file ends, and where the file does."""
+    end = size = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - (1 << 16))
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1, size
+        end = start
+    return 0, size
+
+
+def _lock(file: BinaryIO | FileIO) -> None:
+    """Keep others that append or cut from a file until it is closed, where its file system has locks."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -157,6 +176,7 @@ def append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     new = not path.exists()
     text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
     with open(path, "ab", buffering=0) as file:
+        _lock(file)
         rest = text.encode()
         while rest:  # a full disk may take a part only, and refuses what comes after it
             rest = rest[file.write(rest) :]

@@ -225,3 +225,31 @@ def test_a_digest_is_of_the_whole_file(tmp_path):
     file = tmp_path / "x"
     file.write_bytes(b"abc")
     assert digest(file) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_line_that_is_being_written_is_not_cut(tmp_path, monkeypatch):
+    """What another process has half written looks torn; who wants to cut it waits, and finds it whole."""
+    path = tmp_path / "ledger.jsonl"
+    append(path, [{"number": 0}])
+    script = """
+        import fcntl, os, sys, time
+        with open(sys.argv[1], "ab", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(b'{"num')
+            print("half", flush=True)
+            sys.stdin.readline()
+            file.write(b'ber": 1}\\n')
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout.readline() == b"half\n"
+        lock = module.fcntl.flock
+
+        def waiting(file, how):
+            writer.stdin.write(b"go on\n")
+            writer.stdin.flush()
+            lock(file, how)
+
+        monkeypatch.setattr(module.fcntl, "flock", waiting)
+        rows = read_lines(path)
+    assert rows == [{"number": 0}, {"number": 1}]
