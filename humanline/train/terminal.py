@@ -69,6 +69,11 @@ _KNOWN_TOKENS = re.compile(
 _URL_LOGIN = re.compile(r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#\"'<>]*@")
 
 
+def looks_secret(name: str) -> bool:
+    """Return whether what has this name, such as an environment variable, is likely to be a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
 def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
     """Replace secrets in a text by `***`.
 
@@ -86,7 +91,7 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
     found: set[str] = set()
     for name, value in (os.environ if environment is None else environment).items():
         value = value.strip()
-        if len(value) >= SHORTEST_SECRET and _SECRET_NAME.search(name):
+        if len(value) >= SHORTEST_SECRET and looks_secret(name):
             found |= {value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe="")}
             # A secret of several lines, such as a private key, is cut up by whatever indents or quotes it.
             found |= {line for line in map(str.strip, value.splitlines()) if len(line) >= SHORTEST_SECRET}
