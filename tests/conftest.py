@@ -20,10 +20,8 @@ def shared_data() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def toy(tmp_path_factory) -> dict[str, str]:
-    """A tiny start model and small data files of every shape: sort the letters of a word."""
-    folder = tmp_path_factory.mktemp("toy")
+def make_toy(folder: Path) -> dict[str, str]:
+    """Make a tiny start model and small data files of every shape: sort the letters of a word."""
     rng = random.Random(0)
     rows = []
     for i in range(48):
@@ -47,3 +45,9 @@ def toy(tmp_path_factory) -> dict[str, str]:
 
     model = new_model(folder / "model", text=files["pairs"], vocab_size=320, hidden_size=16, heads=2, max_length=128)
     return files | {"model": str(model)}
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory) -> dict[str, str]:
+    """A tiny start model and small data files of every shape."""
+    return make_toy(tmp_path_factory.mktemp("toy"))

@@ -19,25 +19,17 @@ from typing import Any
 import torch
 
 import humanline.train.checkpoint as checkpoint
-import humanline.train.durable as durable
-import humanline.train.ledger as ledger
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.stop import StopRequested, StopSignal
+from tests.train.barriers import kill_at
 
 STOPPING = {signal.SIGTERM, signal.SIGINT}
 
 
 def child(job: dict[str, Any]) -> int:
     """Run one job in this process: kill it at a write barrier, or note all barriers it passes."""
-    passed: list[str] = []
-
-    def barrier(what: str) -> None:
-        if len(passed) == job.get("kill_at"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        passed.append(what)
-
-    durable.barrier = checkpoint.barrier = ledger.barrier = barrier
+    passed = kill_at(job.get("kill_at"))
     os.environ.update(job.get("env", {}))
     if "largest_file" in job:  # a write beyond it fails as on a full disk, inside whatever library is writing
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,12 +25,16 @@ class Asked:
 
 @dataclass
 class Reply:
-    """status, body (bytes as they are, anything else as JSON), headers; `hold` is waited for before it is sent."""
+    """status, body (bytes as they are, anything else as JSON), headers; `hold` is waited for before it is sent.
+
+    `raw` writes to the connection itself, in place of all that, which is then closed.
+    """
 
     body: Any = None
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     hold: threading.Event | None = None
+    raw: Callable[[socket.socket], None] | None = None
 
 
 NO_TEXTS = Reply({"detail": "prompt must be a string"}, status=422)  # of a server that scores no given text
@@ -58,6 +64,11 @@ class Scripted:
                             pass
                         finally:
                             self.connection.setblocking(True)
+                if reply.raw is not None:
+                    self.close_connection = True
+                    with contextlib.suppress(OSError):  # a client that has had enough
+                        reply.raw(self.connection)
+                    return
                 data = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
                 self.send_response(reply.status)
                 for name, value in reply.headers.items():

@@ -1,0 +1,4 @@
+COUNT = 0
+
+def play(stage):
+    pass

@@ -1,0 +1,28 @@
+"""The moments at which the disk has just changed, as humanline names them: counted, and killed at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+
+def at_barriers(act: Callable[[str], None]) -> None:
+    """Have a function called at every write barrier of this process, by the name of the change; for good."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("humanline.train.") and hasattr(module, "barrier"):
+            module.barrier = act  # modules that import it by name have one each
+
+
+def kill_at(number: int | None) -> list[str]:
+    """Kill this process at its n-th barrier, from 0; return the list that the names of those it passes are added to."""
+    passed: list[str] = []
+
+    def act(what: str) -> None:
+        if len(passed) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        passed.append(what)
+
+    at_barriers(act)
+    return passed
