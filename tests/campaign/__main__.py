@@ -1,8 +1,8 @@
 """Play the campaign, or some of its cases, and write down what came of it.
 
-    python -m tests.campaign                          all of it, with a table in tests/campaign/results.md
-    python -m tests.campaign --only models:17         one case again, alone, with what it said
-    python -m tests.campaign --only models data:3-9   a kind, and some cases of another
+python -m tests.campaign                          all of it, with a table in tests/campaign/results.md
+python -m tests.campaign --only models:17         one case again, alone, with what it said
+python -m tests.campaign --only models data:3-9   a kind, and some cases of another
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2, help="cases at a time (default: 2)")
     parser.add_argument("--full", action="store_true", help="start every run afresh: many times slower")
     parser.add_argument("--keep", action="store_true", help="keep the files of cases with findings")
-    parser.add_argument("--results", type=Path, help="folder for results.md and results.json (default: none with --only)")
+    parser.add_argument(
+        "--results", type=Path, help="folder for results.md and results.json (default: none with --only)"
+    )
     options = parser.parse_args(arguments)
     cases = wanted(options.only)
     options.verbose = len(cases) == 1
@@ -162,7 +164,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.keep:
             shutil.rmtree(base, ignore_errors=True)
     assert len(rows) == len(cases)
-    rows.sort(key=lambda row: cases.index(tuple([row["case"].partition(":")[0], int(row["case"].partition(":")[2])])))
+    place = {f"{kind}:{number}": at for at, (kind, number) in enumerate(cases)}
+    rows.sort(key=lambda row: place[row["case"]])
     report = table.report(rows, seed=options.seed, full=options.full, minutes=(time.monotonic() - started) / 60)
     if options.results is not None:
         table.write(report, rows, options.results)

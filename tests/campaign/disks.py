@@ -1,4 +1,4 @@
-"""A write, flush, rename or removal that fails once or from then on: said, nothing lost, and resumed to the same bits."""
+"""A write, flush, rename or removal that fails once or from then on: said, nothing lost, resumed to the same bits."""
 
 from __future__ import annotations
 

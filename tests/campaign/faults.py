@@ -76,7 +76,7 @@ class Faults:
     def __call__(self) -> None:
         passed = 0
         real_open = builtins.open
-        notes = None if self.note is None else real_open(self.note, "a", buffering=1)  # noqa: SIM115
+        notes = None if self.note is None else real_open(self.note, "a", buffering=1)
 
         def tick(what: str) -> None:
             nonlocal passed

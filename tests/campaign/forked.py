@@ -1,4 +1,4 @@
-"""One command in a process of its own: forked from this one, or begun afresh; watched, limited, and cleaned up after."""
+"""One command in a process of its own: forked from this one or begun afresh; watched, limited, and cleaned up after."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Outcome:
-    """code: as a shell's, negative for a signal; `over`: the limit that ended it; `left`: processes that outlived it."""
+    """code: negative for a signal; `over`: the limit that ended it; `left`: processes that outlived it."""
 
     code: int
     seconds: float
@@ -57,9 +57,7 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
-def run(
-    command: Command, folder: Path, *, fresh: bool = False, seconds: float = SECONDS, mib: float = MIB
-) -> Outcome:
+def run(command: Command, folder: Path, *, fresh: bool = False, seconds: float = SECONDS, mib: float = MIB) -> Outcome:
     """Run a command in a folder and return what came of it; `seconds` and `mib` (with all its children) end it."""
     with tempfile.TemporaryDirectory() as words:
         out, err = Path(words, "out"), Path(words, "err")
@@ -151,9 +149,8 @@ def _fork(command: Command, folder: Path, out: Path, err: Path) -> int:
             for number, path in ((0, os.devnull), (1, out), (2, err)):
                 handle = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 os.dup2(handle, number)
-            sys.stdin, sys.stdout, sys.stderr = (
-                open(number, mode, encoding="utf-8", closefd=False) for number, mode in ((0, "r"), (1, "w"), (2, "w"))
-            )
+            sys.stdin = os.fdopen(0, "r", encoding="utf-8", closefd=False)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))
             code = within(command, folder)
         finally:
             with contextlib.suppress(OSError, ValueError):
@@ -237,10 +234,6 @@ def no_network(note: Path) -> None:
 
 def warm_up() -> None:
     """Import what commands import, so that forked processes need not; nothing that starts a thread."""
-    import humanline.cli
-    import humanline.train.loop
-    import humanline.train.tools
-    import humanline.train.validate
     from humanline.train.quiet import quiet, quiet_libraries
 
     with quiet():

@@ -1,4 +1,4 @@
-"""File systems whose locks fail: a run is refused with words or goes on, and one that was killed can be resumed there."""
+"""File systems whose locks fail: a run is refused with words or goes on, and a killed one can be resumed there."""
 
 from __future__ import annotations
 

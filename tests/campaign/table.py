@@ -20,12 +20,13 @@ def _kind(row: Row) -> str:
 
 def report(rows: list[Row], *, seed: int, full: bool, minutes: float) -> str:
     """Return the table as Markdown: a line for each kind, then what was found."""
+    how = "begun afresh" if full else "forked from a warm process"
     versions = ", ".join(f"{name} {version(name)}" for name in ("humanline", "torch", "transformers"))
     lines = [
         "# What came of the campaign",
         "",
         f"{datetime.now(UTC):%Y-%m-%d}; Python {platform.python_version()}, {versions}; seed {seed}; "
-        f"{len(rows)} cases in {minutes:.0f} minutes, each run {'begun afresh' if full else 'forked from a warm process'}.",
+        f"{len(rows)} cases in {minutes:.0f} minutes, each run {how}.",
         "One case again, alone: `python -m tests.campaign --only KIND:NUMBER --seed SEED`.",
         "",
         "| kind | cases | numbers | runs | exit codes | beside | slowest run | most memory | findings |",

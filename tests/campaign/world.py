@@ -77,9 +77,7 @@ def recipes(toy: dict[str, str], output: Path) -> dict[str, Tree]:
     return {
         "dpo": tree_of(config(toy, output, "dpo", transform=CLIP, **short, **held_out)),
         "kto": tree_of(
-            config(
-                toy, output, "kto", transform=REJECT, **short, data__train=toy["unpaired"], data__shape="unpaired"
-            )
+            config(toy, output, "kto", transform=REJECT, **short, data__train=toy["unpaired"], data__shape="unpaired")
         ),
         "lora": tree_of(config(toy, output, "dpo", adapter={"rank": 2}, **short)),
         "grpo": tree_of(config(toy, output, "grpo", transform=CLIP, **short)),

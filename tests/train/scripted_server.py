@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,7 +83,12 @@ class Scripted:
             def log_message(self, *args: Any) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        class Quiet(ThreadingHTTPServer):
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                if not isinstance(sys.exception(), ConnectionError):  # a client that has had enough is no fault
+                    super().handle_error(request, client_address)
+
+        self._http = Quiet(("127.0.0.1", port), Handler)
         self.port = self._http.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
 

@@ -330,25 +330,25 @@ def places(node: Any) -> list[tuple[Any, Any]]:
     return [(node, key) for key in keys] + [place for key in keys for place in places(node[key])]
 
 
-def bent(row: Any, rng: random.Random) -> Any:
-    """Return a row with one to three changes to its structure."""
+def bent(row: Any, rng: random.Random, values: list[Any] = ODD, names: list[str] = COLUMNS) -> Any:
+    """Return a row, or another tree, with one to three changes to its structure: odd values, and names of columns."""
     row = copy.deepcopy(row)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         found = places(row)
         if not found:
-            return rng.choice(ODD)
+            return rng.choice(values)
         node, key = rng.choice(found)
         kind = rng.randrange(5)
         if kind == 0:
             del node[key]
         elif kind == 1 and isinstance(node, dict):
-            node[rng.choice(COLUMNS)] = node.pop(key)
+            node[rng.choice(names)] = node.pop(key)
         elif kind == 2 and isinstance(node, dict):
-            node[rng.choice(COLUMNS)] = copy.deepcopy(rng.choice(ODD))
+            node[rng.choice(names)] = copy.deepcopy(rng.choice(values))
         elif kind == 3:
             node[key] = [node[key]] * rng.randint(1, 3)
         else:
-            node[key] = copy.deepcopy(rng.choice(ODD))
+            node[key] = copy.deepcopy(rng.choice(values))
     return row
 
 
@@ -558,10 +558,10 @@ SECTIONS += [
 ]
 
 
-def fuzzed_config(seed: int) -> tuple[str, list[str]]:
+def fuzzed_config(seed: int, recipes: tuple[str, ...] = (RECIPE, RICH)) -> tuple[str, list[str]]:
     """Return the text of a mutated recipe and overrides."""
     rng = random.Random(f"config {seed}")
-    lines = rng.choice([RECIPE, RICH]).split("\n")
+    lines = rng.choice(recipes).split("\n")
     for _ in range(rng.choice([0, 1, 1, 2, 4])):
         at, kind = rng.randrange(len(lines)), rng.randrange(6)
         line, word = lines[at], rng.choice(WORDS)

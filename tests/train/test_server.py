@@ -16,9 +16,11 @@ import pytest
 
 from humanline.train.data import Message
 from humanline.train.rollout import Context, SamplerError, SamplingStopped
+from humanline.train.rollouts.answers import Answer, Completer
 from humanline.train.rollouts.server import GREEDY_AFTER, ServerSampler, seed
 from humanline.train.round_config import SamplingConfig
 from humanline.train.tokens import Renderer
+from humanline.train.trainable import Trainable, Untrainable
 from tests.train.scripted_server import Asked, Reply, script, serving
 
 KEY = (3, 1)
@@ -804,3 +806,17 @@ def test_a_server_without_health_is_asked_for_a_word(renderer, tmp_path):
     with serving(answers) as server:
         sampler(renderer, server.url, engine__model="m").publish(weights(tmp_path), "v1")
     assert server.asked[-1].body == {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "model": "m"}
+
+
+def test_a_text_longer_than_its_tokens_can_write_is_not_tokenised(renderer, monkeypatch):
+    """Megabytes without ids, of which a tokenizer makes gigabytes, are refused by length; shorter ones by count."""
+    config = SamplingConfig.model_validate({"max_tokens": 16})
+    completer = Completer(Trainable(renderer, config.max_tokens), ())
+    seen = []
+    encode = renderer.encode
+    monkeypatch.setattr(renderer, "encode", lambda prompt, text, *more: seen.append(len(text)) or encode(prompt, text))
+    for text in ("a" * 10**6, "a " * 2000):
+        with pytest.raises(Untrainable) as refused:
+            completer(Answer(text, "end", None, None), context(renderer))
+        assert refused.value.reason == "too_many_tokens" and "max_tokens 16" in str(refused.value)
+    assert seen == [4000]

@@ -19,7 +19,7 @@ from humanline.train.rollout import Completion, Context, Finish, SamplerError
 from humanline.train.rollouts.client import BadAnswer, parse, quoted
 from humanline.train.round_config import SamplingConfig
 from humanline.train.tokens import RenderError
-from humanline.train.trainable import Trainable
+from humanline.train.trainable import Trainable, Untrainable
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,9 @@ def _logprobs(told: Any) -> tuple[float, ...] | None:
     return tuple(map(float, values))
 
 
+_FREE_CHARACTERS = 1 << 16  # that a tokenizer may drop or take together, as some do with spaces
+
+
 class Completer:
     """Make completions of answers: with token ids, with log-probs where each id has one, and fit to be trained on.
 
@@ -160,11 +163,13 @@ class Completer:
         self.trainable, self.renderer, self.stop = trainable, renderer, tuple(stop)
         self.special = frozenset([*added, *tokenizer.all_special_ids])
         self.end = renderer.encode((Message("user", "a"),), "a").ids[-1]
+        self.longest = max(map(len, tokenizer.get_vocab()))  # characters that one token can write, at most
 
     def __call__(self, answer: Answer, context: Context) -> Completion:
         """Return an answer as a completion of `context`; raise Untrainable if it cannot be trained on."""
         text, finish = answer.text, answer.finish
         if answer.ids is None:
+            self._refuse_endless(text, self.trainable.room(len(context.ids)))
             ids = self.text_ids(text, context, ended=finish == "end")
         else:
             self.trainable.check_ids(answer.ids)
@@ -176,6 +181,15 @@ class Completer:
         completion = Completion(text=text, ids=ids, finish=finish, logprobs=logprobs)
         self.trainable.check(completion, len(context.ids))
         return completion
+
+    def _refuse_endless(self, text: str, room: int) -> None:
+        """Raise Untrainable if a text is longer than so many tokens can write: it may take a tokenizer gigabytes."""
+        if len(text) > _FREE_CHARACTERS + room * self.longest:
+            raise Untrainable(
+                "too_many_tokens",
+                f"its text has {len(text)} characters, which are more than {room} tokens, what sampling.max_tokens "
+                f"{self.trainable.max_tokens} and data.max_length {self.renderer.max_length} leave",
+            )
 
     def _ended(self, text: str, ids: tuple[int, ...], finish: Finish) -> tuple[str, tuple[int, ...], Finish]:
         """Return what a server told of a completion's end, made whole: a stop text stays, an end token is there."""
