@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # One thread each: two workers with two threads on two cores wait for each other most of the time.
 WORKERS ?= 2
 
-.PHONY: demo test slow lint gsm8k benchmarks clean
+.PHONY: demo test slow campaign lint gsm8k benchmarks clean
 
 demo: $(VENV)/.train
 	$(BIN)/humanline demo
@@ -16,6 +16,10 @@ test: $(VENV)/.dev lint
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+# Runs that are killed, starved, lied to or given hostile files, by the thousand: under an hour on two cores.
+campaign: $(VENV)/.dev
+	$(BIN)/python -m tests.campaign --processes $(WORKERS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

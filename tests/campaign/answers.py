@@ -1,4 +1,4 @@
-"""Answers made to hang, to run as code or to confuse who reads mathematics: bounded, never right, no other's concern."""
+"""Answers made to hang, to run as code or to confuse who reads mathematics: bounded, never right, harming no other."""
 
 from __future__ import annotations
 

@@ -52,9 +52,9 @@ class Outcome:
     left: int = 0
 
 
-def adopt_orphans() -> None:
+def adopt_orphans(adopt: bool = True) -> None:
     """Have processes whose parent has ended become children of this one, so that none goes unseen."""
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 def run(command: Command, folder: Path, *, fresh: bool = False, seconds: float = SECONDS, mib: float = MIB) -> Outcome:

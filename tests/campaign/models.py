@@ -516,11 +516,11 @@ def play(stage: Stage) -> None:
         else:
             edit(model, "tokenizer_config.json", lambda one: one.update(written_))
     else:
-        _mutate(stage, model)
+        mutate(stage, model)
     validate_and_train(stage, refused=refused)
 
 
-def _mutate(stage: Stage, model: Path) -> None:
+def mutate(stage: Stage, model: Path) -> None:
     rng, values = stage.rng, [*ODD, *EDGES]
     file = rng.choice([*_FILES, "chat_template.jinja", "model.safetensors", "model.safetensors"])
     path = model / file
