@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.verbose = len(cases) == 1
     if not options.only and options.results is None:
         options.results = Path(__file__).parent
-    warm_up()
+    warm_up(many=len(cases) > 50)
     started, rows = time.monotonic(), []
     base = Path(tempfile.mkdtemp(prefix="campaign-"))
     try:

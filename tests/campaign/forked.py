@@ -20,6 +20,7 @@ from typing import Any
 from tests.conftest import ROOT
 
 SECONDS, MIB = 30.0, 2048.0
+_GRACE = 2.0  # seconds for what a command leaves behind to end by itself
 _START = 60.0  # seconds more that a fresh process may take to import what it needs
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
@@ -122,7 +123,7 @@ def _resident(pid: int) -> float:
 
 def _reap(before: set[int]) -> int:
     """Wait a little for orphans of a process that has ended; kill those that live on, and return how many did."""
-    until = time.monotonic() + 3.0
+    until = time.monotonic() + _GRACE
     while orphans := children(os.getpid()) - before:
         for one in orphans:
             with contextlib.suppress(ChildProcessError):
@@ -232,16 +233,19 @@ def no_network(note: Path) -> None:
     socket.getaddrinfo = found  # type: ignore[assignment]
 
 
-def warm_up() -> None:
-    """Import what commands import, so that forked processes need not; nothing that starts a thread."""
+def warm_up(*, many: bool = True) -> None:
+    """Import what commands import, so that forked processes need not; for `many` of them also what some import.
+
+    Nothing here starts a thread, which a forked process would lack.
+    """
     from humanline.train.quiet import quiet, quiet_libraries
 
     with quiet():
-        import httpx2  # noqa: F401
-        import peft  # noqa: F401
-        import pyarrow.parquet  # noqa: F401
-
         quiet_libraries()
+        if many:
+            import httpx2  # noqa: F401
+            import peft  # noqa: F401
+            import pyarrow.parquet  # noqa: F401
 
 
 if __name__ == "__main__":
