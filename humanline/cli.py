@@ -108,17 +108,20 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
     from datetime import datetime
 
     from humanline import __version__
+    from humanline.train.paths import absolute
     from humanline.train.terminal import redact
 
     reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
     what = f"a fault inside humanline or a library, not in your input: {reason[:400]}"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if _is_out_of_memory(error):
         what = f"out of memory: {reason[:400]}\nA smaller training.micro_batch_size makes each pass smaller."
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     head = f"{now}, version {__version__}: humanline {shlex.join(words)}\n"
     text = redact(head + "".join(traceback.format_exception(error))) + "\n"
     # Set by a command that has an output folder.
-    folder = Path(getattr(options, "folder", None) or os.devnull).expanduser()
+    folder = Path(os.devnull)
+    with contextlib.suppress(ValueError):  # a name that no folder can have may be what the fault is about
+        folder = absolute(getattr(options, "folder", None) or os.devnull)
     is_run = (folder / "config.json").is_file() and (folder / "metrics.jsonl").is_file()
     with contextlib.suppress(OSError):
         if is_run:
@@ -132,6 +135,15 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
                 file.write(text)
         return f"{what}\nThe traceback is in {log}"
     return f"{what}\n{text}"  # nowhere to write it
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory has run out; torch's allocator for the CPU has no type of error for that."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (type(error) is RuntimeError and "DefaultCPUAllocator" in str(error))
+    )
 
 
 def _is_for_users(error: Exception) -> bool:

@@ -17,9 +17,9 @@ from humanline.schedule import Never, PositiveInt, Schedule
 from humanline.theory import BetaRejection, BetaShape, ClipRange
 from humanline.train.data import refuse_twice
 from humanline.train.round_config import RoundsConfig, SamplingConfig, ScoringConfig
-from humanline.train.sections import Fraction, NonEmpty, NonNegative, Positive, Section
+from humanline.train.sections import IN_FLOAT32, Fraction, NonEmpty, NonNegative, Positive, Section, Temperature
 
-RatioBound = Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["batch_max"]
+RatioBound = Annotated[float, Field(gt=1, allow_inf_nan=False), IN_FLOAT32] | Literal["batch_max"]
 
 
 class ConfigError(ValueError):
@@ -58,7 +58,7 @@ class GrpoObjective(Section):
     """GRPO (Eq. 1), normalised over the tokens of the whole step, or of each micro-batch (`local`, as HALOs does)."""
 
     kind: Literal["grpo"] = "grpo"
-    clip_eps: Annotated[float, Field(gt=0, le=1)] = 0.15
+    clip_eps: Annotated[float, Field(gt=0, le=1), IN_FLOAT32] = 0.15
     """GRPO's own clip: ratios outside [1 - eps, 1 + eps] teach nothing more. A reference that never moves needs a much
     larger one: the paper's Table 3 has 0.5 offline and 0.15 in all other variants."""
     kl_coef: NonNegative = 0.01
@@ -86,9 +86,9 @@ class ClipTransform(Section):
     """Humanline clipping (section 5.1), in nats."""
 
     kind: Literal["clip"] = "clip"
-    log_eps_low: Annotated[float, Field(le=0, allow_inf_nan=False)] = -1.5
+    log_eps_low: Annotated[float, Field(le=0, allow_inf_nan=False), IN_FLOAT32] = -1.5
     """Lowest token log-ratio, nats."""
-    log_eps_high: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
+    log_eps_high: NonNegative = 1.5
     """Highest token log-ratio, nats."""
 
     def build(self) -> ClipRange:
@@ -193,7 +193,7 @@ class TrainingConfig(Section):
 
     steps: PositiveInt | None = None
     """Optimizer steps; give these or epochs."""
-    epochs: Positive | None = None
+    epochs: Annotated[float, Field(gt=0, le=1e9), IN_FLOAT32] | None = None
     """Passes over the data; give these or steps."""
     batch_size: PositiveInt = 32
     """Examples, pairs or groups a step, over all processes."""
@@ -213,7 +213,7 @@ class TrainingConfig(Section):
     """What turns hidden states into token log-probabilities; the results are equal but for rounding."""
     dropout: bool = False
     """Keep the model's dropout rates; by itself they are 0."""
-    temperature: Positive = 1.0
+    temperature: Temperature = 1.0
     """Logits are divided by it before log-probabilities are taken; some code trains at the temperature of sampling."""
 
     @model_validator(mode="after")
@@ -235,9 +235,9 @@ class TrainingConfig(Section):
 class AdapterConfig(Section):
     """LoRA: low-rank additions to frozen weights are trained in place of the weights themselves."""
 
-    rank: PositiveInt = 16
+    rank: Annotated[int, Field(ge=1, le=65536)] = 16
     """Rank of the additions."""
-    alpha: Positive = 32.0
+    alpha: Annotated[float, Field(gt=0, le=1e6), IN_FLOAT32] = 32.0
     """Additions are scaled by alpha / rank."""
     dropout: Fraction = 0.0
     """Share of their inputs that is dropped in training, never in scoring; not possible for experts."""
@@ -251,7 +251,7 @@ class AdapterConfig(Section):
 class OptimizerConfig(Section):
     """AdamW, with warm-up to a constant learning rate."""
 
-    lr: Annotated[float, Field(ge=0, le=3e38)]  # what float32 can hold
+    lr: NonNegative
     """Learning rate after warm-up."""
     adam_beta1: Fraction = 0.9
     """Decay of the mean gradient."""
@@ -550,7 +550,11 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
     path = Path(path)
     try:
-        tree = YAML().load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        _refuse_deep(text)
+        tree = YAML().load(text)
+    except _TooLargeError:
+        raise ConfigError(f"{path}: nested too deeply: more than {_DEEPEST} brackets within each other") from None
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     except MarkedYAMLError as error:
@@ -575,6 +579,7 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
             problems.append(f"command line: {override!r} must look like section.key=value")
             continue
         try:
+            _refuse_deep(text)
             value = YAML(typ="safe").load(text)
         except Exception:  # as above, and YAMLError
             problems.append(f"command line: the value of {override[:200]!r} is not valid YAML")
@@ -611,6 +616,21 @@ _LARGEST, _DEEPEST = 10_000, 50  # anchors can make a few lines endless
 
 class _TooLargeError(Exception):
     pass
+
+
+def _refuse_deep(text: str) -> None:
+    """Raise _TooLargeError if brackets lie too deep within each other, on which the parser would take minutes."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.events import MappingEndEvent, MappingStartEvent, SequenceEndEvent, SequenceStartEvent
+
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return
+    depth = 0
+    for event in YAML(typ="safe", pure=True).parse(text):
+        depth += isinstance(event, MappingStartEvent | SequenceStartEvent)
+        depth -= isinstance(event, MappingEndEvent | SequenceEndEvent)
+        if depth > _DEEPEST:
+            raise _TooLargeError
 
 
 def _plain(node: Any, depth: int = 0, count: list[int] | None = None) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from humanline.train.batch import Block
 from humanline.train.guard import Reduce
+from humanline.train.launcher import launched_processes
 from humanline.train.reference import Score
 from humanline.train.rollout import SamplingStopped
 from humanline.train.stop import StopRequested, StopSignal
@@ -30,12 +31,13 @@ def start_accelerator(precision: str) -> Any:
     Raises
     ------
     ValueError
-        If the launcher asks for anything but plain data parallelism.
+        If the launcher asks for anything but plain data parallelism, or its variables make no sense (`LauncherError`).
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
     from accelerate.utils import AutocastKwargs, GradientAccumulationPlugin, InitProcessGroupKwargs
 
+    launched_processes()
     AcceleratorState._reset_state()
     GradientState._reset_state()
     # Without its weight cache autocast holds no second, bf16 copy of the float32 weights.

@@ -7,10 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from humanline.train.durable import publish_folder
+from humanline.train.paths import PathError, absolute_utf8
 
 
 class OutputError(ValueError):
     """An output folder that cannot be used."""
+
+
+def output_path(path: str | Path) -> Path:
+    """Return the absolute path of an output folder; raise OutputError if no folder can have such a path."""
+    try:
+        return absolute_utf8(path)
+    except PathError as error:
+        raise OutputError(f"output {str(path)!r} {error}") from None
 
 
 def refuse_used_folder(path: str | Path) -> Path:
@@ -19,9 +28,10 @@ def refuse_used_folder(path: str | Path) -> Path:
     Raises
     ------
     OutputError
-        If the path is a file, or a folder that already holds something: nothing of an earlier run is overwritten.
+        If the path cannot be a folder (`output_path`), is a file, or a folder that already holds something: nothing of
+        an earlier run is overwritten.
     """
-    folder = Path(path).expanduser().absolute()
+    folder = output_path(path)
     try:
         free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     except OSError as error:

@@ -14,12 +14,16 @@ import torch
 from torch import nn
 
 from humanline.train.adapter import adapter_base
+from humanline.train.fingerprint import flat
+from humanline.train.paths import PathError, absolute_utf8
 from humanline.train.quiet import import_transformers, quiet
 from humanline.train.scorer import ModelError, TokenScorer
 
 _HUB = "hub:"
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 _LAYER = re.compile(r"(.*?\.)(\d+)\.")  # the list that a tensor's layer is in, and which of it
+_COUNTED = re.compile(r"(layer|block|expert)s?$")  # ends of the names of settings that say how many parts there are
+_MOST_LAYERS = 10_000  # no model has as many; a model of a thousand million would be built for ever
 _OLD_BUFFERS = ("masked_bias",)  # the score that attention gave hidden tokens; no module has it now
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
@@ -220,9 +224,12 @@ def stored_type(path: str) -> torch.dtype:
 
 def _settings(path: str) -> Any:
     """Return the configuration of a model, if its weights are such that they can be trained."""
-    from transformers import AutoConfig
+    from transformers import AutoConfig, PretrainedConfig
 
     name, local = source(path)
+    with loading(f"model {path!r}"):
+        written, _ = PretrainedConfig.get_config_dict(name, local_files_only=local)
+    _refuse_endless(path, written)
     with loading(f"model {path!r}"):
         settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
     if getattr(settings, "quantization_config", None) is not None:
@@ -231,6 +238,15 @@ def _settings(path: str) -> Any:
             "trained; give the original weights, and adapter.base: nf4 for QLoRA"
         )
     return settings
+
+
+def _refuse_endless(path: str, written: Any) -> None:
+    """Raise ModelError if config.json asks for so many layers or experts that making them would never end."""
+    for name, value in flat(written).items() if isinstance(written, dict) else ():
+        if _COUNTED.search(name) and isinstance(value, int | float) and value > _MOST_LAYERS:
+            raise ModelError(
+                f"model {path!r}: config.json: {name} is {value}, and no model has more than {_MOST_LAYERS:,}"
+            )
 
 
 def load_tokenizer(path: str) -> Any:
@@ -337,6 +353,8 @@ def refuse_missing_weights(path: str, outline: Any) -> None:
             files = [named or "model.safetensors"]
         elif index.is_file():
             files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            if not all(isinstance(file, str) for file in files):
+                raise ValueError("a name of a file in weight_map is no text")
         else:
             files = ["model.safetensors"]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
@@ -414,11 +432,16 @@ def _unfit_shapes(outline: Any, shapes: dict[str, tuple[int, ...]]) -> list[str]
 def source(path: str) -> tuple[str, bool]:
     """Return the folder or hub name of a model, and whether it is a folder."""
     local, name = not path.startswith(_HUB), path.removeprefix(_HUB)
+    if local:
+        try:
+            name = str(absolute_utf8(path))
+        except PathError as error:
+            raise ModelError(f"model {path!r} {error}") from None
     if local and (base := adapter_base(name)) is not None:
         raise ModelError(f"model {path!r} is an adapter of {base!r}: make one model of them with `humanline merge`")
     if local and not (Path(name) / "config.json").is_file():
         raise ModelError(
-            f"model {path!r}: no config.json in {Path(name).resolve()}; give a folder in Hugging Face format, "
+            f"model {path!r}: no config.json in {name}; give a folder in Hugging Face format, "
             f"or {_HUB}organisation/name for a model on the hub"
         )
     return name, local

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -22,7 +23,18 @@ def quiet() -> Iterator[None]:
 
 
 def import_transformers() -> None:
-    """Import what transformers needs to make a model; it imports torchao if there is one."""
+    """Import what transformers needs to make a model; it imports torchao if there is one.
+
+    Raises
+    ------
+    ValueError
+        If Python runs without docstrings, which transformers reads.
+    """
+    if sys.flags.optimize > 1:
+        raise ValueError(
+            "Python runs without docstrings (python -OO, or PYTHONOPTIMIZE=2), which transformers reads to make its "
+            "models: leave the option out, or unset PYTHONOPTIMIZE"
+        )
     with quiet():
         import transformers.modeling_utils  # noqa: F401
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from humanline.schedule import PositiveInt
-from humanline.train.sections import Finite, NonEmpty, NonNegative, Positive, Section
+from humanline.train.sections import IN_FLOAT32, Finite, NonEmpty, NonNegative, Positive, Section
 
 
 class RoundsConfig(Section):
@@ -223,12 +223,18 @@ class ServerEngine(Section):
 Engine = Annotated[GenerateEngine | ContinuousEngine | ServerEngine, Field(discriminator="kind")]
 
 
+def _temperature(value: float) -> float:
+    if 0 < value < 1e-3:
+        raise ValueError(f"must be 0, or 0.001 at least, as logits divided by less are infinite; got {value!r}")
+    return value
+
+
 class SamplingConfig(Section):
     """How completions are drawn; prompts go through the template of training."""
 
-    temperature: NonNegative = 1.0
+    temperature: Annotated[float, Field(ge=0, le=1e3), AfterValidator(_temperature)] = 1.0
     """Logits are divided by it; 0 takes the most probable token."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1), IN_FLOAT32] = 1.0
     """Tokens are drawn from the smallest set that holds this much probability."""
     max_tokens: PositiveInt = 512
     """Tokens a completion, its end token included; data.max_length goes before it."""

@@ -28,7 +28,7 @@ from humanline.train.durable import (
     verify_folder,
     write_text,
 )
-from humanline.train.export import OutputError, refuse_used_folder
+from humanline.train.export import OutputError, output_path, refuse_used_folder
 from humanline.train.fingerprint import differences, same_settings
 
 
@@ -44,11 +44,11 @@ class RunFolder:
     Raises
     ------
     OutputError
-        If the folder is not free, or, with `resume`, holds something else than a run.
+        If no folder can have such a path, it is not free, or, with `resume`, holds something else than a run.
     """
 
     def __init__(self, path: str | Path, *, resume: bool) -> None:
-        self.path, self.resume = Path(path).expanduser().absolute(), resume
+        self.path, self.resume = output_path(path), resume
         self._given = str(path)
         self._lock: FileLock | None = None
         self.config, self.data = self.path / "config.json", self.path / "data.json"

@@ -9,6 +9,8 @@ import time
 from types import FrameType
 from typing import Any, Self
 
+from humanline.train.launcher import launched_processes
+
 _ECHO = 2.0  # seconds within which a launcher's own signal repeats the one that the terminal has sent
 
 
@@ -34,7 +36,7 @@ class StopSignal:
         self.requested: str | None = None
         self.holding = False
         self._since = 0.0
-        self._launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        self._launched = launched_processes() > 1
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:

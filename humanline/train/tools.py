@@ -19,6 +19,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.durable import write_text
 from humanline.train.ledger import digest, each_line, json_rows, read_lines
 from humanline.train.pairing import RoundError, in_place_of, preference_rows, refuse_unscored, select
+from humanline.train.paths import PathError, absolute
 from humanline.train.rollout import Rollout, SamplingStopped, saying_how_to_go_on
 from humanline.train.stages import (
     PoisonedError,
@@ -295,15 +296,22 @@ def _alone(accelerator: Any) -> None:
         raise ToolError("this command works in one process; humanline train shares the work of rounds among several")
 
 
+def _path(path: str, option: str = "") -> Path:
+    try:
+        return absolute(path)
+    except PathError as error:
+        raise ToolError(f"{option}{path!r} {error}") from None
+
+
 def _file(path: str) -> Path:
-    file = Path(path).expanduser().absolute()
+    file = _path(path)
     if not file.is_file():
         raise ToolError(f"{path!r} is no file")
     return file
 
 
 def _free_file(path: str) -> Path:
-    file = Path(path).expanduser().absolute()
+    file = _path(path, "--out ")
     if file.exists():
         raise ToolError(f"--out {path!r} exists already; choose another name or remove it")
     if not file.parent.is_dir():

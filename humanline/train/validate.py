@@ -438,8 +438,9 @@ def _look_at_output(config: TrainConfig, show: Any) -> bool:
 
 def _look_at_disk(output: str, needed: int, keep: int, show: Any) -> None:
     from humanline.train.durable import NoRoomError, in_words
+    from humanline.train.export import output_path
 
-    folder = Path(output).expanduser()
+    folder = output_path(output)
     held = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
     free = shutil.disk_usage(_nearest(output)).free + held
     what = f"about {in_words(needed)} for {keep} checkpoints, a further one while it is written, and the model"
@@ -453,7 +454,9 @@ def _look_at_disk(output: str, needed: int, keep: int, show: Any) -> None:
 
 def _nearest(path: str) -> Path:
     """Return the path, or the nearest parent that is there."""
-    place = Path(path).expanduser().absolute()
+    from humanline.train.export import output_path
+
+    place = output_path(path)
     while not place.exists() and place != place.parent:
         place = place.parent
     return place

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -557,3 +558,26 @@ def test_bad_recipes_do_not_fit_the_schema(errors, old, new):
 def test_one_length_is_enough(errors, new):
     """Exactly one of steps and epochs is given; the other may be null, which is how an override takes it back."""
     assert not errors(GOOD.replace("steps: 3", new))
+
+
+@pytest.mark.parametrize("command", ["train", "validate"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"num_hidden_layers": 1e9}, "num_hidden_layers is 1000000000"),
+    ],
+)
+def test_a_model_of_endless_layers_is_refused_quickly(toy, tmp_path, capsys, command, change, message):
+    """Not even its configuration is made, which has a list as long as the layers are many."""
+    model = tmp_path / "model"
+    shutil.copytree(toy["model"], model)
+    settings = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(settings | change))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(config(toy | {"model": str(model)}, tmp_path / "out").model_dump_json())
+    before = time.process_time()
+    assert main([command, str(recipe)]) == 2
+    assert time.process_time() - before < 20  # it would take days
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
