@@ -3,6 +3,7 @@
 python -m tests.campaign                          all of it, with a table in tests/campaign/results.md
 python -m tests.campaign --only models:17         one case again, alone, with what it said
 python -m tests.campaign --only models data:3-9   a kind, and some cases of another
+python -m tests.campaign --only models --results tests/campaign    a kind again, in the table of all
 """
 
 from __future__ import annotations
@@ -166,10 +167,11 @@ def main(arguments: list[str] | None = None) -> int:
     assert len(rows) == len(cases)
     place = {f"{kind}:{number}": at for at, (kind, number) in enumerate(cases)}
     rows.sort(key=lambda row: place[row["case"]])
-    report = table.report(rows, seed=options.seed, full=options.full, minutes=(time.monotonic() - started) / 60)
+    made = table.Made.now(options.seed, options.full)
     if options.results is not None:
-        table.write(report, rows, options.results)
-    print(report)
+        table.write(made, rows, options.results, KINDS)
+    print(table.report(made, rows))
+    print(f"{(time.monotonic() - started) / 60:.0f} minutes", file=sys.stderr)
     return int(any(row["findings"] for row in rows))
 
 

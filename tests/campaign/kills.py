@@ -8,7 +8,7 @@ from tests.campaign.stage import Stage
 from tests.campaign.undisturbed import RUNS, finish_and_compare, recipe, whole
 from tests.train.barriers import kill_at
 
-COUNT = 600  # more than the barriers of all runs; the other cases kill at random moments
+COUNT = 516  # more than the barriers of all runs; the other cases kill at random moments
 KILLED = -9
 _AGAIN = 3  # a run is killed so often at random before it is left alone
 

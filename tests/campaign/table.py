@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import groupby
@@ -14,28 +16,44 @@ from typing import Any
 Row = dict[str, Any]
 
 
-def _kind(row: Row) -> str:
-    return str(row["case"].partition(":")[0])
+@dataclass(frozen=True)
+class Made:
+    """What a table was made of: rows of another seed, way or version go into no table with it."""
+
+    seed: int
+    full: bool
+    versions: str
+
+    @classmethod
+    def now(cls, seed: int, full: bool) -> Made:
+        """Return what a campaign of these options is made of here."""
+        names = ("humanline", "torch", "transformers")
+        return cls(
+            seed, full, ", ".join([f"Python {platform.python_version()}", *(f"{n} {version(n)}" for n in names)])
+        )
 
 
-def report(rows: list[Row], *, seed: int, full: bool, minutes: float) -> str:
+def _case(row: Row) -> tuple[str, int]:
+    kind, _, number = row["case"].partition(":")
+    return kind, int(number)
+
+
+def report(made: Made, rows: list[Row]) -> str:
     """Return the table as Markdown: a line for each kind, then what was found."""
-    how = "begun afresh" if full else "forked from a warm process"
-    versions = ", ".join(f"{name} {version(name)}" for name in ("humanline", "torch", "transformers"))
+    how = "begun afresh" if made.full else "forked from a warm process"
     lines = [
         "# What came of the campaign",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d}; Python {platform.python_version()}, {versions}; seed {seed}; "
-        f"{len(rows)} cases in {minutes:.0f} minutes, each run {how}.",
+        f"{datetime.now(UTC):%Y-%m-%d}; {made.versions}; seed {made.seed}; {len(rows)} cases, each run {how}.",
         "One case again, alone: `python -m tests.campaign --only KIND:NUMBER --seed SEED`.",
         "",
         "| kind | cases | numbers | runs | exit codes | beside | slowest run | most memory | findings |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     findings: list[str] = []
-    for kind, of_kind in groupby(rows, _kind):
+    for kind, of_kind in groupby(rows, lambda row: _case(row)[0]):
         group = list(of_kind)
-        numbers = [int(row["case"].partition(":")[2]) for row in group]
+        numbers = [_case(row)[1] for row in group]
         codes = Counter(code for row in group for code in row["codes"])
         notes: Counter[str] = sum((Counter(row["notes"]) for row in group), Counter())
         bad = [row for row in group if row["findings"]]
@@ -56,9 +74,26 @@ def report(rows: list[Row], *, seed: int, full: bool, minutes: float) -> str:
     return "\n".join([*lines, "", "## Findings", "", *(findings or ["None."])]) + "\n"
 
 
-def write(text: str, rows: list[Row], folder: Path) -> None:
-    """Write the table, and a line for each case: its number, what it is, and the exit codes of its runs."""
-    (folder / "results.md").write_text(text, encoding="utf-8")
-    kept = [{name: row[name] for name in ("case", "name", "codes")} for row in rows]
-    body = ",\n".join(json.dumps(row) for row in kept)
-    (folder / "results.json").write_text(f"[\n{body}\n]\n", encoding="utf-8")
+def write(made: Made, rows: list[Row], folder: Path, kinds: Iterable[str]) -> None:
+    """Write the table and its rows; rows that are there of other cases, made alike, stay.
+
+    Parameters
+    ----------
+    made : Made
+    rows : list of Row
+    folder : Path
+        Of results.md and results.json.
+    kinds : iterable of str
+        All kinds, in the order of the table.
+    """
+    path, order = folder / "results.json", list(kinds)
+    earlier: list[Row] = []
+    if path.is_file():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        earlier = kept.pop("rows")
+        earlier = earlier if kept == asdict(made) else []
+    by_case = {row["case"]: row for row in [*earlier, *rows]}
+    merged = sorted(by_case.values(), key=lambda row: (order.index(_case(row)[0]), _case(row)[1]))
+    text = ",\n".join(json.dumps(row) for row in merged)
+    path.write_text(f'{json.dumps(asdict(made))[:-1]}, "rows": [\n{text}\n]}}\n', encoding="utf-8")
+    (folder / "results.md").write_text(report(made, merged), encoding="utf-8")
