@@ -59,6 +59,8 @@ class TokenScorer(nn.Module):
             raise ModelError(f"{type(model).__name__} does not let its layers run without its output head")
         if packed and _attention_of(model) != PACKED:
             raise ModelError(f"{type(model).__name__} must be prepared by humanline.train.attention.pack first")
+        for part in (model, model.get_decoder()):
+            part.config.return_dict = True  # what they return is taken by name here, whatever config.json says
         self.softcap, self.logit_scale = softcap_of(model), logit_scale_of(model)
 
     def forward(self, input_ids: Tensor, mask: Tensor, lengths: Sequence[int] | None = None) -> Tensor:

@@ -211,3 +211,17 @@ def test_a_scale_that_is_no_number_is_refused(value):
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("mpt", **settings, logit_scale=value))
     with pytest.raises(ModelError, match=rf"MptForCausalLM: logit_scale in its config\.json is '?{value or 0}"):
         TokenScorer(model)
+
+
+def test_outputs_are_taken_by_name_whatever_config_json_says(toy, tmp_path):
+    """A model whose files ask for tuples in place of named outputs is scored as it is without that."""
+    settings = AutoConfig.from_pretrained(toy["model"])
+    ids, mask = torch.arange(20).view(2, 10), torch.ones((2, 9), dtype=torch.bool)
+    scores = []
+    for named in (True, False):
+        settings.return_dict = named
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(settings).eval()
+        scores.append(TokenScorer(model)(ids, mask))
+        check_scorer(TokenScorer(model), list(range(8)))
+    assert torch.equal(*scores)
