@@ -9,7 +9,11 @@ from tests.campaign.stage import Stage, tail
 
 STOPPED, NOT_FINITE = 75, 3
 # What only training finds, since it takes the weights: validate says so in its docstring.
-BY_WEIGHTS = ("hold what config.json has no place for", "token log-probabilities from the last hidden state")
+BY_WEIGHTS = (
+    "hold what config.json has no place for",
+    "token log-probabilities from the last hidden state",
+    "its log-probabilities are not finite",
+)
 
 
 def stop_after_a_step() -> None:
