@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from humanline.train.config import TrainConfig
 
+_LONGEST_LINE = 4000  # characters of a message; names and texts from outside may be of any length
 _EXIT_FAULT = 1
 _EXIT_USER_ERROR = 2
 _EXIT_NOT_FINITE = 3
@@ -92,8 +93,9 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _complain(options: argparse.Namespace, text: str) -> None:
     """Print a message that may hold names and texts from outside."""
-    from humanline.train.terminal import visible
+    from humanline.train.terminal import shorten, visible
 
+    text = "\n".join(shorten(line, _LONGEST_LINE) for line in text.split("\n"))
     try:
         print(visible(f"humanline {options.command}: {text}", keep="\n"), file=sys.stderr, flush=True)
     except OSError:  # nobody reads any more; the exit code says it all the same

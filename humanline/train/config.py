@@ -285,7 +285,7 @@ class CheckpointConfig(Section):
     """Steps between checkpoints."""
     minutes: Positive | None = 30.0
     """Minutes between checkpoints."""
-    keep: Annotated[int, Field(ge=2)] = 2
+    keep: Annotated[int, Field(ge=2, le=10**6)] = 2
     """How many of the newest are kept."""
 
 
@@ -550,7 +550,7 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _short_text(path)
         _refuse_deep(text)
         tree = YAML().load(text)
     except _TooLargeError:
@@ -611,11 +611,21 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
 
 _SHOWN = 20  # problems listed; the rest is counted
+_LONGEST = 200_000  # bytes
 _LARGEST, _DEEPEST = 10_000, 50  # anchors can make a few lines endless
 
 
 class _TooLargeError(Exception):
     pass
+
+
+def _short_text(path: Path) -> str:
+    """Return the text of a recipe; raise ConfigError if it is far longer than any, which would take minutes to read."""
+    with open(path, "rb") as file:
+        data = file.read(_LONGEST + 1)
+    if len(data) > _LONGEST:
+        raise ConfigError(f"{path}: more than {_LONGEST:,} bytes, which is no recipe")
+    return data.decode()
 
 
 def _refuse_deep(text: str) -> None:

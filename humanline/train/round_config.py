@@ -18,7 +18,7 @@ class RoundsConfig(Section):
 
     contexts_per_round: PositiveInt = 1024
     """Prompts a round; they are drawn without replacement, pass by pass over the prompts."""
-    samples: Annotated[int, Field(ge=2)] = 8
+    samples: Annotated[int, Field(ge=2, le=65536)] = 8
     """Completions a prompt."""
     count: PositiveInt | None = None
     """Rounds of the run; give these, training.steps or training.epochs."""
@@ -201,7 +201,7 @@ class ServerEngine(Section):
     """Environment variable that holds the API key."""
     endpoint: Literal["chat", "completions"] | None = None
     """What is asked; by itself chat for the chat template, and completions for plain text."""
-    concurrency: PositiveInt = 16
+    concurrency: Annotated[int, Field(ge=1, le=65536)] = 16
     """Requests under way at a time."""
     samples_per_request: PositiveInt = 1
     """Completions asked for at once (n); more only where the server is known to obey."""
@@ -327,13 +327,13 @@ class ScoringConfig(Section):
     """What a completion without a score does: end the run, be left out, or get this score; all are counted."""
     failed_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """A round of which a larger share has no score ends the run whatever `failed` says; 1 allows any number."""
-    workers: PositiveInt = 2
+    workers: Annotated[int, Field(ge=1, le=4096)] = 2
     """Worker processes for everything but reward models."""
     seconds: Positive = 5.0
     """Limit of each completion and reward; a worker that exceeds it is killed."""
     first_seconds: Positive = 300.0
     """Limit, in place of `seconds`, of a worker's first call of a function, which may import what it needs."""
-    memory: PositiveInt = 1024
+    memory: Annotated[int, Field(ge=1, le=10**9)] = 1024
     """Limit of each worker, MiB."""
 
     @model_validator(mode="after")

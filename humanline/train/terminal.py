@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+LONGEST_PART = 600  # characters of a text of others that are shown whole
 HIDDEN = "***"
 SHORTEST_SECRET = 8  # characters; a shorter value would turn up in innocent text
 # Letters and marks that show as nothing at all, beyond the categories that `visible` escapes.
@@ -50,6 +51,14 @@ def _escape(char: str) -> str:
         return named
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def shorten(text: str, limit: int = LONGEST_PART) -> str:
+    """Return a text with its middle left out, and a count of what is, if it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

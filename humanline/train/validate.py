@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from humanline.train.config import AdapterConfig, TrainConfig
-from humanline.train.terminal import redacted, visible
+from humanline.train.terminal import redacted, shorten, visible
 
 if TYPE_CHECKING:  # torch, transformers and rich take seconds to import, and --no-data needs none of them
     from rich.console import Console
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # torch, transformers and rich take seconds to import, and --
     from humanline.train.stream import StepBatch, Stream
     from humanline.train.tokens import Renderer, TokenSequence
 
-LONGEST_PART = 600  # characters of a prompt or an answer that are shown whole
+_LONGEST_LINE = 4000  # characters
 
 _VARIANTS = {
     ("none", "never"): "offline",
@@ -240,7 +240,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     findings, console = _Findings(), Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def show(text: str) -> None:
-        console.print(visible(text, keep="\n"))
+        console.print("\n".join(visible(shorten(line, _LONGEST_LINE)) for line in text.split("\n")))
 
     show(describe_config(config))
     with findings.about("tracking"):
@@ -504,14 +504,6 @@ def _show_example(console: Console, config: TrainConfig, unit: Unit, renderer: R
         for line in shown.split("\n", allow_blank=True):
             console.print(Text("  | ") + line)
         seen = prompt
-
-
-def shorten(text: str, limit: int = LONGEST_PART) -> str:
-    """Return a text with its middle left out, and a count of what is, if it is longer than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
 
 
 def _names(config: TrainConfig, unit: Unit) -> list[str]:

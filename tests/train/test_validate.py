@@ -18,7 +18,8 @@ from humanline.cli import main
 from humanline.train import tracking, validate
 from humanline.train.estimate import static_bytes
 from humanline.train.model import load_outline, load_policy
-from humanline.train.validate import NotReadyError, describe_config, describe_variant, disk_needed, shorten
+from humanline.train.terminal import shorten
+from humanline.train.validate import NotReadyError, describe_config, describe_variant, disk_needed
 from tests.conftest import ROOT
 from tests.train.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, config, run
 
