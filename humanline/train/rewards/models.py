@@ -12,7 +12,7 @@ import torch
 
 from humanline.train.chat_template import ChatTemplate, holds
 from humanline.train.messages import NOTHING, Given, Message, Messages, texts_in
-from humanline.train.model import TYPES, load_tokenizer, loading, refuse_incomplete, source
+from humanline.train.model import TYPES, load_settings, load_tokenizer, loading, refuse_incomplete, source
 from humanline.train.quiet import import_transformers
 from humanline.train.rewards.cache import content_key
 from humanline.train.rewards.verdict import Verdict, described, shown
@@ -197,11 +197,7 @@ def refuse_wrong_head(reward: ModelReward, settings: Any) -> None:
 
 def reward_settings(path: str) -> Any:
     """Load a reward model's configuration (of transformers); raise ModelError if there is none."""
-    from transformers import AutoConfig
-
-    name, local = source(path)
-    with loading(f"reward model {path!r}"):
-        return AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    return load_settings(path, f"reward model {path!r}")
 
 
 def _load(reward: ModelReward) -> Any:
