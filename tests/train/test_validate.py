@@ -272,7 +272,7 @@ BAD: dict[str, tuple] = {  # how many problems, what is damaged, arguments, what
     ),
     "stored quantised": (1, quantised, [], ["stored quantised", "adapter.base: nf4 for QLoRA"]),
     "no causal model": (1, no_causal_model, [], ["cannot be loaded"]),
-    "broken model config": (2, broken_config, [], ["cannot be loaded"]),
+    "broken model config": (1, broken_config, [], ["cannot be loaded"]),
     "no tokenizer": (1, no_tokenizer, [], ["its tokenizer cannot be loaded"]),
     "too many positions": (1, None, ["data.max_length=5000"], ["data.max_length 5000 exceeds the 128 positions"]),
     "data missing": (1, None, ["data.train=nowhere.jsonl"], ["data: ", "nowhere.jsonl"]),
