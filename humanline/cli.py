@@ -93,11 +93,11 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _complain(options: argparse.Namespace, text: str) -> None:
     """Print a message that may hold names and texts from outside."""
-    from humanline.train.terminal import shorten, visible
+    from humanline.train.terminal import shorten, told
 
-    text = "\n".join(shorten(line, _LONGEST_LINE) for line in text.split("\n"))
+    lines = told(f"humanline {options.command}: {text}", keep="\n").split("\n")
     try:
-        print(visible(f"humanline {options.command}: {text}", keep="\n"), file=sys.stderr, flush=True)
+        print("\n".join(shorten(line, _LONGEST_LINE) for line in lines), file=sys.stderr, flush=True)
     except OSError:  # nobody reads any more; the exit code says it all the same
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
@@ -111,6 +111,7 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
 
     from humanline import __version__
     from humanline.train.paths import absolute
+    from humanline.train.settings import hidden
     from humanline.train.terminal import redact
 
     reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
@@ -118,7 +119,7 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
     if _is_out_of_memory(error):
         what = f"out of memory: {reason[:400]}\nA smaller training.micro_batch_size makes each pass smaller."
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    head = f"{now}, version {__version__}: humanline {shlex.join(words)}\n"
+    head = f"{now}, version {__version__}: humanline {shlex.join(hidden(list(words), sent=True))}\n"
     text = redact(head + "".join(traceback.format_exception(error))) + "\n"
     # Set by a command that has an output folder.
     folder = Path(os.devnull)
@@ -158,9 +159,10 @@ def _is_for_users(error: Exception) -> bool:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        from humanline.train.terminal import visible
+        from humanline.train.settings import hidden
+        from humanline.train.terminal import told
 
-        super().error(visible(message))
+        super().error(told(hidden(message, sent=True)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -303,7 +305,7 @@ def _train(options: argparse.Namespace) -> int:
 def _validate(options: argparse.Namespace) -> int:
     import shlex
 
-    from humanline.train.terminal import visible
+    from humanline.train.terminal import told
     from humanline.train.validate import validate
 
     config = _load(options)
@@ -312,19 +314,19 @@ def _validate(options: argparse.Namespace) -> int:
     if options.no_data:
         from humanline.train.validate import describe_config
 
-        print(visible(describe_config(config), keep="\n"))
-        print(visible(f"the configuration is valid; model, data and disk were not looked at: {shlex.join(command)}"))
+        print(told(describe_config(config), keep="\n"))
+        print(told(f"the configuration is valid; model, data and disk were not looked at: {shlex.join(command)}"))
         return 0
     _quiet_libraries()
     result = validate(config, processes=options.processes)
     if result.resumable:
         command.append("--resume")
-    print(visible(f"ready: {shlex.join(command)}"))
+    print(told(f"ready: {shlex.join(command)}"))
     return 0
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from humanline.train.terminal import visible
+    from humanline.train.terminal import told
 
     config = _load(options)
     from humanline.train.budget import estimate_run
@@ -332,7 +334,7 @@ def _estimate(options: argparse.Namespace) -> int:
     _quiet_libraries()
     lines, fits = estimate_run(config, gpu_memory=options.gpu_memory, gpus=options.gpus, tflops=options.tflops)
     for line in lines:
-        print(visible(line))
+        print(told(line))
     return 0 if fits else _EXIT_USER_ERROR
 
 
@@ -379,9 +381,9 @@ def _pair(options: argparse.Namespace) -> int:
 
 def _say(options: argparse.Namespace) -> Callable[[str], None]:
     """Return what prints a line to standard error, unless that is to be quiet."""
-    from humanline.train.terminal import visible
+    from humanline.train.terminal import told
 
-    return lambda text: None if options.quiet else print(visible(text, keep="\n"), file=sys.stderr, flush=True)
+    return lambda text: None if options.quiet else print(told(text, keep="\n"), file=sys.stderr, flush=True)
 
 
 def _schema(options: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 from humanline.train.config import TrainConfig
 from humanline.train.pairing import RoundError
 from humanline.train.rollout import SamplerError, SamplingStopped
+from humanline.train.settings import learn
 from humanline.train.terminal import redact
 
 _PR_SET_PDEATHSIG = 1
@@ -122,6 +123,7 @@ def _work(pipe: Any, parent: int) -> None:
     said: list[str] = []
     while True:
         job = pipe.recv()
+        learn(job.config.model_dump(mode="json"))
         problem: str | None = None
         try:
             worker = worker or _Worker(job, said.append)

@@ -49,10 +49,10 @@ from humanline.train.reference import BaseModel, Reference, ScoreAhead, SecondMo
 from humanline.train.rounds import Rounds, make_rounds
 from humanline.train.run_folder import RunFolder
 from humanline.train.scorer import check_scorer, refuse_random
+from humanline.train.settings import written
 from humanline.train.state import ModuleState, OptimizerState, RandomState, Stateful
 from humanline.train.stop import StopRequested, StopSignal
 from humanline.train.stream import Batches, FixedBatches
-from humanline.train.terminal import redacted
 from humanline.train.tracking import check_trackers, start_trackers
 
 
@@ -113,7 +113,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     reduce = over_ranks(accelerator)
     check = safe_points(stop, reduce)
     torch.manual_seed(config.seed)
-    settings: dict[str, Any] = redacted(config.model_dump(mode="json"))  # as it is written down
+    settings = written(config)
     check_trackers(config.tracking)
     if folder.resume:
         on_main(accelerator, reduce, folder.take)

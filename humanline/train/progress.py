@@ -10,7 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from humanline.train.terminal import visible
+from humanline.train.terminal import told
 
 
 class _Console(Console):
@@ -87,7 +87,7 @@ class RunProgress:
         """Print one line, or several, with control characters of names and texts from outside shown as escapes."""
         if self.show:
             try:
-                self.console.print(visible(text, keep="\n"), highlight=False, markup=False, emoji=False, soft_wrap=True)
+                self.console.print(told(text, keep="\n"), highlight=False, markup=False, emoji=False, soft_wrap=True)
             except OSError:  # a terminal that is gone
                 self.show = False
 

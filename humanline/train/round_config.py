@@ -10,7 +10,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from humanline.schedule import PositiveInt
+from humanline.train.hosts import host_of, refuse_host, refuse_network
 from humanline.train.sections import IN_FLOAT32, Finite, NonEmpty, NonNegative, Positive, Section
+from humanline.train.settings import hidden
 
 
 class RoundsConfig(Section):
@@ -195,6 +197,8 @@ class ServerEngine(Section):
     kind: Literal["server"] = "server"
     url: Annotated[str, Field(pattern="^https?://")]
     """Its root, without /v1; the only place on the network that sampling talks to."""
+    allow_hosts: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
+    """Hosts, addresses or networks (10.0.0.0/8) that may be asked though they are private or link-local."""
     model: NonEmpty | None = None
     """Name that requests carry; under new_weights: path and adapter the weights' own name takes its place."""
     key_variable: NonEmpty | None = None
@@ -213,6 +217,20 @@ class ServerEngine(Section):
     """How the server learns of a round's weights."""
     proof: ProofConfig | None = ProofConfig()
     """How it is proved that it has them; null: not at all."""
+
+    @model_validator(mode="after")
+    def _may_be_asked(self) -> ServerEngine:
+        for allowed in self.allow_hosts:
+            refuse_network(allowed)
+        try:
+            host = host_of(self.url)
+        except ValueError:
+            raise ValueError(
+                f"sampling.engine.url: {hidden({'url': self.url})['url']!r} is no URL of a server, such as "
+                "http://127.0.0.1:8000"
+            ) from None
+        refuse_host(host, None, self.allow_hosts)
+        return self
 
     @property
     def sleeps(self) -> bool:

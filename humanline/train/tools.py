@@ -322,7 +322,9 @@ def _free_file(path: str) -> Path:
 @contextlib.contextmanager
 def _work(target: Path, plan: dict[str, Any], stop: StopSignal | None) -> Iterator[Path]:
     """Give a folder for work under way, which goes when the target is there; refuse one with another plan."""
-    folder = target.with_name(f"{target.name}.partial")
+    from humanline.train.fingerprint import as_planned, same_settings
+
+    folder, plan = target.with_name(f"{target.name}.partial"), same_settings(plan)
     file = folder / "plan.json"
     begun = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
     if begun and not _is_of(file, plan):
@@ -332,7 +334,8 @@ def _work(target: Path, plan: dict[str, Any], stop: StopSignal | None) -> Iterat
         )
     folder.mkdir(exist_ok=True)
     if not file.is_file():
-        write_text(file, json.dumps(plan, indent=1) + "\n")
+        facts = as_planned(plan)
+        write_text(file, json.dumps({"digest": facts["digest"], **facts["settings"]}, indent=1) + "\n")
     if stop is not None:
         stop.hold()
     try:
@@ -346,13 +349,16 @@ def _work(target: Path, plan: dict[str, Any], stop: StopSignal | None) -> Iterat
 
 def _is_of(file: Path, plan: dict[str, Any]) -> bool:
     """Return whether a file holds a plan with the same settings, as far as these must be the same."""
-    from humanline.train.fingerprint import same_settings
+    from humanline.train.fingerprint import is_planned
 
     try:
         before = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(before, dict) and same_settings(before) == same_settings(plan)
+    if not isinstance(before, dict):
+        return False
+    digest = {"digest": before.pop("digest")} if "digest" in before else {}
+    return is_planned({"settings": before, **digest}, plan)
 
 
 def _stopping(stop: StopSignal | None) -> Callable[[], bool]:

@@ -22,6 +22,7 @@ from typing import Any
 
 from humanline.train.rewards.verdict import Verdict
 from humanline.train.round_config import ScoringConfig
+from humanline.train.terminal import redact
 
 _START = 300.0  # seconds for a worker to import what it needs: torch on a busy network disk takes long
 _FAILED_STARTS = 3
@@ -201,7 +202,8 @@ class Pool:
         worker.rest()
         if verdict.status == "memory":
             self._drop(worker)
-        return [(task, verdict)]
+        # Workers do not know the secrets of the recipe, and a function may tell of what it was given.
+        return [(task, verdict._replace(reason=redact(verdict.reason)) if verdict.reason else verdict)]
 
     def _died(self, worker: _Worker) -> list[tuple[int, Verdict]]:
         task, started = worker.task, worker.ready

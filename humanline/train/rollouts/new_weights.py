@@ -27,6 +27,7 @@ from humanline.train.round_config import (
     ByVllm,
     ServerRequest,
 )
+from humanline.train.settings import hidden
 from humanline.train.terminal import redact, visible
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
@@ -174,7 +175,7 @@ def run_command(how: ByCommand, path: str, stopping: Callable[[], bool]) -> None
         If `stopping` said so; the command is ended.
     """
     words = [word.replace("{path}", path) for word in how.command]
-    shown = visible(redact(" ".join(words)))
+    shown = visible(redact(" ".join(hidden(words, sent=True))))
     # Not a pipe: a server that the command leaves running would hold it open.
     with tempfile.TemporaryFile() as output:
         try:
