@@ -7,6 +7,7 @@ command line are reported together. No field here is without a reader in humanli
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -717,7 +718,7 @@ def _given(problem: Any) -> str:
 
 def _kinds(model: type[BaseModel], keys: list[str]) -> list[str]:
     """Return the values of `kind` among which the section that `keys` lead to is chosen."""
-    for key, inner in zip(keys, keys[1:], strict=False):
+    for key, inner in itertools.pairwise(keys):
         model = next(c for c in _choices(model.model_fields[key].annotation) if inner in c.model_fields)
     return [c.model_fields["kind"].default for c in _choices(model.model_fields[keys[-1]].annotation)]
 

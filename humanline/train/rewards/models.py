@@ -18,6 +18,7 @@ from humanline.train.rewards.cache import content_key
 from humanline.train.rewards.verdict import Verdict, described, shown
 from humanline.train.round_config import ModelReward
 from humanline.train.scorer import ModelError
+from humanline.train.template_limits import TooMuchError
 
 Conversation = Sequence[Mapping[str, Any]]  # {"role", "content", ...}, the completion last
 
@@ -126,6 +127,8 @@ class RewardModel:
         try:
             text = self._template.write(turns, given)
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)  # the template writes them
+        except TooMuchError:
+            raise
         except Exception as error:  # a template is a program of its own, and lone surrogates cannot be encoded
             return Verdict(None, "error", f"the reward model's template or tokenizer refuses it: {described(error)}")
         if len(ids) > self._longest:
