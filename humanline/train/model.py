@@ -18,6 +18,7 @@ from humanline.train.fingerprint import flat
 from humanline.train.paths import PathError, absolute_utf8
 from humanline.train.quiet import import_transformers, quiet
 from humanline.train.scorer import ModelError, TokenScorer
+from humanline.train.weight_files import refuse_files_elsewhere
 
 _HUB = "hub:"
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
@@ -477,7 +478,7 @@ def _unfit_shapes(outline: Any, shapes: dict[str, tuple[int, ...]]) -> list[str]
 
 
 def source(path: str) -> tuple[str, bool]:
-    """Return the folder or hub name of a model, and whether it is a folder."""
+    """Return the folder or hub name of a model, and whether it is a folder; raise ModelError if it is no model's."""
     local, name = not path.startswith(_HUB), path.removeprefix(_HUB)
     if local:
         try:
@@ -491,6 +492,8 @@ def source(path: str) -> tuple[str, bool]:
             f"model {path!r}: no config.json in {name}; give a folder in Hugging Face format, "
             f"or {_HUB}organisation/name for a model on the hub"
         )
+    if local:
+        refuse_files_elsewhere(name)
     return name, local
 
 

@@ -73,7 +73,7 @@ def test_what_is_no_url_is_refused_with_the_recipe(url):
     """A URL without a host, or with a port that is none, is found when the recipe is read."""
     with pytest.raises(ValidationError, match="is no URL of a server"):
         engine(url)
-    with pytest.raises(ValueError, match="host|[Pp]ort"):
+    with pytest.raises(ValueError, match=r"host|[Pp]ort"):
         host_of(url)
     assert not is_here("host") and is_here("a.localhost")
 
