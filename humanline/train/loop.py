@@ -37,7 +37,7 @@ from humanline.train.device import (
     start_accelerator,
 )
 from humanline.train.export import OutputError, save_model
-from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash
+from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
 from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
 from humanline.train.metrics import MetricsLog, read_metrics
 from humanline.train.model import load_tokenizer
@@ -224,10 +224,10 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     if not folder.resume:
         on_main(accelerator, reduce, folder.take)
     of_data = {"template": renderer.template_hash} | {name: asdict(r) for name, r in data.sets.reports.items()}
-    on_main(accelerator, reduce, lambda: folder.begin(settings, of_data, restored is not None, progress.say))
+    start = None if restored else lambda: {"start weights": trained_hash(policy), **fingerprints}
+    on_main(accelerator, reduce, lambda: folder.begin(settings, of_data, start, progress.say))
     at = restored or Position()
     progress.begin(at.updates)
-
     log = MetricsLog(folder.metrics if accelerator.is_main_process else None)
     trackers = start_trackers(config, folder.path, accelerator, progress.say, first_step=at.updates)
     with log, progress, trackers, contextlib.ExitStack() as open_:

@@ -1,6 +1,7 @@
 """The folder of a run: what is where in it, and the lock that keeps a second run out.
 
 config.json data.json    what the run was given, and what became of its data
+start.json               fingerprints of what it began with: weights, data, template, tokenizer
 metrics.jsonl            a line a step, a line an evaluation, a line a round
 rounds/                  what each round sampled and what it was worth (humanline.train.rounds)
 checkpoints/step-N/      everything that is needed to go on after N updates
@@ -10,6 +11,7 @@ run.lock                 held while a process trains here; a killed one leaves n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -144,22 +146,34 @@ class RunFolder:
         except NoRoomError as error:
             raise OutputError(f"a checkpoint and the finished model do not fit on the disk: {error}") from None
 
-    def begin(self, config: dict[str, Any], data: dict[str, Any], restored: bool, say: Callable[[str], None]) -> None:
+    def begin(
+        self,
+        config: dict[str, Any],
+        data: dict[str, Any],
+        start: Callable[[], dict[str, Any]] | None,
+        say: Callable[[str], None],
+    ) -> None:
         """Write down what the run is given; nothing of an earlier start is deleted, but it is renamed, and said.
 
         Parameters
         ----------
         config, data : dict
-        restored : bool
-            Whether a checkpoint was taken up. If not, the metrics begin anew; if so, a finished model that is still
-            there is a damaged one, which will be made again.
+        start : callable or None
+            Returns fingerprints of what the run begins with, and the metrics begin anew; None: a checkpoint was taken
+            up, and then a finished model that is still there is a damaged one, which will be made again.
         say : callable
+
+        Raises
+        ------
+        OutputError
+            With a table, if an earlier start, of which no checkpoint is there, began with other weights or data.
         """
-        if restored and self.final.exists():
+        if start is None and self.final.exists():
             aside = _free(self.path, "damaged-final")
             self.final.rename(aside)
             say(f"the finished model is damaged and will be made again; the damaged one is now {aside}")
-        if not restored:
+        if start is not None:
+            self._begin_alike(start())
             said = f"no checkpoint in {self.checkpoints}: starting from the beginning"
             if self.metrics.exists() and self.metrics.stat().st_size:
                 aside = _free(self.path, "metrics-before.jsonl")
@@ -170,6 +184,22 @@ class RunFolder:
             write_text(self.metrics, "")
         write_text(self.config, json.dumps(config, indent=2) + "\n")
         write_text(self.data, json.dumps(data, indent=2) + "\n")
+
+    def _begin_alike(self, start: dict[str, Any]) -> None:
+        """Write down what the run begins with; raise OutputError if it began with something else before."""
+        now = {name: value for name, value in start.items() if name != "processes"}  # any number begins alike
+        file = self.path / "start.json"
+        before = now
+        if self.resume and file.is_file():
+            with contextlib.suppress(ValueError):
+                before = json.loads(file.read_text(encoding="utf-8"))
+        table = differences(before, now)
+        if table:
+            raise OutputError(
+                f"the run in {self._given!r} has no checkpoint, and began with other weights or data than it would "
+                f"begin with now:\n{table}\nUse those of then, or start a new run in another folder."
+            )
+        write_text(file, json.dumps(now, indent=1) + "\n")
 
     def _only_lock(self) -> bool:
         return self.path.is_dir() and {item.name for item in self.path.iterdir()} == {"run.lock"}
