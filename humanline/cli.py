@@ -31,8 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fault's traceback goes to a log file, whose name is printed; with HUMANLINE_DEBUG=1 in the environment it is raised.
     """
     try:
+        from humanline.train.quiet import shown_safely
+
         try:
-            return _run(arguments)
+            with shown_safely():
+                return _run(arguments)
         finally:
             sys.stdout.flush()  # here, where it can be told that nobody reads any more, as behind `| head`
     except BrokenPipeError:

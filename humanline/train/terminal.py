@@ -126,6 +126,11 @@ def told(text: str, keep: str = "") -> str:
     return visible(redact(text), keep)
 
 
+def show(text: str) -> None:
+    """Print a text as it is shown (`told`)."""
+    print(told(text, keep="\n"))
+
+
 def redacted(tree: Any) -> Any:
     """Return a tree of mappings and lists with every text in it redacted, keys too, and every number as it is."""
     if isinstance(tree, str):

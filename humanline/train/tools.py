@@ -30,6 +30,7 @@ from humanline.train.stages import (
     score_table,
 )
 from humanline.train.stop import StopRequested, StopSignal
+from humanline.train.terminal import show
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -45,7 +46,7 @@ def sample(
     *,
     limit: int | None = None,
     stop: StopSignal | None = None,
-    say: Say = print,
+    say: Say = show,
     progress: Progress | None = None,
 ) -> Path:
     """Sample completions of the prompts in data.train with the model of a recipe, and return the file.
@@ -139,7 +140,7 @@ def score(
     out: str,
     *,
     stop: StopSignal | None = None,
-    say: Say = print,
+    say: Say = show,
     progress: Progress | None = None,
 ) -> Path:
     """Score the completions of a samples file as a recipe says, and return the file: its rows, with scores.
@@ -202,7 +203,7 @@ def score(
     return target
 
 
-def pair(config: TrainConfig, scored: str, out: str, *, say: Say = print) -> Path:
+def pair(config: TrainConfig, scored: str, out: str, *, say: Say = show) -> Path:
     """Make preference pairs of scored completions, the best against the worst of each prompt; return the file.
 
     Parameters
