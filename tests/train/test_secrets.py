@@ -12,9 +12,11 @@ import pytest
 from humanline.cli import main
 from humanline.train import terminal
 from humanline.train.config import TrainConfig
+from humanline.train.fingerprint import same_settings
 from humanline.train.progress import RunProgress
 from humanline.train.rounds import Plan
 from humanline.train.settings import hidden, learn, written
+from humanline.train.tools import ToolError, _work
 from tests.train.model_server import ModelServer
 from tests.train.scripted_server import Reply, serving
 from tests.train.test_served import online, prompts  # noqa: F401
@@ -49,7 +51,7 @@ def recipe_of(toy, prompts, tmp_path, url, secrets, engine=(), **changes) -> lis
         "key_variable": "MY_LOGIN",
         "new_weights": new_weights,
     } | dict(engine)
-    config = online(toy, prompts, tmp_path / "run", url, **changes)
+    config = online(toy, prompts, tmp_path / "run", url, rounds={"count": 2}, **changes)
     tree = config.model_dump(mode="json")
     tree["sampling"]["engine"] = engine | {"kind": "server", "concurrency": 2, "attempts": 1}
     tree["tracking"] = {"trackers": ["wandb"]}
@@ -258,3 +260,24 @@ def test_settings_in_python_are_known_too(toy, prompts, tmp_path):  # noqa: F811
     """A configuration that was made in Python hides its secrets as one that was read does."""
     config = online(toy, prompts, tmp_path / "run", f"http://me:{CANARY.replace('/', '%2F')}@127.0.0.1:1")
     assert "kanarie" not in json.dumps(written(config)) and terminal.told(f"x {CANARY}") == "x ***"
+
+
+def test_work_of_a_stage_holds_no_secret_and_goes_on_with_another(tmp_path):
+    """The plan beside a stage's output is without the key; another key goes on with it, another command does not."""
+
+    def plan(command: list[str]) -> dict:
+        learn(settings := {"engine": {"new_weights": {"command": command}}})
+        return {"seed": 1, **same_settings({"sampling": settings})}
+
+    target = tmp_path / "samples.jsonl"
+    with pytest.raises(KeyError), _work(target, plan(["push", "--token", CANARY]), None) as folder:
+        raise KeyError
+    assert not hits(tmp_path) and "--token" in (folder / "plan.json").read_text()
+    with (
+        pytest.raises(ToolError, match="begun with another model"),
+        _work(target, plan(["pull", "--token", "x"]), None),
+    ):
+        pass
+    with _work(target, plan(["push", "--token", "another"]), None):
+        pass
+    assert not folder.exists()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import pickle
 import shutil
 from pathlib import Path
 
 import pytest
 
 from humanline.cli import main
-from humanline.train.model import load_weights
+from humanline.train.model import load_policy, load_weights
 from humanline.train.scorer import ModelError
 
 
@@ -92,3 +94,24 @@ def test_a_file_that_config_json_names_is_held_to_the_same(sharded):
     (sharded / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ModelError, match=r"config\.json names the weight file '/etc/passwd'"):
         load_weights(str(sharded), dropout=False)
+
+
+class Evil:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self):
+        return open, (str(self.file), "w")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors", "tokenizer.json", "generation_config.json"])
+def test_no_pickle_of_a_model_folder_is_read(toy, tmp_path, name):
+    """Pickled weights, or a pickle in the place of another file, are refused or left alone, and never opened."""
+    model, ran = tmp_path / "model", tmp_path / "ran"
+    shutil.copytree(toy["model"], model)
+    if name == "pytorch_model.bin":
+        (model / "model.safetensors").unlink()
+    (model / name).write_bytes(pickle.dumps(Evil(ran)))
+    with contextlib.suppress(ModelError):
+        load_policy(str(model), dropout=False, max_length=64)
+    assert not ran.exists()
