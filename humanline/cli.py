@@ -26,9 +26,10 @@ _EXIT_UNREAD = 141  # what a shell makes of SIGPIPE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0 done, 1 a fault of humanline or a library, 2 bad input, 3 a number not finite, 75 a training run or a study
-    stopped on request with all of it saved, 130 another command interrupted, 141 the output not read to its end. A
-    fault's traceback goes to a log file, whose name is printed; with HUMANLINE_DEBUG=1 in the environment it is raised.
+    0 done, 1 a fault of humanline or a library, 2 bad input, 3 a number not finite, 69 another process of a training
+    run gone, failed or standing still (go on with --resume), 75 a training run or a study stopped on request with all
+    of it saved, 130 another command interrupted, 141 the output not read to its end. A fault's traceback goes to a log
+    file, whose name is printed; with HUMANLINE_DEBUG=1 in the environment it is raised.
     """
     try:
         from humanline.train.quiet import shown_safely
@@ -286,6 +287,7 @@ def _quiet_libraries() -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
+    from humanline.train.activity import EXIT_NEIGHBOUR, NeighbourError
     from humanline.train.stop import StopRequested, StopSignal
 
     with StopSignal() as stop:
@@ -298,6 +300,10 @@ def _train(options: argparse.Namespace) -> int:
             _quiet_libraries()
             train(config, resume=options.resume, stop=stop, show_progress=not options.quiet)
             leave_processes()
+        except NeighbourError as error:
+            _complain(options, str(error))
+            sys.stdout.flush()
+            os._exit(EXIT_NEIGHBOUR)  # what waits for the other process at the exit would wait in vain
         except StopRequested as request:
             while_loading = "" if stop.holding else " while loading; no step was begun by this call"
             _complain(options, f"{request}{while_loading}")

@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from humanline.train.activity import HERE
 from humanline.train.config import CheckpointConfig
 from humanline.train.device import MainProcessError, on_main
 from humanline.train.durable import (
@@ -117,6 +118,7 @@ class Checkpoints:
         by_clock = bool(self.reduce(torch.tensor(float(waited)), "max").item())
         return (by_steps or by_clock) and self._mark(position) not in (self._saved_at, _BEGINNING)
 
+    @HERE.doing("saving")
     def save(self, position: Position) -> Path:
         """Write a checkpoint, then remove all but the newest few; called by all processes alike.
 

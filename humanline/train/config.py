@@ -217,6 +217,8 @@ class TrainingConfig(Section):
     """Keep the model's dropout rates; by itself they are 0."""
     temperature: Temperature = 1.0
     """Logits are divided by it before log-probabilities are taken; some code trains at the temperature of sampling."""
+    stall_minutes: NonNegative = 60.0
+    """Of several processes: minutes without anything done after which one stands still, so that all end; 0: never."""
 
     @model_validator(mode="after")
     def _one_micro_batch(self) -> TrainingConfig:

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from humanline.train.activity import HERE
 from humanline.train.batch import Block
 from humanline.train.guard import Reduce
 from humanline.train.launcher import launched_processes
+from humanline.train.pairing import RoundError
 from humanline.train.reference import Score
 from humanline.train.rollout import SamplingStopped
 from humanline.train.stop import StopRequested, StopSignal
@@ -21,6 +23,14 @@ from humanline.train.stream import StepBatch
 
 class MainProcessError(ValueError):
     """What the other processes of a run raise when the main one has failed, so that none waits for it."""
+
+
+_AGREED = "humanline_agreed"  # attribute of an error that all processes have agreed on
+
+
+def is_agreed(error: BaseException, ranks: int) -> bool:
+    """Return whether all processes of a run know of an error in one of them, so that they can save together."""
+    return ranks == 1 or isinstance(error, MainProcessError | RoundError) or hasattr(error, _AGREED)
 
 
 def start_accelerator(precision: str) -> Any:
@@ -91,10 +101,13 @@ def over_ranks(accelerator: Any) -> Reduce:
     def reduce(value: Tensor, how: str) -> Tensor:
         if accelerator.num_processes == 1:
             return value
-        value = value.to(accelerator.device)
-        if how == "max":
-            return accelerator.gather(value.unsqueeze(0)).amax(0)  # type: ignore[no-any-return]
-        return accelerator.reduce(value, how)  # type: ignore[no-any-return]
+        with HERE.waits():
+            value = value.to(accelerator.device)
+            largest = how == "max"
+            value = accelerator.gather(value.unsqueeze(0)).amax(0) if largest else accelerator.reduce(value, how)
+            if value.is_cuda:  # where waiting begins only when the value is asked for
+                torch.cuda.current_stream(value.device).synchronize()
+            return value
 
     return reduce
 
@@ -110,13 +123,15 @@ def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> 
     number, error = 0, None
     if accelerator.is_main_process:
         try:
-            number = act() or 0
+            with HERE.works_alone():
+                number = act() or 0
         except Exception as raised:
             error = raised
     failed, number = (
         int(value) for value in reduce(torch.tensor([error is not None, number], dtype=torch.float64), "max").tolist()
     )
     if error is not None:
+        setattr(error, _AGREED, True)
         raise error
     if failed:
         raise MainProcessError("the main process could not go on; its own message says why")
@@ -201,6 +216,7 @@ class Processes:
         failed = bool(self.reduce(torch.tensor(float(error is not None)), "max").item())
         self.check()
         if error is not None:
+            setattr(error, _AGREED, True)
             raise error
         if failed:
             raise MainProcessError("another process could not go on; its own message says why")

@@ -27,20 +27,13 @@ from humanline.train.assemble import held_out_evaluator, read_data, renderer_of,
 from humanline.train.budget import refuse_unfit
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
 from humanline.train.config import TrainConfig
-from humanline.train.device import (
-    Processes,
-    on_device,
-    on_main,
-    over_ranks,
-    safe_points,
-    scoring_pass,
-    start_accelerator,
-)
+from humanline.train.device import Processes, is_agreed, on_device, on_main, over_ranks, safe_points, scoring_pass
 from humanline.train.export import OutputError, save_model
 from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
 from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
 from humanline.train.metrics import MetricsLog, read_metrics
 from humanline.train.model import load_tokenizer
+from humanline.train.neighbours import asked, joined
 from humanline.train.objective import ObjectiveStep
 from humanline.train.optimizer import make_optimizer, same_rounding, set_lr
 from humanline.train.policy import build_policy, checked_outline, describe_adapter
@@ -99,16 +92,20 @@ def train(
         there are any to name, and no model is saved; earlier checkpoints stay.
     StopRequested
         If `stop` was asked; all that is needed to go on is saved, if anything was begun.
+    NeighbourError
+        If another process of the run is gone, has failed or stands still (`neighbours.joined`).
     """
     folder = RunFolder(config.output, resume=resume)
     try:
-        return _train(config, folder, stop, show_progress)
+        with joined(config.training.precision, config.training.stall_minutes, stop) as accelerator:
+            return _train(config, accelerator, folder, stop, show_progress)
     finally:
         folder.release()
 
 
-def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show_progress: bool) -> RunResult:
-    accelerator = start_accelerator(config.training.precision)
+def _train(
+    config: TrainConfig, accelerator: Any, folder: RunFolder, stop: StopSignal | None, show_progress: bool
+) -> RunResult:
     rank, ranks, device = accelerator.process_index, accelerator.num_processes, accelerator.device
     reduce = over_ranks(accelerator)
     check = safe_points(stop, reduce)
@@ -169,7 +166,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     evaluator: Any = None
     rounds: Rounds | None = None
     if config.rounds is not None:
-        processes = Processes(accelerator, reduce, check, lambda: stop is not None and stop.requested is not None)
+        processes = Processes(accelerator, reduce, check, asked(stop))
         rounds = make_rounds(config, data, renderer, folder.rounds, policy, adapter, processes, progress, tell)
         batches, evaluator = rounds, rounds.evaluator(data.held_out)
     elif data.sets.held_out:
@@ -248,12 +245,12 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             return replace(at, evaluated=True, initial=at.initial or metrics, final=metrics)
 
         def prepared(at: Position) -> tuple[bool, Position]:
-            """Have the next batch made and the policy measured; where rounds fail, save what was trained so far."""
+            """Have the next batch made and the policy measured; where that fails, save what was trained so far."""
             try:
                 more = batches.prepare(at.updates)
                 return more, evaluate(at, last=not more)
             except Exception as error:
-                if rounds is not None and at.updates and not isinstance(error, NonFiniteError | StopRequested):
+                if is_agreed(error, ranks) and at.updates and not isinstance(error, NonFiniteError | StopRequested):
                     with contextlib.suppress(CheckpointError):
                         progress.say(f"checkpoint: {checkpoints.save(at)}")
                 raise

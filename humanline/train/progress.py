@@ -1,4 +1,7 @@
-"""What a person sees of a run: a progress bar in a terminal, a few lines elsewhere."""
+"""What a person sees of a run: a progress bar in a terminal, a few lines elsewhere.
+
+`RunProgress` is told of whatever gets done, in every process, and so notes it for the other processes too.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from humanline.train.activity import HERE
 from humanline.train.terminal import told
 
 
@@ -56,11 +60,13 @@ class RunProgress:
 
     def begin(self, updates: int) -> None:
         """Take note of the updates that an earlier process has done."""
+        HERE.trained(updates)
         self.first, self.started = updates, time.perf_counter()
         self.bar.update(self.task, completed=updates)
 
     def scoring(self, done: int, due: int) -> None:
         """Show that a window is being scored ahead, if it is long enough to wonder."""
+        HERE.touch()
         if due > 1:
             self.bar.update(self.task, description=f"scoring ahead {done + 1}/{due}")
         if done == 0 and due > 100 and not self.console.is_terminal:
@@ -68,10 +74,12 @@ class RunProgress:
 
     def working(self, what: str, done: int, due: int) -> None:
         """Show how far the sampling or scoring of a round is."""
+        HERE.touch()
         self.bar.update(self.task, description=f"{what} {done}/{due}")
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Show one finished step."""
+        HERE.trained(step + 1)
         parts = [f"loss {metrics['loss']:.4f}"]
         if "margin" in metrics:
             parts.append(f"margin {metrics['margin']:+.3f}")
