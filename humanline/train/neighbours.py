@@ -198,6 +198,7 @@ class _Watch:
         self.exchanges = self.silent = 0  # and looks since the last one
         self.trains = threading.get_ident()
         self.found = ""
+        self.was = ""  # what this process was doing when it heard of the end of another
         self.stopping = False
         self._seen = (-1, 0.0, 0)  # of what is done, CPU time, exchanges
         self._knows, self._over, self._wanted, self._told = (threading.Event() for _ in range(4))
@@ -213,7 +214,7 @@ class _Watch:
         talk = isinstance(error, RuntimeError) and _TALK.search(str(error)) is not None
         if not talk and not isinstance(error, StopRequested):
             return None
-        self.stopping = not talk
+        self.stopping, self.was = not talk, HERE.at(error)
         looks = self.periods.unheard + self.periods.unreachable if talk else 3
         self._wanted.set()
         if self._knows.wait(looks * self.periods.tick):
@@ -227,7 +228,8 @@ class _Watch:
         )
         self._told.clear()
         self._wanted.set()
-        self._told.wait(3 * self.periods.tick)
+        if self.silent < 2:
+            self._told.wait(3 * self.periods.tick)
         if end != "agreed" and self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             time.sleep(2.5 * self.periods.tick)
 
@@ -242,13 +244,11 @@ class _Watch:
     # The thread that talks.
 
     def _exchange(self) -> None:
-        store: Any = None
+        default: Any = torch.distributed.distributed_c10d._get_default_store()
+        store = default.clone()
+        store.set_timeout(timedelta(seconds=10))
         while not self._over.is_set():
             try:
-                if store is None:
-                    default: Any = torch.distributed.distributed_c10d._get_default_store()
-                    store = default.clone()
-                    store.set_timeout(timedelta(seconds=10))
                 mine = self.card
                 store.set(self._key(self.rank), json.dumps(asdict(mine)))
                 for other in self.others:
@@ -257,8 +257,10 @@ class _Watch:
                 self.exchanges += 1
                 if mine.end:
                     self._told.set()
-            except Exception:  # the connection is lost: another is tried, and the other thread counts
-                store = None
+            except torch.distributed.DistNetworkError:
+                return  # and the other thread counts
+            except Exception:  # late, which may pass
+                pass
             self._wanted.wait(self.periods.tick)
             self._wanted.clear()
 
@@ -318,7 +320,7 @@ class _Watch:
                 return f"{card.of(rank)} failed while {card.doing}: {card.words}", grace if HERE.waiting else patience
         for rank, card in cards.items():
             if not card.end and self._is_gone(rank, card):
-                return f"{card.of(rank)} is gone: it was killed or has crashed, while {card.doing}", grace
+                return f"{card.of(rank)} is gone: it was killed or has crashed; {self._last(card)}", grace
         for rank, card in cards.items():
             if card.end == "stopped" and not self.stopping:
                 return f"{card.of(rank)} has left while {card.doing}: {card.words}", grace
@@ -332,15 +334,11 @@ class _Watch:
             if heard is None:
                 return f"process {rank} has never been heard of, for {seconds:g} s", grace
             gone = f"has not been heard of for {seconds:g} s: it, its machine or the network is gone"
-            return f"{heard.of(rank)} {gone}; it was {heard.doing}", grace
+            return f"{heard.of(rank)} {gone}; {self._last(heard)}", grace
         if self.silent >= self.periods.unreachable:
-            first = cards.get(0)
-            was = "" if first is None else f"; {first.of(0)} was {first.doing}"
-            silence = f"cannot be reached for {self.silent * self.periods.tick:g} s"
-            return (
-                f"the store of the launcher, or of process 0, {silence}: it, its machine or the network is gone{was}",
-                grace,
-            )
+            seconds, was = self.silent * self.periods.tick, self.was or str(HERE)
+            gone = f"cannot be reached for {seconds:g} s: it, its machine or the network is gone"
+            return f"the store of the launcher, or of process 0, {gone}; this process was {was}", grace
         return self._standing(cards)
 
     def _standing(self, cards: dict[int, Card]) -> tuple[str, float] | None:
@@ -360,6 +358,10 @@ class _Watch:
         ]
         how = f"(training.stall_minutes: {self.limit / 60:g} allows no more; 0 would wait for ever)"
         return "\n".join([*lines, how]), self.periods.grace
+
+    def _last(self, card: Card) -> str:
+        """Say what a process was doing that says nothing any more, and, since that is fresher, this one."""
+        return f"it was last seen {card.doing}; this process was {self.was or HERE}"
 
     def _is_here(self, card: Card) -> bool:
         """Return whether a process lives on this machine."""

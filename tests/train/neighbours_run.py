@@ -45,7 +45,7 @@ def harm(place: str, how: str, after: int, note: Path) -> None:
     def harmful(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls <= after:
+        if calls <= after or (how == "freeze" and calls > after + 1):
             return true(*args, **kwargs)
         note.write_text(str(time.monotonic()))
         if how == "kill":
@@ -84,31 +84,31 @@ def child(job: dict[str, Any], rank: int, log: Path) -> None:
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Run two processes; return their exit codes, what they said, and when they ended after the fault, in seconds."""
     folder = Path(job["recipe"]).parent
+    fault, thaw = folder / "fault", job.get("thaw")
+    fault.unlink(missing_ok=True)
     logs = [folder / f"rank-{rank}.log" for rank in range(2)]
-    (folder / "fault").unlink(missing_ok=True)
     pids = []
     for rank in range(2):
         pid = os.fork()
         if pid == 0:
             child(job, rank, logs[rank])
         pids.append(pid)
-    codes, ended, until = {}, {}, time.monotonic() + job.get("limit", 120)
-    thaw = job.get("thaw")
+    codes: dict[int, int] = {}
+    ended: dict[int, float] = {}
+    until = time.monotonic() + job.get("limit", 120)
     while len(codes) < 2:
         for rank, pid in enumerate(pids):
-            if rank not in codes:
-                done, status = os.waitpid(pid, os.WNOHANG)
-                if done:
-                    codes[rank], ended[rank] = os.waitstatus_to_exitcode(status), time.monotonic()
-        if thaw and (folder / "fault").exists() and time.monotonic() > float(folder.joinpath("fault").read_text()) + thaw:
+            done, status = (0, 0) if rank in codes else os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[rank], ended[rank] = os.waitstatus_to_exitcode(status), time.monotonic()
+        if thaw and fault.exists() and time.monotonic() > float(fault.read_text()) + thaw:
             os.kill(pids[job["fault"]["rank"]], signal.SIGCONT)
             thaw = None
         if time.monotonic() > until:
-            for rank, pid in enumerate(pids):
-                if rank not in codes:
-                    os.kill(pid, signal.SIGKILL)
+            for rank in {0, 1} - codes.keys():
+                os.kill(pids[rank], signal.SIGKILL)
         time.sleep(0.01)
-    since = float((folder / "fault").read_text()) if (folder / "fault").exists() else 0.0
+    since = float(fault.read_text()) if fault.exists() else 0.0
     return {
         "codes": [codes[rank] for rank in range(2)],
         "seconds": [ended[rank] - since for rank in range(2)],
