@@ -6,8 +6,6 @@ that is not on the disk: if it is lost, it is started again and goes on.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -19,11 +17,11 @@ from typing import Any
 
 from humanline.train.config import TrainConfig
 from humanline.train.pairing import RoundError
+from humanline.train.rewards.keeper import die_with_parent
 from humanline.train.rollout import SamplerError, SamplingStopped
 from humanline.train.settings import learn
 from humanline.train.terminal import redact
 
-_PR_SET_PDEATHSIG = 1
 GOES_ON = "\nWhat it did is kept, and --resume goes on with it."
 
 
@@ -115,10 +113,7 @@ def _work(pipe: Any, parent: int) -> None:
     """Sample and score one round after the other, and say of each what went wrong, if anything did."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent, which got it too, says when to end
-    with contextlib.suppress(OSError, AttributeError):  # where there is such a call
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
+    die_with_parent(parent)
     worker: _Worker | None = None
     said: list[str] = []
     while True:

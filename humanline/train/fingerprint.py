@@ -30,6 +30,7 @@ _FREE = (
     "scoring.seconds",
     "scoring.first_seconds",
     "scoring.memory",
+    "scoring.environment",
     "sampling.engine.url",
     "sampling.engine.allow_hosts",
     "sampling.engine.key_variable",

@@ -174,7 +174,7 @@ class ByCommand(Section):
 
     kind: Literal["command"] = "command"
     command: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)]
-    """The command's words; no shell."""
+    """The command's words; no shell. It gets the whole environment, secrets too: it is yours, and may need them."""
     seconds: Positive = 1800.0
     """How long it may take."""
 
@@ -336,6 +336,25 @@ Reward = Annotated[
 ]
 
 
+EnvironmentName = Annotated[str, Field(pattern=r"^[^=\x00]+$")]
+
+
+class EnvironmentConfig(Section):
+    """What worker processes get of the environment: by itself all but what looks like a secret."""
+
+    keep: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ()
+    """Names of variables that they get though they look like secrets, such as a key that a function reward needs."""
+    drop: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ()
+    """Names of variables that they do not get, whatever these look like."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> EnvironmentConfig:
+        both = sorted({*self.keep} & {*self.drop})
+        if both:
+            raise ValueError(f"keep and drop both name {', '.join(both)}")
+        return self
+
+
 class ScoringConfig(Section):
     """What a completion is worth. A score is a number or a status that says why there is none, never a silent zero."""
 
@@ -353,6 +372,8 @@ class ScoringConfig(Section):
     """Limit, in place of `seconds`, of a worker's first call of a function, which may import what it needs."""
     memory: Annotated[int, Field(ge=1, le=10**9)] = 1024
     """Limit of each worker, MiB."""
+    environment: EnvironmentConfig = EnvironmentConfig()
+    """What the workers get of the environment."""
 
     @model_validator(mode="after")
     def _some_weight(self) -> ScoringConfig:
