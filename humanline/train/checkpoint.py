@@ -23,7 +23,7 @@ from torch import Tensor
 
 from humanline.train.activity import HERE
 from humanline.train.config import CheckpointConfig
-from humanline.train.device import MainProcessError, on_main
+from humanline.train.device import MainProcessError, MainProcessFault, on_main
 from humanline.train.durable import (
     DamagedError,
     barrier,
@@ -138,6 +138,8 @@ class Checkpoints:
             self._together(lambda: _write(target.with_name(f".{target.name}.partial"), self.own))
             on_main(self.accelerator, self.reduce, lambda: self._finish(target, position))
         except (OSError, MainProcessError) as error:
+            if isinstance(error, MainProcessFault):  # which the main process does not get over either
+                raise
             if self.accelerator.is_main_process:
                 drop_partial(target)
             self._last = time.monotonic()

@@ -25,6 +25,10 @@ class MainProcessError(ValueError):
     """What the other processes of a run raise when the main one has failed, so that none waits for it."""
 
 
+class MainProcessFault(MainProcessError):
+    """That of a main process whose failure was none of its input or of the disk: an error nobody has thought of."""
+
+
 _AGREED = "humanline_agreed"  # attribute of an error that all processes have agreed on
 
 
@@ -118,7 +122,8 @@ def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> 
     Raises
     ------
     Exception
-        What `act` raises, in the main process, and MainProcessError in the others.
+        What `act` raises, in the main process, and in the others MainProcessError; where that is neither OSError nor
+        ValueError, MainProcessFault.
     """
     number, error = 0, None
     if accelerator.is_main_process:
@@ -127,14 +132,15 @@ def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> 
                 number = act() or 0
         except Exception as raised:
             error = raised
-    failed, number = (
-        int(value) for value in reduce(torch.tensor([error is not None, number], dtype=torch.float64), "max").tolist()
-    )
+    failed = 0 if error is None else 1 if isinstance(error, OSError | ValueError) else 2
+    agreed = reduce(torch.tensor([failed, number], dtype=torch.float64), "max").tolist()
+    failed, number = map(int, agreed)
     if error is not None:
         setattr(error, _AGREED, True)
         raise error
     if failed:
-        raise MainProcessError("the main process could not go on; its own message says why")
+        kind = MainProcessError if failed == 1 else MainProcessFault
+        raise kind("the main process could not go on; its own message says why")
     return number
 
 

@@ -338,7 +338,8 @@ class _Watch:
         if self.silent >= self.periods.unreachable:
             seconds, was = self.silent * self.periods.tick, self.was or str(HERE)
             gone = f"cannot be reached for {seconds:g} s: it, its machine or the network is gone"
-            return f"the store of the launcher, or of process 0, {gone}; this process was {was}", grace
+            host = os.environ.get("MASTER_ADDR", "another machine")
+            return f"the store of the launcher, or of process 0, on {host} {gone}; this process was {was}", grace
         return self._standing(cards)
 
     def _standing(self, cards: dict[int, Card]) -> tuple[str, float] | None:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from transformers import PreTrainedTokenizerFast
 
 from humanline.train.new_model import train_tokenizer
+from humanline.train.rewards.environment import worker_environment
+from humanline.train.round_config import EnvironmentConfig
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_secrets() -> None:
+    """Leave secrets of whoever runs the tests out of them: what is left out of the environment is said."""
+    for name in worker_environment(EnvironmentConfig())[1]:
+        del os.environ[name]
+
 
 TEXTS = [
     "The cat sat on the mat, and the dog sat on the cat. What is the cat on? The mat.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,11 +96,11 @@ def fault(rank: int, place: str, how: str, after: int) -> dict[str, Any]:
 
 
 ONLINE = {"sample": 2}  # at which call of a place, where the run is in rounds
-CALLS = {"load": 0, "score": 9, "train": 9, "save": 2, "evaluate": 1}
+CALLS = {"load": 0, "score": 9, "train": 10, "save": 1, "evaluate": 1}
 PHASES = {
     "load": "loading",
     "score": "scoring, after 2 updates",
-    "train": "training, after 2 updates",
+    "train": "training, after [23] updates",  # one evaluates more than the other
     "save": "saving, after 2 updates",
     "evaluate": "evaluating, after 2 updates",
 }
@@ -132,7 +133,7 @@ def harmed(toy, folder, pairs, rank, place, how, **job) -> tuple[Any, Any, dict[
     settings = make(toy, folder)
     after = ONLINE[place] if place in ONLINE else CALLS[place]
     if place == "save" and rank == 0:
-        after += 3  # it writes more parts: its own, and those of all
+        after += 2  # it writes more parts: its own, and those of all
     return make, settings, pairs.run(settings, fault=fault(rank, place, how, after), **job)
 
 
@@ -141,7 +142,10 @@ def killed(toy, folder, pairs, whole, rank, place, **job) -> float:
     make, settings, outcome = harmed(toy, folder, pairs, rank, place, "kill", **job)
     assert outcome["codes"][rank] == -signal.SIGKILL and outcome["codes"][1 - rank] == 69, outcome
     said = outcome["said"][1 - rank]
-    assert f"humanline train: process {rank} (" in said and "is gone: it was killed or has crashed" in said
+    if place == "load" and rank == 0:  # it may not even have said who it is
+        assert "the store of the launcher, or of process 0, on 127.0.0.1 cannot" in said or "process 0 (" in said
+    else:
+        assert f"humanline train: process {rank} (" in said and "is gone: it was killed or has crashed" in said
     assert "; this process was " in said and "--resume" in said and "Traceback" not in said
     goes_on(pairs, settings, whole, make)
     return outcome["seconds"][1 - rank]
@@ -156,7 +160,8 @@ def raised(toy, folder, pairs, whole, rank, place, **job) -> float:
         assert outcome["codes"][1 - rank] == 2 and "could not go on; its own message says why" in said, outcome
     else:
         assert outcome["codes"][1 - rank] == 69, outcome
-        assert f"failed while {PHASES[place]}: KeyError: 'made by a test, ***'" in said and "--resume" in said
+        assert re.search(f"failed while {PHASES[place]}: KeyError: 'made by a test, \\*\\*\\*'", said), said
+        assert "--resume" in said
     if place == "sample":  # after a round of two steps, all saved first
         assert [path.name for path in (folder / "run" / "checkpoints").iterdir()] == ["step-00000002"]
     goes_on(pairs, settings, whole, make)
@@ -198,7 +203,7 @@ def test_a_machine_that_is_gone_is_missed(toy, tmp_path, pairs, whole, rank):
             "process 1 (" in said and "has not been heard of for 30 s: it, its machine or the network is gone" in said
         )
     else:
-        assert "the store of the launcher, or of process 0, cannot be reached for 24 s" in said
+        assert "the store of the launcher, or of process 0, on 127.0.0.1 cannot be reached for 24 s" in said
     goes_on(pairs, settings, whole, fixed)
 
 

@@ -94,8 +94,14 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
         remarks += _not_given(config)
         remarks += _left_out(config, prompts)
     if problems:
+        problems += [line for line in _not_given(config) if any(name in line for name in _quoted(problems))]
         raise RewardError("\n".join(problems))
     return remarks
+
+
+def _quoted(problems: Sequence[str]) -> set[str]:
+    """Return what stands in quotes in messages, as does a variable in the KeyError of a reward that misses it."""
+    return set(re.findall(r"'(\w+)'", "\n".join(problems)))
 
 
 def _not_given(config: ScoringConfig) -> list[str]:
