@@ -101,7 +101,7 @@ PHASES = {
     "load": "loading",
     "score": "scoring, after 2 updates",
     "train": "training, after [23] updates",  # one evaluates more than the other
-    "save": "saving, after 2 updates",
+    "save": "saving, after 4 updates",
     "evaluate": "evaluating, after 2 updates",
 }
 
@@ -162,8 +162,8 @@ def raised(toy, folder, pairs, whole, rank, place, **job) -> float:
         assert outcome["codes"][1 - rank] == 69, outcome
         assert re.search(f"failed while {PHASES[place]}: KeyError: 'made by a test, \\*\\*\\*'", said), said
         assert "--resume" in said
-    if place == "sample":  # after a round of two steps, all saved first
-        assert [path.name for path in (folder / "run" / "checkpoints").iterdir()] == ["step-00000002"]
+    if place == "sample":  # after two rounds of two steps, all saved first
+        assert [path.name for path in (folder / "run" / "checkpoints").iterdir()] == ["step-00000004"]
     goes_on(pairs, settings, whole, make)
     return outcome["seconds"][1 - rank]
 
