@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from humanline.train.activity import Activity
+from humanline.train.config import CheckpointConfig
+from humanline.train.evaluate import Evaluator
+from humanline.train.loop import train
 from humanline.train.neighbours import Card, Periods, _Watch
 from tests.conftest import ROOT
 from tests.train.kills import result_of
@@ -52,6 +55,7 @@ class Pairs:
 
     def close(self) -> None:
         self.process.stdin.close()
+        self.process.kill()  # it has nothing left to do but to take itself apart
         self.process.wait()
 
 
@@ -255,6 +259,28 @@ def test_a_launcher_that_ends_the_others_does_not_take_their_words(toy, tmp_path
     said = launcher.communicate(timeout=120)[1]
     assert time.monotonic() - began < 60
     assert f"process id {second}) is gone: it was killed or has crashed" in said and "this process was" in said
+
+
+def test_a_run_that_cannot_be_measured_saves_first(toy, tmp_path, monkeypatch):
+    """One process alone, whose evaluation fails after two updates, has them in a checkpoint, and goes on from there."""
+    settings = fixed(toy, tmp_path).model_copy(update={"checkpoint": CheckpointConfig()})
+    true, calls = Evaluator._score, []
+
+    def fails(self, batch):
+        calls.append(batch)
+        if len(calls) == 2:
+            raise RuntimeError("made by a test")
+        return true(self, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Evaluator, "_score", fails)
+        with pytest.raises(RuntimeError, match="made by a test"):
+            train(settings, show_progress=False)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
+    train(settings, resume=True, show_progress=False)
+    other = settings.model_copy(update={"output": str(tmp_path / "other")})
+    train(other, show_progress=False)
+    assert result_of(settings) == result_of(other)
 
 
 def watch(rank: int, cards: dict[int, Card], limit: float, card: Card) -> _Watch:
