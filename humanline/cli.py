@@ -69,8 +69,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         options.overrides += rest  # overrides after an option, which argparse by itself does not take
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    from humanline.train.stop import StopRequested
+
     try:
         return int(options.run(options))
+    except StopRequested as request:  # before the command was ready for one
+        _complain(options, f"{request} before anything was begun")
+        return _EXIT_STOPPED
     except KeyboardInterrupt:
         _complain(options, "interrupted; no model was saved")
         return _EXIT_INTERRUPTED

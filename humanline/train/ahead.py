@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from humanline.train.pairing import RoundError
 from humanline.train.rewards.keeper import die_with_parent
 from humanline.train.rollout import SamplerError, SamplingStopped
 from humanline.train.settings import learn
+from humanline.train.stop import outlive, sparing
 from humanline.train.terminal import redact
 
 GOES_ON = "\nWhat it did is kept, and --resume goes on with it."
@@ -65,7 +65,8 @@ class Ahead:
             context = multiprocessing.get_context("spawn")
             self.pipe, theirs = context.Pipe()
             self.process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
-            self.process.start()
+            with sparing():
+                self.process.start()
             theirs.close()
         self.pipe.send(job)
         self.number = job.number
@@ -111,8 +112,7 @@ class Ahead:
 
 def _work(pipe: Any, parent: int) -> None:
     """Sample and score one round after the other, and say of each what went wrong, if anything did."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent, which got it too, says when to end
+    outlive()  # the parent, which got the signal too, says when to end
     die_with_parent(parent)
     worker: _Worker | None = None
     said: list[str] = []

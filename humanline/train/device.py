@@ -14,6 +14,7 @@ from humanline.train.activity import HERE
 from humanline.train.batch import Block
 from humanline.train.guard import Reduce
 from humanline.train.launcher import launched_processes
+from humanline.train.lock import LockLostError
 from humanline.train.pairing import RoundError
 from humanline.train.reference import Score
 from humanline.train.rollout import SamplingStopped
@@ -144,18 +145,36 @@ def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> 
     return number
 
 
-def safe_points(stop: StopSignal | None, reduce: Reduce) -> Callable[[], None]:
+def asked_to_end(stop: StopSignal | None, lost: Callable[[], str | None]) -> Callable[[], bool]:
+    """Return what tells whether this process was asked to stop, or has lost its output folder to another run.
+
+    Asking notes that it is at work.
+    """
+
+    def answer() -> bool:
+        HERE.touch()
+        return lost() is not None or (stop is not None and stop.requested is not None)
+
+    return answer
+
+
+def safe_points(stop: StopSignal | None, reduce: Reduce, lost: Callable[[], str | None]) -> Callable[[], None]:
     """Return what all processes of a run call alike where it can be stopped.
 
-    It raises StopRequested in all of them once one of them was asked to stop.
+    It raises StopRequested in all of them once one of them was asked to stop, and, once one of them has lost the output
+    folder to another run, LockLostError in that one and MainProcessError in the others.
     """
 
     def check() -> None:
-        if stop is None:
-            return
-        asked = torch.tensor(0.0 if stop.requested is None else 1.0)
-        if reduce(asked, "max").item():
-            raise StopRequested(stop.requested or "a signal to another process")
+        gone = lost()
+        asked = 2.0 if gone is not None else 0.0 if stop is None or stop.requested is None else 1.0
+        asked = reduce(torch.tensor(asked), "max").item()
+        if gone is not None:
+            raise LockLostError(gone)
+        if asked > 1:
+            raise MainProcessError("the main process could not go on; its own message says why")
+        if asked:
+            raise StopRequested((stop and stop.requested) or "a signal to another process")
 
     return check
 

@@ -24,7 +24,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -165,16 +165,6 @@ def joined(precision: str, stall_minutes: float, stop: StopSignal | None) -> Ite
         raise
     finally:
         watch.close()
-
-
-def asked(stop: StopSignal | None) -> Callable[[], bool]:
-    """Return what says whether this process alone was asked to stop; asking notes that it is at work."""
-
-    def answer() -> bool:
-        HERE.touch()
-        return stop is not None and stop.requested is not None
-
-    return answer
 
 
 class _Watch:

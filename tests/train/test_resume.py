@@ -19,6 +19,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.durable import DamagedError
 from humanline.train.export import OutputError
 from humanline.train.fingerprint import differences, units_hash
+from humanline.train.lock import is_lock
 from humanline.train.loop import train
 from humanline.train.reference import ScoreAhead
 from humanline.train.state import ModuleState, OptimizerState
@@ -313,7 +314,7 @@ class TestDamage:
         before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.*") if path.is_file()}
         assert train(one, resume=True) == first
         assert "finished already" in capsys.readouterr().err
-        del before[tmp_path / "run/run.lock"]
+        del before[tmp_path / "run/run.lock.1"]
         assert all(path.read_bytes() == content for path, content in before.items())
         with pytest.raises(OutputError, match="holds a run already: add --resume"):
             train(one, show_progress=False)
@@ -486,7 +487,7 @@ class TestOtherRuns:
         data = str(shutil.copy(toy["pairs"], tmp_path / "pairs.jsonl"))
         sets = {"train": data, "eval": toy["held_out"], "max_length": 64, "shape": "preference"}
         one = stopped_run(toy, tmp_path, data=sets, data__eval=toy["held_out"])
-        before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and p.name != "run.lock"}
+        before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and not is_lock(p.name)}
         Path(data).write_text(Path(data).read_text().replace("!", "?", 1))
         with pytest.raises(CheckpointError, match="training data"):
             train(one, resume=True, show_progress=False)

@@ -23,6 +23,7 @@ from typing import Any
 from humanline.train.rewards.environment import worker_environment
 from humanline.train.rewards.verdict import Verdict
 from humanline.train.round_config import EnvironmentConfig, ScoringConfig
+from humanline.train.stop import sparing
 from humanline.train.terminal import redact
 
 _START = 300.0  # seconds for a worker to import what it needs: torch on a busy network disk takes long
@@ -258,15 +259,16 @@ class _Worker:
         here = [path or os.getcwd() for path in sys.path]
         # A session of its own: Ctrl-C does not reach it.
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM, json.dumps(here), str(theirs)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(theirs,),
-                env=environment,
-                start_new_session=True,
-            )
+            with sparing():  # a scheduler signals every process of a job, whatever its session
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _PROGRAM, json.dumps(here), str(theirs)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(theirs,),
+                    env=environment,
+                    start_new_session=True,
+                )
         except BaseException:
             os.close(self._lifeline)
             raise
