@@ -7,6 +7,7 @@ that is not on the disk: if it is lost, it is started again and goes on.
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.resource_tracker
 import os
 import traceback
 from collections.abc import Callable
@@ -65,6 +66,8 @@ class Ahead:
             context = multiprocessing.get_context("spawn")
             self.pipe, theirs = context.Pipe()
             self.process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
+            with sparing():  # each by itself, since starting the first lets some of the signals through again
+                multiprocessing.resource_tracker.ensure_running()
             with sparing():
                 self.process.start()
             theirs.close()

@@ -198,7 +198,8 @@ class TestStopping:
     def test_a_second_signal_ends_at_once(self, toy, tmp_path, server):
         """While the first signal's save takes a minute, a second signal ends the process."""
         slow = case(toy, tmp_path / "slow", "dpo", "never", "score_ahead", training={"steps": 5000, "batch_size": 8})
-        outcome = server.run(slow, slow_to_save=True, stop_after=1.0, stop_again_after=0.5)
+        begun = str(tmp_path / "slow" / "metrics.jsonl")
+        outcome = server.run(slow, slow_to_save=True, once_there=begun, stop_after=0.2, stop_again_after=0.5)
         assert outcome["code"] == -2 and outcome["seconds"] < 20  # by the signal itself
 
 
