@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -608,6 +611,79 @@ def test_nothing_is_overwritten(recipe, tmp_path, capsys):
         assert "there is no folder" in capsys.readouterr().err
     assert (tmp_path / "there.jsonl").read_text() == "mine"
     assert not list(tmp_path.glob("*.partial"))
+
+
+def at_once(*works):
+    """Do works in threads that begin together, and return what each gave or raised."""
+    ready = threading.Barrier(len(works))
+
+    def outcome(work):
+        ready.wait()
+        try:
+            return work()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return list(pool.map(outcome, works))
+
+
+def test_of_three_stages_at_once_one_works(recipe, tmp_path):
+    """Each of sample, score and pair: two are refused, no completion is scored twice, and the file is as from one."""
+    config, silent = load_config(recipe, []), {"say": lambda text: None}
+    stages = {
+        "samples": lambda out: tools.sample(config, out, **silent),
+        "scored": lambda out: tools.score(config, "samples.jsonl", out, **silent),
+        "pairs": lambda out: tools.pair(config, "scored.jsonl", out, **silent),
+    }
+    for name, stage in stages.items():
+        found = at_once(*[lambda stage=stage, name=name: stage(f"{name}.jsonl")] * 3)
+        refused = [one for one in found if isinstance(one, tools.ToolError)]
+        assert len(refused) == 2 and tmp_path / f"{name}.jsonl" in found, found
+        assert all("in use by another run (process" in str(one) or "exists already" in str(one) for one in refused)
+        if name == "scored":
+            distinct = {(r.prompt, c.text) for r in read_rollouts(tmp_path / "samples.jsonl") for c in r.completions}
+            assert (tmp_path / "calls.txt").stat().st_size == len(distinct)
+        alone = stage("alone.jsonl")
+        assert alone.read_bytes() == (tmp_path / f"{name}.jsonl").read_bytes()
+        alone.unlink()
+    assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob(".*"))
+
+
+def test_a_second_sample_is_refused_before_any_request(recipe, tmp_path):
+    """While the first waits for its server, others with the same --out ask that nothing; theirs of the work is kept."""
+    hold = threading.Event()
+    with serving(lambda asked: Reply({}, status=503, hold=hold)) as server, ThreadPoolExecutor(1) as pool:
+        engine = {"kind": "server", "url": server.url, "attempts": 1, "new_weights": {"kind": "path"}}
+        config = load_config(recipe, [f"sampling.engine={json.dumps(engine)}"])
+        first = pool.submit(tools.sample, config, "samples.jsonl", say=lambda text: None)
+        while not server.asked:
+            assert not first.done()
+            time.sleep(0.01)
+        before = len(server.asked)
+        for _ in range(2):
+            with pytest.raises(
+                tools.ToolError, match=r"--out 'samples.jsonl' is in use by another run \(process \d+ on"
+            ):
+                tools.sample(config, "samples.jsonl", say=lambda text: None)
+        assert len(server.asked) == before
+        hold.set()
+        with pytest.raises(SamplerError, match="503"):
+            first.result()
+
+
+def test_an_output_that_something_else_has_made_meanwhile_is_left_alone(recipe, tmp_path, capsys):
+    """The file stays as it is, the work is kept, and the same command ends without doing any of it again."""
+    command("sample", recipe, "--out", "samples.jsonl")
+    broken = REWARD.replace("    return", "    open('scored.jsonl', 'w').write('mine')\n    return")
+    (tmp_path / "own_rewards.py").write_text(broken)
+    assert command("score", recipe, "samples.jsonl", "--out", "scored.jsonl") == 2
+    assert "was made by something else meanwhile, and is left as it is" in capsys.readouterr().err
+    assert (tmp_path / "scored.jsonl").read_text() == "mine"
+    paid = (tmp_path / "calls.txt").stat().st_size
+    (tmp_path / "scored.jsonl").unlink()
+    assert command("score", recipe, "samples.jsonl", "--out", "scored.jsonl") == 0
+    assert (tmp_path / "calls.txt").stat().st_size == paid and not list(tmp_path.glob("*.partial"))
 
 
 @pytest.mark.parametrize(
