@@ -651,23 +651,27 @@ def test_of_three_stages_at_once_one_works(recipe, tmp_path):
 
 
 def test_a_second_sample_is_refused_before_any_request(recipe, tmp_path):
-    """While the first waits for its server, others with the same --out ask that nothing; theirs of the work is kept."""
+    """While the first waits for its server, others with the same --out ask it nothing."""
     hold = threading.Event()
-    with serving(lambda asked: Reply({}, status=503, hold=hold)) as server, ThreadPoolExecutor(1) as pool:
+
+    def answer(asked):
+        return Reply({}, status=503, hold=hold) if asked.path.endswith("/completions") else Reply({})
+
+    with serving(answer) as server, ThreadPoolExecutor(1) as pool:
         engine = {"kind": "server", "url": server.url, "attempts": 1, "new_weights": {"kind": "path"}}
         config = load_config(recipe, [f"sampling.engine={json.dumps(engine)}"])
         first = pool.submit(tools.sample, config, "samples.jsonl", say=lambda text: None)
-        while not server.asked:
+        while not any(asked.path.endswith("/completions") for asked in server.asked):
             assert not first.done()
             time.sleep(0.01)
-        before = len(server.asked)
-        for _ in range(2):
-            with pytest.raises(
-                tools.ToolError, match=r"--out 'samples.jsonl' is in use by another run \(process \d+ on"
-            ):
-                tools.sample(config, "samples.jsonl", say=lambda text: None)
-        assert len(server.asked) == before
-        hold.set()
+        try:
+            before = len(server.asked)
+            for _ in range(2):
+                with pytest.raises(tools.ToolError, match=r"--out 'samples.jsonl' is in use by another run \(process"):
+                    tools.sample(config, "samples.jsonl", say=lambda text: None)
+            assert len(server.asked) == before
+        finally:
+            hold.set()
         with pytest.raises(SamplerError, match="503"):
             first.result()
 
