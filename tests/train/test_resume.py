@@ -25,7 +25,7 @@ from humanline.train.reference import ScoreAhead
 from humanline.train.state import ModuleState, OptimizerState
 from humanline.train.stop import StopRequested
 from humanline.train.tokens import TokenSequence
-from tests.train.kills import KILLED, Server, leftovers, result_of
+from tests.train.kills import KILLED, leftovers, result_of
 from tests.train.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, config
 
 STORAGES = ("score_ahead", "model")
@@ -57,12 +57,6 @@ def case(toy, output: Path, objective: str, schedule: str, storage: str, **chang
             **changes,
         },
     )
-
-
-@pytest.fixture(scope="module")
-def server(toy):
-    with Server(toy["model"]) as server:
-        yield server
 
 
 def moved(config: TrainConfig, output: Path) -> TrainConfig:

@@ -18,18 +18,12 @@ from humanline.train.ahead import Ahead, Job
 from humanline.train.pairing import RoundError
 from humanline.train.rewards.pool import Pool
 from humanline.train.stop import StopRequested, StopSignal, outlive, sparing
-from tests.train.kills import Server, leftovers, result_of
+from tests.train.kills import leftovers, result_of
 from tests.train.support import config
 
 NAMES = ("SIGHUP", "SIGUSR1", "SIGXCPU")
 ALL = ("SIGTERM", "SIGINT", *NAMES)
 SHORT = {"checkpoint": {"every": 2, "minutes": None}, "training__steps": 8}  # the last save is not the last step
-
-
-@pytest.fixture(scope="module")
-def server(toy):
-    with Server(toy["model"]) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +193,7 @@ class TestOtherProcesses:
         assert {number: verdict.value for number, verdict in done.items()} == {0: 0.5, 1: 0.5}, done
         assert len(set(signalled)) == 2
 
+    @pytest.mark.slow
     def test_the_process_that_samples_ahead_lives_on(self, tmp_path):
         """From its first moment on; what it says is what it was asked, not how it was killed."""
         ahead = Ahead(lambda: False, print)
