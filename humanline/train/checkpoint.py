@@ -21,8 +21,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from humanline.train.activity import HERE
 from humanline.train.config import CheckpointConfig
-from humanline.train.device import MainProcessError, on_main
+from humanline.train.device import MainProcessError, MainProcessFault, on_main
 from humanline.train.durable import (
     DamagedError,
     barrier,
@@ -37,6 +38,7 @@ from humanline.train.durable import (
 )
 from humanline.train.fingerprint import differences, same_settings
 from humanline.train.guard import Reduce
+from humanline.train.lock import LockLostError
 from humanline.train.state import Judging, Stateful
 
 _FORMAT = 2
@@ -75,6 +77,8 @@ class Checkpoints:
         A resumed run must have the same settings and fingerprints; other software is only remarked on.
     metrics : Path
         The run's metrics file; a checkpoint holds the lines so far, so that a resumed run continues them.
+    refuse_lost : callable
+        Asked before anything is published; raises LockLostError if another run has taken over the folder.
     accelerator, reduce
     """
 
@@ -89,6 +93,7 @@ class Checkpoints:
         fingerprints: Mapping[str, Any],
         software: Mapping[str, str],
         metrics: Path,
+        refuse_lost: Callable[[], None],
         accelerator: Any,
         reduce: Reduce,
     ) -> None:
@@ -97,7 +102,7 @@ class Checkpoints:
         self.own = {f"rank-{accelerator.process_index}-{name}": part for name, part in own.items()}
         self._own_of_all = [f"rank-{r}-{name}" for r in range(accelerator.num_processes) for name in own]
         self.config, self.fingerprints, self.software = config, fingerprints, software
-        self.accelerator, self.reduce = accelerator, reduce
+        self.accelerator, self.reduce, self.refuse_lost = accelerator, reduce, refuse_lost
         self.saved: Path | None = None  # the newest whole checkpoint
         self._saved_at: tuple[Any, ...] = ()  # and where it stands (`_mark`)
         self._last = time.monotonic()
@@ -117,6 +122,7 @@ class Checkpoints:
         by_clock = bool(self.reduce(torch.tensor(float(waited)), "max").item())
         return (by_steps or by_clock) and self._mark(position) not in (self._saved_at, _BEGINNING)
 
+    @HERE.doing("saving")
     def save(self, position: Position) -> Path:
         """Write a checkpoint, then remove all but the newest few; called by all processes alike.
 
@@ -127,7 +133,10 @@ class Checkpoints:
         CheckpointError
             If the disk is full or cannot be written; earlier checkpoints are as they were, and nothing is left of
             this one.
+        LockLostError
+            If another run has taken over the folder, in the main process; MainProcessError in the others.
         """
+        on_main(self.accelerator, self.reduce, self.refuse_lost)
         if self.saved is not None and self._mark(position) == self._saved_at:
             return self.saved
         target = self._free_name(position.updates)
@@ -136,6 +145,8 @@ class Checkpoints:
             self._together(lambda: _write(target.with_name(f".{target.name}.partial"), self.own))
             on_main(self.accelerator, self.reduce, lambda: self._finish(target, position))
         except (OSError, MainProcessError) as error:
+            if isinstance(error, MainProcessFault):  # which the main process does not get over either
+                raise
             if self.accelerator.is_main_process:
                 drop_partial(target)
             self._last = time.monotonic()
@@ -145,6 +156,8 @@ class Checkpoints:
                 f"no checkpoint could be written after {position.updates} updates: {reason}; {last}. If the disk is "
                 f"full, free some space for {self.folder}, or lower checkpoint.keep if it is above 2."
             ) from error
+        except LockLostError:
+            raise  # what is there under this checkpoint's name may be the other run's
         except BaseException:
             if self.accelerator.is_main_process:
                 drop_partial(target)
@@ -269,6 +282,7 @@ class Checkpoints:
             "software": self.software,
         }
         (partial / _STATE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        self.refuse_lost()
         seal_folder(target)
 
     def _prune(self) -> None:

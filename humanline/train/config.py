@@ -7,6 +7,7 @@ command line are reported together. No field here is without a reader in humanli
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +19,7 @@ from humanline.theory import BetaRejection, BetaShape, ClipRange
 from humanline.train.data import refuse_twice
 from humanline.train.round_config import RoundsConfig, SamplingConfig, ScoringConfig
 from humanline.train.sections import IN_FLOAT32, Fraction, NonEmpty, NonNegative, Positive, Section, Temperature
+from humanline.train.settings import hidden, learn
 
 RatioBound = Annotated[float, Field(gt=1, allow_inf_nan=False), IN_FLOAT32] | Literal["batch_max"]
 
@@ -215,6 +217,8 @@ class TrainingConfig(Section):
     """Keep the model's dropout rates; by itself they are 0."""
     temperature: Temperature = 1.0
     """Logits are divided by it before log-probabilities are taken; some code trains at the temperature of sampling."""
+    stall_minutes: NonNegative = 60.0
+    """Of several processes: minutes without anything done after which one stands still, so that all end; 0: never."""
 
     @model_validator(mode="after")
     def _one_micro_batch(self) -> TrainingConfig:
@@ -285,7 +289,7 @@ class CheckpointConfig(Section):
     """Steps between checkpoints."""
     minutes: Positive | None = 30.0
     """Minutes between checkpoints."""
-    keep: Annotated[int, Field(ge=2)] = 2
+    keep: Annotated[int, Field(ge=2, le=10**6)] = 2
     """How many of the newest are kept."""
 
 
@@ -407,6 +411,12 @@ class TrainConfig(Section):
     def data_shape(self) -> Literal["completion", "preference", "unpaired", "prompt"]:
         """Return the shape of the rows: prompts in rounds, else the one given, or the natural one of the objective."""
         return "prompt" if self.rounds is not None else self.data.shape or _SHAPES[self.objective.kind][0]
+
+    @model_validator(mode="after")
+    def _learn_secrets(self) -> TrainConfig:
+        if self.sampling.engine.kind == "server":
+            learn({"engine": self.sampling.engine.model_dump(mode="json")})
+        return self
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainConfig:
@@ -550,7 +560,7 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _short_text(path)
         _refuse_deep(text)
         tree = YAML().load(text)
     except _TooLargeError:
@@ -576,13 +586,14 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         dotted, equals, text = override.partition("=")
         keys = tuple(dotted.strip().split("."))
         if not equals or not all(keys):
-            problems.append(f"command line: {override!r} must look like section.key=value")
+            problems.append(f"command line: {hidden(override, sent=True)!r} must look like section.key=value")
             continue
         try:
             _refuse_deep(text)
             value = YAML(typ="safe").load(text)
         except Exception:  # as above, and YAMLError
-            problems.append(f"command line: the value of {override[:200]!r} is not valid YAML")
+            shown = hidden(override, sent=True)[:200]
+            problems.append(f"command line: the value of {shown!r} is not valid YAML")
             continue
         place: Any = tree
         for key in keys[:-1]:
@@ -592,7 +603,8 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         place[keys[-1]] = value
         given.add(keys)
     try:
-        config = TrainConfig.model_validate(_plain(tree))
+        learn(plain := _plain(tree))
+        config = TrainConfig.model_validate(plain)
     except _TooLargeError:
         message = f"more than {_LARGEST} values, or deeper than {_DEEPEST}, once its anchors are written out"
         raise ConfigError(f"{path}: too large for a configuration: {message}") from None
@@ -611,11 +623,21 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
 
 _SHOWN = 20  # problems listed; the rest is counted
+_LONGEST = 200_000  # bytes
 _LARGEST, _DEEPEST = 10_000, 50  # anchors can make a few lines endless
 
 
 class _TooLargeError(Exception):
     pass
+
+
+def _short_text(path: Path) -> str:
+    """Return the text of a recipe; raise ConfigError if it is far longer than any, which would take minutes to read."""
+    with open(path, "rb") as file:
+        data = file.read(_LONGEST + 1)
+    if len(data) > _LONGEST:
+        raise ConfigError(f"{path}: more than {_LONGEST:,} bytes, which is no recipe")
+    return data.decode()
 
 
 def _refuse_deep(text: str) -> None:
@@ -683,16 +705,23 @@ def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) 
         if name == "objective.kind" and tag.lower() in _REFERENCE_FREE:
             text += "; a loss without a reference model has no humanline variant: nothing to sync, no ratio to clip"
     elif problem["type"] in ("model_attributes_type", "model_type", "dict_type"):
-        text = f"must be a section such as {{key: value}}; got {repr(problem['input'])[:200]}"
+        text = f"must be a section such as {{key: value}}; got {_given(problem)}"
     elif not problem["type"].startswith("value_error"):
-        text = f"{text[0].lower()}{text[1:]}; got {repr(problem['input'])[:200]}"
+        text = f"{text[0].lower()}{text[1:]}; got {_given(problem)}"
     return f"{place}: {name}" if name else place, text
+
+
+def _given(problem: Any) -> str:
+    """Return what was given where something else belongs, its secrets hidden."""
+    value, name = problem["input"], str(problem["loc"][-1]) if problem["loc"] else ""
+    sent = "new_weights" in problem["loc"] or not isinstance(value, str | int | float)
+    return repr(hidden({name: value}, sent=sent)[name])[:200]
 
 
 def _kinds(model: type[BaseModel], keys: list[str]) -> list[str]:
     """Return the values of `kind` among which the section that `keys` lead to is chosen."""
-    for key in keys[:-1]:
-        model = next(c for c in _choices(model.model_fields[key].annotation) if keys[-1] in c.model_fields)
+    for key, inner in itertools.pairwise(keys):
+        model = next(c for c in _choices(model.model_fields[key].annotation) if inner in c.model_fields)
     return [c.model_fields["kind"].default for c in _choices(model.model_fields[keys[-1]].annotation)]
 
 
@@ -713,6 +742,7 @@ def _names(model: type[BaseModel], keys: list[str], tree: Any) -> list[str]:
 
 
 def _choices(annotation: Any) -> list[type[BaseModel]]:
-    """Return the sections of an annotation: itself, or the members of a union."""
-    kinds = (annotation, *getattr(annotation, "__args__", ()))
-    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    """Return the sections of an annotation: itself, or the members of a union or of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [kind for one in getattr(annotation, "__args__", ()) for kind in _choices(one)]

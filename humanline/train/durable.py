@@ -8,6 +8,7 @@ system notices an overwritten byte.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +20,10 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+# What a file system without hard links answers to one.
+NO_LINKS = frozenset(
+    {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV}
+)
 MANIFEST = "manifest.json"
 _SPARE = 64 * 2**20  # bytes that must stay free beside what is written
 _PARTIAL, _DELETING = ".partial", ".deleting"
@@ -57,6 +62,32 @@ def write_text(path: Path, text: str | Iterable[str]) -> None:
         raise
     barrier(f"{path.name} renamed")
     flush(path.parent)
+
+
+def publish_file(file: Path, target: Path) -> None:
+    """Give a whole, flushed file the name `target`, which nothing else has; both are on one file system.
+
+    Raises
+    ------
+    FileExistsError
+        If something has that name by now; it is as it was, and so is `file`.
+    OSError
+        If the file cannot be renamed.
+    """
+    try:
+        os.link(file, target)
+    except FileExistsError:
+        if not os.path.samefile(file, target):  # over NFS a link that was made may be asked for once more
+            raise
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        file.rename(target)
+    barrier(f"{target.name} named")
+    file.unlink(missing_ok=True)
+    flush(target.parent)
 
 
 def publish_folder(folder: Path, fill: Callable[[Path], None], *, room: int = 0) -> None:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from humanline.train.activity import HERE
 from humanline.train.rollout import Context, Score
 from humanline.train.stages import RoundStages, read_rollouts, read_scores
 
@@ -39,6 +40,7 @@ class RolloutEvaluator:
         """Return the metrics of the initial policy, which the policy must still be."""
         return self()
 
+    @HERE.doing("evaluating")
     def __call__(self) -> dict[str, float]:
         """Return the metrics of the policy as it is now.
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from humanline.train.activity import HERE
 from humanline.train.durable import publish_folder
 from humanline.train.paths import PathError, absolute_utf8
 
@@ -59,6 +60,7 @@ def claim_folder(path: str | Path) -> Path:
     return folder
 
 
+@HERE.doing("saving the model")
 def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
     """Write weights, tokenizer and template in Hugging Face format, complete or not at all.
 

@@ -18,12 +18,19 @@ from humanline.train.fingerprint import flat
 from humanline.train.paths import PathError, absolute_utf8
 from humanline.train.quiet import import_transformers, quiet
 from humanline.train.scorer import ModelError, TokenScorer
+from humanline.train.weight_files import refuse_files_elsewhere
 
 _HUB = "hub:"
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 _LAYER = re.compile(r"(.*?\.)(\d+)\.")  # the list that a tensor's layer is in, and which of it
-_COUNTED = re.compile(r"(layer|block|expert)s?$")  # ends of the names of settings that say how many parts there are
-_MOST_LAYERS = 10_000  # no model has as many; a model of a thousand million would be built for ever
+# Ends of the names of settings that say how many parts of a kind there are, and more than any model has: it would be
+# built for ever, or fill the memory before it is compared with its weights.
+_LIMITS = {
+    re.compile(r"(layer|block|expert|head)s?$"): 10_000,
+    re.compile(r"labels$"): 1_000_000,
+    re.compile(r"(size|dim|rank|width)$"): 10_000_000,
+}
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # where 0 is none
 _OLD_BUFFERS = ("masked_bias",)  # the score that attention gave hidden tokens; no module has it now
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
@@ -111,12 +118,22 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
             **options,
         )
     refuse_incomplete(f"model {path!r}", loaded)
+    _name_outputs(model)
     # The library would go on without them.
     if foreign := sorted(name for name in loaded["unexpected_keys"] if not _is_old_buffer(model, name)):
         raise ModelError(f"model {path!r}: {_homeless(foreign, bool(_of_missing_layers(model, foreign)))}")
     if broken := [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]:
         raise ModelError(f"model {path!r}: weights in its files are nan or infinite: {_first(broken)}")
     return model
+
+
+def _name_outputs(model: Any) -> None:
+    """Let every part of a model give its outputs by name, whatever its config.json says."""
+    from transformers import PretrainedConfig
+
+    for module in model.modules():
+        if isinstance(getattr(module, "config", None), PretrainedConfig):
+            module.config.return_dict = True
 
 
 def refuse_incomplete(what: str, loaded: dict[str, Any]) -> None:
@@ -224,14 +241,7 @@ def stored_type(path: str) -> torch.dtype:
 
 def _settings(path: str) -> Any:
     """Return the configuration of a model, if its weights are such that they can be trained."""
-    from transformers import AutoConfig, PretrainedConfig
-
-    name, local = source(path)
-    with loading(f"model {path!r}"):
-        written, _ = PretrainedConfig.get_config_dict(name, local_files_only=local)
-    _refuse_endless(path, written)
-    with loading(f"model {path!r}"):
-        settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    settings = load_settings(path, f"model {path!r}")
     if getattr(settings, "quantization_config", None) is not None:
         raise ModelError(
             f"model {path!r}: its weights are stored quantised (quantization_config in config.json), so they cannot be "
@@ -240,13 +250,38 @@ def _settings(path: str) -> Any:
     return settings
 
 
-def _refuse_endless(path: str, written: Any) -> None:
-    """Raise ModelError if config.json asks for so many layers or experts that making them would never end."""
-    for name, value in flat(written).items() if isinstance(written, dict) else ():
-        if _COUNTED.search(name) and isinstance(value, int | float) and value > _MOST_LAYERS:
-            raise ModelError(
-                f"model {path!r}: config.json: {name} is {value}, and no model has more than {_MOST_LAYERS:,}"
-            )
+def load_settings(path: str, what: str) -> Any:
+    """Load the configuration of a model, with `what` as its name in messages.
+
+    Raises
+    ------
+    ModelError
+        If there is none, it cannot be read, or it describes a model that nobody could build.
+    """
+    from transformers import AutoConfig
+
+    name, local = source(path)
+    _refuse_endless(path, what)
+    with loading(what):
+        settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    return settings
+
+
+def _refuse_endless(path: str, what: str) -> None:
+    """Raise ModelError if config.json asks for so many parts that making them would never end, or for no layer."""
+    from transformers import PretrainedConfig
+
+    name, local = source(path)
+    with loading(what):
+        written, _ = PretrainedConfig.get_config_dict(name, local_files_only=local)
+    for key, value in flat(written).items() if isinstance(written, dict) else ():
+        if not isinstance(value, int | float):
+            continue
+        most = min((limit for pattern, limit in _LIMITS.items() if pattern.search(key)), default=value)
+        if value > most:
+            raise ModelError(f"{what}: config.json: {key} is {value}, and no model has more than {most:,}")
+        if value < 1 and key in _DEPTHS:
+            raise ModelError(f"{what}: config.json: {key} is {value}: a model without layers")
 
 
 def load_tokenizer(path: str) -> Any:
@@ -260,8 +295,13 @@ def load_tokenizer(path: str) -> Any:
     from transformers import AutoTokenizer
 
     name, local = source(path)
+    _refuse_endless(path, f"model {path!r}")  # which the library reads, too
     with loading(f"model {path!r}: its tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise ModelError(
+            f"model {path!r}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}, no number"
+        )
     # Its notice of a text that is too long for a model: here such texts are counted, and told of with their rows.
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer
@@ -277,11 +317,17 @@ def load_outline(path: str) -> Any:
         stored quantised.
     """
     import_transformers()
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     settings = _settings(path)
+    name, local = source(path)
+    with loading(f"model {path!r}: its generation_config.json"):  # which is read with the weights
+        if local and (Path(name) / "generation_config.json").is_file():
+            GenerationConfig.from_pretrained(name, local_files_only=True)
     with loading(f"model {path!r}"), torch.device("meta"):
-        return AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
+    _name_outputs(model)
+    return model
 
 
 def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> None:
@@ -348,16 +394,18 @@ def refuse_missing_weights(path: str, outline: Any) -> None:
         raise ModelError(f"model {path!r}: its weights are pickled; save them as safetensors (save_pretrained does)")
     index = folder / "model.safetensors.index.json"
     named = getattr(outline.config, "transformers_weights", None)
+    if not isinstance(named, str | None):
+        raise ModelError(f"model {path!r}: config.json: transformers_weights is {named!r}, no name of a file")
     try:
         if named is not None or (folder / "model.safetensors").is_file():  # before an index, as transformers does
             files = [named or "model.safetensors"]
         elif index.is_file():
             files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            if not all(isinstance(file, str) for file in files):
-                raise ValueError("a name of a file in weight_map is no text")
+            if not files or not all(isinstance(file, str) for file in files):
+                raise ValueError("weight_map does not give the name of a file for every weight")
         else:
             files = ["model.safetensors"]
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ModelError(f"model {path!r}: {index.name} cannot be read: {error}") from error
     problems = []
     shapes: dict[str, tuple[int, ...]] = {}
@@ -430,7 +478,7 @@ def _unfit_shapes(outline: Any, shapes: dict[str, tuple[int, ...]]) -> list[str]
 
 
 def source(path: str) -> tuple[str, bool]:
-    """Return the folder or hub name of a model, and whether it is a folder."""
+    """Return the folder or hub name of a model, and whether it is a folder; raise ModelError if it is no model's."""
     local, name = not path.startswith(_HUB), path.removeprefix(_HUB)
     if local:
         try:
@@ -444,6 +492,8 @@ def source(path: str) -> tuple[str, bool]:
             f"model {path!r}: no config.json in {name}; give a folder in Hugging Face format, "
             f"or {_HUB}organisation/name for a model on the hub"
         )
+    if local:
+        refuse_files_elsewhere(name)
     return name, local
 
 

@@ -7,6 +7,9 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import TextIO
+
+from humanline.train.terminal import told
 
 
 @contextlib.contextmanager
@@ -20,6 +23,36 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+@contextlib.contextmanager
+def shown_safely() -> Iterator[None]:
+    """Show what libraries log and warn of as everything else is shown: it may hold names of files, and secrets."""
+
+    class Record(logging.LogRecord):
+        def getMessage(self) -> str:
+            return told(super().getMessage(), keep="\n")
+
+    def warn(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        with contextlib.suppress(OSError):
+            print(told(text, keep="\n"), end="", file=file or sys.stderr)
+
+    factory, before = logging.getLogRecordFactory(), warnings.showwarning
+    logging.setLogRecordFactory(Record)
+    warnings.showwarning = warn
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(factory)
+        warnings.showwarning = before
 
 
 def import_transformers() -> None:

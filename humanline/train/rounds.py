@@ -41,7 +41,7 @@ from humanline.train.contexts import Draw
 from humanline.train.device import Processes
 from humanline.train.durable import DamagedError, barrier, check_room, disk_errors, flush, write_text
 from humanline.train.evaluate_rollouts import RolloutEvaluator
-from humanline.train.fingerprint import same_settings, trained_hash, units_hash
+from humanline.train.fingerprint import as_planned, is_planned, same_settings, trained_hash, units_hash
 from humanline.train.ledger import Ledger, each_line, json_rows
 from humanline.train.pairing import Kept, RoundError, make_units, row_names, select
 from humanline.train.progress import RunProgress
@@ -75,14 +75,14 @@ class Plan:
 
     def text(self) -> str:
         """Return the plan as the text of its file."""
-        facts = {"round": self.round, "policy": self.policy, "settings": self.settings, "contexts": self.contexts}
+        facts = {"round": self.round, "policy": self.policy, **as_planned(self.settings), "contexts": self.contexts}
         return json.dumps(facts, indent=1) + "\n"
 
     def is_in(self, file: Path) -> bool:
         """Return whether a plan's file is of this one, whatever settings in it need not be the same."""
         facts = json.loads(file.read_text(encoding="utf-8"))
-        facts["settings"] = same_settings(facts["settings"])
-        return bool(facts == json.loads(self.text()))
+        same = (facts["round"], facts["policy"], tuple(facts["contexts"])) == (self.round, self.policy, self.contexts)
+        return same and is_planned(facts, self.settings)
 
 
 class Rounds:

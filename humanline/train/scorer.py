@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from humanline.objectives import token_logprobs
+from humanline.train.activity import HERE
 from humanline.train.logprobs import TokenLogprobs
 
 _SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
@@ -85,6 +86,7 @@ class TokenScorer(nn.Module):
         ValueError
             If rows are packed and lengths do not fit the rows, or a label counts that is padding.
         """
+        HERE.touch()
         rows, places = mask.nonzero(as_tuple=True)
         if self.packed:
             hidden, starts = self._packed(input_ids, rows, places, lengths)

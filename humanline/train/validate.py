@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from humanline.train.config import AdapterConfig, TrainConfig
-from humanline.train.terminal import redacted, visible
+from humanline.train.settings import written
+from humanline.train.terminal import shorten, told, visible
 
 if TYPE_CHECKING:  # torch, transformers and rich take seconds to import, and --no-data needs none of them
     from rich.console import Console
@@ -27,7 +28,7 @@ if TYPE_CHECKING:  # torch, transformers and rich take seconds to import, and --
     from humanline.train.stream import StepBatch, Stream
     from humanline.train.tokens import Renderer, TokenSequence
 
-LONGEST_PART = 600  # characters of a prompt or an answer that are shown whole
+_LONGEST_LINE = 4000  # characters
 
 _VARIANTS = {
     ("none", "never"): "offline",
@@ -96,7 +97,7 @@ def describe_config(config: TrainConfig) -> str:
         lines["adapter"] = _adapter(config.adapter)
     if config.tracking.trackers:
         lines["trackers"] = ", ".join(config.tracking.trackers)
-    return "\n".join(f"{name:<12} {visible(str(text))}" for name, text in lines.items())
+    return "\n".join(f"{name:<12} {told(str(text))}" for name, text in lines.items())
 
 
 def _describe_rounds(config: TrainConfig) -> str:
@@ -240,7 +241,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     findings, console = _Findings(), Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def show(text: str) -> None:
-        console.print(visible(text, keep="\n"))
+        console.print("\n".join(shorten(line, _LONGEST_LINE) for line in told(text, keep="\n").split("\n")))
 
     show(describe_config(config))
     with findings.about("tracking"):
@@ -422,7 +423,7 @@ def _look_at_output(config: TrainConfig, show: Any) -> bool:
         RunFolder(config.output, resume=False)
     except OutputError:
         folder = RunFolder(config.output, resume=True)
-        folder.refuse_other_settings(redacted(config.model_dump(mode="json")))
+        folder.refuse_other_settings(written(config))
         resumable = True
     there = _nearest(config.output)
     if not there.is_dir():
@@ -504,14 +505,6 @@ def _show_example(console: Console, config: TrainConfig, unit: Unit, renderer: R
         for line in shown.split("\n", allow_blank=True):
             console.print(Text("  | ") + line)
         seen = prompt
-
-
-def shorten(text: str, limit: int = LONGEST_PART) -> str:
-    """Return a text with its middle left out, and a count of what is, if it is longer than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
 
 
 def _names(config: TrainConfig, unit: Unit) -> list[str]:

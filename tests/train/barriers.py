@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 
 def at_barriers(act: Callable[[str], None]) -> None:
@@ -15,14 +15,19 @@ def at_barriers(act: Callable[[str], None]) -> None:
             module.barrier = act  # modules that import it by name have one each
 
 
-def kill_at(number: int | None) -> list[str]:
-    """Kill this process at its n-th barrier, from 0; return the list that the names of those it passes are added to."""
+def signal_at(signals: Mapping[int, int]) -> list[str]:
+    """Send this process signals at barriers, counted from 0; return the list that the names of all are added to."""
     passed: list[str] = []
 
     def act(what: str) -> None:
-        if len(passed) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if len(passed) in signals:
+            os.kill(os.getpid(), signals[len(passed)])
         passed.append(what)
 
     at_barriers(act)
     return passed
+
+
+def kill_at(number: int) -> None:
+    """Kill this process at a barrier, counted from 0."""
+    signal_at({number: signal.SIGKILL})

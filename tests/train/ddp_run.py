@@ -20,6 +20,8 @@ from humanline.train.stop import StopRequested
 class StopOfOne:
     """A StopSignal that only the second process receives, after so many steps."""
 
+    holding = True
+
     def __init__(self, metrics: Path, after: int) -> None:
         self.metrics, self.after = metrics, after
 

@@ -6,6 +6,8 @@ standard input is a job, each line of standard output its outcome.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import resource
@@ -22,15 +24,20 @@ import humanline.train.checkpoint as checkpoint
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.stop import StopRequested, StopSignal
-from tests.train.barriers import kill_at
+from tests.train.barriers import signal_at
 
-STOPPING = {signal.SIGTERM, signal.SIGINT}
+STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU}
 
 
 def child(job: dict[str, Any]) -> int:
-    """Run one job in this process: kill it at a write barrier, or note all barriers it passes."""
-    passed = kill_at(job.get("kill_at"))
+    """Run one job in this process: kill or signal it at a write barrier, or note all barriers it passes."""
+    signals = {number: getattr(signal, job["signal"]) for number in job.get("signal_at", ())}
+    passed = signal_at(signals | ({job["kill_at"]: signal.SIGKILL} if "kill_at" in job else {}))
     os.environ.update(job.get("env", {}))
+    if "flock" in job:  # what a file system without these locks answers
+        fcntl.flock = no_flock(getattr(errno, job["flock"]))
+    for name in job.get("ignored", ()):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     if "largest_file" in job:  # a write beyond it fails as on a full disk, inside whatever library is writing
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["largest_file"], job["largest_file"]))
@@ -56,6 +63,13 @@ def child(job: dict[str, Any]) -> int:
     return code
 
 
+def no_flock(number: int) -> Any:
+    def flock(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return flock
+
+
 def run(job: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # until the child can take a signal
@@ -64,7 +78,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os._exit(child(job))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    numbers = {"kill_after": signal.SIGKILL, "stop_after": signal.SIGTERM, "stop_again_after": signal.SIGINT}
+    stop = getattr(signal, job.get("signal", "SIGTERM"))
+    numbers = {"kill_after": signal.SIGKILL, "stop_after": stop, "stop_again_after": signal.SIGINT}
+    if "once_there" in job:
+        while not Path(job["once_there"]).exists():
+            time.sleep(0.02)
     for name, number in numbers.items():
         if name in job:
             time.sleep(job[name])

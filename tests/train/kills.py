@@ -43,6 +43,8 @@ class Server:
     def run(self, config: TrainConfig, *, resume: bool = False, **when: Any) -> dict[str, Any]:
         """Run a configuration; `kill_at=n` kills it at its n-th write barrier, `kill_after`, `stop_after` in seconds.
 
+        `stop_after` sends `signal` (SIGTERM), `signal_at=[n, ...]` at write barriers; the clock starts when the path
+        `once_there` exists. `ignored` names signals that the run finds ignored, `flock` the error that flock gives.
         `largest_file` (bytes) makes longer writes fail, `slow_to_save` makes a save take a minute. Returns exit code
         (-9 when killed, 75 when stopped), seconds, log, and the barriers passed by one that ended.
         """

@@ -318,3 +318,23 @@ def test_brackets_too_deep_are_refused_before_they_are_parsed(tmp_path, monkeypa
 def test_many_brackets_that_are_not_deep_are_fine(tmp_path):
     """Brackets of comments and texts do not count."""
     load(tmp_path, GOOD + "# " + "[" * 200 + "\n")
+
+
+def test_a_file_that_is_far_too_long_is_no_recipe(tmp_path):
+    """Reading megabytes of YAML takes minutes."""
+    with pytest.raises(ConfigError, match="more than 200,000 bytes, which is no recipe"):
+        load(tmp_path, GOOD + "#" * 20_000_000)
+
+
+def test_counts_that_no_run_has_are_refused(tmp_path):
+    """They overflow where they are multiplied, or start as many processes."""
+    problems = {
+        "checkpoint.keep": 10**400,
+        "training.steps": 10**16,
+        "adapter": "{rank: 100000000}",
+        "rounds": "{samples: 1000000000}",
+        "scoring": "{rewards: [{kind: format}], workers: 1000000000}",
+    }
+    for place, value in problems.items():
+        with pytest.raises(ConfigError, match=place):
+            load(tmp_path, GOOD, f"{place}={value}")

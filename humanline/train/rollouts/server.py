@@ -39,7 +39,7 @@ from humanline.train.round_config import (
     SamplingConfig,
     ServerEngine,
 )
-from humanline.train.terminal import redact, visible
+from humanline.train.terminal import redact, show, visible
 from humanline.train.tokens import Renderer
 from humanline.train.trainable import Trainable, Untrainable
 
@@ -107,7 +107,7 @@ class ServerSampler:
         renderer: Renderer,
         *,
         vocabulary: int | None = None,
-        say: Callable[[str], None] = print,
+        say: Callable[[str], None] = show,
         stopping: Callable[[], bool] = lambda: False,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
