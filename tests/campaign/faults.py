@@ -55,7 +55,7 @@ class Faults:
     under : str
         The folder; other places are spared.
     what : str or None
-        The kind of change, of `WRITES`, or "flock"; None lets all succeed.
+        The kind of change, of `WRITES`, or "flock", "link" or "utime"; None lets all succeed.
     at : int
         Which one fails, from 0.
     number : int
@@ -120,6 +120,8 @@ class Faults:
         for name in ("unlink", "remove", "rmdir"):
             ticking(os, name, "unlink")
         ticking(os, "mkdir", "mkdir")
+        ticking(os, "link", "link")
+        ticking(os, "utime", "utime")
         ticking(os, "truncate", "truncate")
         ticking(os, "fsync", lambda handle: "fsync folder" if Path(f"/proc/self/fd/{handle}").is_dir() else "fsync")
         ticking(fcntl, "flock", "flock")

@@ -10,16 +10,18 @@ from tests.campaign.stage import Stage
 from tests.campaign.undisturbed import compare, finish_and_compare, output, recipe, whole
 from tests.train.barriers import kill_at
 
-ERRORS = ("ENOSYS", "ENOLCK", "EOPNOTSUPP", "EIO", "EINVAL", "ESTALE")
-COUNT = 2 * len(ERRORS)
+FAULTS = [("flock", error) for error in ("ENOSYS", "ENOLCK", "EOPNOTSUPP", "EIO", "EINVAL", "ESTALE")]
+FAULTS += [("link", error) for error in ("EPERM", "ENOSYS", "EOPNOTSUPP", "EMLINK", "EIO")]
+FAULTS += [("utime", error) for error in ("EPERM", "EIO", "EROFS")]
+COUNT = 2 * len(FAULTS)
 _RUN = "DPO, scored ahead"
 
 
 def play(stage: Stage) -> None:
-    error = ERRORS[stage.number % len(ERRORS)]
-    killed = stage.number // len(ERRORS) % 2 == 1
-    fault = Faults(str(output(stage.folder)), "flock", 0, getattr(errno, error), stays=True)
-    stage.name = f"flock gives {error}{', and SIGKILL' if killed else ''}"
+    what, error = FAULTS[stage.number % len(FAULTS)]
+    killed = stage.number // len(FAULTS) % 2 == 1
+    fault = Faults(str(output(stage.folder)), what, 0, getattr(errno, error), stays=True)
+    stage.name = f"{what} gives {error}{', and SIGKILL' if killed else ''}"
     recipe(stage, _RUN)
     if not killed:
         if stage.run("train", "recipe.yaml", before=(fault,)).code == 0:
