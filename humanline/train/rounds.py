@@ -39,7 +39,8 @@ from humanline.train.batch import MicroBatch, Unit
 from humanline.train.config import TrainConfig
 from humanline.train.contexts import Draw
 from humanline.train.device import Processes
-from humanline.train.durable import DamagedError, barrier, check_room, disk_errors, flush, write_text
+from humanline.train.disk import patient
+from humanline.train.durable import DamagedError, barrier, check_room, disk_errors, flush, make_folder, write_text
 from humanline.train.evaluate_rollouts import RolloutEvaluator
 from humanline.train.fingerprint import as_planned, is_planned, same_settings, trained_hash, units_hash
 from humanline.train.ledger import Ledger, each_line, json_rows
@@ -153,7 +154,7 @@ class Rounds:
     def open_ledger(self) -> Ledger:
         """Return the ledger, read when it is first needed; all processes call this alike."""
         if self._ledger is None:
-            self.processes.on_main(lambda: self.folder.mkdir(exist_ok=True))
+            self.processes.on_main(lambda: make_folder(self.folder, parents=False))
             self._ledger = Ledger(self.folder / "ledger.jsonl", alone=self.processes.rank == 0)
         return self._ledger
 
@@ -422,7 +423,7 @@ class Rounds:
             folder.rename(aside)
             barrier(f"{folder.name} put aside")
             ledger.discard(plan.round, f"it {why}; kept in {aside.name}")
-        folder.mkdir(exist_ok=True)
+        make_folder(folder, parents=False)  # which would hide that the run's own is gone
         write_text(file, plan.text())
         ledger.record(plan.round, "PLANNED", file)
 
@@ -563,15 +564,20 @@ def make_rounds(
 
     def save_weights(path: Path) -> None:
         state = {name: tensor.cpu().contiguous() for name, tensor in ModuleState(policy).state().items()}
-        check_room(path.parent, sum(tensor.nbytes for tensor in state.values()))
+        size = sum(tensor.nbytes for tensor in state.values())
         partial = path.with_name(f".{path.name}.partial")
-        try:
-            with disk_errors():
-                save_file(state, partial)
-            flush(partial)
-            partial.rename(path)
-        finally:
-            partial.unlink(missing_ok=True)
+
+        def act() -> None:
+            check_room(path.parent, size)
+            try:
+                with disk_errors():
+                    save_file(state, partial)
+                flush(partial)
+                partial.rename(path)
+            finally:
+                partial.unlink(missing_ok=True)
+
+        patient(path, act, size)
 
     def make_stream(units: Sequence[Unit], seed: int) -> Stream:
         return training_stream(config, units, renderer, rank=processes.rank, ranks=processes.ranks, seed=seed)

@@ -6,13 +6,16 @@ standard input is a job, each line of standard output its outcome.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import resource
 import signal
+import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -21,6 +24,7 @@ from typing import Any
 import torch
 
 import humanline.train.checkpoint as checkpoint
+import humanline.train.disk as disk
 import humanline.train.durable as durable
 import humanline.train.ledger as ledger
 from humanline.train.config import TrainConfig
@@ -39,8 +43,11 @@ def child(job: dict[str, Any]) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
         if len(passed) in job.get("signal_at", ()):
             os.kill(os.getpid(), getattr(signal, job["signal"]))
+        if len(passed) == job.get("fill_at"):
+            fill(job)
         passed.append(what)
 
+    disk.LOOK_AGAIN = job.get("look_again", disk.LOOK_AGAIN)
     durable.barrier = checkpoint.barrier = ledger.barrier = barrier
     os.environ.update(job.get("env", {}))
     if "flock" in job:  # what a file system without these locks answers
@@ -61,7 +68,7 @@ def child(job: dict[str, Any]) -> int:
     except StopRequested as request:
         print(request, file=sys.stderr)
         code = 75
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         code = 2
     except BaseException:
@@ -77,6 +84,19 @@ def no_flock(number: int) -> Any:
         raise OSError(number, os.strerror(number))
 
     return flock
+
+
+def fill(job: dict[str, Any]) -> None:
+    """Leave no byte on a file system, for good or for some seconds; ask the run to stop after others."""
+    with open(job["ballast"], "wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    if "free_after" in job:
+        threading.Timer(job["free_after"], os.unlink, [job["ballast"]]).start()
+    if "stop_full_after" in job:
+        threading.Timer(job["stop_full_after"], os.kill, [os.getpid(), signal.SIGTERM]).start()
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -119,4 +139,6 @@ def warm_up(model: str) -> None:
 if __name__ == "__main__":
     warm_up(sys.argv[1])
     for line in sys.stdin:
-        print(json.dumps(run(json.loads(line))), flush=True)
+        job = json.loads(line)
+        outcome = run(job) if "shell" not in job else {"code": subprocess.run(job["shell"]).returncode}
+        print(json.dumps(outcome), flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections import Counter
 from itertools import product
@@ -27,6 +28,7 @@ from humanline.train.rollout import Context, SamplerError
 from humanline.train.rounds import Plan
 from humanline.train.run_folder import RunFolder
 from humanline.train.stop import StopRequested
+from humanline.train.validate import NotReadyError, validate
 from tests.train.kills import KILLED, Server, leftovers, result_of
 from tests.train.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 from tests.train.support import OBJECTIVES, same, steps, weights
@@ -82,6 +84,19 @@ def round_files(output: str | Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.name.startswith("cache")
     }
+
+
+def test_rounds_whose_samples_fill_any_disk_are_refused_alike(toy, prompts, tmp_path):
+    """What validate says of samples and scores that are kept, train says too, before anything is written."""
+    many = {"contexts_per_round": 16, "samples": 4, "count": 10**9, "steps": 4, "score_margin": 0.001}
+    given = online(toy, prompts, tmp_path / "run", rounds=many)
+    fits = r"does not fit on the disk: (it needs about .* TiB of samples, scores and served weights .*and the model), "
+    with pytest.raises(NotReadyError, match=fits) as foreseen:
+        validate(given)
+    with pytest.raises(OutputError, match=fits) as refused:
+        train(given, show_progress=False)
+    assert re.search(fits, str(foreseen.value))[1] == re.search(fits, str(refused.value))[1]
+    assert not (tmp_path / "run").exists()
 
 
 class TestReferences:
