@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,9 +70,10 @@ class Writes:
         """Return the bytes that are free for the run: on its file system, and what an earlier start has written."""
         folder = Path(self.output).expanduser()
         held = 0
-        for path in folder.rglob("*") if folder.is_dir() else ():
-            with contextlib.suppress(OSError):  # a file that is just being replaced
-                held += path.lstat().st_size if path.is_file() else 0
+        for place, _, names in os.walk(folder):  # nothing, where there is none or it cannot be read
+            for name in names:
+                with contextlib.suppress(OSError):  # a file that is just being replaced
+                    held += os.lstat(os.path.join(place, name)).st_size
         return shutil.disk_usage(nearest(self.output)).free + held
 
     def refuse(self) -> None:

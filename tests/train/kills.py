@@ -50,11 +50,11 @@ class Server:
 
         `stop_after` sends `signal` (SIGTERM), `signal_at=[n, ...]` at write barriers; the clock starts when the path
         `once_there` exists. `ignored` names signals that the run finds ignored, `flock` the error that flock gives.
-        `largest_file` (bytes) makes longer writes fail, `slow_to_save` makes a save take a minute; `fill_at=n` fills
-        the disk by a file `ballast` at the n-th barrier, which is removed after `free_after` seconds; after others,
-        `stop_full_after`, the run is stopped; `look_again` is how long a run waits for space. `log` is where its
-        standard error goes, by itself beside the output. Returns exit code (-9 when killed, 75 when stopped), seconds,
-        log, and the barriers passed by one that ended.
+        `largest_file` (bytes) makes longer writes fail, `slow_to_save` makes a save take a minute. `fill_at=n` fills
+        the disk by a file `ballast` at the n-th barrier; it is removed after `free_after` seconds, or the run stopped
+        after `stop_full_after`, and `look_again` is how long it waits for space. `log` is where its standard error
+        goes, by itself beside the output. Returns exit code (-9 when killed, 75 when stopped), seconds, log, and the
+        barriers passed by one that ended.
         """
         log = Path(when.pop("log", Path(config.output).with_suffix(".log")))
         log.parent.mkdir(exist_ok=True, parents=True)

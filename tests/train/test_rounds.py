@@ -90,7 +90,7 @@ def test_rounds_whose_samples_fill_any_disk_are_refused_alike(toy, prompts, tmp_
     """What validate says of samples and scores that are kept, train says too, before anything is written."""
     many = {"contexts_per_round": 16, "samples": 4, "count": 10**9, "steps": 4, "score_margin": 0.001}
     given = online(toy, prompts, tmp_path / "run", rounds=many)
-    fits = r"does not fit on the disk: (it needs about .* TiB of samples, scores and served weights .*and the model), "
+    fits = r"does not fit on the disk: (it needs about .* GiB of samples, scores and served weights .*and the model), "
     with pytest.raises(NotReadyError, match=fits) as foreseen:
         validate(given)
     with pytest.raises(OutputError, match=fits) as refused:
