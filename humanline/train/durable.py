@@ -17,7 +17,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from humanline.train.disk import NoRoomError, in_words, patient, tell
 
@@ -39,6 +39,42 @@ class DamagedError(ValueError):
 
 class UnreadableError(OSError):
     """A published folder of which files cannot be read just now, so that nobody knows whether it is whole."""
+
+
+class HeldFiles:
+    """ASCII files that are kept open, so that they can be made again if someone removes them while a run goes on."""
+
+    def __init__(self) -> None:
+        self._open: dict[Path, BinaryIO] = {}
+
+    def hold(self, paths: Iterable[Path]) -> None:
+        """Hold these files in place of those before, as far as they are there."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+        for path in paths:
+            with contextlib.suppress(OSError):
+                self._open[path] = open(path, "rb")  # noqa: SIM115
+
+    def remake(self) -> list[Path]:
+        """Write again what is gone, and return it; raise as `patient` does."""
+        gone = [path for path in self._open if not path.exists()]
+        for path in gone:
+            make_folder(path.parent)
+            write_text(path, text_of_open(self._open[path].fileno()))
+        return gone
+
+
+def text_of_open(handle: int) -> Lines:
+    """Return the text of an open ASCII file, whatever its name is by now, in pieces."""
+
+    def pieces() -> Iterator[str]:
+        at = 0
+        while piece := os.pread(handle, 1 << 20, at):
+            yield piece.decode("ascii")
+            at += len(piece)
+
+    return Lines(pieces)
 
 
 class Lines:

@@ -176,6 +176,7 @@ def _train(
         processes = Processes(accelerator, reduce, check, ending)
         rounds = make_rounds(config, data, renderer, folder.rounds, policy, adapter, processes, progress, tell)
         batches, evaluator = rounds, rounds.evaluator(data.held_out)
+        folder.also.append(rounds.remake)
     elif data.sets.held_out:
         evaluator = held_out_evaluator(
             config, data.sets, renderer, score, reduce, device, rank=rank, ranks=ranks, check=check

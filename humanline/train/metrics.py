@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline.train.disk import StoppedWaiting, WriteError, is_full, patient, tell
-from humanline.train.durable import Lines, free_name, sync, write_all, write_text
+from humanline.train.durable import free_name, sync, text_of_open, write_all, write_text
 
 _CHUNK = 1 << 20  # bytes
 
@@ -117,7 +117,7 @@ class MetricsLog:
             tell(f"warning: another file was put in the place of {path}; it is now {aside}")
         self._remake()
         try:
-            write_text(path, Lines(lambda: _lines(self._file)))
+            write_text(path, text_of_open(self._file))
             how = "made again, with all its lines"
         except (OSError, ValueError) as error:
             if is_full(error):  # nothing is lost yet
@@ -133,16 +133,7 @@ def _bring_to_disk(file: int, path: Path) -> None:
     except OSError as error:
         if not is_full(error):
             raise WriteError(path, error) from error
-        write_text(path, Lines(lambda: _lines(file)))  # what could not be flushed is not tried again by a second flush
-
-
-def _lines(file: int | None) -> Iterator[str]:
-    """Give the text of an open file, in pieces; all of it is ASCII."""
-    assert file is not None
-    at = 0
-    while piece := os.pread(file, _CHUNK, at):
-        yield piece.decode("ascii")
-        at += len(piece)
+        write_text(path, text_of_open(file))  # what could not be flushed is not tried again by a second flush
 
 
 def _same(path: Path, file: int) -> bool:

@@ -39,8 +39,17 @@ from humanline.train.batch import MicroBatch, Unit
 from humanline.train.config import TrainConfig
 from humanline.train.contexts import Draw
 from humanline.train.device import Processes
-from humanline.train.disk import patient
-from humanline.train.durable import DamagedError, barrier, check_room, disk_errors, flush, make_folder, write_text
+from humanline.train.disk import patient, tell
+from humanline.train.durable import (
+    DamagedError,
+    HeldFiles,
+    barrier,
+    check_room,
+    disk_errors,
+    flush,
+    make_folder,
+    write_text,
+)
 from humanline.train.evaluate_rollouts import RolloutEvaluator
 from humanline.train.fingerprint import as_planned, is_planned, same_settings, trained_hash, units_hash
 from humanline.train.ledger import Ledger, each_line, json_rows
@@ -62,6 +71,7 @@ from humanline.train.state import ModuleState, Stateful
 from humanline.train.stream import StepBatch, Stream
 from humanline.train.tokens import Renderer
 
+_FILES = ("plan.json", "samples.jsonl", "scores.jsonl", "kept.jsonl", "report.json")
 MakeStream = Callable[[Sequence[Unit], int], Stream]  # of a round's units, with a seed
 
 
@@ -150,6 +160,13 @@ class Rounds:
         self.asked_for = -1  # the round that the second process was last looked after for
         self.line = ""  # what is to be said of a round, once the sampler's mismatch is known
         self._ledger: Ledger | None = None
+        self._held = HeldFiles()  # of the round that is trained on, without which its checkpoints are of no use
+
+    def remake(self) -> None:
+        """Make the files of the round that is trained on again if they are gone, and say so; for the main process."""
+        gone = self._held.remake()
+        if gone:
+            tell(f"warning: {gone[0].parent} was gone while round {self.number} was trained on: it is made again")
 
     def open_ledger(self) -> Ledger:
         """Return the ledger, read when it is first needed; all processes call this alike."""
@@ -499,6 +516,8 @@ class Rounds:
         # A seed of its own for each round, or the same places would be drawn together every time.
         seed = int.from_bytes(hashlib.blake2b(f"{self.config.seed} {self.number}".encode(), digest_size=7).digest())
         self.stream = self.make_stream(units, seed)
+        if self.processes.rank == 0:
+            self._held.hold(self.of(self.number) / name for name in _FILES)
         ledger = self.open_ledger()
         self.processes.on_main(lambda: ledger.record(self.number, "TRAINING"))
 

@@ -59,6 +59,7 @@ class RunFolder:
         self._texts: dict[Path, str] = {}  # of small files that the run was begun with
         self._device, self._has_rounds = -1, False
         self._log: MetricsLog | None = None
+        self.also: list[Callable[[], None]] = []  # what else `ready` has to see to
         self.config, self.data = self.path / "config.json", self.path / "data.json"
         self.metrics, self.checkpoints, self.final = (self.path / n for n in ("metrics.jsonl", "checkpoints", "final"))
         self.rounds = self.path / "rounds"
@@ -190,6 +191,8 @@ class RunFolder:
         self.remake()
         if self._log is not None:
             self._log.flush()
+        for remake in self.also:
+            remake()
 
     def remake(self) -> None:
         """Make the folder again, with its lock and settings, if it is gone while the run goes on, and say so.
