@@ -298,7 +298,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
                 findings.remarks += check_scoring(config.scoring, [*data.contexts, *data.held_out])
 
     parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
-    adapted = ""
+    sizes, adapted = None, ""
     if outline is not None:
         with findings.about("model"):
             sizes = static_bytes(config, outline)
@@ -311,7 +311,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     resumable = False
     with findings.about("output"):
         resumable = _look_at_output(config, show)
-    if outline is not None and stream is not None:
+    if sizes is not None and stream is not None:
         with findings.about("disk"):
             writes = bytes_written(config, outline, stream, steps, evaluator, processes)
             show(f"disk         {writes.describe()}; {in_words(writes.free())} free")

@@ -58,7 +58,7 @@ def child(job: dict[str, Any]) -> int:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["largest_file"], job["largest_file"]))
     if job.get("slow_to_save"):
-        checkpoint.Checkpoints.save = lambda *_: time.sleep(60)
+        checkpoint.Checkpoints.save = lambda *_, **__: time.sleep(60)
     sys.stderr = open(job["log"], "w", encoding="utf-8")  # noqa: SIM115
     code = 0
     try:
