@@ -32,6 +32,8 @@ class Activity:
         Rises with everything that gets done; one that stands still is that of a process that does.
     waiting : bool
         Whether it waits for the other processes.
+    held : str or None
+        What it waits for beside the other processes, such as space on the disk.
     alone : bool
         Whether the others wait for it, so that what it does is worth finishing though one of them may be gone.
     """
@@ -44,6 +46,7 @@ class Activity:
         self.phases: list[str] = ["loading"]
         self.updates: int | None = None
         self.count, self.waiting, self.alone = 0, False, False
+        self.held: str | None = None
 
     def touch(self) -> None:
         """Note that something got done."""
@@ -52,6 +55,11 @@ class Activity:
     def trained(self, updates: int) -> None:
         """Note the updates that are done."""
         self.phases[0], self.updates = "training", updates
+        self.count += 1
+
+    def held_up(self, by: str | None) -> None:
+        """Note what is waited for beside the other processes, at each look for it; None when that is over."""
+        self.held = by
         self.count += 1
 
     @contextlib.contextmanager
@@ -98,7 +106,7 @@ class Activity:
         """Say it, as in: evaluating: sampling, after 12 updates."""
         phases = self.phases[1:] or self.phases
         after = "" if self.updates is None else f", after {self.updates} update{'' if self.updates == 1 else 's'}"
-        return ": ".join(phases) + after
+        return ": ".join([*phases, *([self.held] if self.held else [])]) + after
 
 
 HERE = Activity()  # of this process

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline.train.config import TrainConfig
+from humanline.train.disk import of_run
 from humanline.train.pairing import RoundError
 from humanline.train.rewards.keeper import die_with_parent
 from humanline.train.rollout import SamplerError, SamplingStopped
@@ -124,8 +125,9 @@ def _work(pipe: Any, parent: int) -> None:
         learn(job.config.model_dump(mode="json"))
         problem: str | None = None
         try:
-            worker = worker or _Worker(job, said.append)
-            worker.make(job)
+            with of_run(job.config.training.disk_full, None):  # the parent ends this process where it is to stop
+                worker = worker or _Worker(job, said.append)
+                worker.make(job)
         except Exception as error:
             problem = _in_words(error, job.folder)
         pipe.send((problem, tuple(said)))
@@ -138,9 +140,12 @@ def _in_words(error: Exception, folder: Path) -> str:
         return str(error)  # they say both
     if isinstance(error, ValueError | OSError):
         return f"{error}{GOES_ON}"
-    log = folder / "second-process.log"
-    with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(redact("".join(traceback.format_exception(error))) + "\n")
+    log, text = folder / "second-process.log", redact("".join(traceback.format_exception(error)))
+    try:
+        with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text + "\n")
+    except OSError as trouble:
+        return f"{type(error).__name__}: {error}; its traceback could not be kept ({trouble}):\n{text}{GOES_ON}"
     return f"{type(error).__name__}: {error}; its traceback is in {log}{GOES_ON}"
 
 

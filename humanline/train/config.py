@@ -219,6 +219,8 @@ class TrainingConfig(Section):
     """Logits are divided by it before log-probabilities are taken; some code trains at the temperature of sampling."""
     stall_minutes: NonNegative = 60.0
     """Of several processes: minutes without anything done after which one stands still, so that all end; 0: never."""
+    disk_full: Literal["stop", "wait"] = "stop"
+    """On a full disk: end, to be gone on with by --resume; or wait for space, trying again every minute."""
 
     @model_validator(mode="after")
     def _one_micro_batch(self) -> TrainingConfig:

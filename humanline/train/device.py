@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from humanline.train.activity import HERE
 from humanline.train.batch import Block
+from humanline.train.disk import StoppedWaiting, stopped_elsewhere
 from humanline.train.guard import Reduce
 from humanline.train.launcher import launched_processes
 from humanline.train.lock import LockLostError
@@ -38,10 +39,17 @@ def is_agreed(error: BaseException, ranks: int) -> bool:
     return ranks == 1 or isinstance(error, MainProcessError | RoundError) or hasattr(error, _AGREED)
 
 
-def start_accelerator(precision: str) -> Any:
+def start_accelerator(precision: str, *, waits: bool = False) -> Any:
     """Return an Accelerator for this run, also where an earlier run in the process had another precision.
 
     What the environment of accelerate could change behind the configuration's back is pinned or refused.
+
+    Parameters
+    ----------
+    precision : "float32" or "bf16"
+    waits : bool
+        Whether a process may wait for space on the disk (training.disk_full), as long as that takes, while the others
+        wait for it.
 
     Raises
     ------
@@ -61,7 +69,10 @@ def start_accelerator(precision: str) -> Any:
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # a plain number loses to the environment
         dynamo_backend="no",
         # The other processes wait for as long as the main one writes or verifies a checkpoint.
-        kwargs_handlers=[AutocastKwargs(cache_enabled=False), InitProcessGroupKwargs(timeout=timedelta(hours=4))],
+        kwargs_handlers=[
+            AutocastKwargs(cache_enabled=False),
+            InitProcessGroupKwargs(timeout=timedelta(days=365) if waits else timedelta(hours=4)),
+        ],
     )
     how = accelerator.distributed_type.value
     if how != "NO" and not how.startswith("MULTI_"):
@@ -124,7 +135,7 @@ def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> 
     ------
     Exception
         What `act` raises, in the main process, and in the others MainProcessError; where that is neither OSError nor
-        ValueError, MainProcessFault.
+        ValueError, MainProcessFault. StoppedWaiting in all of them.
     """
     number, error = 0, None
     if accelerator.is_main_process:
@@ -133,12 +144,16 @@ def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> 
                 number = act() or 0
         except Exception as raised:
             error = raised
-    failed = 0 if error is None else 1 if isinstance(error, OSError | ValueError) else 2
+    failed = 0
+    if error is not None:
+        failed = 3 if isinstance(error, StoppedWaiting) else 1 if isinstance(error, OSError | ValueError) else 2
     agreed = reduce(torch.tensor([failed, number], dtype=torch.float64), "max").tolist()
     failed, number = map(int, agreed)
     if error is not None:
         setattr(error, _AGREED, True)
         raise error
+    if failed == 3:
+        raise stopped_elsewhere()
     if failed:
         kind = MainProcessError if failed == 1 else MainProcessFault
         raise kind("the main process could not go on; its own message says why")

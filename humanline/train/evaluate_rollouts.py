@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from humanline.train.activity import HERE
+from humanline.train.durable import make_folder
 from humanline.train.rollout import Context, Score
 from humanline.train.stages import RoundStages, read_rollouts, read_scores
 
@@ -52,7 +53,7 @@ class RolloutEvaluator:
         """
         version = self.version()
         folder = self.folder / f"held-out-{version[:16]}"
-        self.stages.processes.on_main(lambda: folder.mkdir(parents=True, exist_ok=True))
+        self.stages.processes.on_main(lambda: make_folder(folder))
         self.stages.sample(folder, self.contexts, _KEY, version, samples=1)
         self.stages.score(folder, "held-out prompts")
         metrics: dict[str, float] = {}

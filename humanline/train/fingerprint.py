@@ -22,6 +22,7 @@ _FREE = (
     "output",
     "checkpoint",
     "tracking",
+    "training.disk_full",
     "training.stall_minutes",
     "rounds.too_few",
     "scoring.failed",

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from humanline.schedule import Never, Schedule
+from humanline.train.activity import HERE
 from humanline.train.adapter import trained_parameters
 from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
 from humanline.train.budget import refuse_unfit
@@ -36,10 +37,10 @@ from humanline.train.device import (
     safe_points,
     scoring_pass,
 )
-from humanline.train.export import OutputError, save_model
+from humanline.train.disk import of_run
+from humanline.train.export import save_model
 from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
 from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
-from humanline.train.metrics import MetricsLog
 from humanline.train.model import load_tokenizer
 from humanline.train.neighbours import joined
 from humanline.train.objective import ObjectiveStep
@@ -48,6 +49,7 @@ from humanline.train.policy import build_policy, checked_outline, describe_adapt
 from humanline.train.progress import RunProgress
 from humanline.train.reference import BaseModel, Reference, ScoreAhead, SecondModel
 from humanline.train.result import RunResult
+from humanline.train.room import bytes_written
 from humanline.train.rounds import Rounds, make_rounds
 from humanline.train.run_folder import RunFolder
 from humanline.train.scorer import check_scorer, refuse_random
@@ -97,8 +99,12 @@ def train(
         If another process of the run is gone, has failed or stands still (`neighbours.joined`).
     """
     folder = RunFolder(config.output, resume=resume, say=RunProgress(0, show_progress).say)
+    how = config.training
     try:
-        with joined(config.training.precision, config.training.stall_minutes, stop) as accelerator:
+        with (
+            joined(how.precision, how.stall_minutes, stop, waits=how.disk_full == "wait") as accelerator,
+            of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
+        ):
             return _train(config, accelerator, folder, stop, show_progress)
     finally:
         folder.release()
@@ -170,6 +176,7 @@ def _train(
         processes = Processes(accelerator, reduce, check, ending)
         rounds = make_rounds(config, data, renderer, folder.rounds, policy, adapter, processes, progress, tell)
         batches, evaluator = rounds, rounds.evaluator(data.held_out)
+        folder.also.append(rounds.remake)
     elif data.sets.held_out:
         evaluator = held_out_evaluator(
             config, data.sets, renderer, score, reduce, device, rank=rank, ranks=ranks, check=check
@@ -199,9 +206,7 @@ def _train(
             (shared if reference.shared else own)[f"reference-{index}"] = reference
     if rounds is None and evaluator is not None:  # which in rounds keeps nothing
         own["held-out"] = evaluator
-    weights = sum(p.nbytes for p in trained_parameters(policy).values())  # a checkpoint has three to each, at most
-    needed = weights if folder.resume else weights * (4 + config.second_models)
-    on_main(accelerator, reduce, lambda: folder.check_room(needed))
+    on_main(accelerator, reduce, lambda: bytes_written(config, outline, stream, steps, evaluator, ranks).refuse())
     checkpoints = Checkpoints(
         folder.checkpoints,
         config.checkpoint,
@@ -212,6 +217,7 @@ def _train(
         software=software(),
         metrics=folder.metrics,
         refuse_lost=folder.refuse_lost,
+        ready=folder.ready,
         accelerator=accelerator,
         reduce=reduce,
     )
@@ -227,7 +233,7 @@ def _train(
     on_main(accelerator, reduce, lambda: folder.begin(settings, of_data, start, progress.say))
     at = restored or Position()
     progress.begin(at.updates)
-    log = MetricsLog(folder.metrics if accelerator.is_main_process else None)
+    log = folder.open_log(accelerator.is_main_process)
     trackers = start_trackers(config, folder.path, accelerator, progress.say, first_step=at.updates)
     with log, progress, trackers, contextlib.ExitStack() as open_:
         if rounds is not None:
@@ -268,7 +274,7 @@ def _train(
                 for reference in references:
                     reference.begin_step(step)
             except StopRequested as request:
-                kept = checkpoints.save(at)
+                kept = checkpoints.save(at, ending=True)
                 raise StopRequested(
                     request.signal_name,
                     f"stopped by {request.signal_name} after {at.updates} of {steps} updates; all of it is in {kept}; "
@@ -329,14 +335,6 @@ def _train(
             at = replace(at, updates=step + 1, evaluated=False)
 
     refuse_non_finite_model(policy)
-    on_main(accelerator, reduce, folder.refuse_lost)
-    try:
-        on_main(accelerator, reduce, lambda: save_model(folder.final, adapter or policy.model, tokenizer))
-    except Exception as error:  # whatever a library makes of it, the weights are worth keeping
-        kept = checkpoints.save(at)
-        raise OutputError(
-            f"the finished model could not be written: {error}; its weights are in {kept}: mend that (on a full disk, "
-            "free some space), then add --resume to the same command"
-        ) from error
+    checkpoints.save_or_keep(at, lambda: save_model(folder.final, adapter or policy.model, tokenizer))
     progress.say(f"model: {folder.final}\nmetrics: {folder.metrics}")
     return RunResult(folder.final, folder.metrics, at.initial, at.final)

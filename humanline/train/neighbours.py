@@ -122,14 +122,14 @@ class Card:
 
 
 @contextlib.contextmanager
-def joined(precision: str, stall_minutes: float, stop: StopSignal | None) -> Iterator[Any]:
+def joined(precision: str, stall_minutes: float, stop: StopSignal | None, *, waits: bool = False) -> Iterator[Any]:
     """Give the accelerator of a run, whose processes watch each other for the length of the context.
 
     One process alone has nobody to watch, and nothing is done.
 
     Parameters
     ----------
-    precision : str
+    precision, waits
         Of `start_accelerator`.
     stall_minutes : float
         Minutes without anything done after which a process is said to stand still; 0: never.
@@ -143,7 +143,7 @@ def joined(precision: str, stall_minutes: float, stop: StopSignal | None) -> Ite
         cannot raise, since it waits inside a collective, it ends with the exit code 69, and says the same.
     """
     HERE.begin()
-    accelerator = start_accelerator(precision)
+    accelerator = start_accelerator(precision, waits=waits)
     if accelerator.num_processes == 1:
         yield accelerator
         return

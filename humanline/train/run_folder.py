@@ -17,11 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from humanline.train.disk import nearest, tell
 from humanline.train.durable import (
     DamagedError,
-    NoRoomError,
-    check_room,
+    UnreadableError,
     flush,
+    free_name,
+    make_folder,
     sweep,
     verify_folder,
     write_text,
@@ -29,6 +31,7 @@ from humanline.train.durable import (
 from humanline.train.export import OutputError, output_path, refuse_used_folder
 from humanline.train.fingerprint import differences, same_settings
 from humanline.train.lock import FolderLock, LockHeldError, is_lock
+from humanline.train.metrics import MetricsLog
 
 
 class RunFolder:
@@ -53,6 +56,10 @@ class RunFolder:
         self._given = str(path)
         self._lock = FolderLock(self.path)
         self.release, self.lost, self.refuse_lost = self._lock.release, self._lock.lost, self._lock.refuse_lost
+        self._texts: dict[Path, str] = {}  # of small files that the run was begun with
+        self._device, self._has_rounds = -1, False
+        self._log: MetricsLog | None = None
+        self.also: list[Callable[[], None]] = []  # what else `ready` has to see to
         self.config, self.data = self.path / "config.json", self.path / "data.json"
         self.metrics, self.checkpoints, self.final = (self.path / n for n in ("metrics.jsonl", "checkpoints", "final"))
         self.rounds = self.path / "rounds"
@@ -95,8 +102,10 @@ class RunFolder:
         """Raise OutputError, with a table, if the run in the folder was configured differently where it matters."""
         try:
             before = json.loads(self.config.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError):
             return  # killed before it was written; checkpoints have their own copy
+        except OSError as error:
+            raise OutputError(f"{self.config} cannot be read: {error.strerror}; mend that, and try again") from None
         table = differences(same_settings(before), same_settings(config))
         if table:
             raise OutputError(
@@ -110,13 +119,18 @@ class RunFolder:
         Raises
         ------
         OutputError
-            If it is damaged and there is no checkpoint.
+            If it cannot be read, or is damaged and there is no checkpoint.
         """
         if not self.final.exists():
             return 0
         try:
             verify_folder(self.final, foreign=True)
             return 1
+        except UnreadableError as error:
+            raise OutputError(
+                f"{self.final} cannot be read, so that nobody knows whether it is whole: {error.strerror}; mend that, "
+                "and try again: nothing was changed"
+            ) from None
         except DamagedError as error:
             if not any(self.checkpoints.glob("step-*")):
                 raise OutputError(
@@ -124,14 +138,6 @@ class RunFolder:
                     "new run in another folder"
                 ) from None
         return 0
-
-    def check_room(self, needed: int) -> None:
-        """Raise OutputError if the disk has no room for so many bytes; the folder need not exist yet."""
-        place = next(path for path in (self.path, *self.path.parents) if path.is_dir())
-        try:
-            check_room(place, needed)
-        except NoRoomError as error:
-            raise OutputError(f"a checkpoint and the finished model do not fit on the disk: {error}") from None
 
     def begin(
         self,
@@ -156,21 +162,63 @@ class RunFolder:
             With a table, if an earlier start, of which no checkpoint is there, began with other weights or data.
         """
         if start is None and self.final.exists():
-            aside = _free(self.path, "damaged-final")
+            aside = free_name(self.path, "damaged-final")
             self.final.rename(aside)
             say(f"the finished model is damaged and will be made again; the damaged one is now {aside}")
         if start is not None:
             self._begin_alike(start())
             said = f"no checkpoint in {self.checkpoints}: starting from the beginning"
             if self.metrics.exists() and self.metrics.stat().st_size:
-                aside = _free(self.path, "metrics-before.jsonl")
+                aside = free_name(self.path, "metrics-before.jsonl")
                 self.metrics.rename(aside)
                 said += f"; the earlier metrics are now {aside}"
             if self.resume:
                 say(said)
             write_text(self.metrics, "")
-        write_text(self.config, json.dumps(config, indent=2) + "\n")
-        write_text(self.data, json.dumps(data, indent=2) + "\n")
+        trees = {self.config: config, self.data: data}
+        self._texts = {path: json.dumps(tree, indent=2) + "\n" for path, tree in trees.items()}
+        for path, text in self._texts.items():
+            write_text(path, text)
+        self._device, self._has_rounds = self.path.stat().st_dev, config.get("rounds") is not None
+
+    def open_log(self, writes: bool) -> MetricsLog:
+        """Return the log of the run's metrics, which `ready` looks after; a process that does not write has none."""
+        self._log = MetricsLog(self.metrics if writes else None, self.remake)
+        return self._log
+
+    def ready(self) -> None:
+        """See to it, before a save, that the folder and all metrics are there; raise as `remake` and `patient` do."""
+        self.remake()
+        if self._log is not None:
+            self._log.flush()
+        for remake in self.also:
+            remake()
+
+    def remake(self) -> None:
+        """Make the folder again, with its lock and settings, if it is gone while the run goes on, and say so.
+
+        Raises
+        ------
+        OutputError
+            If another run has taken its place.
+        OSError
+            If it cannot be made.
+        """
+        if not self.path.is_dir():
+            elsewhere = nearest(self.path).stat().st_dev != self._device
+            make_folder(self.path)
+            self.release()
+            self.take()
+            where = ", on another file system than before: is one no longer mounted?" if elsewhere else ""
+            tell(
+                f"warning: the output folder {self.path} was gone while the run went on, with every checkpoint in it: "
+                f"it is made again, and what comes is saved there{where}"
+            )
+            if self._has_rounds:
+                make_folder(self.rounds)
+        for path, text in self._texts.items():
+            if not path.exists():
+                write_text(path, text)
 
     def _begin_alike(self, start: dict[str, Any]) -> None:
         """Write down what the run begins with; raise OutputError if it began with something else before."""
@@ -197,12 +245,3 @@ class RunFolder:
             return False
         names = {item.name for item in self.path.iterdir()}
         return any(map(is_lock, names)) or {"config.json", "metrics.jsonl"} <= names
-
-
-def _free(folder: Path, name: str) -> Path:
-    """Return a name in a folder that nothing has yet, numbered if need be."""
-    path, number = folder / name, 1
-    while path.exists():
-        number += 1
-        path = (folder / name).with_stem(f"{Path(name).stem}-{number}")
-    return path

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from humanline.train.activity import HERE
 from humanline.train.device import Processes
-from humanline.train.durable import write_text
+from humanline.train.durable import Lines, write_text
 from humanline.train.ledger import (
     LedgerError,
     append,
@@ -312,7 +312,7 @@ def gather_samples(target: Path, journals: Iterable[Path], contexts: Sequence[Co
                 file.seek(entry.start)
                 yield file.read(entry.end - entry.start).decode()
 
-    write_text(target, lines())
+    write_text(target, Lines(lines))
 
 
 def _score_row(score: Score) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 
 
 def at_barriers(act: Callable[[str], None]) -> None:
@@ -15,19 +16,23 @@ def at_barriers(act: Callable[[str], None]) -> None:
             module.barrier = act  # modules that import it by name have one each
 
 
-def signal_at(signals: Mapping[int, int]) -> list[str]:
-    """Send this process signals at barriers, counted from 0; return the list that the names of all are added to."""
+def do_at(acts: Mapping[int, Callable[[], object]]) -> list[str]:
+    """Act at some barriers, counted from 0; return the list that the names of all that are passed are added to."""
     passed: list[str] = []
 
     def act(what: str) -> None:
-        if len(passed) in signals:
-            os.kill(os.getpid(), signals[len(passed)])
+        acts.get(len(passed), lambda: None)()
         passed.append(what)
 
     at_barriers(act)
     return passed
 
 
+def send(number: int) -> None:
+    """Send this process a signal."""
+    os.kill(os.getpid(), number)
+
+
 def kill_at(number: int) -> None:
     """Kill this process at a barrier, counted from 0."""
-    signal_at({number: signal.SIGKILL})
+    do_at({number: partial(send, signal.SIGKILL)})

@@ -6,33 +6,43 @@ standard input is a job, each line of standard output its outcome.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import resource
 import signal
+import subprocess
 import sys
+import threading
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import humanline.train.checkpoint as checkpoint
+import humanline.train.disk as disk
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.stop import StopRequested, StopSignal
-from tests.train.barriers import signal_at
+from tests.train.barriers import do_at, send
 
 STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU}
 
 
 def child(job: dict[str, Any]) -> int:
     """Run one job in this process: kill or signal it at a write barrier, or note all barriers it passes."""
-    signals = {number: getattr(signal, job["signal"]) for number in job.get("signal_at", ())}
-    passed = signal_at(signals | ({job["kill_at"]: signal.SIGKILL} if "kill_at" in job else {}))
+    acts = {number: partial(send, getattr(signal, job["signal"])) for number in job.get("signal_at", ())}
+    if "fill_at" in job:
+        acts[job["fill_at"]] = partial(fill, job)
+    if "kill_at" in job:
+        acts[job["kill_at"]] = partial(send, signal.SIGKILL)
+    passed = do_at(acts)
+    disk.LOOK_AGAIN = job.get("look_again", disk.LOOK_AGAIN)
     os.environ.update(job.get("env", {}))
     if "flock" in job:  # what a file system without these locks answers
         fcntl.flock = no_flock(getattr(errno, job["flock"]))
@@ -42,7 +52,7 @@ def child(job: dict[str, Any]) -> int:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["largest_file"], job["largest_file"]))
     if job.get("slow_to_save"):
-        checkpoint.Checkpoints.save = lambda *_: time.sleep(60)
+        checkpoint.Checkpoints.save = lambda *_, **__: time.sleep(60)
     sys.stderr = open(job["log"], "w", encoding="utf-8")  # noqa: SIM115
     code = 0
     try:
@@ -52,7 +62,7 @@ def child(job: dict[str, Any]) -> int:
     except StopRequested as request:
         print(request, file=sys.stderr)
         code = 75
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         code = 2
     except BaseException:
@@ -68,6 +78,19 @@ def no_flock(number: int) -> Any:
         raise OSError(number, os.strerror(number))
 
     return flock
+
+
+def fill(job: dict[str, Any]) -> None:
+    """Leave no byte on a file system, for good or for some seconds; ask the run to stop after others."""
+    with open(job["ballast"], "wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    if "free_after" in job:
+        threading.Timer(job["free_after"], os.unlink, [job["ballast"]]).start()
+    if "stop_full_after" in job:
+        threading.Timer(job["stop_full_after"], os.kill, [os.getpid(), signal.SIGTERM]).start()
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -110,4 +133,6 @@ def warm_up(model: str) -> None:
 if __name__ == "__main__":
     warm_up(sys.argv[1])
     for line in sys.stdin:
-        print(json.dumps(run(json.loads(line))), flush=True)
+        job = json.loads(line)
+        outcome = run(job) if "shell" not in job else {"code": subprocess.run(job["shell"]).returncode}
+        print(json.dumps(outcome), flush=True)

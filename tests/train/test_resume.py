@@ -564,15 +564,17 @@ class TestDisk:
         assert result_of(one) == result_of(whole)
 
     def test_a_run_that_cannot_fit_is_refused_at_the_start(self, toy, tmp_path, monkeypatch):
-        """With less free space than one checkpoint and the model need, the run is refused and nothing is written."""
-        need = (
-            2 * (Path(toy["model"]) / "model.safetensors").stat().st_size + 64 * 2**20
-        )  # more than the model alone, and less than a checkpoint with it
-        monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, need))
-        with pytest.raises(OutputError, match="do not fit on the disk"):
+        """With less free space than checkpoints and model need, the run is refused and nothing is written."""
+        size = (Path(toy["model"]) / "model.safetensors").stat().st_size
+
+        def free(count: int) -> None:
+            monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, count))
+
+        free(durable.SPARE + 12 * size)  # enough for three checkpoints and the model, not with second models
+        with pytest.raises(OutputError, match="does not fit on the disk"):
             train(case(toy, tmp_path / "run", *SOME[0], reference={"storage": "model"}), show_progress=False)
-        monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 10**6))
-        with pytest.raises(OutputError, match=r"do not fit on the disk: .* needed, .* but 976.6 KiB are free"):
+        free(10**6)
+        with pytest.raises(OutputError, match=r"does not fit on the disk: it needs about .* has 976.6 KiB"):
             train(case(toy, tmp_path / "run", *SOME[0]), show_progress=False)
         assert not (tmp_path / "run").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,9 @@ from humanline.cli import main
 from humanline.train import tracking, validate
 from humanline.train.estimate import static_bytes
 from humanline.train.model import load_outline, load_policy
+from humanline.train.room import Writes
 from humanline.train.terminal import shorten
-from humanline.train.validate import NotReadyError, describe_config, describe_variant, disk_needed
+from humanline.train.validate import NotReadyError, describe_config, describe_variant
 from tests.conftest import ROOT
 from tests.train.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, config, run
 
@@ -386,10 +388,21 @@ def test_a_run_that_can_be_resumed_is_told_from_one_that_cannot(toy, tmp_path, c
 
 
 def test_the_disk_estimate():
-    """Two checkpoints of a million weights with a second model and a window of 100 bytes, and the final model."""
-    of_a_million = {"weights": 4 * 10**6, "states": 8 * 10**6}
-    assert disk_needed(**of_a_million, window=100, models=1, checkpoints=2) == 2 * (16 * 10**6 + 100) + 4 * 10**6
-    assert disk_needed(28, states=56, window=0, models=0, checkpoints=3) == 3 * 84 + 28
+    """Two checkpoints and a third one, each with the metrics, then the metrics, the model, rounds and trackers."""
+    writes = Writes("run", keep=2, checkpoint=1000, metrics=10, model=300, rounds=7, trackers=5)
+    assert writes.total == 3 * (1000 + 10) + 10 + 300 + 7 + 5
+
+
+@pytest.mark.parametrize("schedule", ["never", "before_step"])
+def test_absurd_lengths_are_refused_alike(recipe, capsys, schedule):
+    """Steps whose metrics or scores fill any disk are refused by both commands, with the same number of bytes."""
+    changes = ["training.epochs=null", "training.steps=1000000000000", f"reference.schedule={{kind: {schedule}}}"]
+    said = []
+    for command in ("validate", "train"):
+        assert main([command, str(recipe), *changes]) == 2
+        text = capsys.readouterr().err
+        said.append(re.search(r"does not fit on the disk: (it needs about .*, and the model), and 64.0 MiB", text)[1])
+    assert said[0] == said[1] and " of metrics" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -416,7 +429,7 @@ def test_an_estimate_covers_a_real_checkpoint(toy, tmp_path):
     newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
     tensors = sum(path.stat().st_size for path in newest.glob("*.safetensors"))
     sizes = static_bytes(given, load_outline(given.model))
-    needed = disk_needed(sizes.weights, states=sizes.states, window=0, models=0, checkpoints=1) - sizes.weights
+    needed = sizes.weights + sizes.states
     assert 0.8 * tensors <= needed <= 1.2 * tensors
 
 
