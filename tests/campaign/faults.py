@@ -119,6 +119,8 @@ class Faults:
             ticking(os, name, "rename")
         for name in ("unlink", "remove", "rmdir"):
             ticking(os, name, "unlink")
+        for name in ("write", "pwrite"):
+            ticking(os, name, "write")
         ticking(os, "mkdir", "mkdir")
         ticking(os, "link", "link")
         ticking(os, "utime", "utime")

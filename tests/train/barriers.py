@@ -11,6 +11,8 @@ from functools import partial
 
 def at_barriers(act: Callable[[str], None]) -> None:
     """Have a function called at every write barrier of this process, by the name of the change; for good."""
+    import humanline.train.loop  # noqa: F401, all modules of a run, so that none is imported later
+
     for name, module in list(sys.modules.items()):
         if name.startswith("humanline.train.") and hasattr(module, "barrier"):
             module.barrier = act  # modules that import it by name have one each
