@@ -62,6 +62,8 @@ def run(command: Command, folder: Path, *, fresh: bool = False, seconds: float =
     """Run a command in a folder and return what came of it; `seconds` and `mib` (with all its children) end it."""
     with tempfile.TemporaryDirectory() as words:
         out, err = Path(words, "out"), Path(words, "err")
+        out.touch()  # before a kill that comes at once
+        err.touch()
         before = children(os.getpid())
         started = time.monotonic()
         pid = (_begin if fresh else _fork)(command, folder, out, err)
