@@ -67,9 +67,14 @@ class MetricsLog:
             If it cannot be written; nothing is left of it.
         """
         if self._file is not None:
+            before = self._unwritten
             self._unwritten += (json.dumps(row, allow_nan=False) + "\n").encode()
-            with contextlib.suppress(StoppedWaiting):
-                self.flush()
+            try:
+                with contextlib.suppress(StoppedWaiting):
+                    self.flush()
+            except BaseException:
+                self._unwritten = before  # else a save after the failure writes it, and a resumed run once more
+                raise
 
     def flush(self) -> None:
         """Look after the file, and write what could not be written yet; raise as `patient` does."""

@@ -216,6 +216,7 @@ class TestWrites:
                 act()
             assert re.search(rf"{name} cannot be written: No space .*: \d+ bytes needed, .* free$", str(error.value))
         cache.close()  # says nothing more
+        log.flush()  # as the save of a run that fails does
         log.__exit__(ValueError, None, None)
         assert list(read_metrics(tmp_path / "metrics.jsonl")) == [{"step": 0}]
         assert read_lines(tmp_path / "ledger.jsonl") == [{"a": 1}]
