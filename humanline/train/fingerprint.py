@@ -20,6 +20,7 @@ _FREE = (
     "output",
     "checkpoint",
     "tracking",
+    "training.collapse",
     "rounds.too_few",
     "scoring.failed",
     "scoring.failed_share",

@@ -12,7 +12,6 @@ Departures from the paper and its released code:
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from humanline.train.adapter import trained_parameters
 from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
 from humanline.train.budget import refuse_unfit
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
+from humanline.train.collapse import watched
 from humanline.train.config import TrainConfig
 from humanline.train.device import (
     Processes,
@@ -38,7 +38,7 @@ from humanline.train.device import (
 )
 from humanline.train.export import OutputError, save_model
 from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash
-from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
+from humanline.train.guard import NonFiniteError, Suspect, refuse_metrics, refuse_non_finite, refuse_non_finite_model
 from humanline.train.metrics import MetricsLog, read_metrics
 from humanline.train.model import load_tokenizer
 from humanline.train.objective import ObjectiveStep
@@ -97,6 +97,8 @@ def train(
     NonFiniteError
         If a log-probability, loss, gradient, held-out metric or final weight is not finite. Examples are named where
         there are any to name, and no model is saved; earlier checkpoints stay.
+    CollapseError
+        If the run has broken and `training.collapse.action` is stop; all that is needed to go on is saved.
     StopRequested
         If `stop` was asked; all that is needed to go on is saved, if anything was begun.
     """
@@ -153,17 +155,13 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
 
     def tell(row: dict[str, Any]) -> None:
         """Take note of a round, and of what its sampling and scoring came to."""
-        log.write(row)
+        watch.write(row)
         trackers.log({f"round/{name}": value for name, value in row.items()}, at.updates)
 
     def pause(scoring: bool = True) -> None:
         """Stop here if that was asked, or save if it is time to."""
         check()
-        if checkpoints.due(at, scoring=scoring):
-            try:
-                progress.say(f"checkpoint: {checkpoints.save(at)}")
-            except CheckpointError as error:  # the run is worth more than this checkpoint
-                progress.say(f"warning: {error}")
+        checkpoints.save_if_due(at, progress.say, scoring=scoring)
 
     batches: Batches = FixedBatches(stream, steps)
     evaluator: Any = None
@@ -229,6 +227,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     progress.begin(at.updates)
 
     log = MetricsLog(folder.metrics if accelerator.is_main_process else None)
+    watch = watched(config, log, folder.metrics if accelerator.is_main_process else None, progress.say)
     trackers = start_trackers(config, folder.path, accelerator, progress.say, first_step=at.updates)
     with log, progress, trackers, contextlib.ExitStack() as open_:
         if rounds is not None:
@@ -240,9 +239,8 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             if evaluator is None or at.evaluated or not (last or now == 0 or (every and now % every == 0)):
                 return replace(at, evaluated=True)
             metrics = evaluator() if now else evaluator.start()
-            if not all(math.isfinite(value) for value in metrics.values()):
-                raise NonFiniteError(f"held-out metrics after {now} updates are not finite: {metrics}; nothing saved")
-            log.write({"updates": now, "held_out": metrics})
+            refuse_metrics(metrics, now)
+            watch.write({"updates": now, "held_out": metrics})
             trackers.log({f"held_out/{name}": value for name, value in metrics.items()}, now)
             progress.say(f"held out after {now} updates: " + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
             return replace(at, evaluated=True, initial=at.initial or metrics, final=metrics)
@@ -262,6 +260,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             # 0. Between two updates, where a run can be stopped and go on later.
             try:
                 more, at = prepared(at)
+                watch.stop_if_broken(at, checkpoints, accelerator, reduce)
                 if not more:
                     break
                 pause(scoring=False)
@@ -326,7 +325,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             }
             if "log_ratio_rms" in metrics_now:
                 metrics_now["log_ratio_rms"] **= 0.5
-            log.write({"step": step, **metrics_now})
+            watch.write({"step": step, **metrics_now})
             trackers.log(metrics_now, step)
             progress.step(step, metrics_now)
             at = replace(at, updates=step + 1, evaluated=False)
