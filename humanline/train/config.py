@@ -209,7 +209,7 @@ class CollapseConfig(Section):
     of its own, and by half of what it had gained: all three."""
     length: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 4.0
     """Answers so many times as long as at first, or as short."""
-    truncated: Limit = 0.5
+    truncated: Limit = 0.3
     """Share of answers cut at their limit, above that at first."""
     entropy_rise: Limit = 1.0
     """Nats a token by which the entropy of answers is above that at first."""
@@ -218,7 +218,8 @@ class CollapseConfig(Section):
     clipped: Limit = 0.5
     """Share of tokens outside of humanline's clip."""
     log_ratio: Limit = 2.0
-    """Root mean square of token log-ratios to the reference, nats."""
+    """Root mean square of token log-ratios, nats, where the reference follows the policy (before_step); three times as
+    much where it does not, since rejected answers may well leave a fixed one far behind."""
     loss: Limit = 5.0
     """Training loss, above that of the first step."""
     surprise: Limit = 2.0

@@ -28,6 +28,9 @@ SYNCED = {"reference": {"schedule": {"kind": "before_step", "every": 1}}}
 BROKEN = {"steps": 3, "log_ratio": 1e-9}  # limits that every toy run passes at its third step
 
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "collapse"
+
+
 class Rows(list):
     def write(self, row):
         self.append(row)
@@ -80,12 +83,23 @@ class TestRules:
     )
     def test_steps(self, what, facts):
         """Each number of a step has a limit; more than half of the last ten beyond it are a break."""
-        watched, rows, said = watch()
+        watched, rows, said = watch(**SYNCED)
         sound = {"loss": 0.1, "log_ratio_rms": 0.1, "clipped_low": 0.01, "clipped_high": 0.0}
         for step in range(40):
             watched.write({"step": step, **sound, **(facts if step % 4 == 1 or step >= 30 else {})})
         assert len(said) == 1 and broke(rows)[0]["broke"]["what"] == what
         assert 33 <= broke(rows)[0]["updates"] <= 36
+
+    def test_rejected_answers_may_leave_a_fixed_reference(self):
+        """What is a break against a reference one update old is learning against one that never moves."""
+        for changes, is_break in ((SYNCED, True), ({}, False)):
+            watched, rows, _ = watch(**changes)
+            for step in range(12):
+                watched.write({"step": step, "loss": 0.0, "log_ratio_rms": 3.0})
+            assert bool(broke(rows)) == is_break
+            for step in range(12, 24):
+                watched.write({"step": step, "loss": 0.0, "log_ratio_rms": 6.5})
+            assert len(broke(rows)) == 1
 
     def test_held_out(self):
         """A single look is enough where the set is always the same, if the fall is beyond luck and beyond half."""
@@ -103,6 +117,22 @@ class TestRules:
         for look, logprob in enumerate((-2.7, -4.6, -4.8)):
             watched.write({"updates": 10 * look, "held_out": {"loss": 0.7, "chosen_logprob": logprob}})
         assert [(row["updates"], row["broke"]["what"]) for row in broke(rows)] == [(20, "surprise")]
+
+    @pytest.mark.parametrize(
+        "what,facts",
+        [
+            ("length", {"completion_tokens": 500}),
+            ("truncated", {"truncated": 0.4}),
+            ("entropy", {"completion_nll": 2.1}),
+        ],
+    )
+    def test_held_out_answers(self, what, facts):
+        """What is looked at in the answers of rounds is in held-out ones, too."""
+        watched, rows, _ = watch()
+        sound = {"score": 0.5, "score_se": 0.02, "completion_tokens": 100, "truncated": 0.05, "completion_nll": 1.0}
+        for look in range(3):
+            watched.write({"updates": look, "held_out": sound | (facts if look == 2 else {})})
+        assert [(row["broke"]["what"], row["broke"]["of"]) for row in broke(rows)] == [(what, "held_out")]
 
     def test_a_solved_task_has_little_entropy_and_is_not_broken(self):
         """Entropy may go to nothing where the score has risen, and score and length may grow."""
@@ -146,7 +176,7 @@ class TestRuns:
         """The run goes on to its end, and one that was stopped and resumed has the same rows and says it once."""
         from humanline.train.stop import StopRequested, StopSignal
 
-        settings = {"training__collapse": BROKEN, "checkpoint": {"every": 3, "minutes": None}}
+        settings = SYNCED | {"training__collapse": BROKEN, "checkpoint": {"every": 3, "minutes": None}}
         whole = config(toy, tmp_path / "whole", **settings)
         train(whole)
         assert capsys.readouterr().err.count("seems to have broken") == 1
@@ -176,7 +206,8 @@ class TestRuns:
 
     def test_a_stop_has_its_own_exit_code_and_a_resume_does_not_loop(self, toy, tmp_path, capsys):
         """Asked to stop, a run saves and ends with 4, also when resumed; action=warn lets it end."""
-        tree = config(toy, tmp_path / "run", training__collapse=BROKEN | {"action": "stop"}).model_dump(mode="json")
+        settings = config(toy, tmp_path / "run", **SYNCED, training__collapse=BROKEN | {"action": "stop"})
+        tree = settings.model_dump(mode="json")
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text(json.dumps({k: v for k, v in tree.items() if v is not None}))
         assert main(["train", str(recipe), "--quiet"]) == 4
@@ -187,7 +218,7 @@ class TestRuns:
         assert main(["train", str(recipe), "--quiet", "--resume"]) == 4
         assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
         assert main(["train", str(recipe), "--quiet", "--resume", "training.collapse.action=warn"]) == 0
-        never = config(toy, tmp_path / "never", training__collapse=BROKEN)
+        never = config(toy, tmp_path / "never", **SYNCED, training__collapse=BROKEN)
         train(never, show_progress=False)
         assert result_of(never) == result_of(TrainConfig.model_validate(tree))
 
@@ -204,8 +235,39 @@ class TestRuns:
             train(run, show_progress=False)
         assert not (tmp_path / "run" / "final").exists()
 
+    def test_rounds_tell_what_their_answers_are_like_and_can_be_stopped_in(self, toy, tmp_path):
+        """A round has the entropy of its answers, from the sampler's numbers; stopped, it goes on to the same bits."""
+
+        def online(name: str, action: str) -> TrainConfig:
+            return config(
+                toy,
+                tmp_path / name,
+                "grpo",
+                data={"train": toy["pairs"], "eval": toy["held_out"], "max_length": 64},
+                rounds={"contexts_per_round": 8, "samples": 4, "count": 2, "steps": 4},
+                sampling={"max_tokens": 8},
+                scoring={"rewards": [{"kind": "function", "call": "tests.train.toy_rewards:digits"}], "workers": 1},
+                reference={"schedule": {"kind": "before_step", "every": 1}},
+                training={"batch_size": 8, "collapse": BROKEN | {"action": action}},
+            )
+
+        whole, stopped = online("whole", "warn"), online("stopped", "stop")
+        train(whole, show_progress=False)
+        rows = list(read_metrics(tmp_path / "whole" / "metrics.jsonl"))
+        for row in (row for row in rows if "round" in row):
+            samples = tmp_path / "whole" / "rounds" / f"{row['round']:05d}" / "samples.jsonl"
+            answers = [one for line in samples.read_text().splitlines() for one in json.loads(line)["completions"]]
+            drawn = [number for one in answers for number in one["logprobs"]]
+            assert row["completion_nll"] == pytest.approx(-sum(drawn) / len(drawn))
+        assert all(row["held_out"]["completion_nll"] > 0 for row in rows if "held_out" in row)
+        with pytest.raises(CollapseError, match="after 3 updates"):
+            train(stopped, show_progress=False)
+        train(online("stopped", "warn"), resume=True, show_progress=False)
+        files, metrics = result_of(stopped)
+        assert files == result_of(whole)[0] and broke(metrics) == broke(rows) != []
+
     def test_ignore_writes_nothing(self, toy, tmp_path):
         """With action=ignore the rows are those of a run that nobody watches."""
-        run = config(toy, tmp_path / "run", training__collapse=BROKEN | {"action": "ignore"})
+        run = config(toy, tmp_path / "run", **SYNCED, training__collapse=BROKEN | {"action": "ignore"})
         train(run, show_progress=False)
         assert not broke(read_metrics(tmp_path / "run" / "metrics.jsonl"))
