@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -271,3 +273,18 @@ class TestRuns:
         run = config(toy, tmp_path / "run", **SYNCED, training__collapse=BROKEN | {"action": "ignore"})
         train(run, show_progress=False)
         assert not broke(read_metrics(tmp_path / "run" / "metrics.jsonl"))
+
+
+def test_the_committed_results_are_those_of_the_default_limits():
+    """On runs that were not looked at when limits were chosen fewer than 1 sound run in 50 has a line."""
+    spec = importlib.util.spec_from_file_location("collapse_run", EXAMPLE / "run.py")
+    run = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(run)
+    results = json.loads((EXAMPLE / "results.json").read_text())
+    assert run.page(results) == (EXAMPLE / "results.md").read_text()
+    sound = [one for one in results["second"] if not one["broken"]]
+    broken = [one for one in results["second"] if one["broken"]]
+    assert len(sound) >= 50 and sum(one["line"] is not None for one in sound) < len(sound) / 50
+    assert len(broken) >= 10
+    told = {one["name"].rsplit(", ", 1)[0] for one in run.gsm8k() if one["line"]}
+    assert told == {"KTO, beta 0.1, lr 1e-3, offline", "KTO, beta 0.1, lr 1e-3, humanline"}
