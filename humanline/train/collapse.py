@@ -265,7 +265,7 @@ class CollapseWatch:
             is_beyond = now > bound
         elif rule.how == "factor":
             bound = first * rule.limit if now > first else first / rule.limit
-            is_beyond = not first / rule.limit <= now <= first * rule.limit
+            is_beyond = first > 0 and not first / rule.limit <= now <= first * rule.limit
         elif rule.how == "shrink":
             bound = first * rule.limit
             is_beyond = now < bound and not self._is_better
@@ -273,7 +273,9 @@ class CollapseWatch:
             by_luck = max(rule.limit * self._spread, _STANDARD_ERRORS * series.error)
             before, bound = best, best - max(by_luck, (best - first) / 2)
             is_beyond = by_luck > 0 and now < bound
-        return Break(rule.what, rule.of, now, bound, before, self.updates) if is_beyond else None
+        if not is_beyond or not math.isfinite(now - bound):  # beyond what a row of metrics can hold
+            return None
+        return Break(rule.what, rule.of, now, bound, before, self.updates)
 
     def stop_if_broken(self, at: Position, checkpoints: Checkpoints, accelerator: Any, reduce: Reduce) -> None:
         """End the run if it has broken and is to stop then; all processes call this alike, between two updates.

@@ -1,7 +1,7 @@
 """The folder of a run: what is where in it, and the lock that keeps a second run out.
 
 config.json data.json    what the run was given, and what became of its data
-metrics.jsonl            a line a step, a line an evaluation, a line a round
+metrics.jsonl            a line a step, an evaluation and a round, and one if the run has broken
 rounds/                  what each round sampled and what it was worth (humanline.train.rounds)
 checkpoints/step-N/      everything that is needed to go on after N updates
 final/                   the finished model
