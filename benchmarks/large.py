@@ -77,7 +77,7 @@ def measure(quick: bool) -> dict[str, Any]:
     import humanline.train.policy as policy
     from humanline.train.loop import train
     from humanline.train.quiet import quiet_libraries
-    from humanline.train.run_folder import RunFolder
+    from humanline.train.room import Writes
 
     quiet_libraries()
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -107,7 +107,7 @@ def measure(quick: bool) -> dict[str, Any]:
         stack.enter_context(pausing_loop())
         stack.enter_context(patch.object(policy, "load_weights", random_weights))
         stack.enter_context(patch.object(policy, "refuse_missing_weights", lambda *_: None))
-        stack.enter_context(patch.object(RunFolder, "check_room", lambda *_: None))
+        stack.enter_context(patch.object(Writes, "refuse", lambda *_: None))
         run = Stepped(lambda: train(config, show_progress=False))
         stack.callback(run.close)
         seconds = []

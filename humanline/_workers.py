@@ -52,7 +52,9 @@ def worker_processes(
 
 
 def _begin(begin: Callable[[], object] | None) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in a terminal reaches every process; the first one acts on it
+    for name in ("SIGINT", "SIGHUP", "SIGUSR1", "SIGXCPU"):  # these reach every process; the first one acts on them
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     if begin is not None:
         begin()

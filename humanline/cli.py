@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from humanline.train.config import TrainConfig
 
+_LONGEST_LINE = 4000  # characters of a message; names and texts from outside may be of any length
 _EXIT_FAULT = 1
 _EXIT_USER_ERROR = 2
 _EXIT_NOT_FINITE = 3
@@ -26,14 +27,18 @@ _EXIT_UNREAD = 141  # what a shell makes of SIGPIPE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0 done, 1 a fault of humanline or a library, 2 bad input, 3 a number not finite, 4 a training run that has
-    broken and was to stop then (training.collapse), 75 a training run or a study stopped on request with all of it
-    saved, 130 another command interrupted, 141 the output not read to its end. A fault's traceback goes to a log file,
-    whose name is printed; with HUMANLINE_DEBUG=1 in the environment it is raised.
+    0 done, 1 a fault of humanline or a library, 2 bad input, 3 a number not finite, 4 a training run that has broken
+    and was to stop then (training.collapse), 69 another process of a training run gone, failed or standing still (go
+    on with --resume), 75 a training run or a study stopped on request with all of it saved, 130 another command
+    interrupted, 141 the output not read to its end. A fault's traceback goes to a log file, whose name is printed;
+    with HUMANLINE_DEBUG=1 in the environment it is raised.
     """
     try:
+        from humanline.train.quiet import shown_safely
+
         try:
-            return _run(arguments)
+            with shown_safely():
+                return _run(arguments)
         finally:
             sys.stdout.flush()  # here, where it can be told that nobody reads any more, as behind `| head`
     except BrokenPipeError:
@@ -66,8 +71,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         options.overrides += rest  # overrides after an option, which argparse by itself does not take
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    from humanline.train.stop import StopRequested
+
     try:
         return int(options.run(options))
+    except StopRequested as request:  # before the command was ready for one
+        _complain(options, f"{request} before anything was begun")
+        return _EXIT_STOPPED
     except KeyboardInterrupt:
         _complain(options, "interrupted; no model was saved")
         return _EXIT_INTERRUPTED
@@ -94,10 +104,11 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _complain(options: argparse.Namespace, text: str) -> None:
     """Print a message that may hold names and texts from outside."""
-    from humanline.train.terminal import visible
+    from humanline.train.terminal import shorten, told
 
+    lines = told(f"humanline {options.command}: {text}", keep="\n").split("\n")
     try:
-        print(visible(f"humanline {options.command}: {text}", keep="\n"), file=sys.stderr, flush=True)
+        print("\n".join(shorten(line, _LONGEST_LINE) for line in lines), file=sys.stderr, flush=True)
     except OSError:  # nobody reads any more; the exit code says it all the same
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
@@ -110,17 +121,21 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
     from datetime import datetime
 
     from humanline import __version__
+    from humanline.train.paths import absolute
+    from humanline.train.settings import hidden
     from humanline.train.terminal import redact
 
     reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
     what = f"a fault inside humanline or a library, not in your input: {reason[:400]}"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if _is_out_of_memory(error):
         what = f"out of memory: {reason[:400]}\nA smaller training.micro_batch_size makes each pass smaller."
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    head = f"{now}, version {__version__}: humanline {shlex.join(words)}\n"
+    head = f"{now}, version {__version__}: humanline {shlex.join(hidden(list(words), sent=True))}\n"
     text = redact(head + "".join(traceback.format_exception(error))) + "\n"
     # Set by a command that has an output folder.
-    folder = Path(getattr(options, "folder", None) or os.devnull).expanduser()
+    folder = Path(os.devnull)
+    with contextlib.suppress(ValueError):  # a name that no folder can have may be what the fault is about
+        folder = absolute(getattr(options, "folder", None) or os.devnull)
     is_run = (folder / "config.json").is_file() and (folder / "metrics.jsonl").is_file()
     with contextlib.suppress(OSError):
         if is_run:
@@ -136,6 +151,15 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
     return f"{what}\n{text}"  # nowhere to write it
 
 
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory has run out; torch's allocator for the CPU has no type of error for that."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (type(error) is RuntimeError and "DefaultCPUAllocator" in str(error))
+    )
+
+
 def _is_for_users(error: Exception) -> bool:
     """Return whether an error was raised by humanline about its input, so that its message alone is enough."""
     trace = error.__traceback__
@@ -146,9 +170,10 @@ def _is_for_users(error: Exception) -> bool:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        from humanline.train.terminal import visible
+        from humanline.train.settings import hidden
+        from humanline.train.terminal import told
 
-        super().error(visible(message))
+        super().error(told(hidden(message, sent=True)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -269,6 +294,7 @@ def _quiet_libraries() -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
+    from humanline.train.activity import EXIT_NEIGHBOUR, NeighbourError
     from humanline.train.stop import StopRequested, StopSignal
 
     with StopSignal() as stop:
@@ -287,6 +313,10 @@ def _train(options: argparse.Namespace) -> int:
                 leave_processes()
                 return _EXIT_BROKEN
             leave_processes()
+        except NeighbourError as error:
+            _complain(options, str(error))
+            sys.stdout.flush()
+            os._exit(EXIT_NEIGHBOUR)  # what waits for the other process at the exit would wait in vain
         except StopRequested as request:
             while_loading = "" if stop.holding else " while loading; no step was begun by this call"
             _complain(options, f"{request}{while_loading}")
@@ -297,7 +327,7 @@ def _train(options: argparse.Namespace) -> int:
 def _validate(options: argparse.Namespace) -> int:
     import shlex
 
-    from humanline.train.terminal import visible
+    from humanline.train.terminal import told
     from humanline.train.validate import validate
 
     config = _load(options)
@@ -306,19 +336,19 @@ def _validate(options: argparse.Namespace) -> int:
     if options.no_data:
         from humanline.train.validate import describe_config
 
-        print(visible(describe_config(config), keep="\n"))
-        print(visible(f"the configuration is valid; model, data and disk were not looked at: {shlex.join(command)}"))
+        print(told(describe_config(config), keep="\n"))
+        print(told(f"the configuration is valid; model, data and disk were not looked at: {shlex.join(command)}"))
         return 0
     _quiet_libraries()
     result = validate(config, processes=options.processes)
     if result.resumable:
         command.append("--resume")
-    print(visible(f"ready: {shlex.join(command)}"))
+    print(told(f"ready: {shlex.join(command)}"))
     return 0
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from humanline.train.terminal import visible
+    from humanline.train.terminal import told
 
     config = _load(options)
     from humanline.train.budget import estimate_run
@@ -326,7 +356,7 @@ def _estimate(options: argparse.Namespace) -> int:
     _quiet_libraries()
     lines, fits = estimate_run(config, gpu_memory=options.gpu_memory, gpus=options.gpus, tflops=options.tflops)
     for line in lines:
-        print(visible(line))
+        print(told(line))
     return 0 if fits else _EXIT_USER_ERROR
 
 
@@ -373,9 +403,9 @@ def _pair(options: argparse.Namespace) -> int:
 
 def _say(options: argparse.Namespace) -> Callable[[str], None]:
     """Return what prints a line to standard error, unless that is to be quiet."""
-    from humanline.train.terminal import visible
+    from humanline.train.terminal import told
 
-    return lambda text: None if options.quiet else print(visible(text, keep="\n"), file=sys.stderr, flush=True)
+    return lambda text: None if options.quiet else print(told(text, keep="\n"), file=sys.stderr, flush=True)
 
 
 def _schema(options: argparse.Namespace) -> int:

@@ -111,6 +111,7 @@ def demo(out: str | Path, *, seeds: int = 4, processes: int = 2) -> list[Outcome
     if seeds < 1 or processes < 1:
         raise _checks.fail("seeds and processes", "be >= 1", (seeds, processes))
     from humanline.train.export import claim_folder
+    from humanline.train.terminal import show
 
     started = time.perf_counter()
     folder = claim_folder(out)
@@ -137,7 +138,7 @@ def demo(out: str | Path, *, seeds: int = 4, processes: int = 2) -> list[Outcome
     text = table(outcomes, start["score"])
     (folder / "table.txt").write_text(text + "\n", encoding="utf-8")
     print(f"3. held-out results, mean ± 95 % interval over {seeds} seeds\n\n{text}\n")
-    print(
+    show(
         f"start model {folder / 'start' / 'final'}, pairs {folder / 'pairs.jsonl'}, words {folder / 'words.jsonl'}, "
         "every run's model and metrics in "
         f"{folder / 'runs'}, this table in {folder / 'table.txt'}; {time.perf_counter() - started:.0f} s"

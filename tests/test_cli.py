@@ -107,17 +107,27 @@ def test_a_fault_of_a_run_is_logged_in_its_folder(recipe, tmp_path, monkeypatch,
     assert "in broken" in text and "sesame" not in text and "***" in text
 
 
-def test_running_out_of_memory_says_what_helps(recipe, tmp_path, monkeypatch, capsys):
+def test_a_message_does_not_fill_the_screen_with_a_name_from_outside(recipe, capsys):
+    """Names may be of any length; what a person sees is cut in the middle."""
+    assert main(["train", str(recipe), f"model={'x' * 100_000}"]) == 2
+    err = capsys.readouterr().err
+    assert len(err) < 5000 and "characters" in err and "file name too long" in err
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_running_out_of_memory_says_what_helps(recipe, tmp_path, monkeypatch, capsys, device):
     """Too little memory is told from a fault, with the setting that makes a pass smaller."""
     import torch
 
     def broken(*args, **kwargs):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        if device == "cuda":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        torch.empty(1 << 58, dtype=torch.int8)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", broken)
     assert main(["train", str(recipe), "--quiet"]) == 1
     err = capsys.readouterr().err
-    assert "out of memory: OutOfMemoryError" in err and "training.micro_batch_size" in err and "fault" not in err
+    assert "out of memory: " in err and "training.micro_batch_size" in err and "fault" not in err
 
 
 def test_the_schema_from_the_command_line(capsys):

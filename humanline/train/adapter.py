@@ -15,6 +15,7 @@ from torch import nn
 from humanline import _checks
 from humanline.train.config import AdapterConfig
 from humanline.train.fingerprint import base_hash
+from humanline.train.paths import absolute_utf8
 from humanline.train.quiet import quiet
 from humanline.train.scorer import ModelError
 
@@ -93,7 +94,7 @@ class Adapter:
 
 def base_name(path: str) -> str:
     """Return what an adapter's files shall call its base: a name on the hub, or the absolute path of a folder."""
-    return path.removeprefix("hub:") if path.startswith("hub:") else str(Path(path).expanduser().absolute())
+    return path.removeprefix("hub:") if path.startswith("hub:") else str(absolute_utf8(path))
 
 
 def linear_layers(model: Any) -> dict[str, Any]:

@@ -6,11 +6,9 @@ that is not on the disk: if it is lost, it is started again and goes on.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import multiprocessing
+import multiprocessing.resource_tracker
 import os
-import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from humanline.train.config import TrainConfig
+from humanline.train.disk import of_run
 from humanline.train.pairing import RoundError
+from humanline.train.rewards.keeper import die_with_parent
 from humanline.train.rollout import SamplerError, SamplingStopped
+from humanline.train.settings import learn
+from humanline.train.stop import outlive, sparing
 from humanline.train.terminal import redact
 
-_PR_SET_PDEATHSIG = 1
 GOES_ON = "\nWhat it did is kept, and --resume goes on with it."
 
 
@@ -66,7 +67,10 @@ class Ahead:
             context = multiprocessing.get_context("spawn")
             self.pipe, theirs = context.Pipe()
             self.process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
-            self.process.start()
+            with sparing():  # each by itself, since starting the first lets some of the signals through again
+                multiprocessing.resource_tracker.ensure_running()
+            with sparing():
+                self.process.start()
             theirs.close()
         self.pipe.send(job)
         self.number = job.number
@@ -112,20 +116,18 @@ class Ahead:
 
 def _work(pipe: Any, parent: int) -> None:
     """Sample and score one round after the other, and say of each what went wrong, if anything did."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent, which got it too, says when to end
-    with contextlib.suppress(OSError, AttributeError):  # where there is such a call
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
+    outlive()  # the parent, which got the signal too, says when to end
+    die_with_parent(parent)
     worker: _Worker | None = None
     said: list[str] = []
     while True:
         job = pipe.recv()
+        learn(job.config.model_dump(mode="json"))
         problem: str | None = None
         try:
-            worker = worker or _Worker(job, said.append)
-            worker.make(job)
+            with of_run(job.config.training.disk_full, None):  # the parent ends this process where it is to stop
+                worker = worker or _Worker(job, said.append)
+                worker.make(job)
         except Exception as error:
             problem = _in_words(error, job.folder)
         pipe.send((problem, tuple(said)))
@@ -138,9 +140,12 @@ def _in_words(error: Exception, folder: Path) -> str:
         return str(error)  # they say both
     if isinstance(error, ValueError | OSError):
         return f"{error}{GOES_ON}"
-    log = folder / "second-process.log"
-    with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(redact("".join(traceback.format_exception(error))) + "\n")
+    log, text = folder / "second-process.log", redact("".join(traceback.format_exception(error)))
+    try:
+        with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text + "\n")
+    except OSError as trouble:
+        return f"{type(error).__name__}: {error}; its traceback could not be kept ({trouble}):\n{text}{GOES_ON}"
     return f"{type(error).__name__}: {error}; its traceback is in {log}{GOES_ON}"
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from humanline.train.messages import NOTHING, TOOLS, Given, Message, to_json, tool_calls
 from humanline.train.sources import parse_json
+from humanline.train.template_limits import TooMuchError, limited_templates, within_limits
 
 if TYPE_CHECKING:  # transformers takes seconds to import, and only its type is needed
     from transformers import PreTrainedTokenizerBase
@@ -76,6 +77,7 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
+        self._compiled: set[bool] = set()  # with tools, and without: a tokenizer may have a template for each
 
     def write(self, turns: Sequence[Message], given: Given = NOTHING, *, opening: bool = False) -> str:
         """Return the text of a conversation.
@@ -91,12 +93,17 @@ class ChatTemplate:
         ------
         RenderError
             If the template refuses it, or has no variable for an argument.
+        TooMuchError
+            If it takes more time or memory, or writes more, than a template may (`humanline.train.template_limits`):
+            the fault of the model's folder, not of the example.
         """
         place = next((turn.place for turn in turns if turn.place), given.place)
         inputs = _inputs(turns, given)
         self._refuse_arguments(inputs, given)
         try:
             return self._apply(inputs, opening)
+        except TooMuchError as error:
+            raise self._too_much(error, place) from None
         except Exception as error:  # a template is a program of its own and may raise anything
             roles = ", ".join(turn.role for turn in turns)
             reason = " ".join(str(error).split())[:300] or type(error).__name__
@@ -117,6 +124,12 @@ class ChatTemplate:
         first : int
             Messages before this one, and tools if it is not 0, are not looked at.
         """
+        try:
+            return self._unread(turns, given, first, opening)
+        except TooMuchError as error:
+            raise self._too_much(error, next((turn.place for turn in turns if turn.place), given.place)) from None
+
+    def _unread(self, turns: Sequence[Message], given: Given, first: int, opening: bool) -> list[Unread]:
         inputs = _inputs(turns, given)
         parts = list(_parts(turns, inputs, given, first))
         if not parts:
@@ -152,6 +165,8 @@ class ChatTemplate:
         """Return the text, or nothing where the template raises."""
         try:
             return self._apply(inputs, opening)
+        except TooMuchError:
+            raise
         except Exception:
             return None
 
@@ -159,6 +174,8 @@ class ChatTemplate:
         """Return the text, with arguments of tool calls as text where the template raises on objects."""
         try:
             return self._call(inputs.tree, opening)
+        except TooMuchError:
+            raise
         except Exception:
             tree = copy.deepcopy(inputs.tree)
             calls = [call for call in tool_calls(tree["turns"]) if not isinstance(call["arguments"], str)]
@@ -167,6 +184,8 @@ class ChatTemplate:
             if calls:
                 try:
                     return self._call(tree, opening)
+                except TooMuchError:
+                    raise
                 except Exception:  # the first reason is the one to tell
                     pass
             raise
@@ -174,7 +193,23 @@ class ChatTemplate:
     def _call(self, tree: dict[str, Any], opening: bool) -> str:
         apply: Any = self.tokenizer.apply_chat_template
         more = {TOOLS: tree[TOOLS]} if tree[TOOLS] else {}
-        return str(apply(tree["turns"], tokenize=False, add_generation_prompt=opening, **more, **tree["kwargs"]))
+
+        def write() -> str:
+            return str(apply(tree["turns"], tokenize=False, add_generation_prompt=opening, **more, **tree["kwargs"]))
+
+        if bool(more) in self._compiled:
+            return within_limits(write)
+        with limited_templates():
+            text = within_limits(write)
+        self._compiled.add(bool(more))
+        return text
+
+    def _too_much(self, error: TooMuchError, place: str) -> TooMuchError:
+        where = f"{place}: " if place else ""
+        return TooMuchError(
+            f"{where}the chat template of {str(self.tokenizer.name_or_path)!r} takes too much: {error}; give a model "
+            "with another template, or data.template: plain"
+        )
 
     def _refuse_arguments(self, inputs: _Inputs, given: Given) -> None:
         if not inputs.tree["kwargs"]:
@@ -330,7 +365,7 @@ def _variables(template: str) -> frozenset[str]:
     plain = re.sub(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}", "", template)  # a tag of transformers' own
     try:
         parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
-    except TemplateError:  # rendering says what is wrong with it
+    except (TemplateError, RecursionError):  # rendering says what is wrong with it
         return frozenset()
     questions = ("defined", "undefined", "default", "d")
     asking = [one for one in parsed.find_all((nodes.Test, nodes.Filter)) if one.name in questions]

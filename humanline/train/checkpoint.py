@@ -8,7 +8,9 @@ held-out scores, its random state) by itself. The folder is on a file system tha
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import re
 import shutil
 import time
@@ -21,8 +23,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from humanline.train.activity import HERE
 from humanline.train.config import CheckpointConfig
-from humanline.train.device import MainProcessError, on_main
+from humanline.train.device import MainProcessError, MainProcessFault, on_main
+from humanline.train.disk import StoppedWaiting, WriteError, is_full, patience
 from humanline.train.durable import (
     DamagedError,
     barrier,
@@ -35,9 +39,12 @@ from humanline.train.durable import (
     verify_folder,
     write_text,
 )
+from humanline.train.export import OutputError
 from humanline.train.fingerprint import differences, same_settings
 from humanline.train.guard import Reduce
+from humanline.train.lock import LockLostError
 from humanline.train.state import Judging, Stateful
+from humanline.train.stop import StopRequested
 
 _FORMAT = 2
 _PART_BYTES = 4 * 2**30  # of one tensor file: what a save holds in host memory at a time
@@ -75,6 +82,11 @@ class Checkpoints:
         A resumed run must have the same settings and fingerprints; other software is only remarked on.
     metrics : Path
         The run's metrics file; a checkpoint holds the lines so far, so that a resumed run continues them.
+    refuse_lost : callable
+        Asked before anything is published; raises LockLostError if another run has taken over the folder.
+    ready : callable
+        Called by the main process before anything is saved: it sees to it that the run's folder and the metrics so
+        far are there.
     accelerator, reduce
     """
 
@@ -89,15 +101,17 @@ class Checkpoints:
         fingerprints: Mapping[str, Any],
         software: Mapping[str, str],
         metrics: Path,
+        refuse_lost: Callable[[], None],
+        ready: Callable[[], None],
         accelerator: Any,
         reduce: Reduce,
     ) -> None:
-        self.folder, self.settings, self.metrics = folder, settings, metrics
+        self.folder, self.settings, self.metrics, self.ready = folder, settings, metrics, ready
         self.shared = dict(shared)
         self.own = {f"rank-{accelerator.process_index}-{name}": part for name, part in own.items()}
         self._own_of_all = [f"rank-{r}-{name}" for r in range(accelerator.num_processes) for name in own]
         self.config, self.fingerprints, self.software = config, fingerprints, software
-        self.accelerator, self.reduce = accelerator, reduce
+        self.accelerator, self.reduce, self.refuse_lost = accelerator, reduce, refuse_lost
         self.saved: Path | None = None  # the newest whole checkpoint
         self._saved_at: tuple[Any, ...] = ()  # and where it stands (`_mark`)
         self._last = time.monotonic()
@@ -125,42 +139,143 @@ class Checkpoints:
             except CheckpointError as error:  # the run is worth more than this checkpoint
                 say(f"warning: {error}")
 
-    def save(self, position: Position) -> Path:
+    @HERE.doing("saving")
+    def save(self, position: Position, *, ending: bool = False) -> Path:
         """Write a checkpoint, then remove all but the newest few; called by all processes alike.
 
-        Where nothing has changed since the newest one, that one is returned.
+        Where nothing has changed since the newest one, that one is returned. Where a full disk is to be waited for
+        (training.disk_full), all processes wait, and try again.
+
+        Parameters
+        ----------
+        position : Position
+        ending : bool
+            Whether the run ends if it cannot be written, which decides over the advice.
 
         Raises
         ------
         CheckpointError
             If the disk is full or cannot be written; earlier checkpoints are as they were, and nothing is left of
             this one.
+        StoppedWaiting
+            If a process was asked to stop while they waited.
+        LockLostError
+            If another run has taken over the folder, in the main process; MainProcessError in the others.
         """
-        if self.saved is not None and self._mark(position) == self._saved_at:
+        on_main(self.accelerator, self.reduce, self.refuse_lost)
+        if self.saved is not None and self._mark(position) == self._saved_at and self._is_there(self.saved):
             return self.saved
-        target = self._free_name(position.updates)
-        try:
-            on_main(self.accelerator, self.reduce, lambda: self._begin(target))
-            self._together(lambda: _write(target.with_name(f".{target.name}.partial"), self.own))
-            on_main(self.accelerator, self.reduce, lambda: self._finish(target, position))
-        except (OSError, MainProcessError) as error:
-            if self.accelerator.is_main_process:
-                drop_partial(target)
-            self._last = time.monotonic()
-            reason = f"{error.strerror or error}" if isinstance(error, OSError) else str(error)
-            last = "there is no earlier one" if self.saved is None else f"{self.saved.name} is kept"
-            raise CheckpointError(
-                f"no checkpoint could be written after {position.updates} updates: {reason}; {last}. If the disk is "
-                f"full, free some space for {self.folder}, or lower checkpoint.keep if it is above 2."
-            ) from error
-        except BaseException:
-            if self.accelerator.is_main_process:
-                drop_partial(target)
-            raise
+        target, remade = self._free_name(position.updates), False
+        while True:
+            try:
+                self._attempt(target, position)
+                break
+            except (OSError, MainProcessError) as error:
+                if isinstance(error, MainProcessFault):  # which the main process does not get over either
+                    raise
+                if self.accelerator.is_main_process:
+                    drop_partial(target)
+                self._last = time.monotonic()
+                gone, waited = self._mended(target, error)
+                if not waited and (remade or not gone):
+                    raise CheckpointError(self._complaint(position, error, ending)) from error
+                remade |= gone  # once, by `ready`
+            except LockLostError:
+                raise  # what is there under this checkpoint's name may be the other run's
+            except BaseException:
+                if self.accelerator.is_main_process:
+                    drop_partial(target)
+                raise
+        now = patience()
+        if now is not None:
+            now.goes_on()
         self.saved, self._saved_at, self._last = target, self._mark(position), time.monotonic()
         if self.accelerator.is_main_process:
             self._prune()
         return target
+
+    def save_or_keep(self, position: Position, write: Callable[[], None]) -> None:
+        """Write the finished model in the main process; where that fails, keep its weights in a checkpoint.
+
+        Raises
+        ------
+        OutputError
+            If it could not be written, with where the weights are.
+        LockLostError
+            As `save` does.
+        StopRequested
+            If the run was asked to stop while it waited for space; they are in a checkpoint too.
+        """
+
+        def act() -> None:
+            self.ready()
+            write()
+
+        on_main(self.accelerator, self.reduce, self.refuse_lost)
+        try:
+            on_main(self.accelerator, self.reduce, act)
+        except StoppedWaiting as error:
+            kept, now = self.save(position, ending=True), patience()
+            name = (now and now.stopping()) or "a signal to another process"
+            raise StopRequested(
+                name,
+                f"stopped by {name} while it waited for space for the finished model: {error.reason}; its weights are "
+                f"in {kept}; add --resume to the same command to go on",
+            ) from None
+        except Exception as error:  # whatever a library makes of it, the weights are worth keeping
+            reason = error.reason if isinstance(error, WriteError) else error
+            try:
+                kept = self.save(position, ending=True)
+            except CheckpointError as second:
+                raise OutputError(f"the finished model could not be written: {reason}; {second}") from error
+            raise OutputError(
+                f"the finished model could not be written: {reason}; its weights are in {kept}: mend that (on a full "
+                "disk, free some space), then add --resume to the same command"
+            ) from error
+
+    def _attempt(self, target: Path, position: Position) -> None:
+        on_main(self.accelerator, self.reduce, lambda: self._begin(target))
+        self._together(lambda: _write(target.with_name(f".{target.name}.partial"), self.own))
+        on_main(self.accelerator, self.reduce, lambda: self._finish(target, position))
+
+    def _mended(self, target: Path, error: OSError | MainProcessError) -> tuple[bool, bool]:
+        """Return, in all processes alike, whether the folder is gone, and whether they have waited for space.
+
+        Raises
+        ------
+        StoppedWaiting
+            In all of them, if one was asked to stop meanwhile.
+        """
+        own = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+        now = patience()
+
+        def anywhere(fact: bool) -> bool:
+            return bool(self.reduce(torch.tensor(float(fact)), "max").item())
+
+        gone, full = anywhere(own.errno in (errno.ENOENT, errno.ENOTDIR)), anywhere(is_full(own))
+        stopped = anywhere(isinstance(error, StoppedWaiting))
+        waited = full and not stopped and now is not None and now.mode == "wait"
+        if waited and now is not None:
+            failed = own if isinstance(own, WriteError) else WriteError(target, own, self._room())
+            stopped = anywhere(now.look_away(failed if is_full(own) else None))
+        if stopped:
+            raise StoppedWaiting(target, own, self._room()) from error
+        return gone, waited
+
+    def _complaint(self, position: Position, error: OSError | MainProcessError, ending: bool) -> str:
+        own = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+        reason = own.reason if isinstance(own, WriteError) else own.strerror or str(own)
+        there = self.saved is not None and self.saved.is_dir()
+        last = f"{self.saved.name} is kept" if self.saved is not None and there else "there is no earlier one"
+        text = f"no checkpoint could be written after {position.updates} updates: {reason}; {last}"
+        if is_full(own):
+            text += f". Free some space for {self.folder}, or lower checkpoint.keep if it is above 2"
+        now = patience()
+        return f"{text}; {now.advice(own)}" if ending and now is not None else text
+
+    def _is_there(self, folder: Path) -> bool:
+        """Return whether the main process sees a checkpoint: someone may have removed it."""
+        return bool(on_main(self.accelerator, self.reduce, folder.is_dir))
 
     def restore(self, say: Callable[[str], None]) -> Position | None:
         """Load the newest checkpoint that is whole, and return where the run stands; None if there never was one.
@@ -173,8 +288,9 @@ class Checkpoints:
         Raises
         ------
         CheckpointError
-            If checkpoints are there but none is whole, or the newest whole one was made with other settings, data,
-            template, tokenizer or number of processes; the message has a table of what changed.
+            If checkpoints are there but none is whole, or the newest one cannot be read (it may be whole, so that no
+            older one is taken in its place), or was made with other settings, data, template, tokenizer or number of
+            processes; the message has a table of what changed.
         """
         number = on_main(self.accelerator, self.reduce, lambda: self._newest(say)) - 1
         if number < 0:
@@ -190,6 +306,8 @@ class Checkpoints:
                 part.load_state(_read(folder, name))
             except DamagedError as error:
                 raise CheckpointError(f"{folder}: {name} does not fit this run: {error}") from None
+            except OSError as error:
+                raise CheckpointError(_unread(folder, error)) from None
         on_main(self.accelerator, self.reduce, lambda: self._take_up(folder))
         position = Position(**facts["position"])
         for part in parts.values():
@@ -211,8 +329,20 @@ class Checkpoints:
                 newer.rename(aside)
 
     def _all(self) -> list[Path]:
-        """Return the checkpoints' folders, oldest first."""
-        found = [p for p in self.folder.glob("step-*") if _STEP.fullmatch(p.name) and p.is_dir() and not p.is_symlink()]
+        """Return the checkpoints' folders, oldest first; raise CheckpointError if nobody can tell what there is."""
+        try:
+            with os.scandir(self.folder) as entries:
+                found = [
+                    self.folder / entry.name
+                    for entry in entries
+                    if _STEP.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+                ]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.folder} cannot be read: {error.strerror}; nothing was changed: mend that, and try again"
+            ) from None
         return sorted(found, key=_number)
 
     def _free_name(self, updates: int) -> Path:
@@ -251,6 +381,8 @@ class Checkpoints:
             except DamagedError as error:
                 skipped.append(f"  {folder.name}: {error}")
                 continue
+            except OSError as error:
+                raise CheckpointError(_unread(folder, error)) from None
             if skipped:
                 say("\n".join(["skipped, because damaged or incomplete:", *skipped]))
             return 1 + _number(folder)
@@ -258,12 +390,19 @@ class Checkpoints:
             raise CheckpointError("\n".join([f"no checkpoint in {self.folder} is whole:", *skipped]))
         return 0
 
+    def _room(self) -> int:
+        """Return the bytes that a checkpoint takes."""
+        room = _bytes(self.shared) + _bytes(self.own) * int(self.accelerator.num_processes)
+        with contextlib.suppress(OSError):
+            room += self.metrics.stat().st_size
+        return room
+
     def _begin(self, target: Path) -> None:
+        self.ready()
         if not self.folder.is_dir():
             self.folder.mkdir()
             flush(self.folder.parent)
-        own = _bytes(self.own) * self.accelerator.num_processes
-        begin_folder(target, room=_bytes(self.shared) + own + self.metrics.stat().st_size)
+        begin_folder(target, room=self._room())
 
     def _finish(self, target: Path, position: Position) -> None:
         partial = target.with_name(f".{target.name}.partial")
@@ -277,13 +416,15 @@ class Checkpoints:
             "software": self.software,
         }
         (partial / _STATE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        self.refuse_lost()
         seal_folder(target)
 
     def _prune(self) -> None:
         """Remove old checkpoints; one that resists is tried again after the next save."""
-        for old in self._all()[: -self.settings.keep]:
-            with contextlib.suppress(OSError):
-                remove_folder(old)
+        with contextlib.suppress(CheckpointError):
+            for old in self._all()[: -self.settings.keep]:
+                with contextlib.suppress(OSError):
+                    remove_folder(old)
 
     def _mark(self, position: Position) -> tuple[Any, ...]:
         """Return what changes whenever there is something new to save: updates, evaluation, scored steps."""
@@ -299,6 +440,14 @@ class Checkpoints:
             error = own
         if self.reduce(torch.tensor(float(error is not None)), "max").item():
             raise error or OSError("another process could not write its part")
+
+
+def _unread(folder: Path, error: OSError) -> str:
+    return (
+        f"{folder} cannot be read, and may be whole: {error.strerror or error}. No older checkpoint is taken in its "
+        f"place, and nothing was changed: mend that (permissions, the file system) and try again; or rename {folder}, "
+        "and the same command goes on from the one before it"
+    )
 
 
 def _write(folder: Path, parts: Mapping[str, Stateful]) -> None:

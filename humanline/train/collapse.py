@@ -291,7 +291,7 @@ class CollapseWatch:
             return
         if not on_main(accelerator, reduce, lambda: int(self.broken is not None)):  # which alone has all rows
             return
-        kept = checkpoints.save(at)
+        kept = checkpoints.save(at, ending=True)
         found = "the run has broken; the main process says how" if self.broken is None else self.words(self.broken)
         raise CollapseError(
             f"stopped, as training.collapse.action asks for: {found}. {advice(self.config)} That is for a new run, in "

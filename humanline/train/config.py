@@ -7,6 +7,7 @@ command line are reported together. No field here is without a reader in humanli
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,9 +18,10 @@ from humanline.schedule import Never, PositiveInt, Schedule
 from humanline.theory import BetaRejection, BetaShape, ClipRange
 from humanline.train.data import refuse_twice
 from humanline.train.round_config import RoundsConfig, SamplingConfig, ScoringConfig
-from humanline.train.sections import Fraction, NonEmpty, NonNegative, Positive, Section
+from humanline.train.sections import IN_FLOAT32, Fraction, NonEmpty, NonNegative, Positive, Section, Temperature
+from humanline.train.settings import hidden, learn
 
-RatioBound = Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["batch_max"]
+RatioBound = Annotated[float, Field(gt=1, allow_inf_nan=False), IN_FLOAT32] | Literal["batch_max"]
 
 
 class ConfigError(ValueError):
@@ -58,7 +60,7 @@ class GrpoObjective(Section):
     """GRPO (Eq. 1), normalised over the tokens of the whole step, or of each micro-batch (`local`, as HALOs does)."""
 
     kind: Literal["grpo"] = "grpo"
-    clip_eps: Annotated[float, Field(gt=0, le=1)] = 0.15
+    clip_eps: Annotated[float, Field(gt=0, le=1), IN_FLOAT32] = 0.15
     """GRPO's own clip: ratios outside [1 - eps, 1 + eps] teach nothing more. A reference that never moves needs a much
     larger one: the paper's Table 3 has 0.5 offline and 0.15 in all other variants."""
     kl_coef: NonNegative = 0.01
@@ -86,9 +88,9 @@ class ClipTransform(Section):
     """Humanline clipping (section 5.1), in nats."""
 
     kind: Literal["clip"] = "clip"
-    log_eps_low: Annotated[float, Field(le=0, allow_inf_nan=False)] = -1.5
+    log_eps_low: Annotated[float, Field(le=0, allow_inf_nan=False), IN_FLOAT32] = -1.5
     """Lowest token log-ratio, nats."""
-    log_eps_high: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
+    log_eps_high: NonNegative = 1.5
     """Highest token log-ratio, nats."""
 
     def build(self) -> ClipRange:
@@ -231,7 +233,7 @@ class TrainingConfig(Section):
 
     steps: PositiveInt | None = None
     """Optimizer steps; give these or epochs."""
-    epochs: Positive | None = None
+    epochs: Annotated[float, Field(gt=0, le=1e9), IN_FLOAT32] | None = None
     """Passes over the data; give these or steps."""
     batch_size: PositiveInt = 32
     """Examples, pairs or groups a step, over all processes."""
@@ -251,8 +253,12 @@ class TrainingConfig(Section):
     """What turns hidden states into token log-probabilities; the results are equal but for rounding."""
     dropout: bool = False
     """Keep the model's dropout rates; by itself they are 0."""
-    temperature: Positive = 1.0
+    temperature: Temperature = 1.0
     """Logits are divided by it before log-probabilities are taken; some code trains at the temperature of sampling."""
+    stall_minutes: NonNegative = 60.0
+    """Of several processes: minutes without anything done after which one stands still, so that all end; 0: never."""
+    disk_full: Literal["stop", "wait"] = "stop"
+    """On a full disk: end, to be gone on with by --resume; or wait for space, trying again every minute."""
     collapse: CollapseConfig = CollapseConfig()
     """When a run has broken, and what is done then."""
 
@@ -275,9 +281,9 @@ class TrainingConfig(Section):
 class AdapterConfig(Section):
     """LoRA: low-rank additions to frozen weights are trained in place of the weights themselves."""
 
-    rank: PositiveInt = 16
+    rank: Annotated[int, Field(ge=1, le=65536)] = 16
     """Rank of the additions."""
-    alpha: Positive = 32.0
+    alpha: Annotated[float, Field(gt=0, le=1e6), IN_FLOAT32] = 32.0
     """Additions are scaled by alpha / rank."""
     dropout: Fraction = 0.0
     """Share of their inputs that is dropped in training, never in scoring; not possible for experts."""
@@ -291,7 +297,7 @@ class AdapterConfig(Section):
 class OptimizerConfig(Section):
     """AdamW, with warm-up to a constant learning rate."""
 
-    lr: Annotated[float, Field(ge=0, le=3e38)]  # what float32 can hold
+    lr: NonNegative
     """Learning rate after warm-up."""
     adam_beta1: Fraction = 0.9
     """Decay of the mean gradient."""
@@ -325,7 +331,7 @@ class CheckpointConfig(Section):
     """Steps between checkpoints."""
     minutes: Positive | None = 30.0
     """Minutes between checkpoints."""
-    keep: Annotated[int, Field(ge=2)] = 2
+    keep: Annotated[int, Field(ge=2, le=10**6)] = 2
     """How many of the newest are kept."""
 
 
@@ -447,6 +453,12 @@ class TrainConfig(Section):
     def data_shape(self) -> Literal["completion", "preference", "unpaired", "prompt"]:
         """Return the shape of the rows: prompts in rounds, else the one given, or the natural one of the objective."""
         return "prompt" if self.rounds is not None else self.data.shape or _SHAPES[self.objective.kind][0]
+
+    @model_validator(mode="after")
+    def _learn_secrets(self) -> TrainConfig:
+        if self.sampling.engine.kind == "server":
+            learn({"engine": self.sampling.engine.model_dump(mode="json")})
+        return self
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainConfig:
@@ -590,7 +602,11 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
     path = Path(path)
     try:
-        tree = YAML().load(path.read_text(encoding="utf-8"))
+        text = _short_text(path)
+        _refuse_deep(text)
+        tree = YAML().load(text)
+    except _TooLargeError:
+        raise ConfigError(f"{path}: nested too deeply: more than {_DEEPEST} brackets within each other") from None
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     except MarkedYAMLError as error:
@@ -612,12 +628,14 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         dotted, equals, text = override.partition("=")
         keys = tuple(dotted.strip().split("."))
         if not equals or not all(keys):
-            problems.append(f"command line: {override!r} must look like section.key=value")
+            problems.append(f"command line: {hidden(override, sent=True)!r} must look like section.key=value")
             continue
         try:
+            _refuse_deep(text)
             value = YAML(typ="safe").load(text)
         except Exception:  # as above, and YAMLError
-            problems.append(f"command line: the value of {override[:200]!r} is not valid YAML")
+            shown = hidden(override, sent=True)[:200]
+            problems.append(f"command line: the value of {shown!r} is not valid YAML")
             continue
         place: Any = tree
         for key in keys[:-1]:
@@ -627,7 +645,8 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         place[keys[-1]] = value
         given.add(keys)
     try:
-        config = TrainConfig.model_validate(_plain(tree))
+        learn(plain := _plain(tree))
+        config = TrainConfig.model_validate(plain)
     except _TooLargeError:
         message = f"more than {_LARGEST} values, or deeper than {_DEEPEST}, once its anchors are written out"
         raise ConfigError(f"{path}: too large for a configuration: {message}") from None
@@ -646,11 +665,36 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
 
 _SHOWN = 20  # problems listed; the rest is counted
+_LONGEST = 200_000  # bytes
 _LARGEST, _DEEPEST = 10_000, 50  # anchors can make a few lines endless
 
 
 class _TooLargeError(Exception):
     pass
+
+
+def _short_text(path: Path) -> str:
+    """Return the text of a recipe; raise ConfigError if it is far longer than any, which would take minutes to read."""
+    with open(path, "rb") as file:
+        data = file.read(_LONGEST + 1)
+    if len(data) > _LONGEST:
+        raise ConfigError(f"{path}: more than {_LONGEST:,} bytes, which is no recipe")
+    return data.decode()
+
+
+def _refuse_deep(text: str) -> None:
+    """Raise _TooLargeError if brackets lie too deep within each other, on which the parser would take minutes."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.events import MappingEndEvent, MappingStartEvent, SequenceEndEvent, SequenceStartEvent
+
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return
+    depth = 0
+    for event in YAML(typ="safe", pure=True).parse(text):
+        depth += isinstance(event, MappingStartEvent | SequenceStartEvent)
+        depth -= isinstance(event, MappingEndEvent | SequenceEndEvent)
+        if depth > _DEEPEST:
+            raise _TooLargeError
 
 
 def _plain(node: Any, depth: int = 0, count: list[int] | None = None) -> Any:
@@ -703,16 +747,23 @@ def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) 
         if name == "objective.kind" and tag.lower() in _REFERENCE_FREE:
             text += "; a loss without a reference model has no humanline variant: nothing to sync, no ratio to clip"
     elif problem["type"] in ("model_attributes_type", "model_type", "dict_type"):
-        text = f"must be a section such as {{key: value}}; got {repr(problem['input'])[:200]}"
+        text = f"must be a section such as {{key: value}}; got {_given(problem)}"
     elif not problem["type"].startswith("value_error"):
-        text = f"{text[0].lower()}{text[1:]}; got {repr(problem['input'])[:200]}"
+        text = f"{text[0].lower()}{text[1:]}; got {_given(problem)}"
     return f"{place}: {name}" if name else place, text
+
+
+def _given(problem: Any) -> str:
+    """Return what was given where something else belongs, its secrets hidden."""
+    value, name = problem["input"], str(problem["loc"][-1]) if problem["loc"] else ""
+    sent = "new_weights" in problem["loc"] or not isinstance(value, str | int | float)
+    return repr(hidden({name: value}, sent=sent)[name])[:200]
 
 
 def _kinds(model: type[BaseModel], keys: list[str]) -> list[str]:
     """Return the values of `kind` among which the section that `keys` lead to is chosen."""
-    for key in keys[:-1]:
-        model = next(c for c in _choices(model.model_fields[key].annotation) if keys[-1] in c.model_fields)
+    for key, inner in itertools.pairwise(keys):
+        model = next(c for c in _choices(model.model_fields[key].annotation) if inner in c.model_fields)
     return [c.model_fields["kind"].default for c in _choices(model.model_fields[keys[-1]].annotation)]
 
 
@@ -733,6 +784,7 @@ def _names(model: type[BaseModel], keys: list[str], tree: Any) -> list[str]:
 
 
 def _choices(annotation: Any) -> list[type[BaseModel]]:
-    """Return the sections of an annotation: itself, or the members of a union."""
-    kinds = (annotation, *getattr(annotation, "__args__", ()))
-    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    """Return the sections of an annotation: itself, or the members of a union or of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [kind for one in getattr(annotation, "__args__", ()) for kind in _choices(one)]

@@ -10,8 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from humanline.train.activity import HERE
 from humanline.train.batch import Block
+from humanline.train.disk import StoppedWaiting, stopped_elsewhere
 from humanline.train.guard import Reduce
+from humanline.train.launcher import launched_processes
+from humanline.train.lock import LockLostError
+from humanline.train.pairing import RoundError
 from humanline.train.reference import Score
 from humanline.train.rollout import SamplingStopped
 from humanline.train.stop import StopRequested, StopSignal
@@ -22,20 +27,40 @@ class MainProcessError(ValueError):
     """What the other processes of a run raise when the main one has failed, so that none waits for it."""
 
 
-def start_accelerator(precision: str) -> Any:
+class MainProcessFault(MainProcessError):
+    """That of a main process whose failure was none of its input or of the disk: an error nobody has thought of."""
+
+
+_AGREED = "humanline_agreed"  # attribute of an error that all processes have agreed on
+
+
+def is_agreed(error: BaseException, ranks: int) -> bool:
+    """Return whether all processes of a run know of an error in one of them, so that they can save together."""
+    return ranks == 1 or isinstance(error, MainProcessError | RoundError) or hasattr(error, _AGREED)
+
+
+def start_accelerator(precision: str, *, waits: bool = False) -> Any:
     """Return an Accelerator for this run, also where an earlier run in the process had another precision.
 
     What the environment of accelerate could change behind the configuration's back is pinned or refused.
 
+    Parameters
+    ----------
+    precision : "float32" or "bf16"
+    waits : bool
+        Whether a process may wait for space on the disk (training.disk_full), as long as that takes, while the others
+        wait for it.
+
     Raises
     ------
     ValueError
-        If the launcher asks for anything but plain data parallelism.
+        If the launcher asks for anything but plain data parallelism, or its variables make no sense (`LauncherError`).
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
     from accelerate.utils import AutocastKwargs, GradientAccumulationPlugin, InitProcessGroupKwargs
 
+    launched_processes()
     AcceleratorState._reset_state()
     GradientState._reset_state()
     # Without its weight cache autocast holds no second, bf16 copy of the float32 weights.
@@ -44,7 +69,10 @@ def start_accelerator(precision: str) -> Any:
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # a plain number loses to the environment
         dynamo_backend="no",
         # The other processes wait for as long as the main one writes or verifies a checkpoint.
-        kwargs_handlers=[AutocastKwargs(cache_enabled=False), InitProcessGroupKwargs(timeout=timedelta(hours=4))],
+        kwargs_handlers=[
+            AutocastKwargs(cache_enabled=False),
+            InitProcessGroupKwargs(timeout=timedelta(days=365) if waits else timedelta(hours=4)),
+        ],
     )
     how = accelerator.distributed_type.value
     if how != "NO" and not how.startswith("MULTI_"):
@@ -89,10 +117,13 @@ def over_ranks(accelerator: Any) -> Reduce:
     def reduce(value: Tensor, how: str) -> Tensor:
         if accelerator.num_processes == 1:
             return value
-        value = value.to(accelerator.device)
-        if how == "max":
-            return accelerator.gather(value.unsqueeze(0)).amax(0)  # type: ignore[no-any-return]
-        return accelerator.reduce(value, how)  # type: ignore[no-any-return]
+        with HERE.waits():
+            value = value.to(accelerator.device)
+            largest = how == "max"
+            value = accelerator.gather(value.unsqueeze(0)).amax(0) if largest else accelerator.reduce(value, how)
+            if value.is_cuda:  # where waiting begins only when the value is asked for
+                torch.cuda.current_stream(value.device).synchronize()
+            return value
 
     return reduce
 
@@ -103,36 +134,62 @@ def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> 
     Raises
     ------
     Exception
-        What `act` raises, in the main process, and MainProcessError in the others.
+        What `act` raises, in the main process, and in the others MainProcessError; where that is neither OSError nor
+        ValueError, MainProcessFault. StoppedWaiting in all of them.
     """
     number, error = 0, None
     if accelerator.is_main_process:
         try:
-            number = act() or 0
+            with HERE.works_alone():
+                number = act() or 0
         except Exception as raised:
             error = raised
-    failed, number = (
-        int(value) for value in reduce(torch.tensor([error is not None, number], dtype=torch.float64), "max").tolist()
-    )
+    failed = 0
     if error is not None:
+        failed = 3 if isinstance(error, StoppedWaiting) else 1 if isinstance(error, OSError | ValueError) else 2
+    agreed = reduce(torch.tensor([failed, number], dtype=torch.float64), "max").tolist()
+    failed, number = map(int, agreed)
+    if error is not None:
+        setattr(error, _AGREED, True)
         raise error
+    if failed == 3:
+        raise stopped_elsewhere()
     if failed:
-        raise MainProcessError("the main process could not go on; its own message says why")
+        kind = MainProcessError if failed == 1 else MainProcessFault
+        raise kind("the main process could not go on; its own message says why")
     return number
 
 
-def safe_points(stop: StopSignal | None, reduce: Reduce) -> Callable[[], None]:
+def asked_to_end(stop: StopSignal | None, lost: Callable[[], str | None]) -> Callable[[], bool]:
+    """Return what tells whether this process was asked to stop, or has lost its output folder to another run.
+
+    Asking notes that it is at work.
+    """
+
+    def answer() -> bool:
+        HERE.touch()
+        return lost() is not None or (stop is not None and stop.requested is not None)
+
+    return answer
+
+
+def safe_points(stop: StopSignal | None, reduce: Reduce, lost: Callable[[], str | None]) -> Callable[[], None]:
     """Return what all processes of a run call alike where it can be stopped.
 
-    It raises StopRequested in all of them once one of them was asked to stop.
+    It raises StopRequested in all of them once one of them was asked to stop, and, once one of them has lost the output
+    folder to another run, LockLostError in that one and MainProcessError in the others.
     """
 
     def check() -> None:
-        if stop is None:
-            return
-        asked = torch.tensor(0.0 if stop.requested is None else 1.0)
-        if reduce(asked, "max").item():
-            raise StopRequested(stop.requested or "a signal to another process")
+        gone = lost()
+        asked = 2.0 if gone is not None else 0.0 if stop is None or stop.requested is None else 1.0
+        asked = reduce(torch.tensor(asked), "max").item()
+        if gone is not None:
+            raise LockLostError(gone)
+        if asked > 1:
+            raise MainProcessError("the main process could not go on; its own message says why")
+        if asked:
+            raise StopRequested((stop and stop.requested) or "a signal to another process")
 
     return check
 
@@ -199,6 +256,7 @@ class Processes:
         failed = bool(self.reduce(torch.tensor(float(error is not None)), "max").item())
         self.check()
         if error is not None:
+            setattr(error, _AGREED, True)
             raise error
         if failed:
             raise MainProcessError("another process could not go on; its own message says why")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from humanline.objectives import token_log_ratio
+from humanline.train.activity import HERE
 from humanline.train.batch import Unit
 from humanline.train.config import DpoObjective, NoTransform, Objective
 from humanline.train.durable import DamagedError
@@ -98,6 +99,7 @@ class Evaluator:
         self.initial: list[Scored] = []
         self.initial_pairs: list[Scored] = []
 
+    @HERE.doing("evaluating")
     def start(self) -> dict[str, float]:
         """Score the data with the initial policy, which the policy must still be, and return its metrics."""
         scored = self._score(self.batch)
@@ -105,6 +107,7 @@ class Evaluator:
         self.initial = scored
         return self._measure(scored, self.initial_pairs)
 
+    @HERE.doing("evaluating")
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
         """Return the metrics of the policy as it is now.

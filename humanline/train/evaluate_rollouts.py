@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from humanline.train.activity import HERE
+from humanline.train.durable import make_folder
 from humanline.train.rollout import Context, OwnTokens, Score
 from humanline.train.stages import RoundStages, read_rollouts, read_scores
 
@@ -39,6 +41,7 @@ class RolloutEvaluator:
         """Return the metrics of the initial policy, which the policy must still be."""
         return self()
 
+    @HERE.doing("evaluating")
     def __call__(self) -> dict[str, float]:
         """Return the metrics of the policy as it is now.
 
@@ -51,7 +54,7 @@ class RolloutEvaluator:
         """
         version = self.version()
         folder = self.folder / f"held-out-{version[:16]}"
-        self.stages.processes.on_main(lambda: folder.mkdir(parents=True, exist_ok=True))
+        self.stages.processes.on_main(lambda: make_folder(folder))
         self.stages.sample(folder, self.contexts, _KEY, version, samples=1)
         self.stages.score(folder, "held-out prompts")
         metrics: dict[str, float] = {}

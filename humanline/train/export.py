@@ -6,11 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+from humanline.train.activity import HERE
 from humanline.train.durable import publish_folder
+from humanline.train.paths import PathError, absolute_utf8
 
 
 class OutputError(ValueError):
     """An output folder that cannot be used."""
+
+
+def output_path(path: str | Path) -> Path:
+    """Return the absolute path of an output folder; raise OutputError if no folder can have such a path."""
+    try:
+        return absolute_utf8(path)
+    except PathError as error:
+        raise OutputError(f"output {str(path)!r} {error}") from None
 
 
 def refuse_used_folder(path: str | Path) -> Path:
@@ -19,9 +29,10 @@ def refuse_used_folder(path: str | Path) -> Path:
     Raises
     ------
     OutputError
-        If the path is a file, or a folder that already holds something: nothing of an earlier run is overwritten.
+        If the path cannot be a folder (`output_path`), is a file, or a folder that already holds something: nothing of
+        an earlier run is overwritten.
     """
-    folder = Path(path).expanduser().absolute()
+    folder = output_path(path)
     try:
         free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     except OSError as error:
@@ -49,6 +60,7 @@ def claim_folder(path: str | Path) -> Path:
     return folder
 
 
+@HERE.doing("saving the model")
 def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
     """Write weights, tokenizer and template in Hugging Face format, complete or not at all.
 

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from humanline.train.batch import Unit
+from humanline.train.settings import hidden, settings_digest
+from humanline.train.terminal import redacted
 
 # Sections and fields that change where a run writes, what it shows, whom it asks and what it puts up with, never what
 # it computes from the same samples and scores.
@@ -20,6 +22,8 @@ _FREE = (
     "output",
     "checkpoint",
     "tracking",
+    "training.disk_full",
+    "training.stall_minutes",
     "training.collapse",
     "rounds.too_few",
     "scoring.failed",
@@ -28,7 +32,9 @@ _FREE = (
     "scoring.seconds",
     "scoring.first_seconds",
     "scoring.memory",
+    "scoring.environment",
     "sampling.engine.url",
+    "sampling.engine.allow_hosts",
     "sampling.engine.key_variable",
     "sampling.engine.concurrency",
     "sampling.engine.seconds",
@@ -154,19 +160,36 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a dumped configuration, by dotted name, that a resumed run must share.
 
-    They may be of an earlier version, and dotted names already.
+    They may be of an earlier version, and dotted names already. Secrets are left out: a key may be replaced.
     """
     free = tuple(f"{name}." for name in _FREE)
     return {
         name: value
-        for name, value in flat(config).items()
+        for name, value in flat(hidden(config)).items()
         if not f"{name}.".startswith(free) and not (name in _LATER and value == _LATER[name])
     }
 
 
+def as_planned(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings (`same_settings`) as a plan has them: fit to be read, and a digest of what they truly are."""
+    return {"settings": redacted(settings), "digest": settings_digest(settings)}
+
+
+def is_planned(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether a plan (`as_planned`, or one of an earlier version) has these settings.
+
+    The digest tells where both have the same names: what is written down depends on what the environment calls secret.
+    Other versions have other names, or no digest; then the settings themselves are compared.
+    """
+    settings = before["settings"]
+    if "digest" in before and settings.keys() == now.keys():
+        return bool(before["digest"] == settings_digest(now))
+    return bool(redacted(same_settings(settings)) == redacted(dict(now)))
+
+
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return a table of the names whose values differ, empty if none does."""
-    absent = object()
+    """Return a table of the names whose values differ, empty if none does; secrets aside."""
+    before, now, absent = redacted(before), redacted(now), object()
 
     def shown(value: Any) -> str:
         if value is absent:

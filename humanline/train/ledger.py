@@ -11,13 +11,14 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
-from humanline.train.durable import barrier, flush
+from humanline.train.disk import patient
+from humanline.train.durable import Lines, barrier, flush, sync, write_all
 
 State = Literal["PLANNED", "SAMPLED", "SCORED", "PAIRED", "TRAINING", "DONE"]
 STATES: tuple[State, ...] = get_args(State)
@@ -172,23 +173,34 @@ def _lock(file: BinaryIO | FileIO) -> None:
 
 
 def append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Append JSON rows, in one write unless the system takes less, and have them on the disk."""
-    new = not path.exists()
-    text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
-    with open(path, "ab", buffering=0) as file:
-        _lock(file)
-        rest = text.encode()
-        while rest:  # a full disk may take a part only, and refuses what comes after it
-            rest = rest[file.write(rest) :]
-        os.fsync(file.fileno())
-    if new:
-        flush(path.parent)
+    """Append JSON rows, in one write unless the system takes less, and have them on the disk; raise as `patient` does.
+
+    Nothing is left of rows that could not be written.
+    """
+    data = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows).encode()
+    patient(path, lambda: _append(path, data), len(data))
     barrier(f"{path.name} appended")
 
 
-def json_rows(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _append(path: Path, data: bytes) -> None:
+    new = not path.exists()
+    with open(path, "ab", buffering=0) as file:
+        _lock(file)
+        start = os.fstat(file.fileno()).st_size
+        try:
+            write_all(file.fileno(), data)
+            sync(file.fileno(), path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(file.fileno(), start)
+            raise
+    if new:
+        flush(path.parent)
+
+
+def json_rows(rows: Sequence[dict[str, Any]]) -> Lines:
     """Give rows as the lines of a JSON-lines file."""
-    return (json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
+    return Lines(lambda: (json.dumps(row, ensure_ascii=True) + "\n" for row in rows))
 
 
 def digest(path: Path) -> str:

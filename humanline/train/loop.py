@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from humanline.schedule import Never, Schedule
+from humanline.train.activity import HERE
 from humanline.train.adapter import trained_parameters
 from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
 from humanline.train.budget import refuse_unfit
@@ -29,41 +29,35 @@ from humanline.train.collapse import watched
 from humanline.train.config import TrainConfig
 from humanline.train.device import (
     Processes,
+    asked_to_end,
+    is_agreed,
     on_device,
     on_main,
     over_ranks,
     safe_points,
     scoring_pass,
-    start_accelerator,
 )
-from humanline.train.export import OutputError, save_model
-from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash
+from humanline.train.disk import of_run
+from humanline.train.export import save_model
+from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
 from humanline.train.guard import NonFiniteError, Suspect, refuse_metrics, refuse_non_finite, refuse_non_finite_model
-from humanline.train.metrics import MetricsLog, read_metrics
 from humanline.train.model import load_tokenizer
+from humanline.train.neighbours import joined
 from humanline.train.objective import ObjectiveStep
 from humanline.train.optimizer import make_optimizer, same_rounding, set_lr
 from humanline.train.policy import build_policy, checked_outline, describe_adapter
 from humanline.train.progress import RunProgress
 from humanline.train.reference import BaseModel, Reference, ScoreAhead, SecondModel
+from humanline.train.result import RunResult
+from humanline.train.room import bytes_written
 from humanline.train.rounds import Rounds, make_rounds
 from humanline.train.run_folder import RunFolder
 from humanline.train.scorer import check_scorer, refuse_random
+from humanline.train.settings import written
 from humanline.train.state import ModuleState, OptimizerState, RandomState, Stateful
 from humanline.train.stop import StopRequested, StopSignal
 from humanline.train.stream import Batches, FixedBatches
-from humanline.train.terminal import redacted
 from humanline.train.tracking import check_trackers, start_trackers
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """Where a finished run left its model, and its held-out metrics before and after."""
-
-    model: Path
-    metrics: Path
-    initial: dict[str, float]
-    final: dict[str, float]
 
 
 def train(
@@ -99,30 +93,40 @@ def train(
         there are any to name, and no model is saved; earlier checkpoints stay.
     CollapseError
         If the run has broken and `training.collapse.action` is stop; all that is needed to go on is saved.
+    LockLostError
+        If another run took over the output folder while this one was asleep; nothing more is written.
     StopRequested
         If `stop` was asked; all that is needed to go on is saved, if anything was begun.
+    NeighbourError
+        If another process of the run is gone, has failed or stands still (`neighbours.joined`).
     """
-    folder = RunFolder(config.output, resume=resume)
+    folder = RunFolder(config.output, resume=resume, say=RunProgress(0, show_progress).say)
+    how = config.training
     try:
-        return _train(config, folder, stop, show_progress)
+        with (
+            joined(how.precision, how.stall_minutes, stop, waits=how.disk_full == "wait") as accelerator,
+            of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
+        ):
+            return _train(config, accelerator, folder, stop, show_progress)
     finally:
         folder.release()
 
 
-def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show_progress: bool) -> RunResult:
-    accelerator = start_accelerator(config.training.precision)
+def _train(
+    config: TrainConfig, accelerator: Any, folder: RunFolder, stop: StopSignal | None, show_progress: bool
+) -> RunResult:
     rank, ranks, device = accelerator.process_index, accelerator.num_processes, accelerator.device
     reduce = over_ranks(accelerator)
-    check = safe_points(stop, reduce)
+    check, ending = safe_points(stop, reduce, folder.lost), asked_to_end(stop, folder.lost)
     torch.manual_seed(config.seed)
-    settings: dict[str, Any] = redacted(config.model_dump(mode="json"))  # as it is written down
+    settings = written(config)
     check_trackers(config.tracking)
     if folder.resume:
         on_main(accelerator, reduce, folder.take)
         folder.refuse_other_settings(settings)
         if on_main(accelerator, reduce, folder.is_finished):
             RunProgress(0, show_progress and accelerator.is_main_process).say(f"finished already: {folder.final}")
-            return _finished(folder)
+            return RunResult.read(folder)
 
     # Everything that can be refused is refused before anything new is written, and most of it before weights are read.
     tokenizer = load_tokenizer(config.model)
@@ -167,9 +171,10 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     evaluator: Any = None
     rounds: Rounds | None = None
     if config.rounds is not None:
-        processes = Processes(accelerator, reduce, check, lambda: stop is not None and stop.requested is not None)
+        processes = Processes(accelerator, reduce, check, ending)
         rounds = make_rounds(config, data, renderer, folder.rounds, policy, adapter, processes, progress, tell)
         batches, evaluator = rounds, rounds.evaluator(data.held_out)
+        folder.also.append(rounds.remake)
     elif data.sets.held_out:
         evaluator = held_out_evaluator(
             config, data.sets, renderer, score, reduce, device, rank=rank, ranks=ranks, check=check
@@ -199,9 +204,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             (shared if reference.shared else own)[f"reference-{index}"] = reference
     if rounds is None and evaluator is not None:  # which in rounds keeps nothing
         own["held-out"] = evaluator
-    weights = sum(p.nbytes for p in trained_parameters(policy).values())  # a checkpoint has three to each, at most
-    needed = weights if folder.resume else weights * (4 + config.second_models)
-    on_main(accelerator, reduce, lambda: folder.check_room(needed))
+    on_main(accelerator, reduce, lambda: bytes_written(config, outline, stream, steps, evaluator, ranks).refuse())
     checkpoints = Checkpoints(
         folder.checkpoints,
         config.checkpoint,
@@ -211,6 +214,8 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
         fingerprints=fingerprints,
         software=software(),
         metrics=folder.metrics,
+        refuse_lost=folder.refuse_lost,
+        ready=folder.ready,
         accelerator=accelerator,
         reduce=reduce,
     )
@@ -222,11 +227,11 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
     if not folder.resume:
         on_main(accelerator, reduce, folder.take)
     of_data = {"template": renderer.template_hash} | {name: asdict(r) for name, r in data.sets.reports.items()}
-    on_main(accelerator, reduce, lambda: folder.begin(settings, of_data, restored is not None, progress.say))
+    start = None if restored else lambda: {"start weights": trained_hash(policy), **fingerprints}
+    on_main(accelerator, reduce, lambda: folder.begin(settings, of_data, start, progress.say))
     at = restored or Position()
     progress.begin(at.updates)
-
-    log = MetricsLog(folder.metrics if accelerator.is_main_process else None)
+    log = folder.open_log(accelerator.is_main_process)
     watch = watched(config, log, folder.metrics if accelerator.is_main_process else None, progress.say)
     trackers = start_trackers(config, folder.path, accelerator, progress.say, first_step=at.updates)
     with log, progress, trackers, contextlib.ExitStack() as open_:
@@ -246,12 +251,12 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             return replace(at, evaluated=True, initial=at.initial or metrics, final=metrics)
 
         def prepared(at: Position) -> tuple[bool, Position]:
-            """Have the next batch made and the policy measured; where rounds fail, save what was trained so far."""
+            """Have the next batch made and the policy measured; where that fails, save what was trained so far."""
             try:
                 more = batches.prepare(at.updates)
                 return more, evaluate(at, last=not more)
             except Exception as error:
-                if rounds is not None and at.updates and not isinstance(error, NonFiniteError | StopRequested):
+                if is_agreed(error, ranks) and at.updates and not isinstance(error, NonFiniteError | StopRequested):
                     with contextlib.suppress(CheckpointError):
                         progress.say(f"checkpoint: {checkpoints.save(at)}")
                 raise
@@ -268,7 +273,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
                 for reference in references:
                     reference.begin_step(step)
             except StopRequested as request:
-                kept = checkpoints.save(at)
+                kept = checkpoints.save(at, ending=True)
                 raise StopRequested(
                     request.signal_name,
                     f"stopped by {request.signal_name} after {at.updates} of {steps} updates; all of it is in {kept}; "
@@ -288,8 +293,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             sums: dict[str, Tensor] = {}
             suspects: list[Suspect] = []
             for index, micro in enumerate(batch.micro_batches):
-                last = index == len(batch.micro_batches) - 1
-                with contextlib.nullcontext() if last else accelerator.no_sync(wrapped):
+                with contextlib.nullcontext() if micro is batch.micro_batches[-1] else accelerator.no_sync(wrapped):
                     logprobs = wrapped(*micro.block.inputs)
                     ref, anchor = ([s[index][0] for s in scored] + [None, None])[:2]
                     loss, metrics = objective.loss(facts, micro, logprobs, ref, anchor)
@@ -314,8 +318,7 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
                 reference.after_update(step)
 
             # 5. What happened.
-            values = reduce(torch.stack(list(sums.values())), "sum").tolist()
-            metrics_now = dict(zip(sums, values, strict=True))
+            metrics_now = dict(zip(sums, reduce(torch.stack(list(sums.values())), "sum").tolist(), strict=True))
             seconds = time.perf_counter() - started
             metrics_now |= of_sampler | {
                 "grad_norm": float(grad_norm),
@@ -331,19 +334,6 @@ def _train(config: TrainConfig, folder: RunFolder, stop: StopSignal | None, show
             at = replace(at, updates=step + 1, evaluated=False)
 
     refuse_non_finite_model(policy)
-    try:
-        on_main(accelerator, reduce, lambda: save_model(folder.final, adapter or policy.model, tokenizer))
-    except Exception as error:  # whatever a library makes of it, the weights are worth keeping
-        kept = checkpoints.save(at)
-        raise OutputError(
-            f"the finished model could not be written: {error}; its weights are in {kept}: mend that (on a full disk, "
-            "free some space), then add --resume to the same command"
-        ) from error
+    checkpoints.save_or_keep(at, lambda: save_model(folder.final, adapter or policy.model, tokenizer))
     progress.say(f"model: {folder.final}\nmetrics: {folder.metrics}")
     return RunResult(folder.final, folder.metrics, at.initial, at.final)
-
-
-def _finished(folder: RunFolder) -> RunResult:
-    rows = list(read_metrics(folder.metrics)) if folder.metrics.is_file() else []
-    held_out = [row["held_out"] for row in rows if "held_out" in row] or [{}]
-    return RunResult(folder.final, folder.metrics, held_out[0], held_out[-1])

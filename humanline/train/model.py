@@ -14,12 +14,23 @@ import torch
 from torch import nn
 
 from humanline.train.adapter import adapter_base
+from humanline.train.fingerprint import flat
+from humanline.train.paths import PathError, absolute_utf8
 from humanline.train.quiet import import_transformers, quiet
 from humanline.train.scorer import ModelError, TokenScorer
+from humanline.train.weight_files import refuse_files_elsewhere
 
 _HUB = "hub:"
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 _LAYER = re.compile(r"(.*?\.)(\d+)\.")  # the list that a tensor's layer is in, and which of it
+# Ends of the names of settings that say how many parts of a kind there are, and more than any model has: it would be
+# built for ever, or fill the memory before it is compared with its weights.
+_LIMITS = {
+    re.compile(r"(layer|block|expert|head)s?$"): 10_000,
+    re.compile(r"labels$"): 1_000_000,
+    re.compile(r"(size|dim|rank|width)$"): 10_000_000,
+}
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # where 0 is none
 _OLD_BUFFERS = ("masked_bias",)  # the score that attention gave hidden tokens; no module has it now
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
@@ -107,12 +118,22 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
             **options,
         )
     refuse_incomplete(f"model {path!r}", loaded)
+    _name_outputs(model)
     # The library would go on without them.
     if foreign := sorted(name for name in loaded["unexpected_keys"] if not _is_old_buffer(model, name)):
         raise ModelError(f"model {path!r}: {_homeless(foreign, bool(_of_missing_layers(model, foreign)))}")
     if broken := [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]:
         raise ModelError(f"model {path!r}: weights in its files are nan or infinite: {_first(broken)}")
     return model
+
+
+def _name_outputs(model: Any) -> None:
+    """Let every part of a model give its outputs by name, whatever its config.json says."""
+    from transformers import PretrainedConfig
+
+    for module in model.modules():
+        if isinstance(getattr(module, "config", None), PretrainedConfig):
+            module.config.return_dict = True
 
 
 def refuse_incomplete(what: str, loaded: dict[str, Any]) -> None:
@@ -220,17 +241,47 @@ def stored_type(path: str) -> torch.dtype:
 
 def _settings(path: str) -> Any:
     """Return the configuration of a model, if its weights are such that they can be trained."""
-    from transformers import AutoConfig
-
-    name, local = source(path)
-    with loading(f"model {path!r}"):
-        settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    settings = load_settings(path, f"model {path!r}")
     if getattr(settings, "quantization_config", None) is not None:
         raise ModelError(
             f"model {path!r}: its weights are stored quantised (quantization_config in config.json), so they cannot be "
             "trained; give the original weights, and adapter.base: nf4 for QLoRA"
         )
     return settings
+
+
+def load_settings(path: str, what: str) -> Any:
+    """Load the configuration of a model, with `what` as its name in messages.
+
+    Raises
+    ------
+    ModelError
+        If there is none, it cannot be read, or it describes a model that nobody could build.
+    """
+    from transformers import AutoConfig
+
+    name, local = source(path)
+    _refuse_endless(path, what)
+    with loading(what):
+        settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    return settings
+
+
+def _refuse_endless(path: str, what: str) -> None:
+    """Raise ModelError if config.json asks for so many parts that making them would never end, or for no layer."""
+    from transformers import PretrainedConfig
+
+    name, local = source(path)
+    with loading(what):
+        written, _ = PretrainedConfig.get_config_dict(name, local_files_only=local)
+    for key, value in flat(written).items() if isinstance(written, dict) else ():
+        if not isinstance(value, int | float):
+            continue
+        most = min((limit for pattern, limit in _LIMITS.items() if pattern.search(key)), default=value)
+        if value > most:
+            raise ModelError(f"{what}: config.json: {key} is {value}, and no model has more than {most:,}")
+        if value < 1 and key in _DEPTHS:
+            raise ModelError(f"{what}: config.json: {key} is {value}: a model without layers")
 
 
 def load_tokenizer(path: str) -> Any:
@@ -244,8 +295,13 @@ def load_tokenizer(path: str) -> Any:
     from transformers import AutoTokenizer
 
     name, local = source(path)
+    _refuse_endless(path, f"model {path!r}")  # which the library reads, too
     with loading(f"model {path!r}: its tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise ModelError(
+            f"model {path!r}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}, no number"
+        )
     # Its notice of a text that is too long for a model: here such texts are counted, and told of with their rows.
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer
@@ -261,11 +317,17 @@ def load_outline(path: str) -> Any:
         stored quantised.
     """
     import_transformers()
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     settings = _settings(path)
+    name, local = source(path)
+    with loading(f"model {path!r}: its generation_config.json"):  # which is read with the weights
+        if local and (Path(name) / "generation_config.json").is_file():
+            GenerationConfig.from_pretrained(name, local_files_only=True)
     with loading(f"model {path!r}"), torch.device("meta"):
-        return AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
+    _name_outputs(model)
+    return model
 
 
 def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> None:
@@ -332,14 +394,18 @@ def refuse_missing_weights(path: str, outline: Any) -> None:
         raise ModelError(f"model {path!r}: its weights are pickled; save them as safetensors (save_pretrained does)")
     index = folder / "model.safetensors.index.json"
     named = getattr(outline.config, "transformers_weights", None)
+    if not isinstance(named, str | None):
+        raise ModelError(f"model {path!r}: config.json: transformers_weights is {named!r}, no name of a file")
     try:
         if named is not None or (folder / "model.safetensors").is_file():  # before an index, as transformers does
             files = [named or "model.safetensors"]
         elif index.is_file():
             files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            if not files or not all(isinstance(file, str) for file in files):
+                raise ValueError("weight_map does not give the name of a file for every weight")
         else:
             files = ["model.safetensors"]
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ModelError(f"model {path!r}: {index.name} cannot be read: {error}") from error
     problems = []
     shapes: dict[str, tuple[int, ...]] = {}
@@ -412,15 +478,22 @@ def _unfit_shapes(outline: Any, shapes: dict[str, tuple[int, ...]]) -> list[str]
 
 
 def source(path: str) -> tuple[str, bool]:
-    """Return the folder or hub name of a model, and whether it is a folder."""
+    """Return the folder or hub name of a model, and whether it is a folder; raise ModelError if it is no model's."""
     local, name = not path.startswith(_HUB), path.removeprefix(_HUB)
+    if local:
+        try:
+            name = str(absolute_utf8(path))
+        except PathError as error:
+            raise ModelError(f"model {path!r} {error}") from None
     if local and (base := adapter_base(name)) is not None:
         raise ModelError(f"model {path!r} is an adapter of {base!r}: make one model of them with `humanline merge`")
     if local and not (Path(name) / "config.json").is_file():
         raise ModelError(
-            f"model {path!r}: no config.json in {Path(name).resolve()}; give a folder in Hugging Face format, "
+            f"model {path!r}: no config.json in {name}; give a folder in Hugging Face format, "
             f"or {_HUB}organisation/name for a model on the hub"
         )
+    if local:
+        refuse_files_elsewhere(name)
     return name, local
 
 

@@ -1,22 +1,65 @@
-"""What a person sees of a run: a progress bar in a terminal, a few lines elsewhere."""
+"""What a person sees of a run: a progress bar in a terminal, a few lines elsewhere.
+
+`RunProgress` is told of whatever gets done, in every process, and so notes it for the other processes too.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import io
+import sys
 import time
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from humanline.train.terminal import visible
+from humanline.train.activity import HERE
+from humanline.train.terminal import told
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Go on in silence when whoever was reading has gone: a display must not end a run."""
-        self.quiet = True
+class _Stderr(io.TextIOBase):
+    """Standard error, until whoever reads it has gone, and silence from then on: a display must not end a run."""
+
+    gone = False
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        if not self.gone:
+            try:
+                return self._file.write(text)
+            except OSError:  # a terminal that was closed, a pipe that nobody reads
+                self.gone = True
+        return len(text)
+
+    def flush(self) -> None:
+        """Do so where there is somebody to see it."""
+        if not self.gone:
+            try:
+                self._file.flush()
+            except OSError:
+                self.gone = True
+
+    def isatty(self) -> bool:
+        """Return whether it is a terminal."""
+        return self._file.isatty()
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._file.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Return its encoding, by which the bar chooses its characters."""
+        return self._file.encoding or "utf-8"
+
+    @property
+    def _file(self) -> TextIO:
+        return getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # a bar puts itself in the place of sys.stderr
+
+
+def _console() -> Console:
+    return Console(file=cast(TextIO, _Stderr()))
 
 
 class RunProgress:
@@ -31,7 +74,7 @@ class RunProgress:
 
     def __init__(self, steps: int, show: bool) -> None:
         self.steps, self.show = steps, show
-        self.console = _Console(stderr=True)
+        self.console = _console()
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -56,11 +99,13 @@ class RunProgress:
 
     def begin(self, updates: int) -> None:
         """Take note of the updates that an earlier process has done."""
+        HERE.trained(updates)
         self.first, self.started = updates, time.perf_counter()
         self.bar.update(self.task, completed=updates)
 
     def scoring(self, done: int, due: int) -> None:
         """Show that a window is being scored ahead, if it is long enough to wonder."""
+        HERE.touch()
         if due > 1:
             self.bar.update(self.task, description=f"scoring ahead {done + 1}/{due}")
         if done == 0 and due > 100 and not self.console.is_terminal:
@@ -68,10 +113,12 @@ class RunProgress:
 
     def working(self, what: str, done: int, due: int) -> None:
         """Show how far the sampling or scoring of a round is."""
+        HERE.touch()
         self.bar.update(self.task, description=f"{what} {done}/{due}")
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Show one finished step."""
+        HERE.trained(step + 1)
         parts = [f"loss {metrics['loss']:.4f}"]
         if "margin" in metrics:
             parts.append(f"margin {metrics['margin']:+.3f}")
@@ -86,10 +133,7 @@ class RunProgress:
     def say(self, text: str) -> None:
         """Print one line, or several, with control characters of names and texts from outside shown as escapes."""
         if self.show:
-            try:
-                self.console.print(visible(text, keep="\n"), highlight=False, markup=False, emoji=False, soft_wrap=True)
-            except OSError:  # a terminal that is gone
-                self.show = False
+            self.console.print(told(text, keep="\n"), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class CountProgress:
@@ -104,7 +148,7 @@ class CountProgress:
 
     def __init__(self, what: str, show: bool) -> None:
         self.what, self.show = what, show
-        self.console = _Console(stderr=True)
+        self.console = _console()
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -135,5 +179,4 @@ class CountProgress:
         if self.show and not self.console.is_terminal and done in due:
             rate = (time.perf_counter() - self.started) / (done - self.first) if done > self.first else 0.0
             left = f"  about {rate * (total - done):,.0f} s left" if rate else ""
-            with contextlib.suppress(OSError):
-                self.console.print(f"{self.what} {done}/{total}{left}", highlight=False)
+            self.console.print(f"{self.what} {done}/{total}{left}", highlight=False)

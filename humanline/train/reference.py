@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from humanline.schedule import Snapshots
+from humanline.train.activity import HERE
 from humanline.train.adapter import trained_parameters
 from humanline.train.batch import Block, MicroBatch
 from humanline.train.durable import DamagedError
@@ -88,6 +89,7 @@ class ScoreAhead:
         self.window: dict[int, list[Scored]] = {}
         self.next_step = 0
 
+    @HERE.doing("scoring")
     def begin_step(self, step: int) -> None:
         """Score every step whose snapshot is theta_step and drop the window of steps gone by."""
         for past in [s for s in self.window if s < step]:

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from humanline.schedule import PositiveInt
-from humanline.train.sections import Finite, NonEmpty, NonNegative, Positive, Section
+from humanline.train.hosts import host_of, refuse_host, refuse_network
+from humanline.train.sections import IN_FLOAT32, Finite, NonEmpty, NonNegative, Positive, Section
+from humanline.train.settings import hidden
 
 
 class RoundsConfig(Section):
@@ -18,7 +20,7 @@ class RoundsConfig(Section):
 
     contexts_per_round: PositiveInt = 1024
     """Prompts a round; they are drawn without replacement, pass by pass over the prompts."""
-    samples: Annotated[int, Field(ge=2)] = 8
+    samples: Annotated[int, Field(ge=2, le=65536)] = 8
     """Completions a prompt."""
     count: PositiveInt | None = None
     """Rounds of the run; give these, training.steps or training.epochs."""
@@ -172,7 +174,7 @@ class ByCommand(Section):
 
     kind: Literal["command"] = "command"
     command: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)]
-    """The command's words; no shell."""
+    """The command's words; no shell. It gets the whole environment, secrets too: it is yours, and may need them."""
     seconds: Positive = 1800.0
     """How long it may take."""
 
@@ -195,13 +197,15 @@ class ServerEngine(Section):
     kind: Literal["server"] = "server"
     url: Annotated[str, Field(pattern="^https?://")]
     """Its root, without /v1; the only place on the network that sampling talks to."""
+    allow_hosts: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
+    """Hosts, addresses or networks (10.0.0.0/8) that may be asked though they are private or link-local."""
     model: NonEmpty | None = None
     """Name that requests carry; under new_weights: path and adapter the weights' own name takes its place."""
     key_variable: NonEmpty | None = None
     """Environment variable that holds the API key."""
     endpoint: Literal["chat", "completions"] | None = None
     """What is asked; by itself chat for the chat template, and completions for plain text."""
-    concurrency: PositiveInt = 16
+    concurrency: Annotated[int, Field(ge=1, le=65536)] = 16
     """Requests under way at a time."""
     samples_per_request: PositiveInt = 1
     """Completions asked for at once (n); more only where the server is known to obey."""
@@ -214,6 +218,20 @@ class ServerEngine(Section):
     proof: ProofConfig | None = ProofConfig()
     """How it is proved that it has them; null: not at all."""
 
+    @model_validator(mode="after")
+    def _may_be_asked(self) -> ServerEngine:
+        for allowed in self.allow_hosts:
+            refuse_network(allowed)
+        try:
+            host = host_of(self.url)
+        except ValueError:
+            raise ValueError(
+                f"sampling.engine.url: {hidden({'url': self.url})['url']!r} is no URL of a server, such as "
+                "http://127.0.0.1:8000"
+            ) from None
+        refuse_host(host, None, self.allow_hosts)
+        return self
+
     @property
     def sleeps(self) -> bool:
         """Return whether the server is put to sleep while the run trains."""
@@ -223,12 +241,18 @@ class ServerEngine(Section):
 Engine = Annotated[GenerateEngine | ContinuousEngine | ServerEngine, Field(discriminator="kind")]
 
 
+def _temperature(value: float) -> float:
+    if 0 < value < 1e-3:
+        raise ValueError(f"must be 0, or 0.001 at least, as logits divided by less are infinite; got {value!r}")
+    return value
+
+
 class SamplingConfig(Section):
     """How completions are drawn; prompts go through the template of training."""
 
-    temperature: NonNegative = 1.0
+    temperature: Annotated[float, Field(ge=0, le=1e3), AfterValidator(_temperature)] = 1.0
     """Logits are divided by it; 0 takes the most probable token."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1), IN_FLOAT32] = 1.0
     """Tokens are drawn from the smallest set that holds this much probability."""
     max_tokens: PositiveInt = 512
     """Tokens a completion, its end token included; data.max_length goes before it."""
@@ -312,6 +336,25 @@ Reward = Annotated[
 ]
 
 
+EnvironmentName = Annotated[str, Field(pattern=r"^[^=\x00]+$")]
+
+
+class EnvironmentConfig(Section):
+    """What worker processes get of the environment: by itself all but what looks like a secret."""
+
+    keep: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ()
+    """Names of variables that they get though they look like secrets, such as a key that a function reward needs."""
+    drop: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ()
+    """Names of variables that they do not get, whatever these look like."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> EnvironmentConfig:
+        both = sorted({*self.keep} & {*self.drop})
+        if both:
+            raise ValueError(f"keep and drop both name {', '.join(both)}")
+        return self
+
+
 class ScoringConfig(Section):
     """What a completion is worth. A score is a number or a status that says why there is none, never a silent zero."""
 
@@ -321,14 +364,16 @@ class ScoringConfig(Section):
     """What a completion without a score does: end the run, be left out, or get this score; all are counted."""
     failed_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """A round of which a larger share has no score ends the run whatever `failed` says; 1 allows any number."""
-    workers: PositiveInt = 2
+    workers: Annotated[int, Field(ge=1, le=4096)] = 2
     """Worker processes for everything but reward models."""
     seconds: Positive = 5.0
     """Limit of each completion and reward; a worker that exceeds it is killed."""
     first_seconds: Positive = 300.0
     """Limit, in place of `seconds`, of a worker's first call of a function, which may import what it needs."""
-    memory: PositiveInt = 1024
+    memory: Annotated[int, Field(ge=1, le=10**9)] = 1024
     """Limit of each worker, MiB."""
+    environment: EnvironmentConfig = EnvironmentConfig()
+    """What the workers get of the environment."""
 
     @model_validator(mode="after")
     def _some_weight(self) -> ScoringConfig:

@@ -39,9 +39,19 @@ from humanline.train.batch import MicroBatch, Unit
 from humanline.train.config import TrainConfig
 from humanline.train.contexts import Draw
 from humanline.train.device import Processes
-from humanline.train.durable import DamagedError, barrier, check_room, disk_errors, flush, write_text
+from humanline.train.disk import patient, tell
+from humanline.train.durable import (
+    DamagedError,
+    HeldFiles,
+    barrier,
+    check_room,
+    disk_errors,
+    flush,
+    make_folder,
+    write_text,
+)
 from humanline.train.evaluate_rollouts import RolloutEvaluator
-from humanline.train.fingerprint import same_settings, trained_hash, units_hash
+from humanline.train.fingerprint import as_planned, is_planned, same_settings, trained_hash, units_hash
 from humanline.train.ledger import Ledger, each_line, json_rows
 from humanline.train.pairing import Kept, RoundError, make_units, row_names, select
 from humanline.train.progress import RunProgress
@@ -61,6 +71,7 @@ from humanline.train.state import ModuleState, Stateful
 from humanline.train.stream import StepBatch, Stream
 from humanline.train.tokens import Renderer
 
+_FILES = ("plan.json", "samples.jsonl", "scores.jsonl", "kept.jsonl", "report.json")
 MakeStream = Callable[[Sequence[Unit], int], Stream]  # of a round's units, with a seed
 
 
@@ -75,14 +86,14 @@ class Plan:
 
     def text(self) -> str:
         """Return the plan as the text of its file."""
-        facts = {"round": self.round, "policy": self.policy, "settings": self.settings, "contexts": self.contexts}
+        facts = {"round": self.round, "policy": self.policy, **as_planned(self.settings), "contexts": self.contexts}
         return json.dumps(facts, indent=1) + "\n"
 
     def is_in(self, file: Path) -> bool:
         """Return whether a plan's file is of this one, whatever settings in it need not be the same."""
         facts = json.loads(file.read_text(encoding="utf-8"))
-        facts["settings"] = same_settings(facts["settings"])
-        return bool(facts == json.loads(self.text()))
+        same = (facts["round"], facts["policy"], tuple(facts["contexts"])) == (self.round, self.policy, self.contexts)
+        return same and is_planned(facts, self.settings)
 
 
 class Rounds:
@@ -149,11 +160,18 @@ class Rounds:
         self.asked_for = -1  # the round that the second process was last looked after for
         self.line = ""  # what is to be said of a round, once the sampler's mismatch is known
         self._ledger: Ledger | None = None
+        self._held = HeldFiles()  # of the round that is trained on, without which its checkpoints are of no use
+
+    def remake(self) -> None:
+        """Make the files of the round that is trained on again if they are gone, and say so; for the main process."""
+        gone = self._held.remake()
+        if gone:
+            tell(f"warning: {gone[0].parent} was gone while round {self.number} was trained on: it is made again")
 
     def open_ledger(self) -> Ledger:
         """Return the ledger, read when it is first needed; all processes call this alike."""
         if self._ledger is None:
-            self.processes.on_main(lambda: self.folder.mkdir(exist_ok=True))
+            self.processes.on_main(lambda: make_folder(self.folder, parents=False))
             self._ledger = Ledger(self.folder / "ledger.jsonl", alone=self.processes.rank == 0)
         return self._ledger
 
@@ -422,7 +440,7 @@ class Rounds:
             folder.rename(aside)
             barrier(f"{folder.name} put aside")
             ledger.discard(plan.round, f"it {why}; kept in {aside.name}")
-        folder.mkdir(exist_ok=True)
+        make_folder(folder, parents=False)  # which would hide that the run's own is gone
         write_text(file, plan.text())
         ledger.record(plan.round, "PLANNED", file)
 
@@ -498,6 +516,8 @@ class Rounds:
         # A seed of its own for each round, or the same places would be drawn together every time.
         seed = int.from_bytes(hashlib.blake2b(f"{self.config.seed} {self.number}".encode(), digest_size=7).digest())
         self.stream = self.make_stream(units, seed)
+        if self.processes.rank == 0:
+            self._held.hold(self.of(self.number) / name for name in _FILES)
         ledger = self.open_ledger()
         self.processes.on_main(lambda: ledger.record(self.number, "TRAINING"))
 
@@ -563,15 +583,20 @@ def make_rounds(
 
     def save_weights(path: Path) -> None:
         state = {name: tensor.cpu().contiguous() for name, tensor in ModuleState(policy).state().items()}
-        check_room(path.parent, sum(tensor.nbytes for tensor in state.values()))
+        size = sum(tensor.nbytes for tensor in state.values())
         partial = path.with_name(f".{path.name}.partial")
-        try:
-            with disk_errors():
-                save_file(state, partial)
-            flush(partial)
-            partial.rename(path)
-        finally:
-            partial.unlink(missing_ok=True)
+
+        def act() -> None:
+            check_room(path.parent, size)
+            try:
+                with disk_errors():
+                    save_file(state, partial)
+                flush(partial)
+                partial.rename(path)
+            finally:
+                partial.unlink(missing_ok=True)
+
+        patient(path, act, size)
 
     def make_stream(units: Sequence[Unit], seed: int) -> Stream:
         return training_stream(config, units, renderer, rank=processes.rank, ranks=processes.ranks, seed=seed)

@@ -1,35 +1,37 @@
 """The folder of a run: what is where in it, and the lock that keeps a second run out.
 
 config.json data.json    what the run was given, and what became of its data
+start.json               fingerprints of what it began with: weights, data, template, tokenizer
 metrics.jsonl            a line a step, an evaluation and a round, and one if the run has broken
 rounds/                  what each round sampled and what it was worth (humanline.train.rounds)
 checkpoints/step-N/      everything that is needed to go on after N updates
 final/                   the finished model
-run.lock                 held while a process trains here; a killed one leaves no lock behind, only the file
+run.lock.N               who trains here, or did last (humanline.train.lock)
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
+from humanline.train.disk import nearest, tell
 from humanline.train.durable import (
     DamagedError,
-    NoRoomError,
-    check_room,
+    UnreadableError,
     flush,
+    free_name,
+    make_folder,
     sweep,
     verify_folder,
     write_text,
 )
-from humanline.train.export import OutputError, refuse_used_folder
+from humanline.train.export import OutputError, output_path, refuse_used_folder
 from humanline.train.fingerprint import differences, same_settings
+from humanline.train.lock import FolderLock, LockHeldError, is_lock
+from humanline.train.metrics import MetricsLog
 
 
 class RunFolder:
@@ -40,17 +42,24 @@ class RunFolder:
     path : path
     resume : bool
         False demands a folder that is free; True takes over a run that was stopped or killed, or starts one.
+    say : callable
+        Told what a person should know of the folder's lock.
 
     Raises
     ------
     OutputError
-        If the folder is not free, or, with `resume`, holds something else than a run.
+        If no folder can have such a path, it is not free, or, with `resume`, holds something else than a run.
     """
 
-    def __init__(self, path: str | Path, *, resume: bool) -> None:
-        self.path, self.resume = Path(path).expanduser().absolute(), resume
+    def __init__(self, path: str | Path, *, resume: bool, say: Callable[[str], None] = print) -> None:
+        self.path, self.resume, self.say = output_path(path), resume, say
         self._given = str(path)
-        self._lock: FileLock | None = None
+        self._lock = FolderLock(self.path)
+        self.release, self.lost, self.refuse_lost = self._lock.release, self._lock.lost, self._lock.refuse_lost
+        self._texts: dict[Path, str] = {}  # of small files that the run was begun with
+        self._device, self._has_rounds = -1, False
+        self._log: MetricsLog | None = None
+        self.also: list[Callable[[], None]] = []  # what else `ready` has to see to
         self.config, self.data = self.path / "config.json", self.path / "data.json"
         self.metrics, self.checkpoints, self.final = (self.path / n for n in ("metrics.jsonl", "checkpoints", "final"))
         self.rounds = self.path / "rounds"
@@ -68,46 +77,35 @@ class RunFolder:
     def take(self) -> None:
         """Create the folder if need be, lock it and clear away what a kill has left; one process of a run calls it.
 
+        With `resume` it waits where another machine's process holds the lock and may be dead.
+
         Raises
         ------
         OutputError
             If another process holds the lock, the folder is no longer free, or it cannot be written.
         """
-        lock = self.path / "run.lock"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             flush(self.path.parent)
-            self._lock = FileLock(lock, timeout=0)
-            self._lock.acquire()
-        except Timeout:
-            self._lock = None
-            holder = lock.read_text(encoding="utf-8", errors="replace").strip()
-            raise OutputError(
-                f"output {self._given!r} is in use by another run ({holder or 'no name given'}); wait for it, stop it, "
-                "or choose another folder"
-            ) from None
+            self._lock.take(wait=self.resume, say=lambda text: self.say(f"output {self._given!r}: {text}"))
+        except LockHeldError as error:
+            raise OutputError(f"output {self._given!r} is {error}") from None
         except OSError as error:
-            self._lock = None
             raise OutputError(f"output {self._given!r} cannot be used: {error.strerror}") from None
-        if not self.resume and {item.name for item in self.path.iterdir()} != {"run.lock"}:
+        if not self.resume and not self._only_lock():
             self.release()
             raise OutputError(f"output {self._given!r} was filled by another run meanwhile; choose another folder")
-        lock.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")
         sweep(self.path)
         sweep(self.checkpoints)
-
-    def release(self) -> None:
-        """Give the lock back, if it is held."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
 
     def refuse_other_settings(self, config: dict[str, Any]) -> None:
         """Raise OutputError, with a table, if the run in the folder was configured differently where it matters."""
         try:
             before = json.loads(self.config.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError):
             return  # killed before it was written; checkpoints have their own copy
+        except OSError as error:
+            raise OutputError(f"{self.config} cannot be read: {error.strerror}; mend that, and try again") from None
         table = differences(same_settings(before), same_settings(config))
         if table:
             raise OutputError(
@@ -121,13 +119,18 @@ class RunFolder:
         Raises
         ------
         OutputError
-            If it is damaged and there is no checkpoint.
+            If it cannot be read, or is damaged and there is no checkpoint.
         """
         if not self.final.exists():
             return 0
         try:
             verify_folder(self.final, foreign=True)
             return 1
+        except UnreadableError as error:
+            raise OutputError(
+                f"{self.final} cannot be read, so that nobody knows whether it is whole: {error.strerror}; mend that, "
+                "and try again: nothing was changed"
+            ) from None
         except DamagedError as error:
             if not any(self.checkpoints.glob("step-*")):
                 raise OutputError(
@@ -136,55 +139,109 @@ class RunFolder:
                 ) from None
         return 0
 
-    def check_room(self, needed: int) -> None:
-        """Raise OutputError if the disk has no room for so many bytes; the folder need not exist yet."""
-        place = next(path for path in (self.path, *self.path.parents) if path.is_dir())
-        try:
-            check_room(place, needed)
-        except NoRoomError as error:
-            raise OutputError(f"a checkpoint and the finished model do not fit on the disk: {error}") from None
-
-    def begin(self, config: dict[str, Any], data: dict[str, Any], restored: bool, say: Callable[[str], None]) -> None:
+    def begin(
+        self,
+        config: dict[str, Any],
+        data: dict[str, Any],
+        start: Callable[[], dict[str, Any]] | None,
+        say: Callable[[str], None],
+    ) -> None:
         """Write down what the run is given; nothing of an earlier start is deleted, but it is renamed, and said.
 
         Parameters
         ----------
         config, data : dict
-        restored : bool
-            Whether a checkpoint was taken up. If not, the metrics begin anew; if so, a finished model that is still
-            there is a damaged one, which will be made again.
+        start : callable or None
+            Returns fingerprints of what the run begins with, and the metrics begin anew; None: a checkpoint was taken
+            up, and then a finished model that is still there is a damaged one, which will be made again.
         say : callable
+
+        Raises
+        ------
+        OutputError
+            With a table, if an earlier start, of which no checkpoint is there, began with other weights or data.
         """
-        if restored and self.final.exists():
-            aside = _free(self.path, "damaged-final")
+        if start is None and self.final.exists():
+            aside = free_name(self.path, "damaged-final")
             self.final.rename(aside)
             say(f"the finished model is damaged and will be made again; the damaged one is now {aside}")
-        if not restored:
+        if start is not None:
+            self._begin_alike(start())
             said = f"no checkpoint in {self.checkpoints}: starting from the beginning"
             if self.metrics.exists() and self.metrics.stat().st_size:
-                aside = _free(self.path, "metrics-before.jsonl")
+                aside = free_name(self.path, "metrics-before.jsonl")
                 self.metrics.rename(aside)
                 said += f"; the earlier metrics are now {aside}"
             if self.resume:
                 say(said)
             write_text(self.metrics, "")
-        write_text(self.config, json.dumps(config, indent=2) + "\n")
-        write_text(self.data, json.dumps(data, indent=2) + "\n")
+        trees = {self.config: config, self.data: data}
+        self._texts = {path: json.dumps(tree, indent=2) + "\n" for path, tree in trees.items()}
+        for path, text in self._texts.items():
+            write_text(path, text)
+        self._device, self._has_rounds = self.path.stat().st_dev, config.get("rounds") is not None
+
+    def open_log(self, writes: bool) -> MetricsLog:
+        """Return the log of the run's metrics, which `ready` looks after; a process that does not write has none."""
+        self._log = MetricsLog(self.metrics if writes else None, self.remake)
+        return self._log
+
+    def ready(self) -> None:
+        """See to it, before a save, that the folder and all metrics are there; raise as `remake` and `patient` do."""
+        self.remake()
+        if self._log is not None:
+            self._log.flush()
+        for remake in self.also:
+            remake()
+
+    def remake(self) -> None:
+        """Make the folder again, with its lock and settings, if it is gone while the run goes on, and say so.
+
+        Raises
+        ------
+        OutputError
+            If another run has taken its place.
+        OSError
+            If it cannot be made.
+        """
+        if not self.path.is_dir():
+            elsewhere = nearest(self.path).stat().st_dev != self._device
+            make_folder(self.path)
+            self.release()
+            self.take()
+            where = ", on another file system than before: is one no longer mounted?" if elsewhere else ""
+            tell(
+                f"warning: the output folder {self.path} was gone while the run went on, with every checkpoint in it: "
+                f"it is made again, and what comes is saved there{where}"
+            )
+            if self._has_rounds:
+                make_folder(self.rounds)
+        for path, text in self._texts.items():
+            if not path.exists():
+                write_text(path, text)
+
+    def _begin_alike(self, start: dict[str, Any]) -> None:
+        """Write down what the run begins with; raise OutputError if it began with something else before."""
+        now = {name: value for name, value in start.items() if name != "processes"}  # any number begins alike
+        file = self.path / "start.json"
+        before = now
+        if self.resume and file.is_file():
+            with contextlib.suppress(ValueError):
+                before = json.loads(file.read_text(encoding="utf-8"))
+        table = differences(before, now)
+        if table:
+            raise OutputError(
+                f"the run in {self._given!r} has no checkpoint, and began with other weights or data than it would "
+                f"begin with now:\n{table}\nUse those of then, or start a new run in another folder."
+            )
+        write_text(file, json.dumps(now, indent=1) + "\n")
 
     def _only_lock(self) -> bool:
-        return self.path.is_dir() and {item.name for item in self.path.iterdir()} == {"run.lock"}
+        names = [item.name for item in self.path.iterdir()] if self.path.is_dir() else []
+        return bool(names) and all(map(is_lock, names))
 
     def _is_run(self) -> bool:
         if not self.path.is_dir():
             return False
         names = {item.name for item in self.path.iterdir()}
-        return "run.lock" in names or {"config.json", "metrics.jsonl"} <= names
-
-
-def _free(folder: Path, name: str) -> Path:
-    """Return a name in a folder that nothing has yet, numbered if need be."""
-    path, number = folder / name, 1
-    while path.exists():
-        number += 1
-        path = (folder / name).with_stem(f"{Path(name).stem}-{number}")
-    return path
+        return any(map(is_lock, names)) or {"config.json", "metrics.jsonl"} <= names

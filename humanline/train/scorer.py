@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from humanline.objectives import token_logprobs
+from humanline.train.activity import HERE
 from humanline.train.logprobs import TokenLogprobs
 
 _SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
@@ -83,6 +84,7 @@ class TokenScorer(nn.Module):
         ValueError
             If rows are packed and lengths do not fit the rows, or a label counts that is padding.
         """
+        HERE.touch()
         rows, places = mask.nonzero(as_tuple=True)
         if self.packed:
             hidden, starts = self._packed(input_ids, rows, places, lengths)
@@ -222,7 +224,8 @@ def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
     ModelError
         If they differ by more than a thousandth of the logits' standard deviation (and by more than their rounding,
         where the model's own type is narrow): the model does something between its last hidden state and its logits
-        that the scorer does not know, or, where rows are packed, lets them see each other.
+        that the scorer does not know, or, where rows are packed, lets them see each other. Or if its own
+        log-probabilities are not finite.
     """
     sequences = [list(ids)]
     if scorer.packed:
@@ -236,6 +239,11 @@ def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
         scored = scorer(input_ids, mask, lengths)
         own, allowed = _own_logprobs(scorer, input_ids, lengths)
         gap = (scored[mask] - own).abs().max().item()
+    if not bool(torch.isfinite(own).all()):
+        raise ModelError(
+            f"{type(scorer.model).__name__}: its log-probabilities are not finite before anything was trained: look at "
+            "its config.json and at the scale of its weights, or train in float32 (training.precision)"
+        )
     if not gap <= allowed:
         where = "the layout of packed rows, or its output head," if scorer.packed else "its output head"
         raise ModelError(

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+_SMALLEST, _LARGEST = 1.2e-38, 3e38  # of float32, in which a run computes: beyond them lie 0 and infinity
+
+
+def _in_float32(value: float) -> float:
+    """Refuse a number that float32 would turn into 0 or infinity."""
+    if value and not _SMALLEST <= abs(value) <= _LARGEST:
+        raise ValueError(f"must be 0 or from {_SMALLEST:g} to {_LARGEST:g} in size, which float32 holds; got {value!r}")
+    return value
+
+
+IN_FLOAT32 = AfterValidator(_in_float32)
+Finite = Annotated[float, Field(allow_inf_nan=False), IN_FLOAT32]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), IN_FLOAT32]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), IN_FLOAT32]
+Fraction = Annotated[float, Field(ge=0, lt=1), IN_FLOAT32]
+Temperature = Annotated[float, Field(ge=1e-3, le=1e3)]  # logits divided by less are infinite, or all alike
 NonEmpty = Annotated[str, Field(min_length=1)]
 
 

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from humanline.train.paths import PathError, absolute
+
 SHOWN = 20  # problems listed in a message; the rest is counted
 GRAMMAR = "hub:ORG/NAME[/SUBSET][@REVISION][#SPLIT]"
 READ = f"humanline reads .jsonl (or .ndjson) and .parquet files, and sets of the hub as {GRAMMAR}"
@@ -124,13 +126,14 @@ def source_fingerprint(given: str | Path) -> str:
 
 def existing_file(path: str | Path) -> Path:
     """Return `path` in full; raise FileNotFoundError, with the nearest name, unless it is a regular file."""
-    if "\0" in str(path):
-        raise FileNotFoundError(f"{str(path)!r} names no file: it holds a NUL character")
     try:
-        expanded = Path(path).expanduser()
+        expanded = absolute(path)
+    except PathError as error:
+        raise FileNotFoundError(f"{str(path)!r} {error}") from None
+    try:
         full = Path(os.path.realpath(expanded.parent)) / expanded.name  # a link keeps its own name, and so its ending
         mode = full.stat().st_mode if full.exists() else None
-    except (OSError, ValueError, RuntimeError) as error:  # no permission, too long, no such user
+    except OSError as error:  # no permission
         reason = getattr(error, "strerror", None) or str(error)
         raise FileNotFoundError(f"{os.fspath(path)!r} cannot be looked up: {reason}") from None
     if mode is not None and stat.S_ISREG(mode):

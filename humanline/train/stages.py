@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from humanline.train.activity import HERE
 from humanline.train.device import Processes
-from humanline.train.durable import write_text
+from humanline.train.durable import Lines, write_text
 from humanline.train.ledger import (
     LedgerError,
     append,
@@ -311,7 +312,7 @@ def gather_samples(target: Path, journals: Iterable[Path], contexts: Sequence[Co
                 file.seek(entry.start)
                 yield file.read(entry.end - entry.start).decode()
 
-    write_text(target, lines())
+    write_text(target, Lines(lines))
 
 
 def _score_row(score: Score) -> dict[str, Any]:
@@ -409,6 +410,7 @@ class RoundStages:
         self.trainable = trainable
         self.processes, self.scoring, self.served, self.progress = processes, scoring, served, progress
 
+    @HERE.doing("sampling")
     def sample(
         self, folder: Path, contexts: Sequence[Context], key: int, policy: str, samples: int | None = None
     ) -> None:
@@ -472,6 +474,7 @@ class RoundStages:
         self._scorer = self._scorer or self.make_scorer()
         return self._scorer
 
+    @HERE.doing("scoring completions")
     def score(self, folder: Path, of: str) -> None:
         """Write `scores.jsonl`; what was scored before comes from the scorer's cache.
 

@@ -11,12 +11,14 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+LONGEST_PART = 600  # characters of a text of others that are shown whole
 HIDDEN = "***"
 SHORTEST_SECRET = 8  # characters; a shorter value would turn up in innocent text
+SHORTEST_NAMED = 6  # of one that a recipe names as such
 # Letters and marks that show as nothing at all, beyond the categories that `visible` escapes.
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0")
 
@@ -52,11 +54,19 @@ def _escape(char: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def shorten(text: str, limit: int = LONGEST_PART) -> str:
+    """Return a text with its middle left out, and a count of what is, if it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Secrets
 
 _SECRET_NAME = re.compile(
-    r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(?![A-Z])", re.IGNORECASE
+    r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTHORIZATION|SIGNATURE|COOKIE)S?(?![A-Z])", re.IGNORECASE
 )  # TOKENIZERS_... is none
 _KNOWN_TOKENS = re.compile(
     r"\b(?:"
@@ -74,13 +84,22 @@ def looks_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
+_remembered: set[str] = set()  # secrets of this process's recipes
+
+
+def remember(secrets: Iterable[str]) -> None:
+    """Have `redact` replace these texts from now on, where they are at least 6 characters long."""
+    _remembered.update(text for text in map(str.strip, secrets) if len(text) >= SHORTEST_NAMED and set(text) != {"*"})
+
+
 def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
     """Replace secrets in a text by `***`.
 
-    Values of environment variables whose names look like secrets (a word that ends in TOKEN, KEY, SECRET, PASSWORD or
-    CREDENTIAL, or their plurals) where they are at least 8 characters long, also as JSON, `repr` or a URL would write
-    them; tokens of known form (Hugging Face, OpenAI, Anthropic, GitHub, AWS), known to the environment or not; and the
-    login of a URL. A Weights & Biases key is 40 hexadecimal digits, as is any commit, and is only known by its value.
+    Secrets of a recipe (`remember`); values of environment variables whose names look like secrets (a word that ends in
+    TOKEN, KEY, SECRET, PASSWORD, PASSPHRASE, CREDENTIAL, AUTHORIZATION, SIGNATURE or COOKIE, or their plurals) where
+    they are at least 8 characters long; both also as JSON, `repr` or a URL would write them; tokens of known form
+    (Hugging Face, OpenAI, Anthropic, GitHub, AWS), known to the environment or not; and the login of a URL. A Weights &
+    Biases key is 40 hexadecimal digits, as is any commit, and is only known by its value.
 
     Parameters
     ----------
@@ -89,17 +108,27 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
         None = that of the process.
     """
     found: set[str] = set()
-    for name, value in (os.environ if environment is None else environment).items():
-        value = value.strip()
-        if len(value) >= SHORTEST_SECRET and looks_secret(name):
-            found |= {value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe="")}
-            # A secret of several lines, such as a private key, is cut up by whatever indents or quotes it.
-            found |= {line for line in map(str.strip, value.splitlines()) if len(line) >= SHORTEST_SECRET}
+    named = ((name, value.strip()) for name, value in (os.environ if environment is None else environment).items())
+    values = {value for name, value in named if len(value) >= SHORTEST_SECRET and looks_secret(name)}
+    for value in values | _remembered:
+        found |= {value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value), quote(value, safe="")}
+        # A secret of several lines, such as a private key, is cut up by whatever indents or quotes it.
+        found |= {line for line in map(str.strip, value.splitlines()) if len(line) >= SHORTEST_SECRET}
     if found:
         longest_first = sorted(found, key=len, reverse=True)
         text = re.sub("|".join(map(re.escape, longest_first)), HIDDEN, text)
     text = _URL_LOGIN.sub(rf"\g<scheme>{HIDDEN}@", text)
     return _KNOWN_TOKENS.sub(HIDDEN, text)
+
+
+def told(text: str, keep: str = "") -> str:
+    """Return a text as it is shown: without secrets (`redact`), control characters as escapes (`visible`)."""
+    return visible(redact(text), keep)
+
+
+def show(text: str) -> None:
+    """Print a text as it is shown (`told`)."""
+    print(told(text, keep="\n"))
 
 
 def redacted(tree: Any) -> Any:

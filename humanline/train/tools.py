@@ -1,7 +1,7 @@
 """The stages of a round alone, on files: `humanline sample`, `humanline score`, `humanline pair`.
 
-Work under way lies in a folder beside the output, `<output>.partial`; the same command goes on with it, and the output
-appears when it is whole.
+Work under way lies in a folder beside the output, `<output>.partial`, which one process at a time may hold; the same
+command goes on with it, and the output appears when it is whole, if nothing else has taken its name by then.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from humanline.train.config import TrainConfig
-from humanline.train.durable import write_text
+from humanline.train.durable import publish_file, remove_folder, write_text
 from humanline.train.ledger import digest, each_line, json_rows, read_lines
+from humanline.train.lock import FolderLock, LockHeldError, is_lock
 from humanline.train.pairing import RoundError, in_place_of, preference_rows, refuse_unscored, select
+from humanline.train.paths import PathError, absolute
 from humanline.train.rollout import Rollout, SamplingStopped, saying_how_to_go_on
 from humanline.train.stages import (
     PoisonedError,
@@ -29,6 +30,7 @@ from humanline.train.stages import (
     score_table,
 )
 from humanline.train.stop import StopRequested, StopSignal
+from humanline.train.terminal import show
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -44,7 +46,7 @@ def sample(
     *,
     limit: int | None = None,
     stop: StopSignal | None = None,
-    say: Say = print,
+    say: Say = show,
     progress: Progress | None = None,
 ) -> Path:
     """Sample completions of the prompts in data.train with the model of a recipe, and return the file.
@@ -81,49 +83,50 @@ def sample(
     target = _free_file(out)
     accelerator = start_accelerator(config.training.precision)
     _alone(accelerator)
-    tokenizer = load_tokenizer(config.model)
-    renderer = renderer_of(config, tokenizer)
-    contexts, report = read_contexts(config, config.data.train, renderer)
-    contexts = contexts[:limit]
-    say(str(report))
-    checked_outline(config, tokenizer, accelerator.device)
-    scorer, adapter = build_policy(config, accelerator.device)
-    scorer.to(accelerator.device).eval()
-    version = trained_hash(scorer)
-    plan = {
-        "model": model_hash(scorer.model),
-        "policy": version,
-        "prompts": contexts_hash(contexts),
-        "seed": config.seed,
-        "samples": rounds.samples,
-        **same_settings({"sampling": config.sampling.model_dump(mode="json")}),
-        "max_length": config.data.max_length,
-        "precision": config.training.precision,
-    }
-    stopping = _stopping(stop)
-    processes = Processes(accelerator, over_ranks(accelerator), lambda: None, stopping)
-    with (
-        saying_how_to_go_on("give the same command again"),
-        _work(target, plan, stop) as folder,
-        contextlib.closing(make_sampler(config, scorer.model, renderer, processes, say)) as sampler,
-    ):
-        served = make_served(config, sampler, scorer, adapter, folder, say)
-        if served is not None:
-            served.publish(served_name(version))
-        journal = folder / "samples.journal.jsonl"
-        sample_into(
-            journal,
-            contexts,
-            rounds.samples,
-            sampler,
-            key=(config.seed, 0),
-            policy=version,
-            trainable=Trainable(renderer, config.sampling.max_tokens, vocabulary_of(scorer.model)),
-            progress=progress,
-        )
-        if served is not None:
-            served.sampled([journal], contexts)
-        gather_samples(target, [journal], contexts, version)
+    with _claimed(out, target, stop, say) as work:
+        tokenizer = load_tokenizer(config.model)
+        renderer = renderer_of(config, tokenizer)
+        contexts, report = read_contexts(config, config.data.train, renderer)
+        contexts = contexts[:limit]
+        say(str(report))
+        checked_outline(config, tokenizer, accelerator.device)
+        scorer, adapter = build_policy(config, accelerator.device)
+        scorer.to(accelerator.device).eval()
+        version = trained_hash(scorer)
+        plan = {
+            "model": model_hash(scorer.model),
+            "policy": version,
+            "prompts": contexts_hash(contexts),
+            "seed": config.seed,
+            "samples": rounds.samples,
+            **same_settings({"sampling": config.sampling.model_dump(mode="json")}),
+            "max_length": config.data.max_length,
+            "precision": config.training.precision,
+        }
+        processes = Processes(accelerator, over_ranks(accelerator), lambda: None, work.stopping)
+        folder = work.begin(plan)
+        with (
+            saying_how_to_go_on("give the same command again"),
+            contextlib.closing(make_sampler(config, scorer.model, renderer, processes, say)) as sampler,
+        ):
+            served = make_served(config, sampler, scorer, adapter, folder, say)
+            if served is not None:
+                served.publish(served_name(version))
+            journal = folder / "samples.journal.jsonl"
+            sample_into(
+                journal,
+                contexts,
+                rounds.samples,
+                sampler,
+                key=(config.seed, 0),
+                policy=version,
+                trainable=Trainable(renderer, config.sampling.max_tokens, vocabulary_of(scorer.model)),
+                progress=progress,
+            )
+            if served is not None:
+                served.sampled([journal], contexts)
+            gather_samples(work.finished, [journal], contexts, version)
+        work.publish()
     asked_again: Counter[str] = Counter()
     for row in each_line(target):
         asked_again.update(row.get("asked_again", {}))
@@ -138,7 +141,7 @@ def score(
     out: str,
     *,
     stop: StopSignal | None = None,
-    say: Say = print,
+    say: Say = show,
     progress: Progress | None = None,
 ) -> Path:
     """Score the completions of a samples file as a recipe says, and return the file: its rows, with scores.
@@ -168,32 +171,28 @@ def score(
     _rounds(config)
     assert config.scoring is not None
     source, target = _file(samples), _free_file(out)
-    rollouts = _read(source, config)
-    for remark in check_scoring(config.scoring, rollouts):
-        say(remark)
     accelerator = start_accelerator(config.training.precision)
     _alone(accelerator)
-    plan = {
-        "samples": digest(source),
-        **same_settings({"scoring": config.scoring.model_dump(mode="json")}),
-    }
-    with (
-        _work(target, plan, stop) as folder,
-        contextlib.closing(
+    with _claimed(out, target, stop, say) as work:
+        rollouts = _read(source, config)
+        for remark in check_scoring(config.scoring, rollouts):
+            say(remark)
+        scoring = same_settings({"scoring": config.scoring.model_dump(mode="json")})
+        folder = work.begin({"samples": digest(source), **scoring})
+        with contextlib.closing(
             build_scorer(config.scoring, cache=folder / "cache.jsonl", device=accelerator.device)
-        ) as scorer,
-    ):
-        stopping = _stopping(stop)
-        found = list(score_share(rollouts, scorer, progress=progress, stopping=stopping))
-        if stopping():
-            raise SamplingStopped
+        ) as scorer:
+            found = list(score_share(rollouts, scorer, progress=progress, stopping=work.stopping))
+            if work.stopping():
+                raise SamplingStopped
         table = score_table(rollouts, found)
         share_alone = config.scoring.model_copy(update={"failed": "drop"})  # what becomes of the rest, `pair` decides
         mend = "The other scores are kept: mend what scores, then give the same command again to have these scored."
         refuse_unscored(rollouts, table, share_alone, of=samples, mend=mend)
         scored = score_rows(rollouts, table)
         rows = [rollout.row() | {"scores": own["scores"]} for rollout, own in zip(rollouts, scored, strict=True)]
-        write_text(target, json_rows(rows))
+        write_text(work.finished, json_rows(rows))
+        work.publish()
     lost = [one.status for _, _, one in found if one.value is None]
     if lost:
         listed = ", ".join(f"{lost.count(status)} {status}" for status in sorted(set(lost)))
@@ -201,7 +200,7 @@ def score(
     return target
 
 
-def pair(config: TrainConfig, scored: str, out: str, *, say: Say = print) -> Path:
+def pair(config: TrainConfig, scored: str, out: str, *, say: Say = show) -> Path:
     """Make preference pairs of scored completions, the best against the worst of each prompt; return the file.
 
     Parameters
@@ -223,19 +222,21 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = print) -> Pat
     rounds, scoring = _rounds(config), config.scoring
     assert scoring is not None
     source, target = _file(scored), _free_file(out)
-    rollouts = _read(source, config)
-    if any("scores" not in row for row in read_lines(source, whole=True)):
-        raise ToolError(f"{scored!r} has rows without scores; `humanline score` adds them")
-    scores = read_scores(source, rollouts)
-    mend = "Mend what scores, then score the samples again: humanline score."
-    selection = select(rollouts, scores, rounds, scoring, "best_worst", of=scored, mend=mend)
-    pairs = list(preference_rows(selection.kept))
-    rows = [row for row in pairs if row["chosen"].strip() and row["rejected"].strip()]
-    blank = f"; {len(pairs) - len(rows)} with a blank answer left out" if len(rows) < len(pairs) else ""
-    why = selection.why_so_few(rounds.score_margin)
-    if not rows:
-        raise RoundError(f"no pair is left of {len(rollouts)} prompts: {why}{blank}. Lower rounds.score_margin.")
-    write_text(target, json_rows(rows))
+    with _claimed(out, target, None, say) as work:
+        rollouts = _read(source, config)
+        if any("scores" not in row for row in read_lines(source, whole=True)):
+            raise ToolError(f"{scored!r} has rows without scores; `humanline score` adds them")
+        scores = read_scores(source, rollouts)
+        mend = "Mend what scores, then score the samples again: humanline score."
+        selection = select(rollouts, scores, rounds, scoring, "best_worst", of=scored, mend=mend)
+        pairs = list(preference_rows(selection.kept))
+        rows = [row for row in pairs if row["chosen"].strip() and row["rejected"].strip()]
+        blank = f"; {len(pairs) - len(rows)} with a blank answer left out" if len(rows) < len(pairs) else ""
+        why = selection.why_so_few(rounds.score_margin)
+        if not rows:
+            raise RoundError(f"no pair is left of {len(rollouts)} prompts: {why}{blank}. Lower rounds.score_margin.")
+        write_text(work.finished, json_rows(rows))
+        work.publish()
     say(f"{len(rows)} pairs of {len(rollouts)} prompts; {why}{blank}")
     cut = sum(any(one.truncated for one in kept.completions) for kept in selection.kept)
     if cut:
@@ -295,15 +296,22 @@ def _alone(accelerator: Any) -> None:
         raise ToolError("this command works in one process; humanline train shares the work of rounds among several")
 
 
+def _path(path: str, option: str = "") -> Path:
+    try:
+        return absolute(path)
+    except PathError as error:
+        raise ToolError(f"{option}{path!r} {error}") from None
+
+
 def _file(path: str) -> Path:
-    file = Path(path).expanduser().absolute()
+    file = _path(path)
     if not file.is_file():
         raise ToolError(f"{path!r} is no file")
     return file
 
 
 def _free_file(path: str) -> Path:
-    file = Path(path).expanduser().absolute()
+    file = _path(path, "--out ")
     if file.exists():
         raise ToolError(f"--out {path!r} exists already; choose another name or remove it")
     if not file.parent.is_dir():
@@ -311,41 +319,93 @@ def _free_file(path: str) -> Path:
     return file
 
 
+class _Work:
+    """Work under way for an output, in a locked folder beside it; what it comes to is written to `finished` first."""
+
+    def __init__(self, target: Path, folder: Path, lock: FolderLock, stop: StopSignal | None) -> None:
+        self.target, self.folder, self.finished = target, folder, folder / "finished.jsonl"
+        self.published, self._lock, self._stop = False, lock, stop
+
+    def begin(self, plan: dict[str, Any]) -> Path:
+        """Return the folder to work in; raise ToolError if there is work with another plan in it."""
+        from humanline.train.fingerprint import as_planned, same_settings
+
+        file, plan = self.folder / "plan.json", same_settings(plan)
+        begun = any(not path.name.startswith(".") and not is_lock(path.name) for path in self.folder.iterdir())
+        if begun and not _is_of(file, plan):
+            raise ToolError(
+                f"{self.folder} holds work begun with another model, other data or other settings; remove it, or "
+                "choose another --out"
+            )
+        if not file.is_file():
+            facts = as_planned(plan)
+            write_text(file, json.dumps({"digest": facts["digest"], **facts["settings"]}, indent=1) + "\n")
+        if self._stop is not None:
+            self._stop.hold()
+        return self.folder
+
+    def stopping(self) -> bool:
+        """Return whether the work shall end here."""
+        return self._lock.lost() is not None or (self._stop is not None and self._stop.requested is not None)
+
+    def publish(self) -> None:
+        """Give what was written to `finished` its name; raise ToolError if that was taken meanwhile."""
+        self._lock.refuse_lost()
+        try:
+            publish_file(self.finished, self.target)
+        except FileExistsError:
+            raise ToolError(
+                f"{self.target} was made by something else meanwhile, and is left as it is; rename it, then give the "
+                f"same command again: what was done for it is kept in {self.folder}"
+            ) from None
+        self.published = True
+
+    def refuse_lost(self) -> None:
+        """Raise LockLostError if another process has taken over the folder."""
+        self._lock.refuse_lost()
+
+
 @contextlib.contextmanager
-def _work(target: Path, plan: dict[str, Any], stop: StopSignal | None) -> Iterator[Path]:
-    """Give a folder for work under way, which goes when the target is there; refuse one with another plan."""
+def _claimed(out: str, target: Path, stop: StopSignal | None, say: Say) -> Iterator[_Work]:
+    """Lock the folder for work under way, before any of it is done; it goes when the output is there, or if empty."""
     folder = target.with_name(f"{target.name}.partial")
-    file = folder / "plan.json"
-    begun = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
-    if begun and not _is_of(file, plan):
-        raise ToolError(
-            f"{folder} holds work begun with another model, other data or other settings; remove it, or choose another "
-            "--out"
-        )
-    folder.mkdir(exist_ok=True)
-    if not file.is_file():
-        write_text(file, json.dumps(plan, indent=1) + "\n")
-    if stop is not None:
-        stop.hold()
+    lock = FolderLock(folder)
     try:
-        yield folder
+        while True:
+            folder.mkdir(exist_ok=True)
+            try:
+                lock.take(wait=True, say=lambda text: say(f"--out {out!r}: {text}"))
+                break
+            except FileNotFoundError:  # gone with another process that has just finished
+                continue
+    except LockHeldError as error:
+        raise ToolError(f"--out {out!r} is {error}") from None
+    work = _Work(target, folder, lock, stop)
+    try:
+        _free_file(out)  # still, now that nobody else is at it
+        yield work
     except SamplingStopped:
+        work.refuse_lost()
         name = stop.requested if stop is not None and stop.requested is not None else "a signal"
         kept = f"what is done is kept in {folder}, and the same command goes on with it"
         raise StopRequested(name, f"stopped by {name}; {kept}") from None
-    shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        with contextlib.suppress(OSError):
+            nothing = all(is_lock(path.name) or path.name.startswith(".") for path in folder.iterdir())
+            if lock.lost() is None and (nothing or work.published):
+                remove_folder(folder)
+        lock.release()
 
 
 def _is_of(file: Path, plan: dict[str, Any]) -> bool:
     """Return whether a file holds a plan with the same settings, as far as these must be the same."""
-    from humanline.train.fingerprint import same_settings
+    from humanline.train.fingerprint import is_planned
 
     try:
         before = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(before, dict) and same_settings(before) == same_settings(plan)
-
-
-def _stopping(stop: StopSignal | None) -> Callable[[], bool]:
-    return lambda: stop is not None and stop.requested is not None
+    if not isinstance(before, dict):
+        return False
+    digest = {"digest": before.pop("digest")} if "digest" in before else {}
+    return is_planned({"settings": before, **digest}, plan)

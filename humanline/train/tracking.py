@@ -25,7 +25,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from humanline.train.config import TrackingConfig, TrainConfig
-from humanline.train.terminal import redact, redacted, visible
+from humanline.train.settings import written
+from humanline.train.terminal import redact, told
 
 PATIENCE = 60.0  # seconds
 BACKLOG = 10_000  # steps that may wait for a slow tracker, about 1 kB each
@@ -103,7 +104,7 @@ def _starter(name: str, config: TrainConfig, folder: Path, first_step: int) -> C
         else:
             given: dict[str, Any] = {
                 "name": redact(folder.name),
-                "config": flat(redacted(config.model_dump(mode="json"))),
+                "config": flat(written(config)),
             }
             if name == "wandb":
                 (folder / FOLDER).mkdir(exist_ok=True)
@@ -231,7 +232,7 @@ class Trackers:
                 self.workers.remove(worker)
                 worker.dropped = True
                 worker.work.put(_END)  # a thread that comes back to life ends by itself
-                self.say(visible(redact(f"tracker {worker.name} {problem}; training goes on without it")))
+                self.say(told(f"tracker {worker.name} {problem}; training goes on without it"))
 
 
 def _to_stderr(line: str) -> None:

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from humanline.train.config import AdapterConfig, TrainConfig
-from humanline.train.terminal import redacted, visible
+from humanline.train.settings import written
+from humanline.train.terminal import shorten, told, visible
 
 if TYPE_CHECKING:  # torch, transformers and rich take seconds to import, and --no-data needs none of them
     from rich.console import Console
 
     from humanline.train.assemble import RunData
     from humanline.train.batch import Unit
-    from humanline.train.stream import StepBatch, Stream
+    from humanline.train.stream import Stream
     from humanline.train.tokens import Renderer, TokenSequence
 
-LONGEST_PART = 600  # characters of a prompt or an answer that are shown whole
+_LONGEST_LINE = 4000  # characters
 
 _VARIANTS = {
     ("none", "never"): "offline",
@@ -96,7 +95,7 @@ def describe_config(config: TrainConfig) -> str:
         lines["adapter"] = _adapter(config.adapter)
     if config.tracking.trackers:
         lines["trackers"] = ", ".join(config.tracking.trackers)
-    return "\n".join(f"{name:<12} {visible(str(text))}" for name, text in lines.items())
+    return "\n".join(f"{name:<12} {told(str(text))}" for name, text in lines.items())
 
 
 def _describe_rounds(config: TrainConfig) -> str:
@@ -228,11 +227,12 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
     from humanline.train.contexts import scored_columns
     from humanline.train.data import read_set
-    from humanline.train.durable import in_words
+    from humanline.train.disk import in_words
     from humanline.train.estimate import static_bytes
     from humanline.train.model import load_outline, load_tokenizer
     from humanline.train.policy import describe_adapter, outline_checks, package_checks
     from humanline.train.rewards import check_scoring
+    from humanline.train.room import bytes_written
     from humanline.train.tracking import check_trackers
 
     if processes < 1:
@@ -240,7 +240,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     findings, console = _Findings(), Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def show(text: str) -> None:
-        console.print(visible(text, keep="\n"))
+        console.print("\n".join(shorten(line, _LONGEST_LINE) for line in told(text, keep="\n").split("\n")))
 
     show(describe_config(config))
     with findings.about("tracking"):
@@ -313,21 +313,9 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
         resumable = _look_at_output(config, show)
     if sizes is not None and stream is not None:
         with findings.about("disk"):
-            step = stream.step(0)
-            window = config.window_steps(steps) * _bytes_scored(step) * processes
-            sampled = _bytes_sampled(config, steps)
-            held = 0 if evaluator is None else _bytes_scored(evaluator.batch)
-            needed = disk_needed(
-                sizes.weights,
-                states=sizes.states,
-                window=window + held,
-                models=config.second_models,
-                checkpoints=config.checkpoint.keep + 1,
-            )
-            if sampled:
-                show(f"rounds       about {in_words(sampled)} of samples at most, which are kept")
-            needed += sampled
-            _look_at_disk(config.output, needed, config.checkpoint.keep, show)
+            writes = bytes_written(config, outline, stream, steps, evaluator, processes)
+            show(f"disk         {writes.describe()}; {in_words(writes.free())} free")
+            writes.refuse()
     if renderer is not None and data is not None:
         _show_example(console, config, _shown_unit(data), renderer)
     findings.remarks += _without_effect(config)
@@ -378,42 +366,9 @@ def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
 # Output and disk
 
 
-def disk_needed(weights: int, *, states: int, window: int, models: int, checkpoints: int) -> int:
-    """Estimate the bytes a run writes: `checkpoints` of weights, optimizer, window and second models, and the model.
-
-    Parameters
-    ----------
-    weights : int
-        Bytes of what is trained.
-    states : int
-        Bytes that the optimizer keeps.
-    window : int
-        Bytes of log-probabilities scored ahead.
-    models : int
-        Second models that a checkpoint holds.
-    checkpoints : int
-        How many lie on the disk at a time: those kept, and the one being written.
-    """
-    return checkpoints * ((1 + models) * weights + states + window) + weights
-
-
-def _bytes_sampled(config: TrainConfig, steps: int) -> int:
-    """Return the bytes of the files of all rounds at most: about 25 characters a sampled token, twice for a round."""
-    rounds = config.rounds
-    if rounds is None:
-        return 0
-    count = rounds.count or -(-steps // config.round_steps)
-    return 25 * config.sampling.max_tokens * rounds.samples * rounds.contexts_per_round * (count + 1)
-
-
-def _bytes_scored(batch: StepBatch) -> int:
-    """Return the bytes of the float32 log-probabilities of a batch."""
-    blocks = [block for micro in batch.micro_batches for block in (micro.block, micro.mismatched) if block is not None]
-    return sum(4 * block.mask.numel() for block in blocks)
-
-
 def _look_at_output(config: TrainConfig, show: Any) -> bool:
     """Say what the output folder is and return whether it holds a run to go on with; raise if it cannot be used."""
+    from humanline.train.disk import nearest
     from humanline.train.export import OutputError
     from humanline.train.run_folder import RunFolder
 
@@ -422,9 +377,9 @@ def _look_at_output(config: TrainConfig, show: Any) -> bool:
         RunFolder(config.output, resume=False)
     except OutputError:
         folder = RunFolder(config.output, resume=True)
-        folder.refuse_other_settings(redacted(config.model_dump(mode="json")))
+        folder.refuse_other_settings(written(config))
         resumable = True
-    there = _nearest(config.output)
+    there = nearest(config.output)
     if not there.is_dir():
         raise OutputError(f"output {config.output!r} cannot be made: {there} is no folder")
     if not os.access(there, os.W_OK | os.X_OK):
@@ -434,29 +389,6 @@ def _look_at_output(config: TrainConfig, show: Any) -> bool:
         state = "holds a finished run, which --resume would leave as it is"
     show(f"output       {config.output}: {state}")
     return resumable
-
-
-def _look_at_disk(output: str, needed: int, keep: int, show: Any) -> None:
-    from humanline.train.durable import NoRoomError, in_words
-
-    folder = Path(output).expanduser()
-    held = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
-    free = shutil.disk_usage(_nearest(output)).free + held
-    what = f"about {in_words(needed)} for {keep} checkpoints, a further one while it is written, and the model"
-    show(f"disk         {what}; {in_words(free)} free")
-    if needed > free:
-        raise NoRoomError(
-            f"output {output!r} needs {what}, but its file system has {in_words(free)}; free some space or choose "
-            "another place"
-        )
-
-
-def _nearest(path: str) -> Path:
-    """Return the path, or the nearest parent that is there."""
-    place = Path(path).expanduser().absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    return place
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -501,14 +433,6 @@ def _show_example(console: Console, config: TrainConfig, unit: Unit, renderer: R
         for line in shown.split("\n", allow_blank=True):
             console.print(Text("  | ") + line)
         seen = prompt
-
-
-def shorten(text: str, limit: int = LONGEST_PART) -> str:
-    """Return a text with its middle left out, and a count of what is, if it is longer than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
 
 
 def _names(config: TrainConfig, unit: Unit) -> list[str]:

@@ -1,11 +1,24 @@
-"""A tokenizer for every test of training, built here: nothing is downloaded."""
+"""A tokenizer for every test of training, built here: nothing is downloaded; and what starts runs to kill them."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
 from humanline.train.new_model import train_tokenizer
+from humanline.train.rewards.environment import worker_environment
+from humanline.train.round_config import EnvironmentConfig
+from tests.train.kills import Server
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_secrets() -> None:
+    """Leave secrets of whoever runs the tests out of them: what is left out of the environment is said."""
+    for name in worker_environment(EnvironmentConfig())[1]:
+        del os.environ[name]
+
 
 TEXTS = [
     "The cat sat on the mat, and the dog sat on the cat. What is the cat on? The mat.",
@@ -18,3 +31,10 @@ TEXTS = [
 def tokenizer() -> PreTrainedTokenizerFast:
     """Offer a byte-level tokenizer with a chat template; tests that change it make a copy."""
     return train_tokenizer(TEXTS * 3, vocab_size=400)
+
+
+@pytest.fixture(scope="session")
+def server(toy):
+    """Start runs in processes of their own, without the time it takes to import what they need."""
+    with Server(toy["model"]) as server:
+        yield server

@@ -1,17 +1,20 @@
 """Run the toy task under `python -m torch.distributed.run`: a script for test_distributed.py.
 
-A job is {"config", "resume", "stop_after", "expect"}: `stop_after` asks one process alone to stop once the log has so
-many steps, `expect` names the exception that every process must raise.
+A job is {"config", "resume", "stop_after", "full", "expect"}: `stop_after` asks one process alone to stop once the log
+has so many steps, `full` has the main process find so many times no space for a checkpoint, `expect` names the
+exception that every process must raise.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from humanline.train import checkpoint, disk, durable
 from humanline.train.collapse import CollapseError
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
@@ -20,6 +23,8 @@ from humanline.train.stop import StopRequested
 
 class StopOfOne:
     """A StopSignal that only the second process receives, after so many steps."""
+
+    holding = True
 
     def __init__(self, metrics: Path, after: int) -> None:
         self.metrics, self.after = metrics, after
@@ -33,7 +38,21 @@ class StopOfOne:
         return "SIGTERM" if os.environ["RANK"] == "1" and text.count('"step"') >= self.after else None
 
 
+def fill_disk(times: int) -> None:
+    """Have the main process find no space for a checkpoint, so many times."""
+    left, begin = [times], durable.begin_folder
+
+    def begin_folder(folder: Path, *, room: int) -> Path:
+        if left[0] and os.environ["RANK"] == "0":
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return begin(folder, room=room)
+
+    checkpoint.begin_folder, disk.LOOK_AGAIN = begin_folder, 0.2
+
+
 def run(job: dict[str, Any]) -> str:
+    fill_disk(job["full"])
     config = TrainConfig.model_validate(job["config"])
     stop: Any = StopOfOne(Path(config.output) / "metrics.jsonl", job["stop_after"]) if job["stop_after"] else None
     try:

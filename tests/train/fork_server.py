@@ -6,11 +6,16 @@ standard input is a job, each line of standard output its outcome.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
 import resource
 import signal
+import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -19,31 +24,41 @@ from typing import Any
 import torch
 
 import humanline.train.checkpoint as checkpoint
+import humanline.train.disk as disk
 import humanline.train.durable as durable
 import humanline.train.ledger as ledger
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.stop import StopRequested, StopSignal
 
-STOPPING = {signal.SIGTERM, signal.SIGINT}
+STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU}
 
 
 def child(job: dict[str, Any]) -> int:
-    """Run one job in this process: kill it at a write barrier, or note all barriers it passes."""
+    """Run one job in this process: kill or signal it at a write barrier, or note all barriers it passes."""
     passed: list[str] = []
 
     def barrier(what: str) -> None:
         if len(passed) == job.get("kill_at"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if len(passed) in job.get("signal_at", ()):
+            os.kill(os.getpid(), getattr(signal, job["signal"]))
+        if len(passed) == job.get("fill_at"):
+            fill(job)
         passed.append(what)
 
+    disk.LOOK_AGAIN = job.get("look_again", disk.LOOK_AGAIN)
     durable.barrier = checkpoint.barrier = ledger.barrier = barrier
     os.environ.update(job.get("env", {}))
+    if "flock" in job:  # what a file system without these locks answers
+        fcntl.flock = no_flock(getattr(errno, job["flock"]))
+    for name in job.get("ignored", ()):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     if "largest_file" in job:  # a write beyond it fails as on a full disk, inside whatever library is writing
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["largest_file"], job["largest_file"]))
     if job.get("slow_to_save"):
-        checkpoint.Checkpoints.save = lambda *_: time.sleep(60)
+        checkpoint.Checkpoints.save = lambda *_, **__: time.sleep(60)
     sys.stderr = open(job["log"], "w", encoding="utf-8")  # noqa: SIM115
     code = 0
     try:
@@ -53,7 +68,7 @@ def child(job: dict[str, Any]) -> int:
     except StopRequested as request:
         print(request, file=sys.stderr)
         code = 75
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         code = 2
     except BaseException:
@@ -64,6 +79,26 @@ def child(job: dict[str, Any]) -> int:
     return code
 
 
+def no_flock(number: int) -> Any:
+    def flock(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return flock
+
+
+def fill(job: dict[str, Any]) -> None:
+    """Leave no byte on a file system, for good or for some seconds; ask the run to stop after others."""
+    with open(job["ballast"], "wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    if "free_after" in job:
+        threading.Timer(job["free_after"], os.unlink, [job["ballast"]]).start()
+    if "stop_full_after" in job:
+        threading.Timer(job["stop_full_after"], os.kill, [os.getpid(), signal.SIGTERM]).start()
+
+
 def run(job: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # until the child can take a signal
@@ -72,7 +107,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os._exit(child(job))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    numbers = {"kill_after": signal.SIGKILL, "stop_after": signal.SIGTERM, "stop_again_after": signal.SIGINT}
+    stop = getattr(signal, job.get("signal", "SIGTERM"))
+    numbers = {"kill_after": signal.SIGKILL, "stop_after": stop, "stop_again_after": signal.SIGINT}
+    if "once_there" in job:
+        while not Path(job["once_there"]).exists():
+            time.sleep(0.02)
     for name, number in numbers.items():
         if name in job:
             time.sleep(job[name])
@@ -100,4 +139,6 @@ def warm_up(model: str) -> None:
 if __name__ == "__main__":
     warm_up(sys.argv[1])
     for line in sys.stdin:
-        print(json.dumps(run(json.loads(line))), flush=True)
+        job = json.loads(line)
+        outcome = run(job) if "shell" not in job else {"code": subprocess.run(job["shell"]).returncode}
+        print(json.dumps(outcome), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import re
@@ -270,3 +271,70 @@ def test_every_field_is_read_by_a_run(toy, tmp_path, monkeypatch):
     kinds = {f"{m.__name__}.kind" for m in everything}  # read by pydantic, to choose the section
     assert len(fields) > 40
     assert fields - kinds - read == set()
+
+
+def _numbers(tree, place=()):
+    """Give the places of all numbers of a dumped configuration, and of what may be a number but is not given."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if isinstance(value, dict | list):
+            yield from _numbers(value, (*place, key))
+        elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            yield (*place, key)
+
+
+@pytest.mark.parametrize("recipe", ["tiny", "tiny-online"])
+def test_every_number_is_one_that_float32_holds(tmp_path, recipe):
+    """Nothing in a recipe may be so large or small that float32 makes infinity or 0 of it."""
+    from humanline.recipes import resolve
+
+    tree = load_config(resolve(recipe)).model_dump(mode="json")
+    file = tmp_path / "recipe.yaml"
+    places = [place for place in _numbers(tree) if place[-1] != "failed_share"]  # which no tensor holds
+    assert len(places) > 20
+    for place in places:
+        for value in (1e308, -1e308, 1e39, 5e-324, 1e-308, -1e-308):
+            changed = copy.deepcopy(tree)
+            node = changed
+            for key in place[:-1]:
+                node = node[key]
+            node[place[-1]] = value
+            file.write_text(json.dumps(changed))
+            with pytest.raises(ConfigError, match=str(place[-1]) if isinstance(place[-1], str) else ""):
+                load_config(file)
+
+
+def test_brackets_too_deep_are_refused_before_they_are_parsed(tmp_path, monkeypatch):
+    """The parser takes a time that grows with the square of the depth."""
+    from ruamel.yaml import YAML
+
+    monkeypatch.setattr(YAML, "load", lambda *_: pytest.fail("parsed"))
+    file = tmp_path / "deep.yaml"
+    for text in ("[" * 6000, "model: " + "{a: " * 1500, "[" * 60 + "]" * 60):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match="nested too deeply"):
+            load_config(file)
+
+
+def test_many_brackets_that_are_not_deep_are_fine(tmp_path):
+    """Brackets of comments and texts do not count."""
+    load(tmp_path, GOOD + "# " + "[" * 200 + "\n")
+
+
+def test_a_file_that_is_far_too_long_is_no_recipe(tmp_path):
+    """Reading megabytes of YAML takes minutes."""
+    with pytest.raises(ConfigError, match="more than 200,000 bytes, which is no recipe"):
+        load(tmp_path, GOOD + "#" * 20_000_000)
+
+
+def test_counts_that_no_run_has_are_refused(tmp_path):
+    """They overflow where they are multiplied, or start as many processes."""
+    problems = {
+        "checkpoint.keep": 10**400,
+        "training.steps": 10**16,
+        "adapter": "{rank: 100000000}",
+        "rounds": "{samples: 1000000000}",
+        "scoring": "{rewards: [{kind: format}], workers: 1000000000}",
+    }
+    for place, value in problems.items():
+        with pytest.raises(ConfigError, match=place):
+            load(tmp_path, GOOD, f"{place}={value}")

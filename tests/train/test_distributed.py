@@ -33,8 +33,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def job(config: TrainConfig, resume: bool = False, stop_after: int = 0, expect: tuple[str, ...] = ("",)) -> dict:
-    return {"config": config.model_dump(), "resume": resume, "stop_after": stop_after, "expect": expect}
+def job(
+    config: TrainConfig, resume: bool = False, stop_after: int = 0, expect: tuple[str, ...] = ("",), full: int = 0
+) -> dict:
+    facts = {"resume": resume, "stop_after": stop_after, "full": full, "expect": expect}
+    return {"config": config.model_dump(), **facts}
 
 
 def two_processes(tmp_path, jobs: list[dict]) -> str:
@@ -221,3 +224,17 @@ def test_a_batch_that_ranks_cannot_share_is_refused(toy):
             rank=0,
             ranks=2,
         )
+
+
+def test_two_processes_wait_for_the_disk_together(toy, tmp_path):
+    """A full disk that one process finds keeps both waiting; a stop of the other ends both, and nothing is lost."""
+    waits = {"training": TRAINING | {"disk_full": "wait"}, "checkpoint": {"every": 2}}
+    plain, waited, ended = (settings(toy, tmp_path, name, **waits) for name in ("plain", "waited", "ended"))
+    stopped = {"stop_after": 2, "full": 1000, "expect": ("StopRequested",)}
+    jobs = [job(plain), job(waited, full=3), job(ended, **stopped), job(ended, resume=True)]
+    said = two_processes(tmp_path, jobs)
+    assert (
+        said.count("it is tried again every 0.2 seconds") == 2 and said.count("there is space on the disk again") >= 1
+    )
+    assert len(re.findall(r"rank [01]: StopRequested: stopped by .* while it waited for space", said)) == 2
+    assert result_of(waited) == result_of(plain) == result_of(ended)

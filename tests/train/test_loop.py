@@ -218,7 +218,7 @@ class TestOutput:
             "data.json",
             "final",
             "metrics.jsonl",
-            "run.lock",
+            "run.lock.1",
         ]
 
     def test_same_seed_same_bits_other_seed_other_order(self, toy, tmp_path):

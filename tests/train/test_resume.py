@@ -19,12 +19,13 @@ from humanline.train.config import TrainConfig
 from humanline.train.durable import DamagedError
 from humanline.train.export import OutputError
 from humanline.train.fingerprint import differences, units_hash
+from humanline.train.lock import is_lock
 from humanline.train.loop import train
 from humanline.train.reference import ScoreAhead
 from humanline.train.state import ModuleState, OptimizerState
 from humanline.train.stop import StopRequested
 from humanline.train.tokens import TokenSequence
-from tests.train.kills import KILLED, Server, leftovers, result_of
+from tests.train.kills import KILLED, leftovers, result_of
 from tests.train.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, config
 
 STORAGES = ("score_ahead", "model")
@@ -56,12 +57,6 @@ def case(toy, output: Path, objective: str, schedule: str, storage: str, **chang
             **changes,
         },
     )
-
-
-@pytest.fixture(scope="module")
-def server(toy):
-    with Server(toy["model"]) as server:
-        yield server
 
 
 def moved(config: TrainConfig, output: Path) -> TrainConfig:
@@ -197,7 +192,8 @@ class TestStopping:
     def test_a_second_signal_ends_at_once(self, toy, tmp_path, server):
         """While the first signal's save takes a minute, a second signal ends the process."""
         slow = case(toy, tmp_path / "slow", "dpo", "never", "score_ahead", training={"steps": 5000, "batch_size": 8})
-        outcome = server.run(slow, slow_to_save=True, stop_after=1.0, stop_again_after=0.5)
+        begun = str(tmp_path / "slow" / "metrics.jsonl")
+        outcome = server.run(slow, slow_to_save=True, once_there=begun, stop_after=0.2, stop_again_after=0.5)
         assert outcome["code"] == -2 and outcome["seconds"] < 20  # by the signal itself
 
 
@@ -313,7 +309,7 @@ class TestDamage:
         before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.*") if path.is_file()}
         assert train(one, resume=True) == first
         assert "finished already" in capsys.readouterr().err
-        del before[tmp_path / "run/run.lock"]
+        del before[tmp_path / "run/run.lock.1"]
         assert all(path.read_bytes() == content for path, content in before.items())
         with pytest.raises(OutputError, match="holds a run already: add --resume"):
             train(one, show_progress=False)
@@ -486,7 +482,7 @@ class TestOtherRuns:
         data = str(shutil.copy(toy["pairs"], tmp_path / "pairs.jsonl"))
         sets = {"train": data, "eval": toy["held_out"], "max_length": 64, "shape": "preference"}
         one = stopped_run(toy, tmp_path, data=sets, data__eval=toy["held_out"])
-        before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and p.name != "run.lock"}
+        before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and not is_lock(p.name)}
         Path(data).write_text(Path(data).read_text().replace("!", "?", 1))
         with pytest.raises(CheckpointError, match="training data"):
             train(one, resume=True, show_progress=False)
@@ -568,15 +564,17 @@ class TestDisk:
         assert result_of(one) == result_of(whole)
 
     def test_a_run_that_cannot_fit_is_refused_at_the_start(self, toy, tmp_path, monkeypatch):
-        """With less free space than one checkpoint and the model need, the run is refused and nothing is written."""
-        need = (
-            2 * (Path(toy["model"]) / "model.safetensors").stat().st_size + 64 * 2**20
-        )  # more than the model alone, and less than a checkpoint with it
-        monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, need))
-        with pytest.raises(OutputError, match="do not fit on the disk"):
+        """With less free space than checkpoints and model need, the run is refused and nothing is written."""
+        size = (Path(toy["model"]) / "model.safetensors").stat().st_size
+
+        def free(count: int) -> None:
+            monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, count))
+
+        free(durable.SPARE + 12 * size)  # enough for three checkpoints and the model, not with second models
+        with pytest.raises(OutputError, match="does not fit on the disk"):
             train(case(toy, tmp_path / "run", *SOME[0], reference={"storage": "model"}), show_progress=False)
-        monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 10**6))
-        with pytest.raises(OutputError, match=r"do not fit on the disk: .* needed, .* but 976.6 KiB are free"):
+        free(10**6)
+        with pytest.raises(OutputError, match=r"does not fit on the disk: it needs about .* has 976.6 KiB"):
             train(case(toy, tmp_path / "run", *SOME[0]), show_progress=False)
         assert not (tmp_path / "run").exists()
 

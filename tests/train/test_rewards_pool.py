@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from humanline.train.rewards.environment import worker_environment
 from humanline.train.rewards.pool import Pool, PoolError
+from humanline.train.round_config import EnvironmentConfig
 from tests.conftest import ROOT
 
 FUNCTIONS = """
@@ -65,6 +67,27 @@ def children(prompt, completion):
     with open("children", "a") as file:
         file.write(f"{os.getpid()} {child.pid} ")
     time.sleep(1000)
+
+def daemons(prompt, completion):
+    left = [subprocess.Popen(["sleep", "1000"], start_new_session=True).pid]
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(write, str(os.getpid()).encode())
+            time.sleep(1000)
+        os._exit(0)
+    left.append(int(os.read(read, 20)))
+    with open("daemons", "a") as file:
+        file.write(f"{left[0]} {left[1]} ")
+    if completion == "crash":
+        os._exit(7)
+    if completion == "stay":
+        time.sleep(1000)
+    return 1
+
+def variables(prompt, completion):
+    return sum(name in os.environ for name in completion.split())
 
 def recursion(prompt, completion):
     return recursion(prompt, completion)
@@ -339,25 +362,62 @@ def test_giving_up_kills_what_is_busy(here):
     assert left and gone(left)
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux lets orphans be adopted")
+def test_what_leaves_its_session_ends_too(here):
+    """Processes that a reward has started in sessions of their own, or by forking twice, end with its worker.
+
+    It may be killed at its limit of time, or crash, or be ended when the run is over.
+    """
+    pool = Pool(1, seconds=1, memory=256, first_seconds=1, functions=["reward_functions:daemons"])
+    tasks = [call("daemons", how) for how in ("stay", "crash", "return")]
+    assert [verdict.status for verdict in results(pool, tasks)] == ["timeout", "crashed", "ok"]
+    left = list(map(int, (here / "daemons").read_text().split()))
+    assert len(left) == 6 and gone(left[:4]) and all(map(alive, left[4:]))
+    pool.close()
+    assert gone(left)
+
+
+def test_workers_get_no_secrets(here, monkeypatch):
+    """Variables that look like secrets by name or value are left out, unless they are to be kept; others may be."""
+    values = {
+        "A_TOKEN": "x",
+        "OPENAI_API_KEY": "y",
+        "INNOCENT": "ghp_" + "a" * 30,
+        "SOME_PROXY": "http://me:word@proxy:80",
+        "TOKENIZERS_PARALLELISM": "false",
+        "UNWANTED": "1",
+        "EMPTY_KEY": "",
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    names = " ".join(values)
+    assert in_pool([call("variables", names)])[0].value == 3
+    chosen = EnvironmentConfig(keep=("OPENAI_API_KEY", "A_TOKEN"), drop=("UNWANTED",))
+    kept, left_out = worker_environment(chosen, values)
+    assert left_out == ["INNOCENT", "SOME_PROXY"]
+    assert list(kept) == ["A_TOKEN", "OPENAI_API_KEY", "TOKENIZERS_PARALLELISM", "EMPTY_KEY"]
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 def test_no_worker_outlives_a_killed_parent(here):
     """When the parent is killed, workers in loops that never return to Python end, and their children too."""
     code = (
         "from humanline.train.rewards.pool import Pool\n"
-        "names = ['reward_functions:deaf', 'reward_functions:children', 'reward_functions:length']\n"
-        "pool = Pool(3, seconds=1000, memory=256, functions=names)\n"
-        "task = dict(kind='function', prompt=[], completion='abc', columns={})\n"
-        "for done in pool.run([task | dict(call=name) for name in [names[2]] * 3 + names[:2]]):\n"
+        "names = [f'reward_functions:{name}' for name in ('deaf', 'children', 'daemons', 'length')]\n"
+        "pool = Pool(4, seconds=1000, memory=256, functions=names)\n"
+        "task = dict(kind='function', prompt=[], completion='stay', columns={})\n"
+        "for done in pool.run([task | dict(call=name) for name in [names[3]] * 4 + names[:3]]):\n"
         "    print(*[worker.process.pid for worker in pool._workers], flush=True)\n"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-P", "-c", code], stdout=subprocess.PIPE, env=environment) as parent:
         workers = set()
-        while not (here / "children").exists() or len((here / "children").read_text().split()) < 2:
+        files = [here / name for name in ("children", "daemons")]
+        while sum(len(file.read_text().split()) for file in files if file.exists()) < 4:
             if not workers:
                 workers |= set(map(int, parent.stdout.readline().split()))
             time.sleep(0.02)
-        pids = workers | set(map(int, (here / "children").read_text().split()))
+        pids = workers | {int(pid) for file in files for pid in file.read_text().split()}
         assert len(workers) >= 2 and all(map(alive, pids))
         parent.kill()
     assert gone(pids)

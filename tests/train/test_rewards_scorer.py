@@ -227,6 +227,25 @@ def test_rewards_that_fit_pass_the_check():
     check_scoring(config, [rollout("a", answer="5", more=None), rollout("b", answer=r"#### 7", more=1)])
 
 
+def test_what_workers_do_not_get_is_said(here, monkeypatch):
+    """Variables that look like secrets are named, not shown, once; and again with a reward that fails without one."""
+    prompts = [rollout("a", answer="5")]
+    for name in ("A_TOKEN", "SERVICE_KEY"):
+        monkeypatch.setenv(name, "the-value")
+    wanted = "worker processes of scoring do not get what looks like a secret: A_TOKEN, SERVICE_KEY; a function reward"
+    (remark,) = check_scoring(scoring({"kind": "number"}), prompts)
+    assert remark.startswith(wanted) and "scoring.environment.keep" in remark and "the-value" not in remark
+    (here / "paying.py").write_text("import os\nkey = os.environ['SERVICE_KEY']\ndef f(prompt, completion): return 1\n")
+    paying = {"kind": "function", "call": "paying:f"}
+    found = problems(scoring(paying), prompts)
+    assert "KeyError: 'SERVICE_KEY'" in found[0] and found[1].startswith(wanted)
+    kept = scoring(paying, environment={"keep": ["SERVICE_KEY", "NOT_SET"], "drop": ["A_TOKEN"]})
+    (remark,) = check_scoring(kept, prompts)
+    assert remark == "scoring.environment.keep: NOT_SET cannot be kept: not set in the environment"
+    with pytest.raises(ValueError, match="keep and drop both name A"):
+        scoring(paying, environment={"keep": ["A"], "drop": ["A"]})
+
+
 def test_unknown_columns_are_named():
     """A mistyped column is named with the nearest one, for every reward at once."""
     config = scoring({"kind": "number", "answer": "anser"}, {**PAID, "columns": ["wh"]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections import Counter
 from itertools import product
@@ -27,10 +28,12 @@ from humanline.train.rollout import Context, SamplerError
 from humanline.train.rounds import Plan
 from humanline.train.run_folder import RunFolder
 from humanline.train.stop import StopRequested
+from humanline.train.validate import NotReadyError, validate
 from tests.train.kills import KILLED, Server, leftovers, result_of
 from tests.train.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 from tests.train.support import OBJECTIVES, same, steps, weights
 from tests.train.support import config as plain_config
+from tests.train.test_disk import AtStep
 
 HUMANLINE = {"kind": "clip", "log_eps_low": -0.05, "log_eps_high": 0.05}  # tight, so that toy steps reach it
 ROUND_SCHEDULES = {
@@ -82,6 +85,34 @@ def round_files(output: str | Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.name.startswith("cache")
     }
+
+
+def test_rounds_whose_samples_fill_any_disk_are_refused_alike(toy, prompts, tmp_path):
+    """What validate says of samples and scores that are kept, train says too, before anything is written."""
+    many = {"contexts_per_round": 16, "samples": 4, "count": 10**9, "steps": 4, "score_margin": 0.001}
+    given = online(toy, prompts, tmp_path / "run", rounds=many)
+    fits = r"does not fit on the disk: (it needs about .* GiB of samples, scores and served weights .*and the model), "
+    with pytest.raises(NotReadyError, match=fits) as foreseen:
+        validate(given)
+    with pytest.raises(OutputError, match=fits) as refused:
+        train(given, show_progress=False)
+    assert re.search(fits, str(foreseen.value))[1] == re.search(fits, str(refused.value))[1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_that_vanishes_in_a_round_is_made_again_with_the_data_of_the_round(toy, prompts, tmp_path, capsys):
+    """A checkpoint of a round whose files were removed with everything else can be gone on with, to the same bits."""
+    one, whole = (online(toy, prompts, tmp_path / name) for name in ("run", "whole"))
+    train(whole, show_progress=False)
+    train(one, stop=AtStep(one.output, 1, lambda: shutil.rmtree(one.output)), show_progress=False)
+    said = capsys.readouterr().err
+    assert "00000 was gone while round 0 was trained on: it is made again" in said and "step-00000003" not in said
+    assert result_of(one) == result_of(whole)
+    for name in ("final", "checkpoints/step-00000006"):
+        shutil.rmtree(tmp_path / "run" / name)
+    train(one, resume=True)
+    assert "going on after 3 updates" in capsys.readouterr().err
+    assert result_of(one) == result_of(whole)
 
 
 class TestReferences:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from humanline.train.config import load_config
 from humanline.train.contexts import Draw, with_system
 from humanline.train.data import Message, read_rows
 from humanline.train.ledger import LedgerError, append, json_rows, read_lines
+from humanline.train.lock import is_lock
 from humanline.train.model import load_tokenizer
 from humanline.train.rollout import Completion, Context, Rollout, SamplerError, Score, saying_how_to_go_on
 from humanline.train.stages import read_rollouts, read_scores, sample_into, score_rows, score_share, score_table
@@ -609,6 +613,83 @@ def test_nothing_is_overwritten(recipe, tmp_path, capsys):
     assert not list(tmp_path.glob("*.partial"))
 
 
+def at_once(*works):
+    """Do works in threads that begin together, and return what each gave or raised."""
+    ready = threading.Barrier(len(works))
+
+    def outcome(work):
+        ready.wait()
+        try:
+            return work()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return list(pool.map(outcome, works))
+
+
+def test_of_three_stages_at_once_one_works(recipe, tmp_path):
+    """Each of sample, score and pair: two are refused, no completion is scored twice, and the file is as from one."""
+    config, silent = load_config(recipe, []), {"say": lambda text: None}
+    stages = {
+        "samples": lambda out: tools.sample(config, out, **silent),
+        "scored": lambda out: tools.score(config, "samples.jsonl", out, **silent),
+        "pairs": lambda out: tools.pair(config, "scored.jsonl", out, **silent),
+    }
+    for name, stage in stages.items():
+        found = at_once(*[lambda stage=stage, name=name: stage(f"{name}.jsonl")] * 3)
+        refused = [one for one in found if isinstance(one, tools.ToolError)]
+        assert len(refused) == 2 and tmp_path / f"{name}.jsonl" in found, found
+        assert all("in use by another run (process" in str(one) or "exists already" in str(one) for one in refused)
+        if name == "scored":
+            distinct = {(r.prompt, c.text) for r in read_rollouts(tmp_path / "samples.jsonl") for c in r.completions}
+            assert (tmp_path / "calls.txt").stat().st_size == len(distinct)
+        alone = stage("alone.jsonl")
+        assert alone.read_bytes() == (tmp_path / f"{name}.jsonl").read_bytes()
+        alone.unlink()
+    assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob(".*"))
+
+
+def test_a_second_sample_is_refused_before_any_request(recipe, tmp_path):
+    """While the first waits for its server, others with the same --out ask it nothing."""
+    hold = threading.Event()
+
+    def answer(asked):
+        return Reply({}, status=503, hold=hold) if asked.path.endswith("/completions") else Reply({})
+
+    with serving(answer) as server, ThreadPoolExecutor(1) as pool:
+        engine = {"kind": "server", "url": server.url, "attempts": 1, "new_weights": {"kind": "path"}}
+        config = load_config(recipe, [f"sampling.engine={json.dumps(engine)}"])
+        first = pool.submit(tools.sample, config, "samples.jsonl", say=lambda text: None)
+        while not any(asked.path.endswith("/completions") for asked in server.asked):
+            assert not first.done()
+            time.sleep(0.01)
+        try:
+            before = len(server.asked)
+            for _ in range(2):
+                with pytest.raises(tools.ToolError, match=r"--out 'samples.jsonl' is in use by another run \(process"):
+                    tools.sample(config, "samples.jsonl", say=lambda text: None)
+            assert len(server.asked) == before
+        finally:
+            hold.set()
+        with pytest.raises(SamplerError, match="503"):
+            first.result()
+
+
+def test_an_output_that_something_else_has_made_meanwhile_is_left_alone(recipe, tmp_path, capsys):
+    """The file stays as it is, the work is kept, and the same command ends without doing any of it again."""
+    command("sample", recipe, "--out", "samples.jsonl")
+    broken = REWARD.replace("    return", "    open('scored.jsonl', 'w').write('mine')\n    return")
+    (tmp_path / "own_rewards.py").write_text(broken)
+    assert command("score", recipe, "samples.jsonl", "--out", "scored.jsonl") == 2
+    assert "was made by something else meanwhile, and is left as it is" in capsys.readouterr().err
+    assert (tmp_path / "scored.jsonl").read_text() == "mine"
+    paid = (tmp_path / "calls.txt").stat().st_size
+    (tmp_path / "scored.jsonl").unlink()
+    assert command("score", recipe, "samples.jsonl", "--out", "scored.jsonl") == 0
+    assert (tmp_path / "calls.txt").stat().st_size == paid and not list(tmp_path.glob("*.partial"))
+
+
 @pytest.mark.parametrize(
     "change",
     ["seed=1", "rounds.samples=2", "sampling.temperature=0.5", "sampling.engine.batch_size=3", "data.max_length=40"],
@@ -619,10 +700,10 @@ def test_work_of_another_recipe_is_not_gone_on_with(recipe, tmp_path, capsys, ch
     with pytest.raises(StopRequested):
         tools.sample(config, "samples.jsonl", stop=StopAt(8), say=lambda text: None)
     partial = tmp_path / "samples.jsonl.partial"
-    before = {path.name: path.read_bytes() for path in partial.iterdir()}
+    before = {path.name: path.read_bytes() for path in partial.iterdir() if not is_lock(path.name)}
     assert command("sample", recipe, change, "--out", "samples.jsonl") == 2
     assert "another model, other data or other settings" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in partial.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in partial.iterdir() if not is_lock(path.name)} == before
     assert not (tmp_path / "samples.jsonl").exists()
 
 

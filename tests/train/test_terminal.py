@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 
@@ -159,3 +161,23 @@ def test_messages_survive_a_narrow_terminal(tmp_path):
         env={"PYTHONIOENCODING": "ascii", "PATH": ""},
     )
     assert result.returncode == 0 and r"gr\xf6\xdfe" in result.stdout, result.stderr
+
+
+def test_a_terminal_that_was_closed_ends_nothing(monkeypatch):
+    """The bar of a run whose terminal goes away is silent from then on; without it the run would end by an error."""
+    (ours, theirs), ended = os.openpty(), False
+    monkeypatch.setenv("TERM", "xterm")
+    with contextlib.suppress(OSError), open(theirs, "w") as stderr:  # closing it fails, as it must
+        monkeypatch.setattr(sys, "stderr", stderr)
+        progress = RunProgress(3, True)
+        assert progress.console.is_terminal
+        with progress:
+            progress.say("before")
+            os.close(ours)
+            for step in range(3):
+                progress.say("after")
+                progress.step(step, {"loss": 1.0, "tokens_per_second": 1.0})
+            progress.bar.refresh()
+        ended = True
+        monkeypatch.undo()
+    assert ended

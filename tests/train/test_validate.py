@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,9 @@ from humanline.cli import main
 from humanline.train import tracking, validate
 from humanline.train.estimate import static_bytes
 from humanline.train.model import load_outline, load_policy
-from humanline.train.validate import NotReadyError, describe_config, describe_variant, disk_needed, shorten
+from humanline.train.room import Writes
+from humanline.train.terminal import shorten
+from humanline.train.validate import NotReadyError, describe_config, describe_variant
 from tests.conftest import ROOT
 from tests.train.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, config, run
 
@@ -270,7 +274,7 @@ BAD: dict[str, tuple] = {  # how many problems, what is damaged, arguments, what
     ),
     "stored quantised": (1, quantised, [], ["stored quantised", "adapter.base: nf4 for QLoRA"]),
     "no causal model": (1, no_causal_model, [], ["cannot be loaded"]),
-    "broken model config": (2, broken_config, [], ["cannot be loaded"]),
+    "broken model config": (1, broken_config, [], ["cannot be loaded"]),
     "no tokenizer": (1, no_tokenizer, [], ["its tokenizer cannot be loaded"]),
     "too many positions": (1, None, ["data.max_length=5000"], ["data.max_length 5000 exceeds the 128 positions"]),
     "data missing": (1, None, ["data.train=nowhere.jsonl"], ["data: ", "nowhere.jsonl"]),
@@ -384,10 +388,21 @@ def test_a_run_that_can_be_resumed_is_told_from_one_that_cannot(toy, tmp_path, c
 
 
 def test_the_disk_estimate():
-    """Two checkpoints of a million weights with a second model and a window of 100 bytes, and the final model."""
-    of_a_million = {"weights": 4 * 10**6, "states": 8 * 10**6}
-    assert disk_needed(**of_a_million, window=100, models=1, checkpoints=2) == 2 * (16 * 10**6 + 100) + 4 * 10**6
-    assert disk_needed(28, states=56, window=0, models=0, checkpoints=3) == 3 * 84 + 28
+    """Two checkpoints and a third one, each with the metrics, then the metrics, the model, rounds and trackers."""
+    writes = Writes("run", keep=2, checkpoint=1000, metrics=10, model=300, rounds=7, trackers=5)
+    assert writes.total == 3 * (1000 + 10) + 10 + 300 + 7 + 5
+
+
+@pytest.mark.parametrize("schedule", ["never", "before_step"])
+def test_absurd_lengths_are_refused_alike(recipe, capsys, schedule):
+    """Steps whose metrics or scores fill any disk are refused by both commands, with the same number of bytes."""
+    changes = ["training.epochs=null", "training.steps=1000000000000", f"reference.schedule={{kind: {schedule}}}"]
+    said = []
+    for command in ("validate", "train"):
+        assert main([command, str(recipe), *changes]) == 2
+        text = capsys.readouterr().err
+        said.append(re.search(r"does not fit on the disk: (it needs about .*, and the model), and 64.0 MiB", text)[1])
+    assert said[0] == said[1] and " of metrics" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -414,7 +429,7 @@ def test_an_estimate_covers_a_real_checkpoint(toy, tmp_path):
     newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
     tensors = sum(path.stat().st_size for path in newest.glob("*.safetensors"))
     sizes = static_bytes(given, load_outline(given.model))
-    needed = disk_needed(sizes.weights, states=sizes.states, window=0, models=0, checkpoints=1) - sizes.weights
+    needed = sizes.weights + sizes.states
     assert 0.8 * tensors <= needed <= 1.2 * tensors
 
 
@@ -557,3 +572,49 @@ def test_bad_recipes_do_not_fit_the_schema(errors, old, new):
 def test_one_length_is_enough(errors, new):
     """Exactly one of steps and epochs is given; the other may be null, which is how an override takes it back."""
     assert not errors(GOOD.replace("steps: 3", new))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("config.json", {"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ("config.json", {"num_hidden_layers": 1e9}, "num_hidden_layers is 1000000000"),
+        ("config.json", {"num_hidden_layers": 0}, "a model without layers"),
+        ("config.json", {"hidden_size": 10**12}, "hidden_size is 1000000000000"),
+        ("config.json", {"num_labels": 10**9}, "num_labels is 1000000000"),
+        ("config.json", {"transformers_weights": 5}, "transformers_weights is 5, no name of a file"),
+        ("tokenizer_config.json", {"model_max_length": "x"}, "model_max_length is 'x', no number"),
+        ("generation_config.json", "[" * 6000, "generation_config.json cannot be loaded"),
+        ("model.safetensors.index.json", {"weight_map": {}}, "weight_map does not give the name of a file"),
+        ("model.safetensors.index.json", {"weight_map": {"a": 5}}, "weight_map does not give the name of a file"),
+        ("model.safetensors.index.json", "[" * 6000, "model.safetensors.index.json cannot be read"),
+    ],
+)
+def test_files_of_a_model_that_make_no_sense_are_named_quickly(toy, tmp_path, capsys, file, change, message):
+    """By validate and train alike, before anything is made of them."""
+    model = tmp_path / "model"
+    shutil.copytree(toy["model"], model)
+    if file.endswith("index.json"):
+        (model / "model.safetensors").unlink()
+    if isinstance(change, dict):
+        there = json.loads((model / file).read_text()) if (model / file).exists() else {}
+        change = json.dumps(there | change)
+    (model / file).write_text(change)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(config(toy | {"model": str(model)}, tmp_path / "out").model_dump_json())
+    before = time.process_time()
+    for command in ("validate", "train"):
+        assert main([command, str(recipe)]) == 2
+        assert message in capsys.readouterr().err
+    assert time.process_time() - before < 30  # one of these would take days
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_whose_outputs_have_no_names_is_trained_all_the_same(toy, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(toy["model"], model)
+    settings = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(settings | {"return_dict": False}))
+    named = run(toy, tmp_path / "named", training__steps=2)
+    unnamed = run(toy | {"model": str(model)}, tmp_path / "unnamed", training__steps=2)
+    assert (named.model / "model.safetensors").read_bytes() == (unnamed.model / "model.safetensors").read_bytes()

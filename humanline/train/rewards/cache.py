@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from humanline.train.disk import patient
+from humanline.train.durable import make_folder, sync, write_all
 from humanline.train.rewards.verdict import Verdict
 
 _UNFLUSHED = 1.0  # seconds of cheap results that a kill may cost
@@ -35,15 +37,17 @@ class ScoreCache:
     def __init__(self, path: Path | None) -> None:
         self._known: dict[bytes, tuple[float, str]] = {}
         self._file: int | None = None
+        self._torn = False  # whether the file may end in the middle of a line, by a kill or a write that failed
+        self._failed = False
         self._lines: list[str] = []
         self._flushed = time.monotonic()
         if path is None:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._path = path
+        make_folder(path.parent)
+        self._file = patient(path, lambda: os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644))
         self._seen = 0
-        if self.refresh():
-            os.write(self._file, b"\n")
+        self._torn = self.refresh()
 
     def refresh(self) -> bool:
         """Take in what other processes have appended since; return whether the file ends in the middle of a line."""
@@ -74,19 +78,29 @@ class ScoreCache:
         if not self._lines or self._file is None:
             return
         if now or time.monotonic() - self._flushed > _UNFLUSHED:
-            data = "".join(self._lines).encode()
+            self._failed = True
+            patient(self._path, self._write, sum(map(len, self._lines)))
+            self._failed = False
             self._lines.clear()
-            while data:
-                data = data[os.write(self._file, data) :]
-            os.fsync(self._file)
             self._flushed = time.monotonic()
 
+    def _write(self) -> None:
+        """Append all lines, on a line of their own: others may have appended behind a torn end."""
+        assert self._file is not None
+        torn, self._torn = self._torn, True
+        write_all(self._file, b"\n" * torn + "".join(self._lines).encode())
+        sync(self._file, self._path)
+        self._torn = False
+
     def close(self) -> None:
-        """Flush and close the file."""
+        """Flush and close the file; where a flush has failed, that has been said, and is not tried again."""
         if self._file is not None:
-            self.flush()
-            os.close(self._file)
-            self._file = None
+            try:
+                if not self._failed:
+                    self.flush()
+            finally:
+                os.close(self._file)
+                self._file = None
 
     def _read(self, line: bytes) -> None:
         try:

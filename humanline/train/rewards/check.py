@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from humanline._checks import unknown
 from humanline.train.messages import Given, Message, Messages
+from humanline.train.rewards.environment import worker_environment
 from humanline.train.rewards.pool import Pool, PoolError, make_pool
 from humanline.train.rewards.verdict import shown
 from humanline.train.rewards.verifiers import read_number
@@ -67,8 +68,9 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
     Returns
     -------
     list of str
-        What templates of reward models do not write of prompts; where scoring.failed is not "error": prompts without a
-        reference that can be read, whose completions will have no score.
+        What templates of reward models do not write of prompts; what workers are not given of the environment; where
+        scoring.failed is not "error": prompts without a reference that can be read, whose completions will have no
+        score.
 
     Raises
     ------
@@ -89,9 +91,32 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
         problems += [f"{where}: {problem}" for problem in _own_problems(reward)]
     if not problems:
         problems, remarks = _with_workers(config, prompts)
+        remarks += _not_given(config)
         remarks += _left_out(config, prompts)
     if problems:
+        problems += [line for line in _not_given(config) if any(name in line for name in _quoted(problems))]
         raise RewardError("\n".join(problems))
+    return remarks
+
+
+def _quoted(problems: Sequence[str]) -> set[str]:
+    """Return what stands in quotes in messages, as does a variable in the KeyError of a reward that misses it."""
+    return set(re.findall(r"'(\w+)'", "\n".join(problems)))
+
+
+def _not_given(config: ScoringConfig) -> list[str]:
+    """Say what worker processes, if there are any, do not get of the environment; names only."""
+    if all(isinstance(reward, ModelReward) for reward in config.rewards):
+        return []
+    remarks = []
+    environment, left_out = worker_environment(config.environment)
+    if left_out:
+        remarks.append(
+            f"worker processes of scoring do not get what looks like a secret: {', '.join(left_out)}; a function "
+            "reward that needs one gets it by scoring.environment.keep: [NAME]"
+        )
+    if unset := [name for name in config.environment.keep if name not in environment]:
+        remarks.append(f"scoring.environment.keep: {', '.join(unset)} cannot be kept: not set in the environment")
     return remarks
 
 

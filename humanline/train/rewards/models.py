@@ -12,12 +12,13 @@ import torch
 
 from humanline.train.chat_template import ChatTemplate, holds
 from humanline.train.messages import NOTHING, Given, Message, Messages, texts_in
-from humanline.train.model import TYPES, load_tokenizer, loading, refuse_incomplete, source
+from humanline.train.model import TYPES, load_settings, load_tokenizer, loading, refuse_incomplete, source
 from humanline.train.quiet import import_transformers
 from humanline.train.rewards.cache import content_key
 from humanline.train.rewards.verdict import Verdict, described, shown
 from humanline.train.round_config import ModelReward
 from humanline.train.scorer import ModelError
+from humanline.train.template_limits import TooMuchError
 
 Conversation = Sequence[Mapping[str, Any]]  # {"role", "content", ...}, the completion last
 
@@ -126,6 +127,8 @@ class RewardModel:
         try:
             text = self._template.write(turns, given)
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)  # the template writes them
+        except TooMuchError:
+            raise
         except Exception as error:  # a template is a program of its own, and lone surrogates cannot be encoded
             return Verdict(None, "error", f"the reward model's template or tokenizer refuses it: {described(error)}")
         if len(ids) > self._longest:
@@ -197,11 +200,7 @@ def refuse_wrong_head(reward: ModelReward, settings: Any) -> None:
 
 def reward_settings(path: str) -> Any:
     """Load a reward model's configuration (of transformers); raise ModelError if there is none."""
-    from transformers import AutoConfig
-
-    name, local = source(path)
-    with loading(f"reward model {path!r}"):
-        return AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    return load_settings(path, f"reward model {path!r}")
 
 
 def _load(reward: ModelReward) -> Any:

@@ -20,14 +20,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from humanline.train.rewards.environment import worker_environment
 from humanline.train.rewards.verdict import Verdict
-from humanline.train.round_config import ScoringConfig
+from humanline.train.round_config import EnvironmentConfig, ScoringConfig
+from humanline.train.stop import sparing
+from humanline.train.terminal import redact
 
 _START = 300.0  # seconds for a worker to import what it needs: torch on a busy network disk takes long
 _FAILED_STARTS = 3
 _LONGEST_REPLY = 2**16
+_LAST = 15.0  # seconds for a keeper to end
 _PROGRAM = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from humanline.train.rewards.keeper import keep; keep(int(sys.argv[2])); "
     "from humanline.train.rewards.worker import main; main(int(sys.argv[2]))"
 )
 
@@ -54,6 +59,8 @@ class Pool:
         Callables that tasks will name, `module:function`.
     math : bool
         Whether tasks will need math-verify.
+    environment : mapping, optional
+        Of the workers; by itself this process's less what looks like a secret (`worker_environment`).
     """
 
     def __init__(
@@ -65,9 +72,11 @@ class Pool:
         first_seconds: float = _START,
         functions: Sequence[str] = (),
         math: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._size, self._seconds, self._first_seconds = workers, seconds, max(first_seconds, seconds)
         self._setup = {"memory": memory, "functions": list(functions), "math": math}
+        self._environment = worker_environment(EnvironmentConfig())[0] if environment is None else environment
         self._hung: collections.Counter[str] = collections.Counter()  # first calls that took too long, by callable
         self._slowest: dict[str, float] = {}  # seconds of those that returned
         self._workers: list[_Worker] = []
@@ -130,7 +139,7 @@ class Pool:
 
     def _start(self, wanted: int) -> None:
         while len(self._workers) < wanted:
-            self._workers.append(_Worker(self._setup))
+            self._workers.append(_Worker(self._setup, self._environment))
 
     def _limit(self, worker: _Worker, task: Mapping[str, Any]) -> float:
         """Return the seconds that a worker has for a task."""
@@ -201,7 +210,8 @@ class Pool:
         worker.rest()
         if verdict.status == "memory":
             self._drop(worker)
-        return [(task, verdict)]
+        # Workers do not know the secrets of the recipe, and a function may tell of what it was given.
+        return [(task, verdict._replace(reason=redact(verdict.reason)) if verdict.reason else verdict)]
 
     def _died(self, worker: _Worker) -> list[tuple[int, Verdict]]:
         task, started = worker.task, worker.ready
@@ -236,26 +246,29 @@ def make_pool(config: ScoringConfig) -> Pool:
         first_seconds=config.first_seconds,
         functions=list(dict.fromkeys(reward.call for reward in config.rewards if reward.kind == "function")),
         math=any(reward.kind == "math" for reward in config.rewards),
+        environment=worker_environment(config.environment)[0],
     )
 
 
 class _Worker:
-    """One process, seen from outside."""
+    """One process and its keeper (`keeper.py`), seen from outside."""
 
-    def __init__(self, setup: dict[str, Any]) -> None:
+    def __init__(self, setup: dict[str, Any], environment: Mapping[str, str]) -> None:
         # One pipe for each, since the kernel remembers for an open pipe, not for a process, whom to signal.
         theirs, self._lifeline = os.pipe()
         here = [path or os.getcwd() for path in sys.path]
-        # A session of its own: Ctrl-C does not reach it, and its children can be killed with it.
+        # A session of its own: Ctrl-C does not reach it.
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM, json.dumps(here), str(theirs)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(theirs,),
-                start_new_session=True,
-            )
+            with sparing():  # a scheduler signals every process of a job, whatever its session
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _PROGRAM, json.dumps(here), str(theirs)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(theirs,),
+                    env=environment,
+                    start_new_session=True,
+                )
         except BaseException:
             os.close(self._lifeline)
             raise
@@ -327,19 +340,20 @@ class _Worker:
             return None, True
 
     def end(self) -> tuple[str, bool]:
-        """Kill it and its children; return how it ended, if by itself, and whether by its own timer."""
+        """Have its keeper kill it and all that it started; return how it ended, if by itself, and if by its timer."""
         alone = self.process.poll()
         if alone is None:
             with contextlib.suppress(subprocess.TimeoutExpired):  # what it leaves open may outlast it by a moment
                 alone = self.process.wait(1) if self._closed() else None
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(10)
+        os.close(self._lifeline)
+        try:
+            self.process.wait(_LAST)
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # and the worker dies with it
+            self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
-        os.close(self._lifeline)
         if alone is None:
             return "was killed", False
         if alone >= 0:

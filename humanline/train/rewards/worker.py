@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline.train.rewards.verdict import Verdict, described
+from humanline.train.stop import outlive
 
 _GRACE = 2.0  # seconds beyond an item's limit after which the kernel ends a worker whose parent does not
 _MIB = 2**20
@@ -37,6 +38,7 @@ def main(lifeline: int) -> None:
     lifeline : int
         Descriptor of a pipe whose other end only the parent holds, and on which nothing is ever sent.
     """
+    outlive()  # whoever asked the run to stop may have asked all its processes
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _die_with_parent(lifeline)
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
-import ipaddress
 import json
 import os
+import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from humanline.train.hosts import HostError, is_here, refuse_host
 from humanline.train.rollout import SamplerError
 from humanline.train.round_config import ServerEngine
-from humanline.train.terminal import redact, visible
+from humanline.train.settings import hidden
+from humanline.train.terminal import HIDDEN, redact, remember, visible
 
 RETRIED = frozenset({408, 409, 425, 429})  # and every 5xx
 LONGEST_WAIT = 60.0  # seconds between two attempts, whatever a server wishes
 LARGEST_ANSWER = 1 << 28  # bytes
+ANOTHER_ADDRESS = 5.0  # seconds until the next address of a host is tried
 SHOWN = 200  # characters of an answer in an error
 T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
@@ -53,6 +56,7 @@ def api_key(engine: ServerEngine) -> str | None:
         )
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise SamplerError(f"the API key in {engine.key_variable} holds characters that no key has; check it")
+    remember([key])  # whatever its variable is called
     return key
 
 
@@ -60,7 +64,9 @@ class Client:
     """Requests to one server, with its key; an async context manager.
 
     Redirects are errors, as they might lead elsewhere. A server on this machine is reached directly; for others the
-    usual variables for proxies and certificates hold (HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE).
+    usual variables for proxies and certificates hold (HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE). Each connection goes to an
+    address that was looked at first (`humanline.train.hosts`), whatever a name stands for from one moment to the next;
+    behind a proxy it is the proxy that knows what names stand for.
 
     Parameters
     ----------
@@ -83,7 +89,7 @@ class Client:
         import httpx2
 
         engine = self._engine
-        here = _is_loopback(httpx2.URL(self.root).host)
+        here = is_here(httpx2.URL(self.root).host)
         self._http = httpx2.AsyncClient(
             headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
             timeout=httpx2.Timeout(engine.seconds),
@@ -92,6 +98,8 @@ class Client:
             trust_env=not here,
             verify=not here or self.root.startswith("https"),  # reading certificates takes longer than a request here
         )
+        pool = self._http._transport._pool
+        pool._network_backend = Checked(pool._network_backend, engine.allow_hosts)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -135,10 +143,11 @@ class Client:
             reason = self._clean(_reason(content))
             trouble = f"status {status}" + (f": {reason}" if reason else "")
             if status < 500 and status not in RETRIED:
-                raise Refused(status, reason, f"{self.shown}{path} refuses: {trouble}{_advice(status, self._engine)}")
+                told = f"{self.shown}{redact(path)} refuses: {trouble}{_advice(status, self._engine)}"
+                raise Refused(status, reason, told)
             wait = _retry_after(headers.get("retry-after"), wait)
         raise SamplerError(
-            f"{self.shown}{path} gave nothing usable in {attempts} attempts (sampling.engine.attempts); "
+            f"{self.shown}{redact(path)} gave nothing usable in {attempts} attempts (sampling.engine.attempts); "
             f"the last: {self._clean(trouble)}. See to the server"
         )
 
@@ -165,9 +174,7 @@ class Client:
             raise ConnectionError(f"{type(error).__name__}: {error}") from None
 
     def _clean(self, text: str) -> str:
-        secret = {"API_KEY": self._key} if self._key else {}
-        text = redact(redact(text), secret)
-        return visible(text.replace(self._key, "***") if self._key else text)[: 2 * SHOWN]
+        return visible(redact(text).replace(self._key or HIDDEN, HIDDEN))[: 2 * SHOWN]  # a key of any length
 
 
 def root(engine: ServerEngine) -> str:
@@ -180,15 +187,55 @@ def root(engine: ServerEngine) -> str:
     except httpx2.InvalidURL:
         host = ""
     if not host:
-        raise SamplerError(f"sampling.engine.url: {visible(redact(engine.url))!r} is no URL of a server")
+        raise SamplerError(f"sampling.engine.url: {visible(redact(hidden({'url': engine.url})['url']))!r} is no URL")
     return url
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+class Checked:
+    """A network backend of the client's that looks at every address before it connects, and connects to that one.
+
+    Parameters
+    ----------
+    backend
+        What connects.
+    allowed : sequence of str
+        `sampling.engine.allow_hosts`.
+    """
+
+    def __init__(self, backend: Any, allowed: Sequence[str]) -> None:
+        self._backend, self._allowed = backend, allowed
+
+    async def connect_tcp(self, host: str, port: int, timeout: float | None = None, **options: Any) -> Any:
+        """Connect to the first address of a host that answers; raise SamplerError if one of them may not be asked."""
+        import httpcore2
+
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise httpcore2.ConnectError(str(error)) from error
+        addresses = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+        try:
+            for address in addresses:
+                refuse_host(host, address, self._allowed)
+        except HostError as error:
+            raise SamplerError(str(error)) from None
+        for number, address in enumerate(addresses, start=1):
+            last = number == len(addresses)
+            limit = timeout if last or timeout is None else min(timeout, ANOTHER_ADDRESS)
+            try:
+                return await self._backend.connect_tcp(address, port, timeout=limit, **options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                if last:
+                    raise
+        raise httpcore2.ConnectError(f"{host} has no address")
+
+    async def connect_unix_socket(self, path: str, **options: Any) -> Any:
+        """Refuse: a server has a host."""
+        raise SamplerError(f"sampling.engine.url: {path} is no host")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await self._backend.sleep(seconds)
 
 
 def parse(content: bytes) -> Any:

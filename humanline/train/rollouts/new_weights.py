@@ -27,6 +27,8 @@ from humanline.train.round_config import (
     ByVllm,
     ServerRequest,
 )
+from humanline.train.settings import hidden
+from humanline.train.stop import STOPPING
 from humanline.train.terminal import redact, visible
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
@@ -174,7 +176,7 @@ def run_command(how: ByCommand, path: str, stopping: Callable[[], bool]) -> None
         If `stopping` said so; the command is ended.
     """
     words = [word.replace("{path}", path) for word in how.command]
-    shown = visible(redact(" ".join(words)))
+    shown = visible(redact(" ".join(hidden(words, sent=True))))
     # Not a pipe: a server that the command leaves running would hold it open.
     with tempfile.TemporaryFile() as output:
         try:
@@ -197,6 +199,10 @@ def run_command(how: ByCommand, path: str, stopping: Callable[[], bool]) -> None
                 process.wait()
         if code == 0:
             return
+        if code is not None and -code in STOPPING:  # by a scheduler, which is asking this process to stop, too
+            time.sleep(LOOK)
+            if stopping():
+                raise SamplingStopped
         late = f"took more than {how.seconds:g} s (sampling.engine.new_weights.seconds)"
         output.seek(0)
         tail = visible(redact(output.read().decode("utf-8", "replace"))[-2000:], keep="\n").strip()

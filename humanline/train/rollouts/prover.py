@@ -294,7 +294,9 @@ class Prover:
             return None
         try:
             return _State.from_row(json.loads(self.file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise LedgerError(f"{self.file} cannot be read: {error.strerror}; mend that, and try again") from None
+        except (ValueError, KeyError, TypeError) as error:
             raise LedgerError(
                 f"{self.file} is damaged ({type(error).__name__}: {error}); remove it, and the proof of the server's "
                 "weights begins anew"
@@ -306,7 +308,7 @@ class Prover:
     def _read_checks(self) -> dict[str, dict[str, Any]]:
         try:
             checks = json.loads(self.checks.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # for people; the proof does not read it
+        except (FileNotFoundError, ValueError):  # for people; the proof does not read it
             return {}
         return checks if isinstance(checks, dict) else {}
 

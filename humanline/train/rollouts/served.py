@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from humanline.train.durable import remove_folder
+from humanline.train.durable import make_folder, remove_folder
 from humanline.train.export import save_model
 from humanline.train.rollout import Context
 from humanline.train.rollouts.prover import Prover, WrongWeights
@@ -62,7 +62,7 @@ class ServedWeights:
             torch.cuda.empty_cache()  # what training does not use just now goes back to the GPU that it shares
         target = self.folder / "served" / name
         if not target.is_dir():
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             save_model(target, self.weights, self.sampler.renderer.tokenizer)
         self.sampler.publish(target, name)
         if self.proof is not None:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from humanline.train.disk import patient
+from humanline.train.durable import make_folder
 from humanline.train.messages import Messages, to_json, tool_calls
 from humanline.train.rollout import Completion, Context, Rollout, SamplerError, SamplingStopped
 from humanline.train.rollouts.answers import Answer, Completer, read_answers
@@ -39,7 +41,7 @@ from humanline.train.round_config import (
     SamplingConfig,
     ServerEngine,
 )
-from humanline.train.terminal import redact, visible
+from humanline.train.terminal import redact, show, visible
 from humanline.train.tokens import Renderer
 from humanline.train.trainable import Trainable, Untrainable
 
@@ -107,7 +109,7 @@ class ServerSampler:
         renderer: Renderer,
         *,
         vocabulary: int | None = None,
-        say: Callable[[str], None] = print,
+        say: Callable[[str], None] = show,
         stopping: Callable[[], bool] = lambda: False,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -431,8 +433,8 @@ class ServerSampler:
             return
         if not self.asleep and not (marker.exists() and isinstance(how, BySglang)):
             self._finish(tell(self._client(), requests))
-            served.mkdir(parents=True, exist_ok=True)
-            marker.touch()
+            make_folder(served)
+            patient(marker, marker.touch)
         self.asleep = True
 
     def _generation(self, folder: Path) -> str:

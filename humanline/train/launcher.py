@@ -1,0 +1,44 @@
+"""What a launcher of several processes (torchrun, accelerate launch) says in the environment."""
+
+from __future__ import annotations
+
+import os
+
+_LEAST = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
+
+
+class LauncherError(ValueError):
+    """Environment variables that no launcher sets so."""
+
+
+def launched_processes() -> int:
+    """Return how many processes share the run, 1 where no launcher says so.
+
+    Raises
+    ------
+    LauncherError
+        If WORLD_SIZE, RANK, LOCAL_WORLD_SIZE or LOCAL_RANK is no number, or too small or large a one, or there are
+        several processes but this one is not told which it is: each would train the whole run by itself.
+    """
+    found: dict[str, int] = {}
+    for name, least in _LEAST.items():
+        text = os.environ.get(name)
+        if text is None:
+            continue
+        try:
+            found[name] = int(text)
+        except ValueError:
+            found[name] = least - 1
+        if found[name] < least and not (name == "LOCAL_RANK" and text == "-1"):  # how some say: no launcher
+            raise LauncherError(f"the environment variable {name} is {text!r}, no number from {least} on; unset it")
+    count = found.get("WORLD_SIZE", 1)
+    for rank, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+        if found.get(rank, 0) >= found.get(size, count):
+            raise LauncherError(f"the environment variable {rank} is {found[rank]}, but {size} is {found.get(size, 1)}")
+    missing = [name for name in ("RANK", "LOCAL_RANK") if found.get(name, -1) < 0]
+    if count > 1 and missing:
+        raise LauncherError(
+            f"the environment variable WORLD_SIZE is {count}, but {' and '.join(missing)} is not set: start the "
+            "processes with torchrun or accelerate launch, or unset WORLD_SIZE"
+        )
+    return count

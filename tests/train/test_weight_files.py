@@ -1,0 +1,117 @@
+"""The names of weight files in a model's folder lead nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+
+from humanline.cli import main
+from humanline.train.model import load_policy, load_weights
+from humanline.train.scorer import ModelError
+
+
+@pytest.fixture
+def sharded(toy, tmp_path) -> Path:
+    """A model whose weights are in a file that its index names."""
+    model = tmp_path / "model"
+    shutil.copytree(toy["model"], model)
+    (model / "model.safetensors").rename(model / "part-1.safetensors")
+    return model
+
+
+def index(model: Path, name: object) -> None:
+    from safetensors import safe_open
+
+    file = model / name if isinstance(name, str) and (model / name).is_file() else model / "part-1.safetensors"
+    with safe_open(file, framework="pt") as tensors:
+        names = list(tensors.keys())
+    text = json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, name)})
+    (model / "model.safetensors.index.json").write_text(text)
+
+
+@pytest.mark.parametrize("command", ["train", "validate"])
+@pytest.mark.parametrize(
+    "name", ["../part-1.safetensors", "ABSOLUTE", "a/../../part-1.safetensors", "LINK", "..\\x", "\x1b[2J\0"]
+)
+def test_names_that_lead_out_of_the_folder_are_refused(sharded, toy, tmp_path, capfd, name, command):
+    """Parents, absolute names and links to elsewhere are input errors that name the index, before anything is read."""
+    outside = tmp_path / "part-1.safetensors"
+    shutil.move(sharded / "part-1.safetensors", outside)
+    (sharded / "a").mkdir()
+    if name == "LINK":
+        (sharded / "link.safetensors").symlink_to(outside)
+    given = {"ABSOLUTE": str(outside), "LINK": "link.safetensors"}.get(name, name)
+    shutil.copy(outside, sharded / "part-1.safetensors")
+    index(sharded, given)
+    (sharded / "part-1.safetensors").unlink()
+    recipe = tmp_path / "recipe.yaml"
+    tree = {
+        "model": str(sharded),
+        "output": str(tmp_path / "run"),
+        "objective": {"kind": "dpo"},
+        "data": {"train": toy["pairs"], "max_length": 64},
+        "training": {"steps": 1, "batch_size": 2},
+        "optimizer": {"lr": 1e-3},
+    }
+    recipe.write_text(json.dumps(tree))
+    assert main([command, str(recipe)]) == 2
+    said = capfd.readouterr().err
+    assert "model.safetensors.index.json names the weight file" in said and not set(said) & {"\x1b", "\0"}
+
+
+def test_names_within_the_folder_and_the_cache_of_the_hub_are_read(sharded, tmp_path):
+    """A plain name, a folder below, and a snapshot whose files are links to blobs are loaded as before."""
+    index(sharded, "part-1.safetensors")
+    load_weights(str(sharded), dropout=False)
+    (sharded / "parts").mkdir()
+    shutil.move(sharded / "part-1.safetensors", sharded / "parts/part-1.safetensors")
+    index(sharded, "parts/part-1.safetensors")
+    load_weights(str(sharded), dropout=False)
+    index(sharded, "parts/part-1.safetensors")
+
+    repository = tmp_path / "models--someone--small"
+    snapshot, blobs = repository / "snapshots/0a1b", repository / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    shutil.move(sharded / "parts/part-1.safetensors", sharded / "part-1.safetensors")
+    index(sharded, "part-1.safetensors")
+    for number, file in enumerate(path for path in sorted(sharded.iterdir()) if path.is_file()):
+        shutil.copy(file, blobs / f"{number:040x}")
+        (snapshot / file.name).symlink_to(Path("../../blobs") / f"{number:040x}")
+    load_weights(str(snapshot), dropout=False)
+    (tmp_path / "linked").symlink_to(snapshot)
+    load_weights(str(tmp_path / "linked"), dropout=False)
+
+
+def test_a_file_that_config_json_names_is_held_to_the_same(sharded):
+    """config.json may name a weight file, too; not one elsewhere."""
+    settings = json.loads((sharded / "config.json").read_text()) | {"transformers_weights": "/etc/passwd"}
+    (sharded / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match=r"config\.json names the weight file '/etc/passwd'"):
+        load_weights(str(sharded), dropout=False)
+
+
+class Evil:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self):
+        return open, (str(self.file), "w")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors", "tokenizer.json", "generation_config.json"])
+def test_no_pickle_of_a_model_folder_is_read(toy, tmp_path, name):
+    """Pickled weights, or a pickle in the place of another file, are refused or left alone, and never opened."""
+    model, ran = tmp_path / "model", tmp_path / "ran"
+    shutil.copytree(toy["model"], model)
+    if name == "pytorch_model.bin":
+        (model / "model.safetensors").unlink()
+    (model / name).write_bytes(pickle.dumps(Evil(ran)))
+    with contextlib.suppress(ModelError):
+        load_policy(str(model), dropout=False, max_length=64)
+    assert not ran.exists()
