@@ -131,6 +131,14 @@ class Checkpoints:
         by_clock = bool(self.reduce(torch.tensor(float(waited)), "max").item())
         return (by_steps or by_clock) and self._mark(position) not in (self._saved_at, _BEGINNING)
 
+    def save_if_due(self, position: Position, say: Callable[[str], None], *, scoring: bool = False) -> None:
+        """Save if it is time to (`due`), and say where; one that fails is said too, and the run goes on."""
+        if self.due(position, scoring=scoring):
+            try:
+                say(f"checkpoint: {self.save(position)}")
+            except CheckpointError as error:  # the run is worth more than this checkpoint
+                say(f"warning: {error}")
+
     @HERE.doing("saving")
     def save(self, position: Position, *, ending: bool = False) -> Path:
         """Write a checkpoint, then remove all but the newest few; called by all processes alike.
