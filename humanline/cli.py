@@ -18,6 +18,7 @@ _LONGEST_LINE = 4000  # characters of a message; names and texts from outside ma
 _EXIT_FAULT = 1
 _EXIT_USER_ERROR = 2
 _EXIT_NOT_FINITE = 3
+_EXIT_BROKEN = 4
 _EXIT_STOPPED = 75  # "try again later" among the exit codes of sysexits.h: schedulers can tell it from a failure
 _EXIT_INTERRUPTED = 130
 _EXIT_UNREAD = 141  # what a shell makes of SIGPIPE
@@ -26,10 +27,11 @@ _EXIT_UNREAD = 141  # what a shell makes of SIGPIPE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0 done, 1 a fault of humanline or a library, 2 bad input, 3 a number not finite, 69 another process of a training
-    run gone, failed or standing still (go on with --resume), 75 a training run or a study stopped on request with all
-    of it saved, 130 another command interrupted, 141 the output not read to its end. A fault's traceback goes to a log
-    file, whose name is printed; with HUMANLINE_DEBUG=1 in the environment it is raised.
+    0 done, 1 a fault of humanline or a library, 2 bad input, 3 a number not finite, 4 a training run that has broken
+    and was to stop then (training.collapse), 69 another process of a training run gone, failed or standing still (go
+    on with --resume), 75 a training run or a study stopped on request with all of it saved, 130 another command
+    interrupted, 141 the output not read to its end. A fault's traceback goes to a log file, whose name is printed;
+    with HUMANLINE_DEBUG=1 in the environment it is raised.
     """
     try:
         from humanline.train.quiet import shown_safely
@@ -299,11 +301,17 @@ def _train(options: argparse.Namespace) -> int:
         try:
             config = _load(options)
             options.folder = config.output  # where a fault is logged
+            from humanline.train.collapse import CollapseError
             from humanline.train.device import leave_processes
             from humanline.train.loop import train
 
             _quiet_libraries()
-            train(config, resume=options.resume, stop=stop, show_progress=not options.quiet)
+            try:
+                train(config, resume=options.resume, stop=stop, show_progress=not options.quiet)
+            except CollapseError as broken:
+                _complain(options, str(broken))
+                leave_processes()
+                return _EXIT_BROKEN
             leave_processes()
         except NeighbourError as error:
             _complain(options, str(error))

@@ -47,7 +47,7 @@ def test_train_from_the_command_line(recipe, tmp_path, capsys):
         ("data.train=nowhere.jsonl", "nowhere.jsonl"),
         ("model=./nowhere", "no config.json in"),
         ("training.batch_size=1000", "larger than the data"),
-        ("data.train=" + "x" * 400, "File name too long"),
+        ("data.train=" + "x" * 400, "file name too long"),
         ("objective={kind: kto}", "This run reads data.shape: unpaired"),
     ],
 )
@@ -127,7 +127,7 @@ def test_running_out_of_memory_says_what_helps(recipe, tmp_path, monkeypatch, ca
     monkeypatch.setattr(torch.optim.AdamW, "step", broken)
     assert main(["train", str(recipe), "--quiet"]) == 1
     err = capsys.readouterr().err
-    assert "out of memory: " in err and "training.micro_batch_size" in err and "fault" not in err
+    assert "out of memory: " in err and "training.micro_batch_size" in err and "a fault" not in err
 
 
 def test_the_schema_from_the_command_line(capsys):

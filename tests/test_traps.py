@@ -241,7 +241,10 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
     33: ("under sharding every forward pass is a collective", [LATER + "10 (weights sharded directly)"]),
     34: (
         "a launcher kills a stopping run after 30 seconds",
-        [f"{RECIPES}::test_what_the_environment_asks_of_a_script", LATER + "8 (a run says so itself)"],
+        [
+            f"{RECIPES}::test_what_the_environment_asks_of_a_script",
+            "train/test_launcher.py::test_a_save_that_a_launcher_would_cut_off_is_said_once",
+        ],
     ),
     35: (
         "a server's 200 is no proof of new weights",

@@ -42,6 +42,7 @@ from humanline.train.durable import (
 from humanline.train.export import OutputError
 from humanline.train.fingerprint import differences, same_settings
 from humanline.train.guard import Reduce
+from humanline.train.launcher import too_slow_to_stop
 from humanline.train.lock import LockLostError
 from humanline.train.state import Judging, Stateful
 from humanline.train.stop import StopRequested
@@ -114,7 +115,7 @@ class Checkpoints:
         self.accelerator, self.reduce, self.refuse_lost = accelerator, reduce, refuse_lost
         self.saved: Path | None = None  # the newest whole checkpoint
         self._saved_at: tuple[Any, ...] = ()  # and where it stands (`_mark`)
-        self._last = time.monotonic()
+        self._last, self._warned = time.monotonic(), False
 
     def due(self, position: Position, *, scoring: bool = False) -> bool:
         """Return whether the settings ask for a checkpoint here; all processes agree.
@@ -130,6 +131,19 @@ class Checkpoints:
         by_steps = every is not None and updates > 0 and updates % every == 0 and not scoring
         by_clock = bool(self.reduce(torch.tensor(float(waited)), "max").item())
         return (by_steps or by_clock) and self._mark(position) not in (self._saved_at, _BEGINNING)
+
+    def save_if_due(self, position: Position, say: Callable[[str], None], *, scoring: bool = False) -> None:
+        """Save if it is time to (`due`), and say where; one that fails is said too, and the run goes on."""
+        if self.due(position, scoring=scoring):
+            began = time.monotonic()
+            try:
+                say(f"checkpoint: {self.save(position)}")
+                remark = too_slow_to_stop(time.monotonic() - began)
+                if remark and not self._warned:
+                    self._warned = True
+                    say(remark)
+            except CheckpointError as error:  # the run is worth more than this checkpoint
+                say(f"warning: {error}")
 
     @HERE.doing("saving")
     def save(self, position: Position, *, ending: bool = False) -> Path:

@@ -190,6 +190,44 @@ class DataConfig(Section):
         return self
 
 
+Limit = Positive | None
+
+
+class CollapseConfig(Section):
+    """When a run has broken, and what is done then; null switches a limit off.
+
+    The median of the last rows (`steps`, `rounds`; a single look at the held-out set) is held against the first row,
+    which is of the policy before its first update. humanline/train/collapse.py has the rules.
+    """
+
+    action: Literal["warn", "stop", "ignore"] = "warn"
+    """Say it in one line, once; save, end and say it (exit code 4); or do not look."""
+    steps: PositiveInt = 10
+    """Steps of which the median is taken."""
+    rounds: PositiveInt = 3
+    """Rounds of which the median is taken."""
+    score: Limit = 0.25
+    """A score that has fallen from its best by so many standard deviations of answers' scores, by four standard errors
+    of its own, and by half of what it had gained: all three."""
+    length: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 4.0
+    """Answers so many times as long as at first, or as short."""
+    truncated: Limit = 0.3
+    """Share of answers cut at their limit, above that at first."""
+    entropy_rise: Limit = 1.0
+    """Nats a token by which the entropy of answers is above that at first."""
+    entropy_left: Limit = 0.1
+    """Share of its first value below which the entropy of answers is, while the score is no better than at first."""
+    clipped: Limit = 0.5
+    """Share of tokens outside of humanline's clip."""
+    log_ratio: Limit = 2.0
+    """Root mean square of token log-ratios, nats, where the reference follows the policy (before_step); three times as
+    much where it does not, since rejected answers may well leave a fixed one far behind."""
+    loss: Limit = 5.0
+    """Training loss, above that of the first step."""
+    surprise: Limit = 2.0
+    """Nats a token by which the log-probability of held-out answers (the chosen ones) is below that at first."""
+
+
 class TrainingConfig(Section):
     """How far, how much at a time and in which precision."""
 
@@ -221,6 +259,8 @@ class TrainingConfig(Section):
     """Of several processes: minutes without anything done after which one stands still, so that all end; 0: never."""
     disk_full: Literal["stop", "wait"] = "stop"
     """On a full disk: end, to be gone on with by --resume; or wait for space, trying again every minute."""
+    collapse: CollapseConfig = CollapseConfig()
+    """When a run has broken, and what is done then."""
 
     @model_validator(mode="after")
     def _one_micro_batch(self) -> TrainingConfig:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from humanline.train.activity import HERE
 from humanline.train.durable import make_folder
-from humanline.train.rollout import Context, Score
+from humanline.train.rollout import Context, OwnTokens, Score
 from humanline.train.stages import RoundStages, read_rollouts, read_scores
 
 _KEY = 2**40  # in place of a round's number
@@ -49,7 +49,8 @@ class RolloutEvaluator:
         -------
         dict
             ``score`` (mean), its standard error ``score_se``, the mean of every reward as ``score/<name>``,
-            ``completion_tokens`` (mean), ``truncated`` (share), and ``without_score`` (count), which no mean has in it.
+            ``completion_tokens`` (mean), ``truncated`` (share), ``completion_nll`` (`OwnTokens`), and
+            ``without_score`` (count), which no mean of scores has in it.
         """
         version = self.version()
         folder = self.folder / f"held-out-{version[:16]}"
@@ -64,6 +65,10 @@ class RolloutEvaluator:
             answers = [rollout.completions[0] for rollout in rollouts]
             metrics["completion_tokens"] = sum(len(answer.ids) for answer in answers) / len(answers)
             metrics["truncated"] = sum(answer.truncated for answer in answers) / len(answers)
+            own = OwnTokens()
+            for answer in answers:
+                own.add(answer)
+            metrics.update(own.facts())
 
         self.stages.processes.each(look)  # and only when all have looked
         self.stages.processes.on_main(lambda: shutil.rmtree(folder, ignore_errors=True))

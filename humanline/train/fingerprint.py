@@ -24,6 +24,7 @@ _FREE = (
     "tracking",
     "training.disk_full",
     "training.stall_minutes",
+    "training.collapse",
     "rounds.too_few",
     "scoring.failed",
     "scoring.failed_share",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +50,12 @@ def refuse_non_finite(step: int, suspects: list[Suspect], grad_norm: Tensor, red
         f"step {step}: not finite: {where} {', '.join(rows[:8])}{more}. Nothing was updated or saved by this step. "
         "Look at these examples; if they are in order, lower optimizer.lr or use training.precision: float32."
     )
+
+
+def refuse_metrics(metrics: Mapping[str, float], updates: int) -> None:
+    """Raise NonFiniteError if a held-out metric is not finite."""
+    if not all(math.isfinite(value) for value in metrics.values()):
+        raise NonFiniteError(f"held-out metrics after {updates} updates are not finite: {metrics}; nothing saved")
 
 
 def refuse_non_finite_model(model: nn.Module) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+_TO_STOP = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _LEAST = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
 
 
@@ -42,3 +43,25 @@ def launched_processes() -> int:
             "processes with torchrun or accelerate launch, or unset WORLD_SIZE"
         )
     return count
+
+
+def seconds_to_stop() -> float | None:
+    """Return how long torchrun or accelerate launch let a run that is to stop save itself; None without them."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    try:
+        return float(os.environ[_TO_STOP])
+    except (KeyError, ValueError):
+        return 30.0  # torch's default; one given as --shutdown-timeout does not reach the processes
+
+
+def too_slow_to_stop(seconds: float) -> str:
+    """Return what to say of a save that took so many seconds, if a run that is to stop might be killed in it."""
+    limit = seconds_to_stop()
+    if limit is None or seconds < limit / 2:
+        return ""
+    return (
+        f"warning: saving took {seconds:.0f} s, and the launcher kills a run that is to stop after {limit:g} s, which "
+        f"would lose what was trained since the last checkpoint: set {_TO_STOP}={max(60, round(10 * seconds))} in its "
+        "environment"
+    )

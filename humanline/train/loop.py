@@ -12,7 +12,6 @@ Departures from the paper and its released code:
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from dataclasses import asdict, replace
 from typing import Any
@@ -26,6 +25,7 @@ from humanline.train.adapter import trained_parameters
 from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
 from humanline.train.budget import refuse_unfit
 from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
+from humanline.train.collapse import watched
 from humanline.train.config import TrainConfig
 from humanline.train.device import (
     Processes,
@@ -40,7 +40,7 @@ from humanline.train.device import (
 from humanline.train.disk import of_run
 from humanline.train.export import save_model
 from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
-from humanline.train.guard import NonFiniteError, Suspect, refuse_non_finite, refuse_non_finite_model
+from humanline.train.guard import NonFiniteError, Suspect, refuse_metrics, refuse_non_finite, refuse_non_finite_model
 from humanline.train.model import load_tokenizer
 from humanline.train.neighbours import joined
 from humanline.train.objective import ObjectiveStep
@@ -91,6 +91,8 @@ def train(
     NonFiniteError
         If a log-probability, loss, gradient, held-out metric or final weight is not finite. Examples are named where
         there are any to name, and no model is saved; earlier checkpoints stay.
+    CollapseError
+        If the run has broken and `training.collapse.action` is stop; all that is needed to go on is saved.
     LockLostError
         If another run took over the output folder while this one was asleep; nothing more is written.
     StopRequested
@@ -157,17 +159,13 @@ def _train(
 
     def tell(row: dict[str, Any]) -> None:
         """Take note of a round, and of what its sampling and scoring came to."""
-        log.write(row)
+        watch.write(row)
         trackers.log({f"round/{name}": value for name, value in row.items()}, at.updates)
 
     def pause(scoring: bool = True) -> None:
         """Stop here if that was asked, or save if it is time to."""
         check()
-        if checkpoints.due(at, scoring=scoring):
-            try:
-                progress.say(f"checkpoint: {checkpoints.save(at)}")
-            except CheckpointError as error:  # the run is worth more than this checkpoint
-                progress.say(f"warning: {error}")
+        checkpoints.save_if_due(at, progress.say, scoring=scoring)
 
     batches: Batches = FixedBatches(stream, steps)
     evaluator: Any = None
@@ -234,6 +232,7 @@ def _train(
     at = restored or Position()
     progress.begin(at.updates)
     log = folder.open_log(accelerator.is_main_process)
+    watch = watched(config, log, folder.metrics if accelerator.is_main_process else None, progress.say)
     trackers = start_trackers(config, folder.path, accelerator, progress.say, first_step=at.updates)
     with log, progress, trackers, contextlib.ExitStack() as open_:
         if rounds is not None:
@@ -245,9 +244,8 @@ def _train(
             if evaluator is None or at.evaluated or not (last or now == 0 or (every and now % every == 0)):
                 return replace(at, evaluated=True)
             metrics = evaluator() if now else evaluator.start()
-            if not all(math.isfinite(value) for value in metrics.values()):
-                raise NonFiniteError(f"held-out metrics after {now} updates are not finite: {metrics}; nothing saved")
-            log.write({"updates": now, "held_out": metrics})
+            refuse_metrics(metrics, now)
+            watch.write({"updates": now, "held_out": metrics})
             trackers.log({f"held_out/{name}": value for name, value in metrics.items()}, now)
             progress.say(f"held out after {now} updates: " + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
             return replace(at, evaluated=True, initial=at.initial or metrics, final=metrics)
@@ -267,6 +265,7 @@ def _train(
             # 0. Between two updates, where a run can be stopped and go on later.
             try:
                 more, at = prepared(at)
+                watch.stop_if_broken(at, checkpoints, accelerator, reduce)
                 if not more:
                     break
                 pause(scoring=False)
@@ -329,7 +328,7 @@ def _train(
             }
             if "log_ratio_rms" in metrics_now:
                 metrics_now["log_ratio_rms"] **= 0.5
-            log.write({"step": step, **metrics_now})
+            watch.write({"step": step, **metrics_now})
             trackers.log(metrics_now, step)
             progress.step(step, metrics_now)
             at = replace(at, updates=step + 1, evaluated=False)

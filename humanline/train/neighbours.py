@@ -34,6 +34,7 @@ import torch
 
 from humanline.train.activity import EXIT_NEIGHBOUR, HERE, NeighbourError
 from humanline.train.checkpoint import CheckpointError
+from humanline.train.collapse import CollapseError
 from humanline.train.device import is_agreed, over_ranks, start_accelerator
 from humanline.train.export import OutputError
 from humanline.train.guard import NonFiniteError
@@ -153,7 +154,7 @@ def joined(precision: str, stall_minutes: float, stop: StopSignal | None, *, wai
         over_ranks(accelerator)(torch.zeros(()), "max")  # none leaves before all are here
     except BaseException as error:
         agreed = is_agreed(error, accelerator.num_processes)
-        agreed |= isinstance(error, CheckpointError | OutputError | NonFiniteError)
+        agreed |= isinstance(error, CheckpointError | CollapseError | OutputError | NonFiniteError)
         stopped = isinstance(error, StopRequested)
         agreed |= stopped and stop is not None and stop.holding
         found = None if agreed else watch.behind(error)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from humanline.train.batch import Unit
 from humanline.train.rewards.scorer import reward_names
 from humanline.train.rewards.verdict import shown
-from humanline.train.rollout import Completion, Rollout, Score
+from humanline.train.rollout import Completion, OwnTokens, Rollout, Score
 from humanline.train.round_config import RoundsConfig, ScoringConfig
 from humanline.train.tokens import TokenSequence
 
@@ -64,6 +64,8 @@ class Selection:
         Of all completions.
     asked_again : Counter
         Answers of a server that could not be trained on, in whose place others were asked for, by reason.
+    logprobs : OwnTokens
+        What the sampler tells of the tokens that it has drawn.
     """
 
     kept: list[Kept] = field(default_factory=list)
@@ -78,6 +80,7 @@ class Selection:
     scores: list[float] = field(default_factory=list)
     tokens: int = 0
     asked_again: Counter[str] = field(default_factory=Counter)
+    logprobs: OwnTokens = field(default_factory=OwnTokens)
 
     def summary(self) -> dict[str, float]:
         """Return the numbers of a round for its line of metrics."""
@@ -97,6 +100,7 @@ class Selection:
             "without_score": sum(self.statuses.values()),
             "asked_again": self.asked_again.total(),
             **{f"asked_again/{why}": count for why, count in sorted(self.asked_again.items())},
+            **self.logprobs.facts(),
         }
         return {name: value for name, value in facts.items() if math.isfinite(value)}
 
@@ -227,6 +231,7 @@ def select(
             found.completions += 1
             found.tokens += len(completion.ids)
             found.truncated += completion.truncated
+            found.logprobs.add(completion)
             value = score.value
             if value is None:
                 found.statuses[score.status] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
@@ -52,6 +53,28 @@ class Completion:
     def truncated(self) -> bool:
         """Return whether it ran into its length limit."""
         return self.finish == "length"
+
+
+@dataclass(slots=True)
+class OwnTokens:
+    """The mean of -log p over tokens that a policy has drawn itself: what its entropy is told from.
+
+    Drawn at temperature 1 from the whole distribution, it is an unbiased estimate of the policy's entropy a token.
+    Drawn at a lower temperature, or with top-p, it lies below that, and still follows it.
+    """
+
+    total: float = 0.0
+    tokens: int = 0
+
+    def add(self, completion: Completion) -> None:
+        """Take in a completion, if its sampler has told log-probabilities."""
+        if completion.logprobs is not None:
+            self.total -= math.fsum(completion.logprobs)
+            self.tokens += len(completion.logprobs)
+
+    def facts(self) -> dict[str, float]:
+        """Return ``completion_nll``, nats a token; nothing where no sampler has told any."""
+        return {"completion_nll": self.total / self.tokens} if self.tokens else {}
 
 
 @dataclass(frozen=True, slots=True)

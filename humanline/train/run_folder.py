@@ -2,7 +2,7 @@
 
 config.json data.json    what the run was given, and what became of its data
 start.json               fingerprints of what it began with: weights, data, template, tokenizer
-metrics.jsonl            a line a step, a line an evaluation, a line a round
+metrics.jsonl            a line a step, an evaluation and a round, and one if the run has broken
 rounds/                  what each round sampled and what it was worth (humanline.train.rounds)
 checkpoints/step-N/      everything that is needed to go on after N updates
 final/                   the finished model

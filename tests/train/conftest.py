@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -10,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from humanline.train.new_model import train_tokenizer
 from humanline.train.rewards.environment import worker_environment
 from humanline.train.round_config import EnvironmentConfig
+from humanline.train.stop import STOPPING
 from tests.train.kills import Server
 
 
@@ -18,6 +20,14 @@ def no_secrets() -> None:
     """Leave secrets of whoever runs the tests out of them: what is left out of the environment is said."""
     for name in worker_environment(EnvironmentConfig())[1]:
         del os.environ[name]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def default_signals() -> None:
+    """Undo what whoever started the tests has had ignored, as nohup does: it would be handed on to every run."""
+    for number in STOPPING:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 TEXTS = [

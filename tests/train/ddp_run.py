@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline.train import checkpoint, disk, durable
+from humanline.train.collapse import CollapseError
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.stop import StopRequested
@@ -56,7 +57,7 @@ def run(job: dict[str, Any]) -> str:
     stop: Any = StopOfOne(Path(config.output) / "metrics.jsonl", job["stop_after"]) if job["stop_after"] else None
     try:
         train(config, resume=job["resume"], stop=stop, show_progress=False)
-    except (StopRequested, ValueError) as error:
+    except (StopRequested, CollapseError, ValueError) as error:
         print(f"rank {os.environ['RANK']}: {type(error).__name__}: {error}", file=sys.stderr)
         return type(error).__name__
     return ""

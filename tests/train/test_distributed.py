@@ -128,11 +128,14 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch):
 
     Groups are split, kept whole (`local`), or so ragged that one process has a row less than the other. Loss, z_0,
     token counts and weights are those of one process; a run that a signal to one of two has stopped ends with the same
-    bits as one left alone. Where nothing can be scored, both end, and each time again until that is allowed. One launch
-    for all of it: starting two processes takes longest.
+    bits as one left alone. A run that has broken, which the main process sees, ends in both. Where nothing can be
+    scored, both end, and each time again until that is allowed. One launch for all of it: starting two processes takes
+    longest.
     """
     two = tmp_path / "two"
     stopped, other = settings(toy, two, "stopped"), settings(toy, two, "stopped", seed=9)
+    limits = {"action": "stop", "steps": 2, "loss": None, "log_ratio": 1e-9}
+    broken = settings(toy, two, "broken", training=TRAINING | {"collapse": limits})
     said = two_processes(
         tmp_path,
         [
@@ -148,8 +151,12 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch):
             job(other, resume=True, expect=REFUSED),  # other settings: both raise, none waits for the other
             job(stopped, expect=REFUSED),  # not without --resume
             job(stopped, resume=True),
+            job(broken, expect=("CollapseError",)),
+            job(broken, resume=True, expect=("CollapseError",)),
         ],
     )
+    assert said.count("the run has broken; the main process says how") == 2  # of the other process, each time
+    assert said.count("the run seems to have broken, after 2 updates") == 2
     rows, step = [], Rounds.step
     monkeypatch.setattr(Rounds, "step", lambda self, s: (rows.append(row_count(b := step(self, s))), b)[1])
     for name in (*VARIANTS, "online", "ragged"):

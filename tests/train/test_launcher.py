@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from humanline.train.launcher import LauncherError, launched_processes
+from humanline.train import checkpoint
+from humanline.train.launcher import LauncherError, launched_processes, too_slow_to_stop
+from humanline.train.loop import train
+from tests.train.support import config
 
 GIVEN = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
@@ -43,3 +46,22 @@ def test_what_no_launcher_says_is_named(monkeypatch, changed, message):
             monkeypatch.setenv(name, value)
     with pytest.raises(LauncherError, match=message):
         launched_processes()
+
+
+def test_how_long_a_launcher_waits(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert not too_slow_to_stop(1e6)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert not too_slow_to_stop(14) and "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=200 " in too_slow_to_stop(20)
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1800")
+    assert not too_slow_to_stop(600) and too_slow_to_stop(1000)
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")
+    assert too_slow_to_stop(20)
+
+
+def test_a_save_that_a_launcher_would_cut_off_is_said_once(monkeypatch, toy, tmp_path, capsys):
+    """Nobody else says so before a stop has lost hours: a large checkpoint takes minutes, a launcher waits 30 s."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setattr(checkpoint, "too_slow_to_stop", lambda _: too_slow_to_stop(100))
+    train(config(toy, tmp_path / "run", training__steps=3, checkpoint__every=1))
+    assert capsys.readouterr().err.count("TORCH_ELASTIC_SHUTDOWN_TIMEOUT=1000") == 1

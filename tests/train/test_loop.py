@@ -219,6 +219,7 @@ class TestOutput:
             "final",
             "metrics.jsonl",
             "run.lock.1",
+            "start.json",
         ]
 
     def test_same_seed_same_bits_other_seed_other_order(self, toy, tmp_path):

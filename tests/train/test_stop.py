@@ -217,10 +217,13 @@ class TestOtherProcesses:
                 outlive()
             for name in ALL:
                 signal.raise_signal(getattr(signal, name))
+            begun, there = os.pipe()
             grandchild = os.fork()
             if not grandchild:
+                os.write(there, b".")
                 time.sleep(60)
                 os._exit(3)
+            os.read(begun, 1)  # a signal that comes before it runs is still one of ours
             os.kill(grandchild, signal.SIGTERM)
             died = os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]) == -signal.SIGTERM
             program = subprocess.Popen(["sleep", "60"])

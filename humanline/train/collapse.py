@@ -1,0 +1,330 @@
+"""Whether a run has broken: its rows of metrics are watched, and one line says so, once, with what the paper advises.
+
+What the paper has on it: a smaller k (reference.schedule.every) is mostly better but less stable (section 5.1); moving
+the reference makes training less stable, which calls for a lower learning rate or gradient norm, while smaller ratios
+call for a higher one (section 5.2.1, Table 3: factors of 0.1 to 4); with a small model and verified rewards k = 1 ended
+in collapse of the reward, and k from 12 to 24 did not (section 5.2.2, Table 2).
+
+A run has broken where one of `rules` says so. Each holds the median of the last few rows of a kind against the first
+row of that kind, which is of the policy before its first update; `training.collapse` has every number. Rows are all
+that is looked at: a resumed run, which has those of its earlier part, finds the same. A run that is healthy is told
+nothing. What was found is a row of metrics.jsonl itself:
+
+    {"updates": 40, "broke": {"what": "score", "of": "round", "value": 0.11, "limit": 0.42, "before": 0.63}}
+
+How the numbers were chosen: first on the 54 runs of examples/gsm8k (results.json). In its six runs that broke, KTO at a
+learning rate of 1e-3, the held-out log-probability fell by 4.0 to 8.7 nats a token, in all others by 1.5 at most. The
+other limits are far from anything seen in a sound run there, or, for what only rounds have, what a person would call
+broken. Then they were tried on the first set of examples/collapse, and changed. Offline, policies that learn well leave
+a fixed reference by 2.6 nats a token and more, since rejected answers shall become improbable: that limit is three
+times as high now where the reference does not follow. A reward for length was not noticed: held-out answers are looked
+at as those of rounds are, and the share that may be cut short is 0.3 in place of 0.5. What the limits are worth is
+counted on the second set, of other seeds, judged after these changes: examples/collapse/results.md.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from humanline.train.checkpoint import Checkpoints, Position
+from humanline.train.config import TrainConfig
+from humanline.train.device import on_main
+from humanline.train.guard import Reduce
+from humanline.train.metrics import read_metrics
+
+Row = Mapping[str, Any]
+_FIXED = 3.0  # times as far as from a reference that follows may a policy be from one that does not
+_STANDARD_ERRORS = 4.0  # by which a mean score must have fallen: luck does it once in 30 000 looks
+
+
+class CollapseError(Exception):
+    """A run that has broken and was told to stop then (training.collapse.action); a checkpoint is saved."""
+
+
+class Log(Protocol):
+    """What keeps rows."""
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Keep a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What breaks a run: one number of the rows of one kind.
+
+    Parameters
+    ----------
+    what : str
+        Its name in a row that tells of the break.
+    of : {"step", "round", "held_out"}
+        The kind of rows.
+    words : str
+        What it is, for people.
+    read : callable
+        Returns the number of a row, or None if it has none.
+    how : {"above", "rise", "factor", "shrink", "lost"}
+        above: it is larger than the limit. rise: larger than at first by more than the limit. factor: more than so
+        many times as large as at first, or as small. shrink: less than this share of what it was at first, and the
+        score is no better. lost: a score that has lost more than half of what it had gained, and more than luck takes.
+    limit : float or None
+        None is never reached.
+    """
+
+    what: str
+    of: Literal["step", "round", "held_out"]
+    words: str
+    read: Callable[[Row], float | None]
+    how: Literal["above", "rise", "factor", "shrink", "lost"]
+    limit: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """What was found, and after how many updates."""
+
+    what: str
+    of: str
+    value: float
+    limit: float
+    before: float
+    updates: int
+
+    def row(self) -> dict[str, Any]:
+        """Return a row of metrics."""
+        facts = {name: getattr(self, name) for name in ("what", "of", "value", "limit", "before")}
+        return {"updates": self.updates, "broke": facts}
+
+
+def rules(config: TrainConfig) -> tuple[Rule, ...]:
+    """Return the rules of a run."""
+    limits = config.training.collapse
+    is_nll = config.objective.kind == "nll"
+    follows = config.reference.schedule.kind == "before_step"
+    far = limits.log_ratio if limits.log_ratio is None or follows else _FIXED * limits.log_ratio
+
+    def of(name: str) -> Callable[[Row], float | None]:
+        return lambda row: row.get(name)
+
+    score, length, cut, nll = of("score"), of("completion_tokens"), of("truncated"), of("completion_nll")
+
+    def clipped(row: Row) -> float | None:
+        return row["clipped_low"] + row["clipped_high"] if "clipped_low" in row else None
+
+    def surprise(row: Row) -> float | None:
+        return row.get("loss") if is_nll else -row["chosen_logprob"] if "chosen_logprob" in row else None
+
+    return (
+        Rule("score", "held_out", "the held-out score", score, "lost", limits.score),
+        Rule("score", "round", "the score (reward) of a round", score, "lost", limits.score),
+        Rule("length", "held_out", "the length of held-out answers, tokens,", length, "factor", limits.length),
+        Rule("length", "round", "the length of answers, tokens,", length, "factor", limits.length),
+        Rule("truncated", "held_out", "the share of held-out answers cut short", cut, "rise", limits.truncated),
+        Rule("truncated", "round", "the share of answers cut short", cut, "rise", limits.truncated),
+        Rule("entropy", "held_out", "the entropy of held-out answers, nats a token,", nll, "rise", limits.entropy_rise),
+        Rule("entropy", "round", "the entropy of answers, nats a token,", nll, "rise", limits.entropy_rise),
+        Rule("entropy", "round", "the entropy of answers, nats a token,", nll, "shrink", limits.entropy_left),
+        Rule("clipped", "step", "the share of tokens outside of humanline's clip", clipped, "above", limits.clipped),
+        Rule(
+            "log_ratio",
+            "step",
+            "the distance from the reference, nats a token (rms),",
+            of("log_ratio_rms"),
+            "above",
+            far,
+        ),
+        Rule("loss", "step", "the loss", of("loss"), "rise", limits.loss),
+        Rule("surprise", "held_out", "minus the held-out log-probability a token", surprise, "rise", limits.surprise),
+    )
+
+
+@dataclass(slots=True)
+class _Series:
+    """One number over the rows of its kind: at first, at best, and its last few values."""
+
+    recent: deque[float]
+    first: float = math.nan
+    best: float = math.nan
+    error: float = 0.0  # standard error of one of its values, the largest so far
+
+    def take(self, value: float, error: float) -> float | None:
+        """Take a value in and return the median of the last few, None as long as these are too few."""
+        self.recent.append(value)
+        self.error = max(self.error, error)
+        if math.isnan(self.first):
+            self.first = self.best = value
+        return statistics.median(self.recent) if len(self.recent) == self.recent.maxlen else None
+
+
+@dataclass(slots=True)
+class CollapseWatch:
+    """Pass rows on to the run's log, and take note of a break.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    log : Log
+    say : callable
+        Told of a break, in one line, once in a run.
+    is_on : bool
+        False only passes rows on.
+    """
+
+    config: TrainConfig
+    log: Log
+    say: Callable[[str], None]
+    is_on: bool = True
+    broken: Break | None = None
+    updates: int = 0
+    _spread: float = 0.0  # standard deviation of completions' scores, the largest of a round so far
+    _is_better: bool = False  # whether the last rounds score better than the first
+    _rules: tuple[Rule, ...] = ()
+    _series: list[_Series] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        limits = self.config.training.collapse
+        lengths = {"step": limits.steps, "round": limits.rounds, "held_out": 1}
+        self._rules = rules(self.config)
+        self._series = [_Series(deque(maxlen=lengths[rule.of])) for rule in self._rules]
+
+    def recall(self, rows: Iterable[Row]) -> None:
+        """Take in the rows of an earlier part of the run; a break that was not told of then is now."""
+        told = False
+        for row in rows:
+            if "broke" in row:
+                told, self.broken = True, self.broken or Break(**row["broke"], updates=row["updates"])
+            self._look(row)
+        if self.broken is not None and not told:
+            self._tell(self.broken)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Write a row to the log; if it is the first that shows a break, write that, too, and say it."""
+        self.log.write(row)
+        if self.is_on and self.broken is None:
+            self._look(row)
+            if self.broken is not None:
+                self._tell(self.broken)
+
+    def _tell(self, broken: Break) -> None:
+        self.log.write(broken.row())
+        self.say(f"warning: {self.words(broken)}. {advice(self.config)}")
+
+    def words(self, broken: Break) -> str:
+        """Return what was found, as half a sentence."""
+        words, series = next(
+            (rule.words, series)
+            for rule, series in zip(self._rules, self._series, strict=True)
+            if (rule.what, rule.of) == (broken.what, broken.of)
+        )
+        count = series.recent.maxlen or 1
+        median = f"median of the last {count} {broken.of}s; " if count > 1 else ""
+        return (
+            f"the run seems to have broken, after {broken.updates} updates: {words} is {broken.value:.3g} "
+            f"({median}limit {broken.limit:.3g}, before {broken.before:.3g})"
+        )
+
+    def _look(self, row: Row) -> None:
+        """Take a row in, and note the first break that it shows."""
+        if "step" in row:
+            kind, found, self.updates = "step", row, row["step"] + 1
+        elif "round" in row:
+            kind, found = "round", row
+            self._spread = max(self._spread, row.get("score_std", 0.0))
+        elif "held_out" in row:
+            kind, found, self.updates = "held_out", row["held_out"], row["updates"]
+        else:
+            return
+        for rule, series in zip(self._rules, self._series, strict=True):
+            value = rule.read(found) if rule.of == kind else None
+            if value is None:
+                continue
+            error = found.get("score_se", found.get("score_std", 0.0) / math.sqrt(found.get("contexts", 1)))
+            now = series.take(value, error)
+            if now is None:
+                continue
+            found_now = self._judge(rule, series, now)
+            if found_now is not None and self.broken is None:
+                self.broken = found_now
+
+    def _judge(self, rule: Rule, series: _Series, now: float) -> Break | None:
+        """Return the break that the median of the last rows is by a rule, if it is one."""
+        first, best = series.first, series.best
+        series.best = max(best, now)
+        if rule.how == "lost" and rule.of == "round":
+            self._is_better = now > first + (rule.limit or 0.0) * self._spread
+        if rule.limit is None:
+            return None
+        before, bound, is_beyond = first, rule.limit, now > rule.limit
+        if rule.how == "rise":
+            bound = first + rule.limit
+            is_beyond = now > bound
+        elif rule.how == "factor":
+            bound = first * rule.limit if now > first else first / rule.limit
+            is_beyond = first > 0 and not first / rule.limit <= now <= first * rule.limit
+        elif rule.how == "shrink":
+            bound = first * rule.limit
+            is_beyond = now < bound and not self._is_better
+        elif rule.how == "lost":
+            by_luck = max(rule.limit * self._spread, _STANDARD_ERRORS * series.error)
+            before, bound = best, best - max(by_luck, (best - first) / 2)
+            is_beyond = by_luck > 0 and now < bound
+        if not is_beyond or not math.isfinite(now - bound):  # beyond what a row of metrics can hold
+            return None
+        return Break(rule.what, rule.of, now, bound, before, self.updates)
+
+    def stop_if_broken(self, at: Position, checkpoints: Checkpoints, accelerator: Any, reduce: Reduce) -> None:
+        """End the run if it has broken and is to stop then; all processes call this alike, between two updates.
+
+        Raises
+        ------
+        CollapseError
+            In all processes, after a checkpoint; where such a run is resumed, before anything more is trained.
+        CheckpointError
+            If none can be written.
+        """
+        if self.config.training.collapse.action != "stop":
+            return
+        if not on_main(accelerator, reduce, lambda: int(self.broken is not None)):  # which alone has all rows
+            return
+        kept = checkpoints.save(at, ending=True)
+        found = "the run has broken; the main process says how" if self.broken is None else self.words(self.broken)
+        raise CollapseError(
+            f"stopped, as training.collapse.action asks for: {found}. {advice(self.config)} That is for a new run, in "
+            f"another folder. All of this one is in {kept}: to go on with it as it is, add --resume and "
+            "training.collapse.action=warn to the same command"
+        )
+
+
+def watched(config: TrainConfig, log: Log, metrics: Path | None, say: Callable[[str], None]) -> CollapseWatch:
+    """Return a log that watches what it is given.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    log : Log
+        Of the same file.
+    metrics : Path or None
+        The file with the rows so far; None in all processes but the main one, which watch nothing.
+    say : callable
+    """
+    watch = CollapseWatch(config, log, say, metrics is not None and config.training.collapse.action != "ignore")
+    if metrics is not None and watch.is_on:
+        watch.recall(read_metrics(metrics))
+    return watch
+
+
+def advice(config: TrainConfig) -> str:
+    """Return what the paper advises against a break, with the run's own numbers."""
+    schedule, optimizer = config.reference.schedule, config.optimizer
+    lower = f"a lower optimizer.lr (now {optimizer.lr:g}) or optimizer.max_grad_norm (now {optimizer.max_grad_norm:g})"
+    if schedule.kind in ("before_step", "after_step"):
+        return (
+            f"The paper advises a larger k (reference.schedule.every, now {schedule.every}; 12 to 24 where a small "
+            f"model collapsed at 1), or {lower}."
+        )
+    return f"The paper advises {lower}."
