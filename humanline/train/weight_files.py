@@ -14,15 +14,24 @@ from typing import Any
 from humanline.train.scorer import ModelError
 from humanline.train.terminal import visible
 
+_MOST_FILES = 10_000
+
 
 def refuse_files_elsewhere(path: str) -> None:
     """Raise ModelError if an index or config.json of a model's folder names weights that are not in the folder.
+
+    Also if more than 10 000 are named, which would take minutes.
 
     Links may lead to the blobs of a cache of the hub, as those of its snapshots do. What cannot be read is left to what
     reads it.
     """
     folder = Path(path)
-    for where, name in dict.fromkeys(_named(folder)):
+    named = list(dict.fromkeys(_named(folder)))
+    if len(named) > _MOST_FILES:  # each of which would be followed, again and again
+        raise ModelError(
+            f"model {path!r}: {named[0][0]} names {len(named)} weight files, where no model has more than {_MOST_FILES}"
+        )
+    for where, name in named:
         if reason := _leads_out(folder, name):
             raise ModelError(
                 f"model {path!r}: {where} names the weight file {visible(name)!r}, {reason}; weights have to be in the "

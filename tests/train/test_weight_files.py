@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from humanline.cli import main
+from humanline.train import weight_files
 from humanline.train.model import load_policy, load_weights
 from humanline.train.scorer import ModelError
 
@@ -115,3 +116,12 @@ def test_no_pickle_of_a_model_folder_is_read(toy, tmp_path, name):
     with contextlib.suppress(ModelError):
         load_policy(str(model), dropout=False, max_length=64)
     assert not ran.exists()
+
+
+def test_an_index_of_endless_files_is_refused_by_their_number(sharded, monkeypatch):
+    """Of 100 000 names none is followed, which would take minutes."""
+    names = {f"w{number}": f"{number}.safetensors" for number in range(100_000)}
+    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    monkeypatch.setattr(weight_files, "_leads_out", lambda *_: pytest.fail("a name was followed"))
+    with pytest.raises(ModelError, match=r"names 100000 weight files, where no model has more than 10000"):
+        load_weights(str(sharded), dropout=False)
