@@ -311,7 +311,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     resumable = False
     with findings.about("output"):
         resumable = _look_at_output(config, show)
-    if sizes is not None and stream is not None:
+    if sizes is not None and stream is not None and _is_path(config.output):  # else that was said of the output
         with findings.about("disk"):
             writes = bytes_written(config, outline, stream, steps, evaluator, processes)
             show(f"disk         {writes.describe()}; {in_words(writes.free())} free")
@@ -364,6 +364,16 @@ def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Output and disk
+
+
+def _is_path(name: str) -> bool:
+    from humanline.train.paths import PathError, absolute
+
+    try:
+        absolute(name)
+    except PathError:
+        return False
+    return True
 
 
 def _look_at_output(config: TrainConfig, show: Any) -> bool:

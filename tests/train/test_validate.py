@@ -303,6 +303,12 @@ BAD: dict[str, tuple] = {  # how many problems, what is damaged, arguments, what
     "no processes": (0, None, ["--processes", "0"], ["--processes must be >= 1"]),
     "output is a file": (1, None, ["output=recipe.yaml"], ["output 'recipe.yaml'"]),
     "output below a file": (1, None, ["output=recipe.yaml/run"], ["output 'recipe.yaml/run'", "is no folder"]),
+    "output of no user": (
+        1,
+        None,
+        ["output=~nobody-of-this-name/run"],
+        ["output '~nobody-of-this-name/run'", "home folder"],
+    ),
     "output in use": (1, None, ["output=."], ["output '.' holds no run"]),
     "tracker missing": (1, None, ["tracking.trackers=[wandb]"], ["tracking.trackers names wandb", "pip install wandb"]),
     "several": (
