@@ -66,7 +66,7 @@ def play(kind: str, number: int, world: World, place: Path, options: argparse.Na
         shutil.rmtree(folder, ignore_errors=True)
     return {
         "case": f"{kind}:{number}",
-        "name": stage.name,
+        "name": stage.name[:100],
         "codes": [outcome.code for outcome in stage.outcomes],
         "seconds": round(max((outcome.seconds for outcome in stage.outcomes), default=0.0), 2),
         "mib": round(max((outcome.mib for outcome in stage.outcomes), default=0.0)),

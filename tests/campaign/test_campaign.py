@@ -129,7 +129,6 @@ def test_a_few_cases_of_each_kind_pass(tmp_path, cases):
     assert f"{len(cases)} cases" in (tmp_path / "results.md").read_text()
 
 
-@pytest.mark.slow
 def test_kinds_have_as_many_cases_as_were_promised():
     """The committed table is of a whole campaign: 500 kills, 100 model folders and recipes, and so on."""
     rows = (Path(__file__).parent / "results.md").read_text(encoding="utf-8").splitlines()
