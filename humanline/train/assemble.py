@@ -16,6 +16,7 @@ import torch
 from humanline.train.batch import Unit
 from humanline.train.config import TrainConfig
 from humanline.train.contexts import Draw, contexts_hash, read_contexts
+from humanline.train.counting import Counting, uncounted
 from humanline.train.evaluate import Evaluator
 from humanline.train.examples import DataSets, Report, read_sets
 from humanline.train.fingerprint import units_hash
@@ -66,8 +67,8 @@ class RunData:
         return data | passes
 
 
-def read_data(config: TrainConfig, renderer: Renderer) -> RunData:
-    """Read, check and tokenise all data of a run.
+def read_data(config: TrainConfig, renderer: Renderer, counting: Counting = uncounted) -> RunData:
+    """Read, check and tokenise all data of a run, and show how far reading is.
 
     Raises
     ------
@@ -75,12 +76,12 @@ def read_data(config: TrainConfig, renderer: Renderer) -> RunData:
         As `read_sets` and `read_contexts` do.
     """
     if config.rounds is None:
-        return RunData(read_sets(config, renderer))
-    contexts, report = read_contexts(config, config.data.train, renderer)
+        return RunData(read_sets(config, renderer, counting))
+    contexts, report = read_contexts(config, config.data.train, renderer, counting)
     reports: dict[str, Report] = {"train": report}
     held_out: list[Context] = []
     if config.data.eval is not None:
-        held_out, reports["held_out"] = read_contexts(config, config.data.eval, renderer)
+        held_out, reports["held_out"] = read_contexts(config, config.data.eval, renderer, counting)
         shared = len({context.ids for context in held_out} & {context.ids for context in contexts})
         reports["held_out"] = replace(reports["held_out"], prompts_in_training=shared)
     return RunData(DataSets(rehearsal(config, contexts, renderer), reports=reports), contexts, held_out)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from humanline.objectives import group_advantages
 from humanline.train.config import GrpoObjective
-from humanline.train.tokens import TokenSequence
+from humanline.train.sequences import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from humanline.train.compiled_template import CompiledTemplate
 from humanline.train.messages import NOTHING, TOOLS, Given, Message, to_json, tool_calls
 from humanline.train.sources import parse_json
 from humanline.train.template_limits import TooMuchError, limited_templates, within_limits
@@ -78,6 +79,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self._compiled: set[bool] = set()  # with tools, and without: a tokenizer may have a template for each
+        self._plain = CompiledTemplate(tokenizer)
 
     def write(self, turns: Sequence[Message], given: Given = NOTHING, *, opening: bool = False) -> str:
         """Return the text of a conversation.
@@ -97,7 +99,14 @@ class ChatTemplate:
             If it takes more time or memory, or writes more, than a template may (`humanline.train.template_limits`):
             the fault of the model's folder, not of the example.
         """
-        place = next((turn.place for turn in turns if turn.place), given.place)
+        if not (given.tools or given.kwargs or any(turn.keys for turn in turns)):
+            try:
+                text = self._plain.write(turns, opening)
+            except TooMuchError as error:
+                raise self._too_much(error, _place(turns, given)) from None
+            if text is not None:
+                return text
+        place = _place(turns, given)
         inputs = _inputs(turns, given)
         self._refuse_arguments(inputs, given)
         try:
@@ -124,10 +133,12 @@ class ChatTemplate:
         first : int
             Messages before this one, and tools if it is not 0, are not looked at.
         """
+        if not any(turn.keys for turn in turns[first:]) and (first or not given.tools):
+            return []
         try:
             return self._unread(turns, given, first, opening)
         except TooMuchError as error:
-            raise self._too_much(error, next((turn.place for turn in turns if turn.place), given.place)) from None
+            raise self._too_much(error, _place(turns, given)) from None
 
     def _unread(self, turns: Sequence[Message], given: Given, first: int, opening: bool) -> list[Unread]:
         inputs = _inputs(turns, given)
@@ -223,6 +234,10 @@ class ChatTemplate:
                 known = f"it reads {', '.join(sorted(reads))}" if reads else "it reads none"
                 why = "is not for rows to set" if name in own else f"is no variable of the chat template ({known})"
                 raise RenderError(f"chat_template_kwargs: {name!r} {why}", given.place)
+
+
+def _place(turns: Sequence[Message], given: Given) -> str:
+    return next((turn.place for turn in turns if turn.place), given.place)
 
 
 @dataclass(frozen=True, slots=True)

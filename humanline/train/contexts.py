@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from humanline.train.config import TrainConfig
-from humanline.train.data import INSTRUCTING, DataError, Message, Messages, PromptOnly, read_set, report_duplicates
+from humanline.train.counting import Counting, uncounted
+from humanline.train.data import INSTRUCTING, DataError, Message, Messages, PromptOnly, SetReader, report_duplicates
 from humanline.train.examples import Report
 from humanline.train.rollout import Context
-from humanline.train.sources import open_source
 from humanline.train.tokens import Renderer, tokenize
 
 
-def read_contexts(config: TrainConfig, path: str, renderer: Renderer) -> tuple[list[Context], Report]:
+def read_contexts(
+    config: TrainConfig, path: str, renderer: Renderer, counting: Counting = uncounted
+) -> tuple[list[Context], Report]:
     """Read, check and tokenise a set of prompts.
 
     Parameters
@@ -27,18 +29,18 @@ def read_contexts(config: TrainConfig, path: str, renderer: Renderer) -> tuple[l
     path : str
         A file or a set of the hub, as `read_set` takes it.
     renderer : Renderer
+    counting : Counting
+        Shown how far reading is.
 
     Raises
     ------
     FileNotFoundError, DataError, ValueError
         As `read_set` and `tokenize`.
     """
-    found, columns = read_set(path, "prompt", columns=config.data.columns, ignore=config.data.ignore)
-    rows = [row for row in found if isinstance(row, PromptOnly)]
-    system = config.sampling.system_prompt
-    name = open_source(path).name
+    reader = SetReader(path, "prompt", columns=config.data.columns, ignore=config.data.ignore, counting=counting)
+    system, name = config.sampling.system_prompt, reader.source.name
     prompts, problems = [], []
-    for row in rows:
+    for row in reader:
         extra, wrong = _plain(row.extra)
         problems += [f"{row.id}: column {column!r} holds a {kind}, which is no JSON" for column, kind in wrong.items()]
         prompts.append(PromptOnly(row.id, with_system(row.prompt, system), extra, row.given))
@@ -57,7 +59,7 @@ def read_contexts(config: TrainConfig, path: str, renderer: Renderer) -> tuple[l
         for row, (sequence,) in zip(tokenized.examples, tokenized.sequences, strict=True)
     ]
     different = len({context.ids for context in contexts})
-    columns = columns.also_read(scored_columns(config), config.data.columns)
+    columns = reader.columns.also_read(scored_columns(config), config.data.columns)
     return contexts, Report(name, tokenized.report, report_duplicates(prompts), different, columns=columns)
 
 

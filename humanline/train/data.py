@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
+import numpy as np
+
 from humanline._checks import one_of
+from humanline.train.counting import Counting, uncounted
 from humanline.train.messages import KWARGS, NOTHING, TOOLS, is_empty, to_json, without_nulls
 from humanline.train.messages import Answer as Answer
 from humanline.train.messages import Given as Given
@@ -104,6 +108,7 @@ _RIGHT_ROW = {
     "prompt": '{"prompt": "What is 2+2?", "answer": "4"}',
 }
 _TEXT = "a string or a list of messages"
+_COUNTED = 500  # rows between two looks at how far reading is
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,58 +190,115 @@ def read_set(
     DataError
         If the source cannot be read, has no rows, or any row breaks a rule; `problems` holds every problem.
     """
-    one_of("shape", shape, get_args(Shape))
-    columns = dict(columns or {})
-    known = _COLUMNS.get(shape, ())
-    unknown = [name for name in columns if known and name not in known]
-    if unknown:
-        raise ValueError(
-            f"columns must map our names for shape {shape!r} ({', '.join(known)}) to the file's; "
-            f"got {', '.join(map(repr, unknown))}"
-        )
-    refuse_twice(columns)
-    for name, theirs in columns.items():
-        if theirs not in columns and _both(shape, name, theirs):
+    reader = SetReader(source, shape, columns=columns, ignore=ignore)
+    return list(reader), reader.columns
+
+
+class SetReader:
+    """The examples of a set one after the other, so that not all of them need to be in memory at once.
+
+    Parameters
+    ----------
+    source, shape, columns, ignore
+        As in `read_set`.
+    counting : Counting
+        Shown how far reading is.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError, DataError
+        As `read_set`: for what can be seen before a row is read at once, for the rows at the end of the iteration.
+
+    Notes
+    -----
+    After the first bad row no further example is given, since none could be used: the other rows are only checked.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        shape: Shape,
+        *,
+        columns: Mapping[str, str] | None = None,
+        ignore: Collection[str] = (),
+        counting: Counting = uncounted,
+    ) -> None:
+        one_of("shape", shape, get_args(Shape))
+        columns = dict(columns or {})
+        known = _COLUMNS.get(shape, ())
+        unknown = [name for name in columns if known and name not in known]
+        if unknown:
             raise ValueError(
-                f"columns: {theirs!r} would be read twice, as {name!r} and under its own name; say in columns what "
-                f"{theirs!r} is called"
+                f"columns must map our names for shape {shape!r} ({', '.join(known)}) to the file's; "
+                f"got {', '.join(map(repr, unknown))}"
             )
-    needed = [name for name in ignore if name in _NEEDED or name in columns.values()]
-    if needed:
-        raise ValueError(f"ignore must name what a row can do without; got {', '.join(map(repr, needed))}")
-    opened = open_source(source)
-    wanted = {*known, *_ALIASES.values(), *columns.values()} if known else None
-    problems: list[str] = []
-    examples: list[Example] = []
-    there: dict[str, None] = {}  # in order
-    used, keys, left_out = set[str](), set[str](), set[str]()
-    for name, values in opened.rows(problems, wanted):
-        row = _Row(name, values, columns, problems, opened, ignore, used, keys, left_out)
-        there |= dict.fromkeys(opened.columns(values))
-        before = len(problems)
-        missing = [theirs for theirs in columns.values() if theirs not in values]
-        for theirs in missing:
-            expected = f"it among the row's columns: {_names(opened.columns(values))}"
-            row.wrong(f"no column {theirs!r} (named in columns)", expected)
-        example = None if missing else _BUILDERS[shape](row)
-        if example is not None and len(problems) == before:
-            examples.append(example)
-        if opened.is_table and (missing or row.lacks_column):
-            break  # as does every other row
-    advice = f"A right row of shape {shape!r}: {_RIGHT_ROW[shape]}"
-    if problems:
-        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        raise DataError(f"{opened.name}: {count}, {len(examples)} right rows", problems, advice)
-    if not examples:
-        expected = "" if opened.is_table else "; expected one JSON object per line"
-        raise DataError(f"{opened.name} has no rows{expected}", advice=advice)
-    return examples, Columns(
-        read=tuple(name for name in there if name in used),
-        ignored=tuple(name for name in there if name not in used),
-        keys_read=tuple(sorted(keys)),
-        keys_ignored=tuple(sorted(left_out)),
-        nowhere=tuple(name for name in ignore if name not in there and name not in left_out),
-    )
+        refuse_twice(columns)
+        for name, theirs in columns.items():
+            if theirs not in columns and _both(shape, name, theirs):
+                raise ValueError(
+                    f"columns: {theirs!r} would be read twice, as {name!r} and under its own name; say in columns what "
+                    f"{theirs!r} is called"
+                )
+        needed = [name for name in ignore if name in _NEEDED or name in columns.values()]
+        if needed:
+            raise ValueError(f"ignore must name what a row can do without; got {', '.join(map(repr, needed))}")
+        self.source = open_source(source)
+        self._shape, self._renamed, self._ignore, self._counting = shape, columns, ignore, counting
+        self._wanted = {*known, *_ALIASES.values(), *columns.values()} if known else None
+        self._columns: Columns | None = None
+
+    @property
+    def columns(self) -> Columns:
+        """Return which columns were read; known once all rows were."""
+        if self._columns is None:
+            raise RuntimeError("the columns of a set are known once all of its rows were read")
+        return self._columns
+
+    def __iter__(self) -> Iterator[Any]:
+        """Read from the beginning and yield examples."""
+        with self._counting(self.source.short_name) as count:
+            yield from self._examples(count)
+
+    def _examples(self, count: Callable[[int, float], None]) -> Iterator[Example]:
+        source, columns, problems = self.source, self._renamed, list[str]()
+        build, there, seen = _BUILDERS[self._shape], dict[str, None](), dict[str, None]().keys()  # there: in order
+        row = _Row("", {}, columns, problems, source, self._ignore, set(), set(), set())
+        right = rows = 0
+        for name, values in source.rows(problems, self._wanted):
+            row.name, row.values = name, values
+            rows += 1
+            if not rows % _COUNTED:
+                count(rows, source.share)
+            if values.keys() != seen or not seen:  # as a set: most rows have the columns of the one before
+                there |= dict.fromkeys(source.columns(values))
+                seen = values.keys()
+            before = len(problems)
+            missing = [theirs for theirs in columns.values() if theirs not in values] if columns else ()
+            for theirs in missing:
+                expected = f"it among the row's columns: {_names(source.columns(values))}"
+                row.wrong(f"no column {theirs!r} (named in columns)", expected)
+            example = None if missing else build(row)
+            if example is not None and len(problems) == before:
+                right += 1
+                if not problems:
+                    yield example
+            if source.is_table and (missing or row.lacks_column):
+                break  # as does every other row
+        count(rows, 1.0)
+        advice = f"A right row of shape {self._shape!r}: {_RIGHT_ROW[self._shape]}"
+        if problems:
+            found = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+            raise DataError(f"{source.name}: {found}, {right} right rows", problems, advice)
+        if not right:
+            expected = "" if source.is_table else "; expected one JSON object per line"
+            raise DataError(f"{source.name} has no rows{expected}", advice=advice)
+        self._columns = Columns(
+            read=tuple(name for name in there if name in row.used),
+            ignored=tuple(name for name in there if name not in row.used),
+            keys_read=tuple(sorted(row.keys)),
+            keys_ignored=tuple(sorted(row.left_out)),
+            nowhere=tuple(name for name in self._ignore if name not in there and name not in row.left_out),
+        )
 
 
 def refuse_twice(columns: Mapping[str, str]) -> None:
@@ -278,9 +340,8 @@ class _Row:
 
     def column(self, name: str) -> str:
         """Return what the file calls our column `name`."""
-        alias = _ALIASES.get(name)
-        if alias is not None and name not in self.columns and not self._holds(name) and self._holds(alias):
-            return alias
+        if name in _ALIASES and name not in self.columns and not self._holds(name) and self._holds(_ALIASES[name]):
+            return _ALIASES[name]
         return self.columns.get(name, name)
 
     def _holds(self, column: str) -> bool:
@@ -301,6 +362,15 @@ class _Row:
         self.lacks_column = True
         hint = "" if name in self.columns else f" (or columns: {{{name}: its name}})"
         return self.wrong(f"no column {column!r} among {_names(self.source.columns(self.values))}", expected + hint)
+
+    def plain(self, name: str) -> str | None:
+        """Return a text column that is a good string; note nothing of any other."""
+        column = self.columns.get(name, name)
+        value = self.values.get(column)
+        if not isinstance(value, str) or not value.strip() or not _encodable(value):
+            return None
+        self.used.add(column)
+        return value
 
     def messages(self, name: str, role: str) -> Messages | None:
         """Return a text column as messages; a string is one message of `role`."""
@@ -364,7 +434,9 @@ class _Row:
         """Return what the row gives the chat template besides messages."""
         columns, places = {}, []
         for name in (TOOLS, KWARGS):
-            column = self.column(name)
+            column = self.columns.get(name, name)
+            if column not in self.values:
+                continue
             taken = name not in self.columns and column in self.columns.values()  # read as something else
             if taken or not self.has(name) or column in self.ignore:
                 continue
@@ -439,9 +511,14 @@ class _Row:
 
 
 def _preference(row: _Row) -> Preference | None:
-    chosen, rejected = row.messages("chosen", "assistant"), row.messages("rejected", "assistant")
-    lists = all(isinstance(row.values.get(row.column(name)), list) for name in ("chosen", "rejected"))
-    prompt = () if lists and not row.has("prompt") else row.messages("prompt", "user")
+    texts = row.plain("prompt"), row.plain("chosen"), row.plain("rejected")
+    if texts[0] is None or texts[1] is None or texts[2] is None or texts[1] == texts[2]:
+        chosen, rejected = row.messages("chosen", "assistant"), row.messages("rejected", "assistant")
+        lists = all(isinstance(row.values.get(row.column(name)), list) for name in ("chosen", "rejected"))
+        prompt = () if lists and not row.has("prompt") else row.messages("prompt", "user")
+    else:  # three strings, as most rows are: nothing can be wrong with how they go together
+        chosen = rejected = ()
+        prompt = (Message("user", texts[0]),)
     scores: list[float | None] = [None, None]
     present = [name for name in ("chosen_score", "rejected_score") if row.has(name)]
     if len(present) == 1:
@@ -454,6 +531,8 @@ def _preference(row: _Row) -> Preference | None:
     given = row.given()
     if prompt is None or chosen is None or rejected is None or given is None:
         return None
+    if not chosen and texts[1] is not None and texts[2] is not None:
+        return Preference(row.name, prompt, texts[1], texts[2], scores[0], scores[1], given)
     first, second = row.conversation(prompt, chosen, "chosen"), row.conversation(prompt, rejected, "rejected")
     if first is None or second is None:
         return None
@@ -475,6 +554,9 @@ def _preference(row: _Row) -> Preference | None:
 def _one_answer(row: _Row, names: tuple[str, ...]) -> tuple[Messages, Answer] | None:
     """Return prompt and answer from the first of the columns `names` that the row has."""
     name = next((name for name in names if row.has(name)), names[0])
+    texts = (row.plain("prompt"), row.plain(name)) if name != "messages" else (None, None)
+    if texts[0] is not None and texts[1] is not None:  # two strings, as most rows are
+        return (Message("user", texts[0]),), texts[1]
     answer = row.messages(name, "assistant")
     alone = isinstance(row.values.get(row.column(name)), list) and not row.has("prompt")
     prompt = () if alone or name == "messages" else row.messages("prompt", "user")
@@ -535,6 +617,8 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _encodable(text: str) -> bool:
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -557,13 +641,17 @@ def pairs_to_unpaired(preferences: Iterable[Preference]) -> list[Unpaired]:
 
 def pairs_to_groups(preferences: Iterable[Preference]) -> list[Group]:
     """Make each pair a group of two, with the row's scores where given and 1.0 and 0.0 where not."""
-    groups = []
-    for pair in preferences:
-        given = pair.chosen_score is not None and pair.rejected_score is not None
-        scores = (pair.chosen_score, pair.rejected_score) if given else (1.0, 0.0)
-        answers = (pair.chosen, pair.rejected)
-        groups.append(Group(pair.id, pair.prompt, answers, scores, pair.given))  # type: ignore[arg-type]
-    return groups
+    return [
+        Group(pair.id, pair.prompt, (pair.chosen, pair.rejected), group_scores(pair), pair.given)
+        for pair in preferences
+    ]
+
+
+def group_scores(pair: Preference) -> tuple[float, float]:
+    """Return the scores of a pair's answers, or 1.0 and 0.0 where it has none."""
+    if pair.chosen_score is None or pair.rejected_score is None:
+        return 1.0, 0.0
+    return pair.chosen_score, pair.rejected_score
 
 
 def check_labels(unpaired: Iterable[Unpaired], *, allow_single_label: bool = False) -> tuple[int, int]:
@@ -590,12 +678,18 @@ def check_labels(unpaired: Iterable[Unpaired], *, allow_single_label: bool = Fal
             counts[example.label] += 1
     if unlabelled:
         raise DataError(f"{len(unlabelled)} examples have no label", unlabelled)
-    if not allow_single_label and not (counts[True] and counts[False]):
+    if not allow_single_label:
+        refuse_single_label(counts[True], counts[False])
+    return counts[True], counts[False]
+
+
+def refuse_single_label(desirable: int, undesirable: int) -> None:
+    """Raise DataError if there are no desirable or no undesirable examples."""
+    if not (desirable and undesirable):
         raise DataError(
-            f"labels must hold both true and false; got {counts[True]} true and {counts[False]} false",
+            f"labels must hold both true and false; got {desirable} true and {undesirable} false",
             advice="Add rows with the other label, or set allow_single_label: true if this is meant.",
         )
-    return counts[True], counts[False]
 
 
 @dataclass(frozen=True, slots=True)
@@ -615,28 +709,60 @@ def report_duplicates(examples: Iterable[Example]) -> DuplicateReport:
     prompts only the prompt is compared, with what the row gives the template. Repeats of a contradiction count as
     duplicates.
     """
-    first: dict[tuple[Any, ...], str] = {}
-    duplicates, contradictions = [], []
+    found, names = Duplicates(), []
     for example in examples:
+        found.add(example)
+        names.append(example.id)
+    return found.report(names)
+
+
+class Duplicates:
+    """Look for examples that repeat or contradict an earlier one, by 64 bits of each: no text is kept.
+
+    Two different examples agree in all 64 bits about once in 4e7 sets of a million; it would be a line too many in a
+    report, and nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._contents, self._opposites = array("q"), array("q")
+
+    def add(self, example: Example) -> None:
+        """Take note of one more example."""
         content, opposite = _content(example)
-        if content in first:
-            duplicates.append((example.id, first[content]))
-            continue
-        first[content] = example.id
-        if opposite in first:
-            contradictions.append((example.id, first[opposite]))
-    shown = tuple(duplicates[:SHOWN]), tuple(contradictions[:SHOWN])
-    return DuplicateReport(len(duplicates), len(contradictions), *shown)
+        self._contents.append(content)
+        self._opposites.append(opposite)
+
+    def report(self, names: Sequence[str]) -> DuplicateReport:
+        """Return what was found, with the names that the examples have, in the order in which they were added."""
+        contents, opposites = (np.array(one, dtype=np.int64) for one in (self._contents, self._opposites))
+        distinct, first, which = np.unique(contents, return_index=True, return_inverse=True)
+        places = np.arange(len(contents))
+        earlier = first[which]  # where the same content stands for the first time
+        (repeats,) = np.nonzero(earlier != places)
+        at = np.minimum(np.searchsorted(distinct, opposites), max(len(distinct) - 1, 0))
+        opposed = (distinct[at] == opposites) & (first[at] < places) & (earlier == places)
+        (against,) = np.nonzero(opposed)
+        return DuplicateReport(
+            len(repeats),
+            len(against),
+            tuple((names[i], names[earlier[i]]) for i in repeats[:SHOWN]),
+            tuple((names[i], names[first[at[i]]]) for i in against[:SHOWN]),
+        )
 
 
-def _content(example: Example) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    prompt = (example.prompt, example.given)
+_NOTHING_ELSE = hash(())  # the content of no example
+
+
+def _content(example: Example) -> tuple[int, int]:
+    """Return a hash of what an example says, and of what would be its opposite."""
+    prompt = hash((example.prompt, example.given))
     if isinstance(example, Preference):
-        return (prompt, example.chosen, example.rejected), (prompt, example.rejected, example.chosen)
+        chosen, rejected = hash(example.chosen), hash(example.rejected)
+        return hash((prompt, chosen, rejected)), hash((prompt, rejected, chosen))
     if isinstance(example, Unpaired):
-        answer = example.completion
-        opposite = () if example.label is None else (prompt, answer, not example.label)
-        return (prompt, answer, example.label), opposite
-    if isinstance(example, Group):
-        return (prompt, example.completions, example.scores), ()
-    return (prompt,), ()
+        answer = hash(example.completion)
+        opposite = _NOTHING_ELSE if example.label is None else hash((prompt, answer, not example.label))
+        return hash((prompt, answer, example.label)), opposite
+    if isinstance(example, Group):  # scores as text: -1.0 and -2.0 have one hash
+        return hash((prompt, example.completions, tuple(map(repr, example.scores)))), _NOTHING_ELSE
+    return prompt, _NOTHING_ELSE

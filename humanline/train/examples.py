@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
+
+import numpy as np
 
 from humanline.train.batch import Unit
 from humanline.train.config import TrainConfig
+from humanline.train.counting import Counting, uncounted
 from humanline.train.data import (
     Columns,
     DuplicateReport,
-    check_labels,
-    pairs_to_groups,
+    Duplicates,
+    SetReader,
+    group_scores,
     pairs_to_unpaired,
-    read_set,
-    report_duplicates,
+    refuse_single_label,
 )
-from humanline.train.sources import DataError, open_source
-from humanline.train.tokens import LengthReport, Renderer, tokenize
+from humanline.train.sources import DataError
+from humanline.train.tokens import LengthReport, Renderer, Tokenizing, in_batches
+from humanline.train.units import BothSides, Names, Units, prompt_hashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +51,13 @@ class Report:
 class DataSets:
     """What a run trains on and is measured by."""
 
-    train: list[Unit]
-    held_out: list[Unit] = field(default_factory=list)
-    held_out_pairs: list[Unit] = field(default_factory=list)  # where `held_out` took pairs apart (KTO)
+    train: Sequence[Unit]
+    held_out: Sequence[Unit] = field(default_factory=list)
+    held_out_pairs: Sequence[Unit] = field(default_factory=list)  # where `held_out` took pairs apart (KTO)
     reports: dict[str, Report] = field(default_factory=dict)  # "train" and, where there is one, "held_out"
 
 
-def read_sets(config: TrainConfig, renderer: Renderer) -> DataSets:
+def read_sets(config: TrainConfig, renderer: Renderer, counting: Counting = uncounted) -> DataSets:
     """Read, check and tokenise the training set and the held-out set of a run.
 
     That both are the same set, or share prompts, is no error: a run may ask whether a model can learn its data by
@@ -65,11 +69,11 @@ def read_sets(config: TrainConfig, renderer: Renderer) -> DataSets:
         As `read_units`; if neither set can be used, one DataError with the problems of both.
     """
     paths = {"train": config.data.train} | ({"eval": config.data.eval} if config.data.eval is not None else {})
-    found: dict[str, tuple[list[Unit], Report]] = {}
+    found: dict[str, tuple[Units, Report]] = {}
     errors: dict[str, DataError | FileNotFoundError] = {}
     for name, path in paths.items():
         try:
-            found[name] = read_units(config, path, renderer)
+            found[name] = read_units(config, path, renderer, counting=counting)
         except (DataError, FileNotFoundError) as error:
             errors[name] = error
     if len(errors) > 1:
@@ -81,10 +85,9 @@ def read_sets(config: TrainConfig, renderer: Renderer) -> DataSets:
     if config.data.eval is None:
         return sets
     held_out, report = found["eval"]
-    shared = len(_prompts(held_out) & _prompts(units))
+    shared = len(np.intersect1d(prompt_hashes(held_out), prompt_hashes(units), assume_unique=True))
     reports = sets.reports | {"held_out": replace(report, prompts_in_training=shared)}
-    from_pairs = config.objective.kind == "kto" and config.data_shape == "preference"
-    pairs = read_units(config, config.data.eval, renderer, as_pairs=True)[0] if from_pairs else []
+    pairs = held_out.pairs() if held_out.taken_apart else []
     return DataSets(units, held_out, pairs, reports)
 
 
@@ -97,17 +100,13 @@ def _together(errors: dict[str, DataError | FileNotFoundError]) -> DataError:
     return error
 
 
-def _prompts(units: Iterable[Unit]) -> set[int]:
-    """Return a hash of each prompt: 8 bytes in place of all its tokens."""
-    return {hash(unit.sequences[0].ids[: unit.sequences[0].prompt_length]) for unit in units}
-
-
 def read_units(
-    config: TrainConfig, path: str, renderer: Renderer, *, as_pairs: bool = False
-) -> tuple[list[Unit], Report]:
+    config: TrainConfig, path: str, renderer: Renderer, *, counting: Counting = uncounted
+) -> tuple[Units, Report]:
     """Read, check and tokenise a set for the objective of a run.
 
     Preference rows become pairs (DPO), groups of two (GRPO), two unpaired examples (KTO) or their chosen answer (nll).
+    Rows are read and tokenised in batches, of which nothing stays but token ids, names and labels.
 
     Parameters
     ----------
@@ -115,12 +114,12 @@ def read_units(
     path : str
         A file or a set of the hub, as `read_set` takes it.
     renderer : Renderer
-    as_pairs : bool
-        Keep preference rows as pairs whatever the objective is (held-out preference accuracy).
+    counting : Counting
+        Shown how far reading is.
 
     Returns
     -------
-    units : list of Unit
+    units : Units
     report : Report
 
     Raises
@@ -132,39 +131,42 @@ def read_units(
     ValueError
         If the tokenizer loses text.
     """
-    kind = "pairs" if as_pairs else config.objective.kind
+    kind = config.objective.kind
     shape = "completion" if kind == "nll" else config.data_shape
+    from_pairs = kind == "kto" and shape == "preference"
+    names, duplicates = Names(), Duplicates()
+    tokenizing: Tokenizing[Any] = Tokenizing(renderer)  # pairs as pairs: answers cut to the same tokens are found
+    units = Units(tokenizing.sequences, Names(), taken_apart=from_pairs)
     try:
-        found, columns = read_set(path, shape, columns=config.data.columns, ignore=config.data.ignore)
-        examples = cast(Any, found)
+        reader = SetReader(path, shape, columns=config.data.columns, ignore=config.data.ignore, counting=counting)
+        for batch in in_batches(reader):
+            for example in batch:
+                names.append(example.id)
+            for example in pairs_to_unpaired(batch) if from_pairs else batch:
+                duplicates.add(example)
+            for example in tokenizing.add(batch):
+                units.names.append(example.id)
+                if shape == "unpaired":
+                    units.labels.append(bool(example.label))
+                elif kind == "grpo":
+                    units.scores.extend(group_scores(example))
     except DataError as error:
-        if config.objective.kind != "kto" or not error.problems:
+        if kind != "kto" or not error.problems:
             raise
         hint = f"This run reads data.shape: {shape}; KTO also reads preference or unpaired rows."
         raise DataError(error.heading, error.problems, f"{error.advice}\n{hint}") from None
-    name = open_source(path).name
-    from_pairs = kind == "kto" and shape == "preference"
-    duplicates = report_duplicates(pairs_to_unpaired(examples) if from_pairs else examples)
-    if kind == "grpo":
-        examples = pairs_to_groups(examples)
+    name = reader.source.name
+    found = duplicates.report(BothSides(names) if from_pairs else names)
     try:
-        tokenized = tokenize(examples, renderer)  # pairs as pairs, so that answers cut to the same tokens are found
+        lengths = tokenizing.finish()
     except DataError as error:
         raise DataError(f"{name}: {error.heading}", error.problems, error.advice) from None
-    if config.objective.kind == "kto" and shape == "unpaired":
-        try:  # after the lengths, which may leave out all examples of one label
-            check_labels(tokenized.examples, allow_single_label=config.objective.allow_single_label)
+    # After the lengths, which may leave out all examples of one label.
+    if config.objective.kind == "kto" and shape == "unpaired" and not config.objective.allow_single_label:
+        desirable = sum(units.labels)
+        try:
+            refuse_single_label(desirable, len(units) - desirable)
         except DataError as error:
-            lost = f" ({tokenized.report})" if tokenized.report.kept < tokenized.report.total else ""
+            lost = f" ({lengths})" if lengths.kept < lengths.total else ""
             raise DataError(f"{name}: {error.heading}{lost}", error.problems, error.advice) from None
-    units = []
-    for example, sequences in zip(tokenized.examples, tokenized.sequences, strict=True):
-        if from_pairs:
-            units += [
-                Unit(f"{example.id}#{side}", (sequence,), desirable=side == "chosen")
-                for side, sequence in zip(("chosen", "rejected"), sequences, strict=True)
-            ]
-        else:
-            label, scores = getattr(example, "label", True), getattr(example, "scores", ())
-            units.append(Unit(example.id, sequences, desirable=bool(label), scores=scores))
-    return units, Report(name, tokenized.report, duplicates, len(_prompts(units)), columns=columns)
+    return units, Report(name, lengths, found, len(prompt_hashes(units)), columns=reader.columns)

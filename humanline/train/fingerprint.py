@@ -8,13 +8,13 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from humanline.train.batch import Unit
 from humanline.train.settings import hidden, settings_digest
 from humanline.train.terminal import redacted
+from humanline.train.units import facts_of
 
 # Sections and fields that change where a run writes, what it shows, whom it asks and what it puts up with, never what
 # it computes from the same samples and scores.
@@ -57,11 +57,10 @@ _KEPT = ("_name_or_path", "transformers_version", "architectures", "dtype", "tor
 def units_hash(units: Sequence[Unit]) -> str:
     """Return the SHA-256 of what training sees of its data: names, token ids, labels and scores, in order."""
     sha = hashlib.sha256()
-    for unit in units:
-        facts = [unit.id, unit.desirable, unit.scores, [(len(s.ids), s.prompt_length) for s in unit.sequences]]
+    for facts, ids in facts_of(units):
         sha.update(json.dumps(facts).encode())
-        for sequence in unit.sequences:
-            sha.update(np.asarray(sequence.ids, dtype=np.int64).tobytes())
+        for one in ids:
+            sha.update(one.tobytes())
     return sha.hexdigest()
 
 

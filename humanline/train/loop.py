@@ -46,7 +46,7 @@ from humanline.train.neighbours import joined
 from humanline.train.objective import ObjectiveStep
 from humanline.train.optimizer import make_optimizer, same_rounding, set_lr
 from humanline.train.policy import build_policy, checked_outline, describe_adapter
-from humanline.train.progress import RunProgress
+from humanline.train.progress import ReadingProgress, RunProgress
 from humanline.train.reference import BaseModel, Reference, ScoreAhead, SecondModel
 from humanline.train.result import RunResult
 from humanline.train.room import bytes_written
@@ -132,7 +132,7 @@ def _train(
     tokenizer = load_tokenizer(config.model)
     outline = checked_outline(config, tokenizer, device)
     renderer = renderer_of(config, tokenizer)
-    data = read_data(config, renderer)
+    data = read_data(config, renderer, ReadingProgress(show_progress and accelerator.is_main_process))
     stream, steps = stream_of(config, data, renderer, rank=rank, ranks=ranks)
     refuse_unfit(config, outline, stream, steps, device)
     scorer, adapter = build_policy(config, device)

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self, TextIO, cast
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from humanline.train.activity import HERE
@@ -180,3 +183,57 @@ class CountProgress:
             rate = (time.perf_counter() - self.started) / (done - self.first) if done > self.first else 0.0
             left = f"  about {rate * (total - done):,.0f} s left" if rate else ""
             self.console.print(f"{self.what} {done}/{total}{left}", highlight=False)
+
+
+class ReadingProgress:
+    """Show how many rows of a set are read: a bar in a terminal, elsewhere a line now and then once it takes long.
+
+    Parameters
+    ----------
+    show : bool
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(self, show: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self.show, self.clock = show, clock
+        self.console = _console()
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[Callable[[int, float], None]]:
+        """Show the reading of a set while it lasts; gives what is told the rows read, and their share of the whole."""
+        name = told(name)
+        drawn = self.show and self.console.is_terminal
+        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}")
+        with Progress(*columns, console=self.console, disable=not drawn, transient=True) as bar:
+            task = bar.add_task(escape(f"reading {name}"), total=1.0, facts="", visible=False)
+            started = said = self.clock()
+
+            def tell(rows: int, share: float) -> None:
+                nonlocal said
+                now = self.clock()
+                if not self.show or now - started < _UNSEEN:
+                    return
+                about = f" of about {_round(rows / share):,}" if 0 < share < 1 else ""
+                if drawn:
+                    bar.update(task, completed=share, facts=f"{rows:,}{about} rows", visible=True)
+                elif share < 1 and now - said >= _BETWEEN:
+                    said = now
+                    left = f", about {(now - started) * (1 - share) / share:,.0f} s left" if share else ""
+                    self._say(f"reading {name}: {rows:,}{about} rows{left}")
+                elif share >= 1 and said > started:
+                    self._say(f"reading {name}: {rows:,} rows, {now - started:,.0f} s")
+
+            yield tell
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+_UNSEEN = 1.0  # seconds in which a set may be read without a word
+_BETWEEN = 10.0  # seconds between two lines where there is no terminal
+
+
+def _round(number: float) -> int:
+    """Round an estimate to two digits."""
+    return int(float(f"{number:.2g}"))

@@ -30,6 +30,7 @@ from typing import Any, BinaryIO
 from humanline.train.paths import PathError, absolute
 
 SHOWN = 20  # problems listed in a message; the rest is counted
+PLACES = 3  # of problems that are the same
 GRAMMAR = "hub:ORG/NAME[/SUBSET][@REVISION][#SPLIT]"
 READ = f"humanline reads .jsonl (or .ndjson) and .parquet files, and sets of the hub as {GRAMMAR}"
 INSTALL = "pip install 'humanline[train]'"
@@ -47,11 +48,37 @@ class DataError(ValueError):
         super().__init__(self.text(SHOWN))
 
     def text(self, shown: int) -> str:
-        """Return the message with at most `shown` of the problems."""
-        lines = [self.heading, *(f"  {problem}" for problem in self.problems[:shown])]
-        if len(self.problems) > shown:
-            lines.append(f"  and {len(self.problems) - shown} more")
+        """Return the message with at most `shown` lines of problems, of which each holds all that are the same."""
+        kinds = _alike(self.problems)
+        lines = [self.heading, *(f"  {_line(places, what)}" for what, places in kinds[:shown])]
+        rest = sum(len(places) for _, places in kinds[shown:])
+        if rest:
+            lines.append(f"  and {rest} more")
         return "\n".join([*lines, self.advice] if self.advice else lines)
+
+
+_PLACED = re.compile(r"(?s)(.+?:(?:row )?\d+(?::\d+)?(?:#\w+)?): (.*)")
+_COUNTS = re.compile(r"\b\d+ tokens\b")  # in which rows differ that have the same problem
+
+
+def _alike(problems: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Return each problem once, in the order of their first places, with all the places that have it."""
+    kinds: dict[str, tuple[str, list[str]]] = {}
+    for number, problem in enumerate(problems):
+        placed = _PLACED.fullmatch(problem)
+        place, what = (placed[1], placed[2]) if placed else ("", problem)
+        # Of problems without a place none is left out, whatever they say.
+        key = _COUNTS.sub("tokens", what) if placed else f"{number}"
+        kinds.setdefault(key, (what, []))[1].append(place)
+    return list(kinds.values())
+
+
+def _line(places: Sequence[str], what: str) -> str:
+    """Return a problem and where it is: its first places, and how many there are."""
+    if len(places) == 1:
+        return f"{places[0]}: {what}" if places[0] else what
+    also = ", ".join(places[1:PLACES]) + (", ..." if len(places) > PLACES else "")
+    return f"{places[0]}: {what} ({len(places)} times in all, also at {also})"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -65,11 +92,14 @@ class Source(ABC):
     ----------
     name : str
         The file with its full path, or the set as `hub:...`: what messages about the whole call it.
+    short_name : str
+        The same without its folder: what messages about a row call it.
     is_table : bool
         Whether all rows have the same columns, so that a null may stand for a key that a row never had.
     """
 
     name: str
+    short_name: str
     is_table: bool
 
     @abstractmethod
@@ -82,6 +112,11 @@ class Source(ABC):
     @abstractmethod
     def place(self, *keys: str | int) -> str:
         """Return where the value under `keys` of the row yielded last stands; of the row itself where there is none."""
+
+    @property
+    @abstractmethod
+    def share(self) -> float:
+        """Return how much of the whole is read, from 0 to 1, while `rows` is iterated; 0 where it is not known."""
 
     @abstractmethod
     def columns(self, row: Mapping[str, Any]) -> list[str]:
@@ -184,14 +219,16 @@ class JsonLines(Source):
     is_table = False
 
     def __init__(self, path: Path) -> None:
-        self.path, self.name = path, str(path)
+        self.path, self.name, self.short_name = path, str(path), path.name
         self._number, self._raw = 0, b""
+        self._file: BinaryIO | None = None
 
     def rows(self, problems: list[str], wanted: Collection[str] | None = None) -> Iterator[Row]:
         """Yield (`file:line`, object) for each good line and append a message to `problems` for each bad one."""
         decode, file_name, looked_ahead = _STRICT.decode, self.path.name, False
         try:
             with self.path.open("rb") as file:  # bytes: lines end at \n only, and a bad byte costs one line
+                self._file = file
                 self._refuse_other_formats(file.peek(8)[:8])
                 if file.peek(3)[:3] == _MARK:
                     file.read(3)
@@ -222,6 +259,14 @@ class JsonLines(Source):
     def place(self, *keys: str | int) -> str:
         """Return `file:line:column` of the value under `keys`, or of the row."""
         return f"{self.path.name}:{self._number}:{_find(self._raw.decode(), keys) + 1}"
+
+    @property
+    def share(self) -> float:
+        """Return the share of the file's bytes."""
+        if self._file is None or self._file.closed:
+            return 0.0
+        size = os.fstat(self._file.fileno()).st_size
+        return min(1.0, self._file.tell() / size) if size else 0.0
 
     def columns(self, row: Mapping[str, Any]) -> list[str]:
         """Return the keys of the row."""
@@ -418,13 +463,13 @@ class _Table(Source):
     is_table = True
 
     def __init__(self, short_name: str) -> None:
-        self._short_name = short_name
-        self._number = 0
+        self.short_name = short_name
+        self._number, self._total = 0, 0
         self._columns: list[str] = []
 
     @abstractmethod
     def _batches(self, wanted: Collection[str] | None) -> Iterator[Any]:
-        """Set `_columns` and yield batches, each with `to_pylist`, `column_names` and `column`."""
+        """Set `_columns` and `_total` and yield batches, each with `to_pylist`, `column_names` and `column`."""
 
     @abstractmethod
     def _classes(self) -> dict[str, list[str]]:
@@ -449,7 +494,12 @@ class _Table(Source):
 
     def place(self, *keys: str | int) -> str:
         """Return `set:row N`."""
-        return f"{self._short_name}:row {self._number}"
+        return f"{self.short_name}:row {self._number}"
+
+    @property
+    def share(self) -> float:
+        """Return the share of the rows."""
+        return min(1.0, self._number / self._total) if self._total else 0.0
 
     def columns(self, row: Mapping[str, Any]) -> list[str]:
         """Return the names of all columns of the table."""
@@ -502,6 +552,7 @@ class Parquet(_Table):
         try:
             with pyarrow.parquet.ParquetFile(self.path, page_checksum_verification=True) as file:
                 self._columns, self._metadata = file.schema_arrow.names, file.schema_arrow.metadata or {}
+                self._total = file.metadata.num_rows
                 twice = next((name for name in self._columns if self._columns.count(name) > 1), None)
                 if twice is not None:
                     raise DataError(f"{self.path} has two columns {twice!r}; expected each name once")
@@ -577,7 +628,7 @@ class HubSet(_Table):
 
     def _batches(self, wanted: Collection[str] | None) -> Iterator[Any]:
         loaded = self._load()
-        self._columns = list(loaded.column_names)
+        self._columns, self._total = list(loaded.column_names), len(loaded)
         columns = None if wanted is None else [name for name in self._columns if name in wanted]
         table = loaded.with_format("arrow", columns=columns or self._columns[:1] if columns is not None else None)
         yield from table.iter(batch_size=_BATCH)

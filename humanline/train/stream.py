@@ -18,7 +18,8 @@ from torch import Tensor
 from humanline.schedule import Schedule, Snapshots
 from humanline.train.batch import MicroBatch, Row, Unit, idle_micro_batch, make_micro_batch, rows_of
 from humanline.train.config import GrpoObjective, Objective
-from humanline.train.tokens import TokenSequence
+from humanline.train.sequences import TokenSequence
+from humanline.train.units import Units, lengths_of
 
 _Pieces = Sequence[tuple[TokenSequence, ...]]  # of a step, each with the sequences that stay together
 
@@ -157,9 +158,10 @@ class Stream:
             self._refuse_groups(units, micro_batch_size)
         if objective.kind == "kto" and batch_size < 2:
             raise ValueError("KTO estimates z_0 from mismatched pairs: training.batch_size must be at least 2; got 1")
-        if objective.kind == "kto" and len({_prompt(unit) for unit in units}) < 2:
+        if objective.kind == "kto" and _one_prompt(units):
             raise ValueError("KTO estimates z_0 from mismatched pairs, but all examples have the same prompt")
-        self.units, self.objective, self.batch_size = list(units), objective, batch_size
+        self.units = units if isinstance(units, Units) else list(units)
+        self.objective, self.batch_size = objective, batch_size
         self.seed, self.pad_id, self.max_length, self.rank, self.ranks = seed, pad_id, max_length, rank, ranks
         self.micro_batch_size, self.micro_batch_tokens = micro_batch_size, micro_batch_tokens
 
@@ -232,7 +234,10 @@ class Stream:
 
     def _tokens(self, pieces: _Pieces) -> int:
         """Return the tokens of one forward pass over pieces of a step."""
-        lengths = [len(sequence.ids) for piece in pieces for sequence in piece]
+        return self._size([len(sequence.ids) for piece in pieces for sequence in piece])
+
+    def _size(self, lengths: Sequence[int]) -> int:
+        """Return the tokens of one forward pass over sequences of these lengths."""
         return sum(lengths) if self.padding == "free" else len(lengths) * max(lengths)
 
     def _refuse_uneven(self, size: int | None, budget: int | None, batch_size: int, ranks: int) -> None:
@@ -253,12 +258,14 @@ class Stream:
 
     def _refuse_budget(self, units: Sequence[Unit], budget: int) -> None:
         """Refuse a budget of tokens into which a unit, or where groups are split a row, does not fit."""
-        pieces = [(unit.id, unit.sequences) for unit in units]
-        if self.splits:
-            pieces = [(row.name, (row.sequence,)) for unit in units for row in rows_of(unit, None)]
-        sizes = [self._tokens([piece]) for _, piece in pieces]
-        largest = max(sizes)
-        name, above = pieces[sizes.index(largest)][0], sum(size > budget for size in sizes)
+        largest = above = place = member = 0
+        for number, lengths in enumerate(lengths_of(units)):
+            for part, piece in enumerate([(length,) for length in lengths] if self.splits else [lengths]):
+                size = self._size(piece)
+                above += size > budget
+                if size > largest:
+                    largest, place, member = size, number, part
+        name = Row(units[place], member).name if self.splits else units[place].id
         if largest > budget:
             more = f", and {above - 1} more are above it too" if above > 1 else ""
             raise ValueError(
@@ -268,12 +275,11 @@ class Stream:
 
     def _refuse_groups(self, units: Sequence[Unit], size: int) -> None:
         """Refuse a micro-batch that cannot hold a group as a whole."""
-        largest = max(units, key=lambda unit: len(unit.sequences))
-        if len(largest.sequences) > size:
-            rows = len(largest.sequences)
+        rows, place = max(((len(lengths), -number) for number, lengths in enumerate(lengths_of(units))), default=(0, 0))
+        if rows > size:
             raise ValueError(
-                f"training.micro_batch_size counts rows and is {size}, but {largest.id} is a group of {rows}, which "
-                "objective.normalise: local, a mean of each micro-batch, keeps together; set "
+                f"training.micro_batch_size counts rows and is {size}, but {units[-place].id} is a group of {rows}, "
+                "which objective.normalise: local, a mean of each micro-batch, keeps together; set "
                 f"training.micro_batch_size to at least {rows}, or objective.normalise: global"
             )
 
@@ -331,6 +337,11 @@ def _greedy(pieces: _Pieces, limit: int, size: Callable[[_Pieces], int]) -> list
         else:
             cuts.append([i])
     return cuts
+
+
+def _one_prompt(units: Sequence[Unit]) -> bool:
+    first = _prompt(units[0])
+    return all(_prompt(unit) == first for unit in units)
 
 
 def _prompt(unit: Unit) -> tuple[int, ...]:

@@ -19,16 +19,22 @@ import json
 import math
 import re
 import unicodedata
+from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
+
+import numpy as np
 
 from humanline._checks import fail, one_of
 from humanline.train.chat_template import ChatTemplate, holds
 from humanline.train.chat_template import RenderError as RenderError
 from humanline.train.data import DataError, Group, Preference, PromptOnly, Unpaired
 from humanline.train.messages import NOTHING, Answer, Given, Message, Messages, texts_in
+from humanline.train.sequences import Sequences, Span
+from humanline.train.sequences import TokenSequence as TokenSequence
+from humanline.train.text_ids import TextIds
 
 if TYPE_CHECKING:  # transformers takes seconds to import, and only its type is needed
     from transformers import PreTrainedTokenizerBase
@@ -47,25 +53,6 @@ class Unfit(RenderError):
     def __init__(self, reason: Reason, message: str, place: str = "") -> None:
         self.reason: Reason = reason
         super().__init__(message, place)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenSequence:
-    """Token ids of a prompt followed by its completion."""
-
-    ids: tuple[int, ...]
-    prompt_length: int
-    truncated: bool = False
-
-    @property
-    def completion_length(self) -> int:
-        """Count the completion's tokens."""
-        return len(self.ids) - self.prompt_length
-
-    @property
-    def mask(self) -> tuple[bool, ...]:
-        """Mark the completion's tokens, by position."""
-        return (False,) * self.prompt_length + (True,) * self.completion_length
 
 
 class Renderer:
@@ -132,9 +119,13 @@ class Renderer:
         self._special = re.compile("|".join(map(re.escape, longest_first)))
         self._ends = tuple(special - {tokenizer.bos_token} | {tokenizer.eos_token})
         self._swallowing = [token for token in added if token.lstrip or token.rstrip]
-        self._anchor = _anchor(tokenizer, [str(token) for token in added if token.special and not token.rstrip])
-        self._numbers: dict[int, int] = {}
-        self._last_prompt: tuple[tuple[Messages, Given], str, tuple[int, ...]] | None = None
+        self.anchor = _anchor(tokenizer, [str(token) for token in added if token.special and not token.rstrip])
+        # A tokenizer that puts a space before the first word of a text would put one at the boundary too; after an
+        # anchor token, which is taken off again, the completion is no longer the first word.
+        self.skipped = 1 if self.anchor else 0
+        self._text_ids = TextIds(tokenizer)
+        self._last_prompt: tuple[tuple[Messages, Given], str] | None = None
+        self._last_prompt_ids: tuple[str, tuple[int, ...]] | None = None
         self._unchecked = CHECKED_RENDERS
 
     @property
@@ -175,36 +166,56 @@ class Renderer:
 
     def encode(self, prompt: Messages, completion: Answer, given: Given = NOTHING) -> TokenSequence:
         """Return the token ids of a prompt and its completion at full length; raise as `render` does, limits apart."""
-        answer = completion if isinstance(completion, Message) else Message("assistant", completion)
-        self._refuse_special(answer.content, "the completion", answer.place)
-        self._refuse_special_keys(answer, "the completion")
-        if not answer.content.strip() and not answer.keys:
-            raise Unfit("empty_completion", "the completion is blank")
-        prompt_text, prompt_ids = self._prompt(prompt, given)
+        answer = self._answer(completion)
+        prompt_text = self.written_prompt(prompt, given)
+        prompt_ids = self._prompt_ids(prompt_text)
         completion_text = self._completion_text(prompt, answer, given, prompt_text)
-        completion_ids = self._ids(completion_text, anchor=self._anchor)
+        completion_ids = tuple(self._text_ids.one(self.anchor + completion_text)[self.skipped :])
         if self._unchecked:
             self._check_lossless((prompt_text, completion_text), prompt_ids + completion_ids)
             self._unchecked -= 1
         return TokenSequence(prompt_ids + completion_ids, len(prompt_ids))
 
+    def texts(self, prompt: Messages, completion: Answer, given: Given = NOTHING) -> tuple[str, str]:
+        """Return the texts of a prompt and of its completion, which are tokenised apart; raise as `encode` does.
+
+        The first few are encoded too, to check that the tokenizer loses nothing of them.
+        """
+        if self._unchecked:
+            self.encode(prompt, completion, given)
+        answer = self._answer(completion)
+        prompt_text = self.written_prompt(prompt, given)
+        return prompt_text, self._completion_text(prompt, answer, given, prompt_text)
+
+    def refuse_begin_twice(self, prompt_ids: Sequence[int]) -> None:
+        """Raise ValueError if a prompt begins with two begin tokens."""
+        bos = self.tokenizer.bos_token_id
+        if bos is not None and list(prompt_ids[:2]) == [bos, bos]:
+            raise ValueError(f"the chat template writes the begin token {self.tokenizer.bos_token!r} twice; fix it")
+
     def encode_prompt(self, prompt: Messages, given: Given = NOTHING) -> TokenSequence:
         """Return the token ids of a prompt alone, at full length."""
-        _, ids = self._prompt(prompt, given)
+        ids = self._prompt_ids(self.written_prompt(prompt, given))
         return TokenSequence(ids, len(ids))
 
     def fit(self, sequence: TokenSequence) -> TokenSequence:
         """Return the sequence within the limits, cut if `too_long` is "truncate"; raise Unfit where it cannot be."""
-        limit = min(self.max_length - 1, self.max_prompt_length or self.max_length)
-        if sequence.prompt_length > limit:
-            length = sequence.prompt_length
-            raise Unfit("prompt_too_long", f"the prompt has {length} tokens; expected at most {limit}")
-        if len(sequence.ids) <= self.max_length:
+        room = self.room(sequence.prompt_length, sequence.completion_length)
+        if room == sequence.completion_length:
             return sequence
+        return replace(sequence, ids=sequence.ids[: sequence.prompt_length + room], truncated=True)
+
+    def room(self, prompt_length: int, completion_length: int) -> int:
+        """Return how many tokens of a completion are kept; raise Unfit as `fit` does."""
+        limit = min(self.max_length - 1, self.max_prompt_length or self.max_length)
+        if prompt_length > limit:
+            raise Unfit("prompt_too_long", f"the prompt has {prompt_length} tokens; expected at most {limit}")
+        length = prompt_length + completion_length
+        if length <= self.max_length:
+            return completion_length
         if self.too_long != "truncate":
-            length = len(sequence.ids)
             raise Unfit("too_long", f"prompt and completion have {length} tokens; expected at most {self.max_length}")
-        return replace(sequence, ids=sequence.ids[: self.max_length], truncated=True)
+        return self.max_length - prompt_length
 
     def prompt_text(self, prompt: Messages, given: Given = NOTHING) -> str:
         """Return the text that the prompt's token ids stand for."""
@@ -212,7 +223,8 @@ class Renderer:
             name = f"message {i} of the prompt ({message.role})"
             self._refuse_special(message.content, name, message.place)
             self._refuse_special_keys(message, name)
-        self._refuse_special_in(given.columns(), "what its row gives the template", given.place)
+        if given.tools or given.kwargs:
+            self._refuse_special_in(given.columns(), "what its row gives the template", given.place)
         if self.template == "chat":
             text = self.chat.write(prompt, given, opening=True)
             for i, message in enumerate(prompt, start=1):
@@ -254,16 +266,27 @@ class Renderer:
                 unread[0].place,
             )
 
-    def _prompt(self, prompt: Messages, given: Given) -> tuple[str, tuple[int, ...]]:
-        # Answers to one prompt come together.
+    def _answer(self, completion: Answer) -> Message:
+        """Return a completion as a message; refuse special tokens in it, and one that says nothing."""
+        answer = completion if isinstance(completion, Message) else Message("assistant", completion)
+        self._refuse_special(answer.content, "the completion", answer.place)
+        self._refuse_special_keys(answer, "the completion")
+        if not answer.content.strip() and not answer.keys:
+            raise Unfit("empty_completion", "the completion is blank")
+        return answer
+
+    def written_prompt(self, prompt: Messages, given: Given = NOTHING) -> str:
+        """Return `prompt_text`, which is not written again for the next answer to the same prompt."""
         if self._last_prompt is None or self._last_prompt[0] != (prompt, given):
-            text = self.prompt_text(prompt, given)
-            ids = self._ids(text)
-            bos = self.tokenizer.bos_token_id
-            if bos is not None and ids[:2] == (bos, bos):
-                raise ValueError(f"the chat template writes the begin token {self.tokenizer.bos_token!r} twice; fix it")
-            self._last_prompt = ((prompt, given), text, ids)
-        return self._last_prompt[1:]
+            self._last_prompt = ((prompt, given), self.prompt_text(prompt, given))
+        return self._last_prompt[1]
+
+    def _prompt_ids(self, text: str) -> tuple[int, ...]:
+        if self._last_prompt_ids is None or self._last_prompt_ids[0] != text:
+            ids = tuple(self._text_ids.one(text))
+            self.refuse_begin_twice(ids)
+            self._last_prompt_ids = (text, ids)
+        return self._last_prompt_ids[1]
 
     def _completion_text(self, prompt: Messages, answer: Message, given: Given, prompt_text: str) -> str:
         """Return what follows the prompt's text, ending in an end token and nothing after it."""
@@ -323,13 +346,6 @@ class Renderer:
     def _refuse_special_in(self, value: Any, name: str, place: str) -> None:
         for text in texts_in(value):
             self._refuse_special(text, name, place)
-
-    def _ids(self, text: str, anchor: str = "") -> tuple[int, ...]:
-        # A tokenizer that puts a space before the first word of a text would put one at the boundary too; after an
-        # anchor token, which is taken off again, the completion is no longer the first word.
-        ids: Any = self.tokenizer.encode(anchor + text, add_special_tokens=False)
-        shared = self._numbers.setdefault  # one object per id keeps a large set at 8 bytes a token
-        return tuple(shared(i, i) for i in (ids[1:] if anchor else ids))
 
     def _check_lossless(self, texts: tuple[str, str], ids: tuple[int, ...]) -> None:
         text = "".join(map(self._swallow, texts))
@@ -417,7 +433,7 @@ class Tokenized(Generic[E]):
         return len(self.examples)
 
 
-def tokenize(examples: Sequence[E], renderer: Renderer) -> Tokenized[E]:
+def tokenize(examples: Iterable[E], renderer: Renderer) -> Tokenized[E]:
     """Render every example, apply the renderer's length policy and count what it did.
 
     An example is left out whole when any of its sequences cannot be used: the prompt leaves no room for a completion
@@ -426,84 +442,255 @@ def tokenize(examples: Sequence[E], renderer: Renderer) -> Tokenized[E]:
 
     Parameters
     ----------
-    examples : sequence of Preference, Unpaired, PromptOnly or Group
+    examples : iterable of Preference, Unpaired, PromptOnly or Group
     renderer : Renderer
 
     Raises
     ------
     DataError
-        If `examples` is empty, any example cannot be rendered, any would be left out and `too_long` is "error" (for
+        If there are no examples, any example cannot be rendered, any would be left out and `too_long` is "error" (for
         special tokens, `special_tokens`), or none is left.
     ValueError
         If the tokenizer loses text, or two begin tokens come out.
     """
-    if not examples:
-        raise DataError("there are no examples to tokenise")
+    tokenizing: Tokenizing[E] = Tokenizing(renderer)
     kept: list[E] = []
-    sequences: list[tuple[TokenSequence, ...]] = []
-    problems: list[str] = []
-    left_out: list[str] = []
-    holding: list[str] = []
-    reasons: Counter[str] = Counter()
-    lengths: list[int] = []
-    prompt_lengths: list[int] = []
-    for example in examples:
-        try:
-            whole = _encode_all(example, renderer)
-            room = 1 if isinstance(example, PromptOnly) else 0
-            lengths.append(max(len(sequence.ids) for sequence in whole) + room)
-            prompt_lengths.append(whole[0].prompt_length)
-            fitted = tuple(renderer.fit(sequence) for sequence in whole)
-            if len(fitted) > 1 and len({sequence.ids for sequence in fitted}) == 1:
-                cut = " once cut" if any(sequence.truncated for sequence in fitted) else ""
-                raise Unfit("identical", f"the answers are the same tokens{cut}")
-        except Unfit as error:
-            reasons[error.reason] += 1
-            special = error.reason == "special_token"
-            (holding if special else left_out).append(f"{error.place or example.id}: {error}")
-        except RenderError as error:
-            problems.append(f"{error.place or example.id}: {error}")
-        else:
-            kept.append(example)
-            sequences.append(fitted)
-    if problems:
-        raise DataError(f"{len(problems)} of {len(examples)} examples cannot be rendered", problems)
-    report = LengthReport(
-        total=len(examples),
-        kept=len(kept),
-        truncated=sum(any(sequence.truncated for sequence in group) for group in sequences),
-        dropped_too_long=reasons["too_long"],
-        dropped_prompt_too_long=reasons["prompt_too_long"],
-        dropped_empty_completion=reasons["empty_completion"],
-        dropped_identical=reasons["identical"],
-        dropped_special_token=reasons["special_token"],
-        longest=max(lengths, default=0),
-        limit_99=_limit_99(lengths),
-        prompt_limit_99=_limit_99(prompt_lengths),
+    for batch in in_batches(examples):
+        kept += tokenizing.add(batch)
+    report = tokenizing.finish()
+    numbers: dict[int, int] = {}
+    shared = numbers.setdefault  # one object per id keeps a large set at 8 bytes a token
+    sequences = tuple(
+        tuple(replace(one, ids=tuple(shared(i, i) for i in one.ids)) for one in tokenizing.sequences.row(number))
+        for number in range(len(kept))
     )
-    if holding and (renderer.special_tokens == "error" or not (kept or left_out)):
-        advice = "Take the tokens out of the texts, or set data.special_tokens: drop to leave these examples out."
-        raise DataError(f"{len(holding)} of {len(examples)} examples hold special tokens", holding, advice)
-    if left_out and (renderer.too_long == "error" or not kept):
-        what = "no example is left" if not kept else f"{len(left_out)} of {len(examples)} examples cannot be used"
-        limits = f"data.max_length: {report.limit_99} would keep 99 % whole"
-        if reasons["prompt_too_long"] and renderer.max_prompt_length is not None:
-            limits += f", data.max_prompt_length: {report.prompt_limit_99} 99 % of the prompts"
-        advice = f"{limits}; or set data.too_long: drop or truncate." if kept else f"{limits}."
-        raise DataError(f"{what} with max_length {renderer.max_length}", left_out, advice)
-    return Tokenized(tuple(kept), tuple(sequences), report)
+    return Tokenized(tuple(kept), sequences, report)
 
 
-def _encode_all(example: Preference | Unpaired | PromptOnly | Group, renderer: Renderer) -> list[TokenSequence]:
-    if isinstance(example, PromptOnly):
-        return [renderer.encode_prompt(example.prompt, example.given)]
+def in_batches(examples: Iterable[E]) -> Iterator[list[E]]:
+    """Give examples in lists of as many as are rendered and tokenised together."""
+    batch: list[E] = []
+    characters = 0
+    for example in examples:
+        batch.append(example)
+        characters += sum(len(turn.content) for turn in example.prompt)
+        characters += sum(len(one.content if isinstance(one, Message) else one) for one in _answers(example))
+        if len(batch) == _ROWS or characters >= _CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+_ROWS = 1000  # of a batch; with more of them it is hardly faster
+_CHARACTERS = 1 << 20  # of a batch: about 10 MB while it is tokenised
+_LATELY = 1 << 23  # bytes of texts that are remembered, about, and once more of those before them
+_ENTRY = 300  # bytes of what is remembered of a text, about, besides its characters
+
+
+@dataclass(slots=True)
+class _Text:
+    """The ids of a text: as a list while it is in hand, and where they are kept once they are."""
+
+    ids: list[int] | None
+    length: int
+    start: int = -1
+    hash: int = 0  # of the ids; 0 = not made yet
+
+
+class Tokenizing(Generic[E]):
+    """Tokenise a set batch by batch, each text once, into `sequences`, and count what became of its examples.
+
+    Parameters
+    ----------
+    renderer : Renderer
+
+    Notes
+    -----
+    A text is tokenised again only if so much else was read since that it is forgotten. Nothing is raised before
+    `finish`, so that problems of rows that come later can still be told of first.
+    """
+
+    def __init__(self, renderer: Renderer) -> None:
+        self.sequences = Sequences()
+        self.total = 0
+        self._renderer = renderer
+        self._text_ids = TextIds(renderer.tokenizer)
+        self._batch: dict[str, _Text] = {}
+        self._lately: dict[str, _Text] = {}
+        self._earlier: dict[str, _Text] = {}
+        self._remembered = 0
+        self._failure: ValueError | None = None
+        self._problems: list[str] = []
+        self._left_out: list[str] = []
+        self._holding: list[str] = []
+        self._reasons: Counter[str] = Counter()
+        self._truncated = 0
+        self._lengths, self._prompt_lengths = array("i"), array("i")
+
+    def add(self, examples: Sequence[E]) -> list[E]:
+        """Render and tokenise examples; return those that are kept, whose rows of `sequences` are the last ones."""
+        self.total += len(examples)
+        if self._failure is not None:
+            return []
+        try:
+            return self._add(examples)
+        except ValueError as error:  # of the tokenizer or the template, not of one example
+            self._failure = error
+            return []
+
+    def _add(self, examples: Sequence[E]) -> list[E]:
+        rendered = [(example, self._rendered(example)) for example in examples]
+        if self._problems:  # nothing will be used; only the other problems are looked for
+            return []
+        self._encode(text for _, texts in rendered if isinstance(texts, list) for text in texts)
+        kept = []
+        for example, texts in rendered:
+            try:
+                if isinstance(texts, Unfit):
+                    raise texts
+                self._fit(example, texts)
+            except Unfit as error:
+                self._reasons[error.reason] += 1
+                found = self._holding if error.reason == "special_token" else self._left_out
+                found.append(f"{error.place or example.id}: {error}")
+            else:
+                kept.append(example)
+        self._remember()
+        return kept
+
+    def _rendered(self, example: E) -> list[str] | Unfit:
+        """Return the text of an example's prompt and those of its answers, with the anchor."""
+        renderer = self._renderer
+        try:
+            if isinstance(example, PromptOnly):
+                return [renderer.written_prompt(example.prompt, example.given)]
+            texts: list[str] = []
+            for answer in _answers(example):
+                prompt, completion = renderer.texts(example.prompt, answer, example.given)
+                texts = texts or [prompt]
+                texts.append(renderer.anchor + completion)
+            return texts
+        except Unfit as error:
+            return error
+        except RenderError as error:
+            self._problems.append(f"{error.place or example.id}: {error}")
+            return []
+
+    def _encode(self, texts: Iterable[str]) -> None:
+        """Put the texts of a batch, each once, into `_batch`, with their ids if they are not remembered."""
+        self._batch = {}
+        new = []
+        for text in texts:
+            if text not in self._batch:
+                known = self._lately.get(text) or self._earlier.get(text)
+                if known is None:
+                    known = _Text(None, 0)
+                    new.append(text)
+                self._batch[text] = known
+        for text, ids in zip(new, self._text_ids.many(new), strict=True):
+            one = self._batch[text]
+            one.ids, one.length = ids, len(ids)
+
+    def _remember(self) -> None:
+        """Remember the texts of a batch whose ids are kept, and forget those of long ago."""
+        for text, one in self._batch.items():
+            one.ids = None
+            if one.start >= 0 and text not in self._lately:
+                self._lately[text] = one
+                self._remembered += len(text) + _ENTRY
+        self._batch = {}
+        if self._remembered > _LATELY:
+            self._earlier, self._lately, self._remembered = self._lately, {}, 0
+
+    def _fit(self, example: E, texts: list[str]) -> None:
+        """Take note of the lengths of an example, and keep its sequences if they fit."""
+        renderer = self._renderer
+        prompt, answers = self._batch[texts[0]], [self._batch[text] for text in texts[1:]]
+        if not prompt.hash:
+            ids = self._ids(prompt, prompt.length)
+            renderer.refuse_begin_twice(ids)
+            prompt.hash = hash(tuple(ids)) or 1
+        skipped = renderer.skipped
+        lengths = [one.length - skipped for one in answers]
+        self._lengths.append(prompt.length + (max(lengths) if lengths else 1))
+        self._prompt_lengths.append(prompt.length)
+        rooms = [renderer.room(prompt.length, length) for length in lengths or [0]]
+        cut = [room < length for room, length in zip(rooms, lengths or [0], strict=True)]
+        if len(answers) > 1 and len(set(rooms)) == 1:
+            ids = self._ids(answers[0], skipped + rooms[0])
+            if all(one is answers[0] or self._ids(one, skipped + rooms[0]) == ids for one in answers[1:]):
+                raise Unfit("identical", f"the answers are the same tokens{' once cut' if any(cut) else ''}")
+        self._truncated += any(cut)
+        start = self._kept(prompt, prompt.length)
+        spans = [
+            Span(self._kept(one, skipped + room) + skipped, room) for one, room in zip(answers, rooms, strict=False)
+        ]
+        self.sequences.add(Span(start, prompt.length), prompt.hash, spans or [Span(start, 0)], cut)
+
+    def _ids(self, text: _Text, length: int) -> list[int]:
+        """Return the first ids of a text."""
+        if text.ids is not None:
+            return text.ids[:length]
+        ids: list[int] = self.sequences.store.read(text.start, length).tolist()
+        return ids
+
+    def _kept(self, text: _Text, length: int) -> int:
+        """Return where the first ids of a text are kept; of one that is cut no more than these."""
+        if text.start >= 0:
+            return text.start
+        start = self.sequences.store.add(self._ids(text, length))
+        if length == text.length:
+            text.start = start
+        return start
+
+    def finish(self) -> LengthReport:
+        """Return how the set fits; raise as `tokenize` does."""
+        if self._failure is not None:
+            raise self._failure
+        if not self.total:
+            raise DataError("there are no examples to tokenise")
+        renderer, total, kept = self._renderer, self.total, len(self.sequences)
+        if self._problems:
+            raise DataError(f"{len(self._problems)} of {total} examples cannot be rendered", self._problems)
+        report = LengthReport(
+            total=total,
+            kept=kept,
+            truncated=self._truncated,
+            dropped_too_long=self._reasons["too_long"],
+            dropped_prompt_too_long=self._reasons["prompt_too_long"],
+            dropped_empty_completion=self._reasons["empty_completion"],
+            dropped_identical=self._reasons["identical"],
+            dropped_special_token=self._reasons["special_token"],
+            longest=max(self._lengths, default=0),
+            limit_99=_limit_99(self._lengths),
+            prompt_limit_99=_limit_99(self._prompt_lengths),
+        )
+        if self._holding and (renderer.special_tokens == "error" or not (kept or self._left_out)):
+            advice = "Take the tokens out of the texts, or set data.special_tokens: drop to leave these examples out."
+            what = f"{len(self._holding)} of {total} examples hold special tokens"
+            raise DataError(what, self._holding, advice)
+        if self._left_out and (renderer.too_long == "error" or not kept):
+            what = "no example is left" if not kept else f"{len(self._left_out)} of {total} examples cannot be used"
+            limits = f"data.max_length: {report.limit_99} would keep 99 % whole"
+            if self._reasons["prompt_too_long"] and renderer.max_prompt_length is not None:
+                limits += f", data.max_prompt_length: {report.prompt_limit_99} 99 % of the prompts"
+            advice = f"{limits}; or set data.too_long: drop or truncate." if kept else f"{limits}."
+            raise DataError(f"{what} with max_length {renderer.max_length}", self._left_out, advice)
+        return report
+
+
+def _answers(example: Preference | Unpaired | PromptOnly | Group) -> tuple[Answer, ...]:
     if isinstance(example, Preference):
-        answers: tuple[Answer, ...] = (example.chosen, example.rejected)
-    else:
-        answers = example.completions if isinstance(example, Group) else (example.completion,)
-    return [renderer.encode(example.prompt, answer, example.given) for answer in answers]
+        return (example.chosen, example.rejected)
+    if isinstance(example, PromptOnly):
+        return ()
+    return example.completions if isinstance(example, Group) else (example.completion,)
 
 
 def _limit_99(lengths: Sequence[int]) -> int:
     """Return the smallest limit that at least 99 % of the lengths do not exceed."""
-    return sorted(lengths)[math.ceil(0.99 * len(lengths)) - 1] if lengths else 0
+    if not lengths:
+        return 0
+    place = math.ceil(0.99 * len(lengths)) - 1
+    return int(np.partition(np.array(lengths, dtype=np.int64), place)[place])

@@ -231,6 +231,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     from humanline.train.estimate import static_bytes
     from humanline.train.model import load_outline, load_tokenizer
     from humanline.train.policy import describe_adapter, outline_checks, package_checks
+    from humanline.train.progress import ReadingProgress
     from humanline.train.rewards import check_scoring
     from humanline.train.room import bytes_written
     from humanline.train.tracking import check_trackers
@@ -273,7 +274,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     steps, data = config.training.steps or 0, None
     if renderer is not None:
         with findings.about("data"):
-            data = read_data(config, renderer)
+            data = read_data(config, renderer, ReadingProgress(show=True))
     else:  # without a template, the rows alone
         for name, path in (("data.train", config.data.train), ("data.eval", config.data.eval)):
             with findings.about(name):
@@ -345,14 +346,15 @@ def _never(*_: Any) -> Any:
 
 
 def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
+    from humanline.train.units import count_tokens
+
     batch, count = stream.batch_size, len(stream.units)
     if config.rounds is not None:
         return (
             f"steps        at most {steps} of {batch} {_UNITS[config.objective.kind]}, {config.round_steps} a round, "
             "if no round leaves anything out; warm-up is a share of these"
         )
-    a_step = round(batch * sum(len(s.ids) for unit in stream.units for s in unit.sequences) / count)
-    trained = round(batch * sum(unit.tokens for unit in stream.units) / count)
+    a_step, trained = (round(batch * tokens / count) for tokens in count_tokens(stream.units))
     passes = stream.step(0).total_micro_batches // stream.ranks
     about = "about " if stream.micro_batch_tokens is not None else ""  # steps differ
     shared = f" on each of {stream.ranks} processes" if stream.ranks > 1 else ""

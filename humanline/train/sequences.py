@@ -1,0 +1,143 @@
+"""Token sequences of a whole set in little memory: two or three bytes a token, and no object for any of them.
+
+A prompt that several answers share is kept once, as is a text that comes again soon; what training sees of a sequence
+is made when it is asked for.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_CHUNK = 1 << 18  # tokens that are packed together
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """Token ids of a prompt followed by its completion."""
+
+    ids: tuple[int, ...]
+    prompt_length: int
+    truncated: bool = False
+
+    @property
+    def completion_length(self) -> int:
+        """Count the completion's tokens."""
+        return len(self.ids) - self.prompt_length
+
+    @property
+    def mask(self) -> tuple[bool, ...]:
+        """Mark the completion's tokens, by position."""
+        return (False,) * self.prompt_length + (True,) * self.completion_length
+
+
+class IdStore:
+    """Token ids one after the other, in chunks of as few bytes an id as the largest of a chunk needs."""
+
+    def __init__(self) -> None:
+        self._chunks: list[np.ndarray] = []  # (n,) of 2 or 4 bytes, or (n, 3) of one byte, the lowest first
+        self._starts = [0]  # of each chunk, and of what is not packed yet
+        self._loose = array("I")
+
+    def add(self, ids: Sequence[int]) -> int:
+        """Keep ids, each from 0 to 2**32 - 1, and return where they begin."""
+        start = self._starts[-1] + len(self._loose)
+        self._loose.extend(ids)
+        if len(self._loose) >= _CHUNK:
+            self._pack()
+        return start
+
+    def read(self, start: int, length: int) -> np.ndarray:
+        """Return `length` ids, as int64, of what was added in one call and begins at or before `start`."""
+        number = bisect_right(self._starts, start) - 1
+        place = slice(start - self._starts[number], start - self._starts[number] + length)
+        if number == len(self._chunks):
+            return np.array(self._loose[place], dtype=np.int64)
+        chunk = self._chunks[number][place]
+        if chunk.ndim == 1:
+            return chunk.astype(np.int64)
+        wide = np.zeros((len(chunk), 8), dtype=np.uint8)
+        wide[:, :3] = chunk
+        return wide.view("<i8")[:, 0].astype(np.int64, copy=False)
+
+    def _pack(self) -> None:
+        ids = np.array(self._loose, dtype="<u4")
+        largest = int(ids.max())
+        if largest < 1 << 16:
+            chunk: np.ndarray = ids.astype(np.uint16)
+        elif largest < 1 << 24:
+            chunk = ids.view(np.uint8).reshape(-1, 4)[:, :3].copy()
+        else:
+            chunk = ids
+        self._chunks.append(chunk)
+        self._starts.append(self._starts[-1] + len(ids))
+        self._loose = array("I")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where ids are kept."""
+
+    start: int
+    length: int
+
+
+class Sequences:
+    """The sequences of examples, in rows: of one example each, which share its prompt."""
+
+    def __init__(self) -> None:
+        self.store = IdStore()
+        self._prompts, self._prompt_lengths, self._prompt_hashes = array("q"), array("i"), array("q")
+        self._completions, self._lengths, self._cut = array("q"), array("i"), bytearray()
+        self._ends = array("q", [0])  # of each row among the completions
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def add(self, prompt: Span, prompt_hash: int, completions: Sequence[Span], cut: Sequence[bool]) -> None:
+        """Add a row: spans of `store`, a hash of the prompt's ids, and which completions are truncated."""
+        self._prompts.append(prompt.start)
+        self._prompt_lengths.append(prompt.length)
+        self._prompt_hashes.append(prompt_hash)
+        for completion in completions:
+            self._completions.append(completion.start)
+            self._lengths.append(completion.length)
+        self._cut.extend(cut)
+        self._ends.append(len(self._completions))
+
+    def row(self, number: int) -> tuple[TokenSequence, ...]:
+        """Return the sequences of a row."""
+        length = self._prompt_lengths[number]
+        return tuple(
+            TokenSequence(tuple(ids.tolist()), length, bool(self._cut[place]))
+            for place, ids in zip(self._places(number), self.ids(number), strict=True)
+        )
+
+    def ids(self, number: int) -> list[np.ndarray]:
+        """Return the token ids of each sequence of a row, as int64."""
+        prompt = self.store.read(self._prompts[number], self._prompt_lengths[number])
+        return [
+            np.concatenate([prompt, self.store.read(self._completions[place], self._lengths[place])])
+            for place in self._places(number)
+        ]
+
+    def lengths(self, number: int) -> tuple[int, ...]:
+        """Return the length of each sequence of a row, prompt and completion."""
+        length = self._prompt_lengths[number]
+        return tuple(length + self._lengths[place] for place in self._places(number))
+
+    def prompt_length(self, number: int) -> int:
+        """Return the length of a row's prompt."""
+        return self._prompt_lengths[number]
+
+    @property
+    def prompt_hashes(self) -> np.ndarray:
+        """Return 64 bits of each row's prompt, which are equal for prompts of equal tokens."""
+        return np.array(self._prompt_hashes, dtype=np.int64)
+
+    def _places(self, number: int) -> range:
+        return range(self._ends[number], self._ends[number + 1])
