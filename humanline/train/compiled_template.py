@@ -7,7 +7,7 @@ the template raises or the tokenizer has ways of its own, nothing is written her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from humanline.train.messages import Message
@@ -27,8 +27,9 @@ class CompiledTemplate:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._source: Any = None
-        self._render: Callable[..., str] | None = None
-        self._special: dict[str, Any] = {}
+        self._template: Any = None
+        self._globals: dict[str, Any] = {}
+        self._around: dict[str, Any] = {}  # what a template sees besides messages, the globals too
         self._unproved = _PROVED
 
     def write(self, turns: Sequence[Message], opening: bool) -> str | None:
@@ -36,16 +37,16 @@ class CompiledTemplate:
         source = self._tokenizer.chat_template
         if source is not self._source:
             self._compile(source)
-        render = self._render
-        if render is None:
+        template = self._template
+        if template is None:
             return None
         messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+        # As template.render does, but that the names around the messages are not put together anew every time.
+        seen = {**self._around, "messages": messages, "add_generation_prompt": opening}
+        environment = template.environment
         try:
-            text = within_limits(
-                lambda: render(
-                    messages=messages, tools=None, documents=None, add_generation_prompt=opening, **self._special
-                )
-            )
+            context = environment.context_class(environment, seen, template.name, template.blocks, self._globals)
+            text = within_limits(lambda: environment.concat(template.root_render_func(context)))
         except TooMuchError:
             raise
         except Exception:  # whoever is asked then says why
@@ -53,13 +54,13 @@ class CompiledTemplate:
         if self._unproved:
             apply = self._tokenizer.apply_chat_template
             if text != within_limits(lambda: apply(messages, tokenize=False, add_generation_prompt=opening)):
-                self._render = None
+                self._template = None
                 return None
             self._unproved -= 1
         return text
 
     def _compile(self, source: Any) -> None:
-        self._source, self._render, self._unproved = source, None, _PROVED
+        self._source, self._template, self._unproved = source, None, _PROVED
         own = (getattr(type(self._tokenizer), name, None) for name in ("apply_chat_template", "get_chat_template"))
         if not isinstance(source, str) or not all(_of_transformers(one) for one in own):
             return
@@ -70,10 +71,12 @@ class CompiledTemplate:
             from transformers.utils.chat_template_utils import _compile_jinja_template
 
             with limited_templates():
-                self._render = _compile_jinja_template(source).render
+                template = _compile_jinja_template(source)
+            self._globals = dict(template.globals)
+            self._around = {**self._globals, "tools": None, "documents": None, **special}
         except Exception:  # not there in this version, or no template: apply_chat_template says what is wrong with it
             return
-        self._special = special
+        self._template = template
 
 
 def _of_transformers(method: Any) -> bool:

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -78,12 +79,7 @@ class IdStore:
         self._loose = array("I")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Where ids are kept."""
-
-    start: int
-    length: int
+Span: TypeAlias = tuple[int, int]  # where ids begin in a store, and how many they are
 
 
 class Sequences:
@@ -98,14 +94,14 @@ class Sequences:
     def __len__(self) -> int:
         return len(self._prompts)
 
-    def add(self, prompt: Span, prompt_hash: int, completions: Sequence[Span], cut: Sequence[bool]) -> None:
-        """Add a row: spans of `store`, a hash of the prompt's ids, and which completions are truncated."""
-        self._prompts.append(prompt.start)
-        self._prompt_lengths.append(prompt.length)
+    def add(self, prompt: Span, prompt_hash: int, completions: Sequence[Span], cut: Sequence[int]) -> None:
+        """Add a row: spans of `store`, a hash of the prompt's ids, and for each completion 1 if it is cut, 0 if not."""
+        self._prompts.append(prompt[0])
+        self._prompt_lengths.append(prompt[1])
         self._prompt_hashes.append(prompt_hash)
-        for completion in completions:
-            self._completions.append(completion.start)
-            self._lengths.append(completion.length)
+        for start, length in completions:
+            self._completions.append(start)
+            self._lengths.append(length)
         self._cut.extend(cut)
         self._ends.append(len(self._completions))
 

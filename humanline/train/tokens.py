@@ -32,7 +32,7 @@ from humanline.train.chat_template import ChatTemplate, holds
 from humanline.train.chat_template import RenderError as RenderError
 from humanline.train.data import DataError, Group, Preference, PromptOnly, Unpaired
 from humanline.train.messages import NOTHING, Answer, Given, Message, Messages, texts_in
-from humanline.train.sequences import Sequences, Span
+from humanline.train.sequences import Sequences
 from humanline.train.sequences import TokenSequence as TokenSequence
 from humanline.train.text_ids import TextIds
 
@@ -117,6 +117,7 @@ class Renderer:
         special = {str(token) for token in added if token.special} | set(map(str, tokenizer.all_special_tokens))
         longest_first = sorted(special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)))
+        self._end, self._begin_id = str(tokenizer.eos_token), tokenizer.bos_token_id
         self._ends = tuple(special - {tokenizer.bos_token} | {tokenizer.eos_token})
         self._swallowing = [token for token in added if token.lstrip or token.rstrip]
         self.anchor = _anchor(tokenizer, [str(token) for token in added if token.special and not token.rstrip])
@@ -189,8 +190,8 @@ class Renderer:
 
     def refuse_begin_twice(self, prompt_ids: Sequence[int]) -> None:
         """Raise ValueError if a prompt begins with two begin tokens."""
-        bos = self.tokenizer.bos_token_id
-        if bos is not None and list(prompt_ids[:2]) == [bos, bos]:
+        begin = self._begin_id
+        if begin is not None and list(prompt_ids[:2]) == [begin, begin]:
             raise ValueError(f"the chat template writes the begin token {self.tokenizer.bos_token!r} twice; fix it")
 
     def encode_prompt(self, prompt: Messages, given: Given = NOTHING) -> TokenSequence:
@@ -290,10 +291,9 @@ class Renderer:
 
     def _completion_text(self, prompt: Messages, answer: Message, given: Given, prompt_text: str) -> str:
         """Return what follows the prompt's text, ending in an end token and nothing after it."""
-        end = str(self.tokenizer.eos_token)
         if self.template == "plain":
             self._refuse_for_plain(answer)
-            return answer.content + end
+            return answer.content + self._end
         rest = self._after(prompt_text, (*prompt, answer), given)
         if not holds(rest, answer.content):
             raise RenderError(f"the chat template does not write the whole answer, but {rest[:40]!r}", answer.place)
@@ -302,7 +302,7 @@ class Renderer:
         if self._unchecked and prompt:
             self._check_end(prompt[-1].content, prompt_text, answer.content, rest)
         ended = rest.rstrip()
-        return ended if ended.endswith(self._ends) else rest + end
+        return ended if ended.endswith(self._ends) else rest + self._end
 
     def _after(self, prompt_text: str, turns: Messages, given: Given) -> str:
         """Return what the template writes after the prompt's text."""
@@ -612,21 +612,21 @@ class Tokenizing(Generic[E]):
             renderer.refuse_begin_twice(ids)
             prompt.hash = hash(tuple(ids)) or 1
         skipped = renderer.skipped
-        lengths = [one.length - skipped for one in answers]
-        self._lengths.append(prompt.length + (max(lengths) if lengths else 1))
+        lengths = [one.length - skipped for one in answers] or [0]  # a prompt alone has an answer of no token
+        self._lengths.append(prompt.length + max(lengths) + (not answers))
         self._prompt_lengths.append(prompt.length)
-        rooms = [renderer.room(prompt.length, length) for length in lengths or [0]]
-        cut = [room < length for room, length in zip(rooms, lengths or [0], strict=True)]
-        if len(answers) > 1 and len(set(rooms)) == 1:
+        rooms = [renderer.room(prompt.length, length) for length in lengths]
+        if len(answers) > 1 and rooms.count(rooms[0]) == len(rooms):
             ids = self._ids(answers[0], skipped + rooms[0])
-            if all(one is answers[0] or self._ids(one, skipped + rooms[0]) == ids for one in answers[1:]):
-                raise Unfit("identical", f"the answers are the same tokens{' once cut' if any(cut) else ''}")
-        self._truncated += any(cut)
+            if all(self._ids(one, skipped + rooms[0]) == ids for one in answers[1:]):
+                raise Unfit("identical", f"the answers are the same tokens{' once cut' if rooms != lengths else ''}")
         start = self._kept(prompt, prompt.length)
         spans = [
-            Span(self._kept(one, skipped + room) + skipped, room) for one, room in zip(answers, rooms, strict=False)
-        ]
-        self.sequences.add(Span(start, prompt.length), prompt.hash, spans or [Span(start, 0)], cut)
+            (self._kept(one, skipped + room) + skipped, room) for one, room in zip(answers, rooms, strict=False)
+        ] or [(start, 0)]
+        self._truncated += rooms != lengths
+        cut = [room < length for room, length in zip(rooms, lengths, strict=True)] if rooms != lengths else None
+        self.sequences.add((start, prompt.length), prompt.hash, spans, cut or bytes(len(spans)))
 
     def _ids(self, text: _Text, length: int) -> list[int]:
         """Return the first ids of a text."""

@@ -309,7 +309,8 @@ def test_an_unknown_shape_is_refused(write):
 
 def test_all_problems_are_found_and_twenty_are_listed(write):
     """Every problem of the file is collected; the message lists 20, counts the rest and shows a right row."""
-    lines = [PAIR, *({"prompt": "", "chosen": None, "rejected": "b"} for _ in range(30))]
+    turns = [[{"role": f"r{i}", "content": "a"}] for i in range(60)]
+    lines = [PAIR, *({"prompt": turns[i], "chosen": turns[30 + i], "rejected": "b"} for i in range(30))]
     with pytest.raises(DataError) as caught:
         read_rows(write(*lines), "preference")
     assert len(caught.value.problems) == 60
@@ -317,6 +318,40 @@ def test_all_problems_are_found_and_twenty_are_listed(write):
     assert text[0].endswith("rows.jsonl: 60 problems, 1 right rows")
     assert sum(line.startswith("  rows.jsonl:") for line in text) == 20
     assert text[-2:] == ["  and 40 more", f"A right row of shape 'preference': {json.dumps(PAIR | RIGHT)}"]
+
+
+def test_equal_problems_are_one_line_with_a_count_and_the_first_places(write):
+    """What is wrong in many rows in the same way is said once, with the first three places; others keep their line."""
+    blank = {"prompt": " ", "chosen": "a", "rejected": "b"}
+    lines = [PAIR, *[blank] * 3, PAIR | {"chosen": 1}, *[blank] * 40, PAIR | {"chosen": 2}]
+    with pytest.raises(DataError) as caught:
+        read_rows(write(*lines), "preference")
+    assert len(caught.value.problems) == 45
+    assert str(caught.value).splitlines()[1:3] == [
+        "  rows.jsonl:2:12: 'prompt' is blank; expected some text (43 times in all, also at rows.jsonl:3:12, "
+        "rows.jsonl:4:12, ...)",
+        "  rows.jsonl:5:26: 'chosen' is a number; expected a string or a list of messages (2 times in all, also at "
+        "rows.jsonl:46:26)",
+    ]
+    assert len(str(caught.value).splitlines()) == 4
+
+
+def test_problems_without_a_place_are_not_put_together():
+    """Problems of no row, and those of rows that differ in more than a count of tokens, each keep their line."""
+    problems = [
+        "no row",
+        "no row",
+        "f.jsonl:1: 'a' is 3",
+        "f.jsonl:2: 'a' is 4",
+        "s:row 3: has 5 tokens",
+        "s:row 9: has 7 tokens",
+    ]
+    assert DataError("h", problems).text(9).splitlines() == [
+        "h",
+        *(f"  {problem}" for problem in problems[:4]),
+        "  s:row 3: has 5 tokens (2 times in all, also at s:row 9)",
+    ]
+    assert DataError("h", problems).text(4).splitlines()[-1] == "  and 2 more"
 
 
 RIGHT = {"prompt": "What is 2+2?", "chosen": "4", "rejected": "5"}
