@@ -17,6 +17,7 @@ from benchmarks.memory import benchmark_memory
 from benchmarks.overlap import benchmark_overlap
 from benchmarks.packed import benchmark_packed
 from benchmarks.plot import plot_results
+from benchmarks.reading import benchmark_reading
 from benchmarks.report import Result, print_rows, write_result
 from benchmarks.simulator import benchmark_simulator
 from benchmarks.steps import benchmark_equality, benchmark_steps
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
         nargs="*",
         metavar="name",
         help="which ones, by default all: steps, equality, memory, trl, packed, overlap, large, logprobs, beta, "
-        "capacity, simulator",
+        "capacity, simulator, reading",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see that it runs; writes no results")
     parser.add_argument("--objective", choices=("dpo", "kto", "grpo"), default="dpo", help="of `steps`")
@@ -52,6 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
         "beta": benchmark_beta,
         "capacity": benchmark_capacity,
         "simulator": benchmark_simulator,
+        "reading": benchmark_reading,
     }
     for name in chosen.names:
         if name not in registry:

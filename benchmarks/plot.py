@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ORDER = ("steps", "equality", "memory", "trl", "packed", "large", "logprobs", "beta", "capacity", "simulator")
+ORDER = (
+    "steps",
+    "equality",
+    "memory",
+    "trl",
+    "packed",
+    "large",
+    "logprobs",
+    "beta",
+    "capacity",
+    "simulator",
+    "reading",
+)
 LINE, HEAD, FOOT = 0.215, 0.50, 0.30  # inches: a row, a panel's title, its axis
 LABELS, SCALE, NUMBERS = 6.1, 3.4, 5.6  # inches across: what is compared, the scale, the numbers
 RATIO, SIDES, AIM = 0.1, 2.05, 3.85  # where the columns of numbers begin, inches to the right of the scale

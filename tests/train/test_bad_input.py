@@ -93,7 +93,7 @@ ROWS: list[tuple[str, bytes, str]] = [
     ("null", b" null\n", r"rows\.jsonl:1:2: the row is null"),
     ("a cut line", GOOD[:-9], r"rows\.jsonl:1:\d+: not valid JSON"),
     ("python, not JSON", b"{'prompt': 'q'}", r"rows\.jsonl:1:2: not valid JSON"),
-    ("csv", b"prompt,chosen,rejected\nq,a,b\n", r"rows\.jsonl:1:1: not valid JSON.*\n.*jsonl:2:1: not valid JSON"),
+    ("csv", b"prompt,chosen,rejected\nq,a,b\n", r"rows\.jsonl:1:1: not valid JSON.*also at rows\.jsonl:2:1"),
     ("NaN", b'{"x": [1, {"y": NaN}], "prompt": "q", ' + REST, r"rows\.jsonl:1:17: NaN is not a JSON number"),
     ("minus infinity", b'{"x": "NaN", "y": -Infinity, ' + REST, r"rows\.jsonl:1:19: -Infinity is not a JSON number"),
     ("a repeated key", b'{"prompt": "q", "prompt": "r", ' + REST, r"1:17: the key 'prompt' appears twice"),
@@ -117,7 +117,7 @@ ROWS: list[tuple[str, bytes, str]] = [
     ("scores upside down", line(PAIR | {"chosen_score": 1, "rejected_score": 2}), r"1:65: the chosen score 1 is below"),
     ("one score", line(PAIR | {"rejected_score": 2}), r"1:67: 'rejected_score' stands alone"),
     ("many problems", b"{\n}\n" * 500, r"1 problem, 0 right rows\n.*one JSON object over 2 lines"),
-    ("problems without end", line(PAIR | {"chosen": 1}) * 500, r"500 problems, 0 right.*\n.*\(500 times in all, also at .*\n"),
+    ("problems without end", line(PAIR | {"chosen": 1}) * 500, r"500 problems, 0 right.*\n.*\(500 times in all, also"),
 ]  # fmt: skip
 
 # What is made in the folder, as the name of the data: then the message.

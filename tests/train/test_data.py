@@ -330,8 +330,8 @@ def test_equal_problems_are_one_line_with_a_count_and_the_first_places(write):
     assert str(caught.value).splitlines()[1:3] == [
         "  rows.jsonl:2:12: 'prompt' is blank; expected some text (43 times in all, also at rows.jsonl:3:12, "
         "rows.jsonl:4:12, ...)",
-        "  rows.jsonl:5:26: 'chosen' is a number; expected a string or a list of messages (2 times in all, also at "
-        "rows.jsonl:46:26)",
+        "  rows.jsonl:5:27: 'chosen' is a number; expected a string or a list of messages (2 times in all, also at "
+        "rows.jsonl:46:27)",
     ]
     assert len(str(caught.value).splitlines()) == 4
 

@@ -41,6 +41,9 @@ def sets(tmp_path, tokenizer):
     return read
 
 
+SIDES = ("chosen", "rejected")
+
+
 def pair(number, **changes):
     return {"prompt": f"Question {number}", "chosen": "yes", "rejected": "no"} | changes
 
@@ -92,7 +95,7 @@ def test_reports_name_files_in_full(sets, tmp_path):
 
 def test_problems_of_both_files_are_found_in_one_go(sets, tmp_path):
     """If neither set can be used, one error holds the problems of both, few lines of each."""
-    bad = [pair(i, chosen=[{"role": f"r{i}"}], rejected=[{"role": f"s{i}", "content": "a"}]) for i in range(50)]
+    bad = [pair(i, **{side: [{"role": f"{side}{i}", "content": "a"}] for side in SIDES}) for i in range(50)]
     with pytest.raises(DataError) as caught:
         sets(bad, bad[:1])
     text = str(caught.value)

@@ -460,7 +460,8 @@ def test_errors_name_the_examples_and_the_limit_that_would_do(tokenizer, plain):
     lines = str(caught.value).splitlines()
     assert lines[0] == "25 of 50 examples cannot be used with max_length 40"
     assert lines[1:-1] == [
-        f"  f:1: prompt and completion have {length} tokens; expected at most 40 (25 times in all, also at f:3, f:5, ...)"
+        f"  f:1: prompt and completion have {length} tokens; expected at most 40 (25 times in all, also at f:3, "
+        "f:5, ...)"
     ]
     assert lines[-1].startswith(f"data.max_length: {length} would keep 99 % whole; or set data.too_long")
     assert len(tokenize(rows, limits(tokenizer, "error", length))) == 50

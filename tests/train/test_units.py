@@ -27,31 +27,9 @@ from humanline.train.stop import StopRequested, StopSignal
 from humanline.train.stream import Stream
 from humanline.train.text_ids import TextIds
 from humanline.train.tokens import Renderer, tokenize
-from humanline.train.units import Names, count_tokens, lengths_of
+from humanline.train.units import SIDES, Names, count_tokens, lengths_of
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "two",
-    "dogs",
-    "ran",
-    "home;",
-    "Grüße",
-    "aus",
-    "Köln",
-    "東京",
-    "🙂",
-    "42",
-    "=",
-    "40",
-    "+",
-    "2",
-]
+WORDS = "the cat sat on a mat and two dogs ran home; Grüße aus Köln 東京 🙂 42 = 40 + 2".split()  # noqa: SIM905
 
 
 def text(rng, most=20):
@@ -82,7 +60,7 @@ def config_of(path, kind, shape="preference", **data):
             "model": "m",
             "output": "o",
             "objective": {"kind": kind},
-            "data": {"train": str(path), "shape": shape, "max_length": 64, **data},
+            "data": {"train": str(path), "shape": shape, "max_length": 40, **data},
             "optimizer": {"lr": 1e-5},
             "training": {"steps": 1, "batch_size": 2},
         }
@@ -106,7 +84,7 @@ def plain_units(path, kind, shape, renderer):
         if len(one) == 2 and one[0].ids == one[1].ids:
             continue
         if kind == "kto" and isinstance(row, Preference):
-            units += [Unit(f"{row.id}#{name}", (s,), name == "chosen") for name, s in zip(("chosen", "rejected"), one)]
+            units += [Unit(f"{row.id}#{name}", (s,), name == "chosen") for name, s in zip(SIDES, one, strict=True)]
         elif kind == "grpo":
             scores = (1.0, 0.0) if row.chosen_score is None else (row.chosen_score, row.rejected_score)
             units.append(Unit(row.id, one, scores=scores))
@@ -147,27 +125,27 @@ def test_a_set_read_in_batches_is_each_row_by_itself(
         found = [row for row in found if isinstance(row["prompt"], str)]
     path = write(tmp_path / "rows.jsonl", found)
     config = config_of(path, kind, shape, too_long=too_long, template=template)
-    expected = plain_units(path, kind, shape, Renderer(tokenizer, template, 64, too_long))
+    expected = plain_units(path, kind, shape, Renderer(tokenizer, template, 40, too_long))
     assert len(expected) > 10 and any(s.truncated for u in expected for s in u.sequences) == (too_long == "truncate")
     for size in (1, 7, 1000):
         monkeypatch.setattr(tokens, "_ROWS", size)
         monkeypatch.setattr(tokens, "_LATELY", 1000 * size)
-        units, report = read_units(config, str(path), Renderer(tokenizer, template, 64, too_long))
+        units, report = read_units(config, str(path), Renderer(tokenizer, template, 40, too_long))
         assert units == expected and units[-1] == expected[-1] and units[3:5] == expected[3:5]
         assert units_hash(units) == units_hash(expected) == plain_hash(expected)
         assert [*lengths_of(units)] == [*lengths_of(expected)] and count_tokens(units) == count_tokens(expected)
         assert report.prompts == len({u.sequences[0].ids[: u.sequences[0].prompt_length] for u in expected})
     if kind == "kto" and shape == "preference":
-        assert units.pairs() == plain_units(path, "dpo", shape, Renderer(tokenizer, template, 64, too_long))
+        assert units.pairs() == plain_units(path, "dpo", shape, Renderer(tokenizer, template, 40, too_long))
 
 
 def test_batches_of_columns_are_those_of_a_list(tmp_path, tokenizer):
     """A stream gives the same rows, micro-batches and mismatched pairs over columns as over a list of the units."""
     path = write(tmp_path / "rows.jsonl", make_rows("preference"))
-    units, _ = read_units(config_of(path, "kto", too_long="drop"), str(path), Renderer(tokenizer, "chat", 64, "drop"))
+    units, _ = read_units(config_of(path, "kto", too_long="drop"), str(path), Renderer(tokenizer, "chat", 40, "drop"))
     settings = {"batch_size": 6, "micro_batch_size": None, "micro_batch_tokens": 256, "seed": 3, "pad_id": 0}
     objective = config_of(path, "kto").objective
-    streams = [Stream(one, objective, max_length=64, **settings) for one in (units, list(units))]
+    streams = [Stream(one, objective, max_length=40, **settings) for one in (units, list(units))]
     for step in range(12):
         for one, other in zip(*(stream.step(step).micro_batches for stream in streams), strict=True):
             assert one.rows == other.rows and one.block.input_ids.equal(other.block.input_ids)
@@ -315,7 +293,8 @@ def test_groups_of_any_size_are_tokenised(tokenizer):
     ]
     renderer = Renderer(tokenizer, "plain", 24, "truncate")
     tokenized = tokenize(groups, renderer)
-    assert [(one.id, len(s)) for one, s in zip(tokenized.examples, tokenized.sequences)] == [("f:1", 3), ("f:3", 2)]
+    found = tokenized.examples, tokenized.sequences
+    assert [(one.id, len(s)) for one, s in zip(*found, strict=True)] == [("f:1", 3), ("f:3", 2)]
     for one, sequences in zip(tokenized.examples, tokenized.sequences, strict=True):
         assert [renderer.render(user, answer) for answer in one.completions] == [*sequences]
 
@@ -399,14 +378,14 @@ def test_a_reader_tells_how_far_it_is(tmp_path, tokenizer, ending):
     def counting(name):
         yield lambda *now: told.append((name, *now))
 
-    read_sets(config_of(path, "dpo"), Renderer(tokenizer, "chat", 64), counting)
+    read_sets(config_of(path, "dpo"), Renderer(tokenizer, "chat", 40), counting)
     assert [rows for _, rows, _ in told] == [500, 1000, 1500, 2000, 2500, 2600]
     shares = [share for _, _, share in told]
     assert told[0][0] == path.name and shares == sorted(shares) and 0 < shares[0] < 0.7 and shares[-1] == 1
 
 
 def test_a_signal_ends_reading_at_once(tmp_path, tokenizer):
-    """A SIGTERM in the middle of a set raises where it arrives, since there is nothing to save; no row is read after."""
+    """A SIGTERM in the middle of a set raises where it arrives, as nothing is there to save, and no more is read."""
     path = write(tmp_path / "rows.jsonl", make_rows("preference", 2000))
     told = []
 
