@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from humanline.train.config import TrainConfig
 from humanline.train.counting import Counting, uncounted
-from humanline.train.data import INSTRUCTING, DataError, Message, Messages, PromptOnly, SetReader, report_duplicates
+from humanline.train.data import INSTRUCTING, DataError, Duplicates, Message, Messages, PromptOnly, SetReader
 from humanline.train.examples import Report
 from humanline.train.rollout import Context
-from humanline.train.tokens import Renderer, tokenize
+from humanline.train.tokens import Renderer, Tokenizing, in_batches
+from humanline.train.units import Names
 
 
 def read_contexts(
@@ -39,11 +41,25 @@ def read_contexts(
     """
     reader = SetReader(path, "prompt", columns=config.data.columns, ignore=config.data.ignore, counting=counting)
     system, name = config.sampling.system_prompt, reader.source.name
-    prompts, problems = [], []
-    for row in reader:
-        extra, wrong = _plain(row.extra)
-        problems += [f"{row.id}: column {column!r} holds a {kind}, which is no JSON" for column, kind in wrong.items()]
-        prompts.append(PromptOnly(row.id, with_system(row.prompt, system), extra, row.given))
+    names, duplicates = Names(), Duplicates()
+    tokenizing: Tokenizing[PromptOnly] = Tokenizing(renderer)
+    kept: list[PromptOnly] = []
+    problems: list[str] = []
+
+    def prompts(rows: Iterable[PromptOnly]) -> Iterator[PromptOnly]:
+        for row in rows:
+            extra, wrong = _plain(row.extra)
+            problems.extend(
+                f"{row.id}: column {column!r} holds a {kind}, which is no JSON" for column, kind in wrong.items()
+            )
+            prompt = PromptOnly(row.id, with_system(row.prompt, system), extra, row.given)
+            names.append(prompt.id)
+            duplicates.add(prompt)
+            yield prompt
+
+    with contextlib.closing(iter(reader)) as rows:
+        for batch in in_batches(prompts(rows)):
+            kept += tokenizing.add(batch)
     if problems:
         advice = (
             "Samples are kept as JSON with the columns of their prompt: make these columns text, or leave them out "
@@ -51,16 +67,16 @@ def read_contexts(
         )
         raise DataError(f"{name}: {len(problems)} values cannot be kept", problems, advice)
     try:
-        tokenized = tokenize(prompts, renderer)
+        lengths = tokenizing.finish()
     except DataError as error:
         raise DataError(f"{name}: {error.heading}", error.problems, error.advice) from None
     contexts = [
         Context(row.id, row.prompt, sequence.ids, row.extra)
-        for row, (sequence,) in zip(tokenized.examples, tokenized.sequences, strict=True)
+        for row, (sequence,) in zip(kept, tokenizing.sequences.rows(), strict=True)
     ]
     different = len({context.ids for context in contexts})
     columns = reader.columns.also_read(scored_columns(config), config.data.columns)
-    return contexts, Report(name, tokenized.report, report_duplicates(prompts), different, columns=columns)
+    return contexts, Report(name, lengths, duplicates.report(names), different, columns=columns)
 
 
 def scored_columns(config: TrainConfig) -> list[str]:

@@ -16,13 +16,11 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
-
-import numpy as np
 
 from humanline._checks import one_of
 from humanline.train.counting import Counting, uncounted
@@ -254,7 +252,7 @@ class SetReader:
             raise RuntimeError("the columns of a set are known once all of its rows were read")
         return self._columns
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Generator[Any, None, None]:
         """Read from the beginning and yield examples."""
         with self._counting(self.source.short_name) as count:
             yield from self._examples(count)
@@ -734,6 +732,8 @@ class Duplicates:
 
     def report(self, names: Sequence[str]) -> DuplicateReport:
         """Return what was found, with the names that the examples have, in the order in which they were added."""
+        import numpy as np  # a reader of rows alone needs none
+
         contents, opposites = (np.array(one, dtype=np.int64) for one in (self._contents, self._opposites))
         distinct, first, which = np.unique(contents, return_index=True, return_inverse=True)
         places = np.arange(len(contents))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -139,17 +140,18 @@ def read_units(
     units = Units(tokenizing.sequences, Names(), taken_apart=from_pairs)
     try:
         reader = SetReader(path, shape, columns=config.data.columns, ignore=config.data.ignore, counting=counting)
-        for batch in in_batches(reader):
-            for example in batch:
-                names.append(example.id)
-            for example in pairs_to_unpaired(batch) if from_pairs else batch:
-                duplicates.add(example)
-            for example in tokenizing.add(batch):
-                units.names.append(example.id)
-                if shape == "unpaired":
-                    units.labels.append(bool(example.label))
-                elif kind == "grpo":
-                    units.scores.extend(group_scores(example))
+        with contextlib.closing(iter(reader)) as examples:
+            for batch in in_batches(examples):
+                for example in batch:
+                    names.append(example.id)
+                for example in pairs_to_unpaired(batch) if from_pairs else batch:
+                    duplicates.add(example)
+                for example in tokenizing.add(batch):
+                    units.names.append(example.id)
+                    if shape == "unpaired":
+                        units.labels.append(bool(example.label))
+                    elif kind == "grpo":
+                        units.scores.extend(group_scores(example))
     except DataError as error:
         if kind != "kto" or not error.problems:
             raise

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -112,6 +112,13 @@ class Sequences:
             TokenSequence(tuple(ids.tolist()), length, bool(self._cut[place]))
             for place, ids in zip(self._places(number), self.ids(number), strict=True)
         )
+
+    def rows(self) -> Iterator[tuple[TokenSequence, ...]]:
+        """Yield the sequences of every row, to be kept: equal ids are one object, so that a token costs 8 bytes."""
+        numbers: dict[int, int] = {}
+        shared = numbers.setdefault
+        for number in range(len(self)):
+            yield tuple(replace(one, ids=tuple(shared(i, i) for i in one.ids)) for one in self.row(number))
 
     def ids(self, number: int) -> list[np.ndarray]:
         """Return the token ids of each sequence of a row, as int64."""

@@ -458,13 +458,7 @@ def tokenize(examples: Iterable[E], renderer: Renderer) -> Tokenized[E]:
     for batch in in_batches(examples):
         kept += tokenizing.add(batch)
     report = tokenizing.finish()
-    numbers: dict[int, int] = {}
-    shared = numbers.setdefault  # one object per id keeps a large set at 8 bytes a token
-    sequences = tuple(
-        tuple(replace(one, ids=tuple(shared(i, i) for i in one.ids)) for one in tokenizing.sequences.row(number))
-        for number in range(len(kept))
-    )
-    return Tokenized(tuple(kept), sequences, report)
+    return Tokenized(tuple(kept), tuple(tokenizing.sequences.rows()), report)
 
 
 def in_batches(examples: Iterable[E]) -> Iterator[list[E]]:

@@ -18,6 +18,7 @@ from humanline.train import tokens
 from humanline.train.batch import Unit
 from humanline.train.compiled_template import CompiledTemplate
 from humanline.train.config import TrainConfig
+from humanline.train.contexts import read_contexts
 from humanline.train.data import Group, Message, Preference, Unpaired, read_rows
 from humanline.train.examples import read_sets, read_units
 from humanline.train.fingerprint import units_hash
@@ -297,6 +298,41 @@ def test_groups_of_any_size_are_tokenised(tokenizer):
     assert [(one.id, len(s)) for one, s in zip(*found, strict=True)] == [("f:1", 3), ("f:3", 2)]
     for one, sequences in zip(tokenized.examples, tokenized.sequences, strict=True):
         assert [renderer.render(user, answer) for answer in one.completions] == [*sequences]
+
+
+def test_prompts_of_rounds_are_read_in_batches_too(tmp_path, tokenizer, monkeypatch):
+    """Prompts with their columns, ids and report are those of row after row, and their reading is counted."""
+    rng = random.Random(5)
+    rows = [{"prompt": text(rng, 4), "answer": i} for i in range(40)]
+    path = write(tmp_path / "prompts.jsonl", rows + rows[:3])
+    tree = config_of(path, "grpo").model_dump() | {
+        "rounds": {"contexts_per_round": 4, "samples": 2, "count": 1},
+        "sampling": {"max_tokens": 8, "system_prompt": "Be brief."},
+        "scoring": {"rewards": [{"kind": "format"}]},
+        "reference": {"schedule": {"kind": "each_round"}},
+        "data": {"train": str(path), "max_length": 64},
+        "training": {"batch_size": 2},
+    }
+    config = TrainConfig.model_validate(tree)
+    told = []
+
+    @contextlib.contextmanager
+    def counting(name):
+        yield lambda *now: told.append((name, *now))
+
+    found = []
+    for size in (1, 7, 1000):
+        monkeypatch.setattr(tokens, "_ROWS", size)
+        renderer = Renderer(tokenizer, "chat", 64)
+        contexts, report = read_contexts(config, str(path), renderer, counting)
+        found.append((contexts, str(report)))
+    assert found[0] == found[1] == found[2] and told == [("prompts.jsonl", 43, 1.0)] * 3
+    for context, row in zip(contexts, rows + rows[:3], strict=True):
+        asked = (Message("system", "Be brief."), Message("user", row["prompt"]))
+        assert context.prompt == asked and context.ids == renderer.render_prompt(asked)
+        assert context.extra == {"answer": row["answer"]}
+    repeated = 43 - len({row["prompt"] for row in rows})
+    assert report.duplicates.duplicates == repeated and report.prompts == 43 - repeated
 
 
 # ---------------------------------------------------------------------------------------------------------------------
