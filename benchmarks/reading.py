@@ -7,6 +7,7 @@ fresh process. Both must come to the same units, or there is nothing to compare.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import random
@@ -117,7 +118,7 @@ def _long(rng: random.Random, number: int) -> tuple[str, str, str]:
 def _sentences(rng: random.Random, count: int) -> str:
     said = []
     for _ in range(count):
-        words = rng.choices(_WORDS, _WEIGHTS, k=rng.randint(8, 14))
+        words = rng.choices(_WORDS, cum_weights=_WEIGHTS, k=rng.randint(8, 14))
         words[rng.randrange(len(words))] = str(rng.randint(1, 500))
         said.append(" ".join(words).capitalize() + ".")
     return " ".join(said)
@@ -130,7 +131,7 @@ def _vocabulary() -> list[str]:
 
 
 _WORDS = _vocabulary()
-_WEIGHTS = [1 / (rank + 3) for rank in range(len(_WORDS))]
+_WEIGHTS = list(itertools.accumulate(1 / (rank + 3) for rank in range(len(_WORDS))))
 KINDS: dict[str, Callable[[random.Random, int], tuple[str, str, str]]] = {SHORT: _short, LONG: _long}
 
 

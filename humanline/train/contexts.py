@@ -57,8 +57,8 @@ def read_contexts(
             duplicates.add(prompt)
             yield prompt
 
-    with contextlib.closing(iter(reader)) as rows:
-        for batch in in_batches(prompts(rows)):
+    with contextlib.closing(iter(reader)) as rows, contextlib.closing(in_batches(prompts(rows))) as batches:
+        for batch in batches:
             kept += tokenizing.add(batch)
     if problems:
         advice = (

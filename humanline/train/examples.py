@@ -140,8 +140,8 @@ def read_units(
     units = Units(tokenizing.sequences, Names(), taken_apart=from_pairs)
     try:
         reader = SetReader(path, shape, columns=config.data.columns, ignore=config.data.ignore, counting=counting)
-        with contextlib.closing(iter(reader)) as examples:
-            for batch in in_batches(examples):
+        with contextlib.closing(iter(reader)) as examples, contextlib.closing(in_batches(examples)) as batches:
+            for batch in batches:
                 for example in batch:
                     names.append(example.id)
                 for example in pairs_to_unpaired(batch) if from_pairs else batch:

@@ -14,6 +14,8 @@ Whatever a row holds for the template, its messages' keys and its tools too, is 
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import hashlib
 import json
 import math
@@ -21,7 +23,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
@@ -455,14 +457,32 @@ def tokenize(examples: Iterable[E], renderer: Renderer) -> Tokenized[E]:
     """
     tokenizing: Tokenizing[E] = Tokenizing(renderer)
     kept: list[E] = []
-    for batch in in_batches(examples):
-        kept += tokenizing.add(batch)
+    with contextlib.closing(in_batches(examples)) as batches:
+        for batch in batches:
+            kept += tokenizing.add(batch)
     report = tokenizing.finish()
     return Tokenized(tuple(kept), tuple(tokenizing.sequences.rows()), report)
 
 
-def in_batches(examples: Iterable[E]) -> Iterator[list[E]]:
-    """Give examples in lists of as many as are rendered and tokenised together."""
+def in_batches(examples: Iterable[E]) -> Generator[list[E], None, None]:
+    """Give examples in lists of as many as are rendered and tokenised together.
+
+    Until it is closed the garbage collector runs between batches, over what is new, and not at all in them: the many
+    small objects of a batch would otherwise make it go through everything that the process holds, again and again.
+    """
+    automatic = gc.isenabled()
+    gc.disable()
+    try:
+        for batch in _batches(examples):
+            yield batch
+            if automatic:
+                gc.collect(1)
+    finally:
+        if automatic:
+            gc.enable()
+
+
+def _batches(examples: Iterable[E]) -> Iterator[list[E]]:
     batch: list[E] = []
     characters = 0
     for example in examples:
@@ -559,12 +579,8 @@ class Tokenizing(Generic[E]):
         try:
             if isinstance(example, PromptOnly):
                 return [renderer.written_prompt(example.prompt, example.given)]
-            texts: list[str] = []
-            for answer in _answers(example):
-                prompt, completion = renderer.texts(example.prompt, answer, example.given)
-                texts = texts or [prompt]
-                texts.append(renderer.anchor + completion)
-            return texts
+            pairs = [renderer.texts(example.prompt, answer, example.given) for answer in _answers(example)]
+            return [pairs[0][0], *(renderer.anchor + completion for _, completion in pairs)]
         except Unfit as error:
             return error
         except RenderError as error:

@@ -27,6 +27,11 @@ class Names(Sequence[str]):
 
     def append(self, name: str) -> None:
         """Add a name."""
+        if self._stem and name.startswith(self._stem):  # as nearly all do; then the number alone is looked at
+            digits = name[len(self._stem) :]
+            if digits.isdecimal() and digits.isascii() and digits[0] != "0" and len(digits) < 19:
+                self._numbers.append(int(digits))
+                return
         stem = name.rstrip("0123456789")
         digits = name[len(stem) :]
         if self._stem is None:

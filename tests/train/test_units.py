@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -211,6 +212,24 @@ def test_names_come_back():
     assert list(names) == given and names[-3] == given[-3] and names[1:3] == given[1:3]
     with pytest.raises(IndexError):
         names[len(given)]
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_the_garbage_collector_is_as_it_was(automatic):
+    """While batches are given the collector waits; then, also after an error, it is on or off as it was before."""
+    before = gc.isenabled()
+    try:
+        (gc.enable if automatic else gc.disable)()
+        rows = [Unpaired(f"f:{i}", (Message("user", "a"),), "b") for i in range(2500)]
+        found = []
+        with contextlib.suppress(KeyError), contextlib.closing(tokens.in_batches(rows)) as batches:
+            for batch in batches:
+                found.append((len(batch), gc.isenabled()))
+                if len(found) == 3:
+                    raise KeyError
+        assert found == [(1000, False), (1000, False), (500, False)] and gc.isenabled() == automatic
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
