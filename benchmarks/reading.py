@@ -35,7 +35,7 @@ def benchmark_reading(quick: bool) -> Result:
     """Read short rows, and rows as long as GSM8K's pairs, with both versions in turns, and many rows with this one."""
     sizes = {SHORT: 300, LONG: 100} if quick else {SHORT: 100_000, LONG: 10_000}
     most = {SHORT: 500, LONG: 200} if quick else {SHORT: 1_000_000, LONG: 200_000}
-    rounds = 1 if quick else 3
+    rounds = 1 if quick else 5
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:

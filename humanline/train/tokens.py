@@ -575,7 +575,8 @@ class Tokenizing(Generic[E]):
 
     def _rendered(self, example: E) -> list[str] | Unfit:
         """Return the text of an example's prompt and those of its answers, with the anchor."""
-        renderer = self._renderer
+        renderer: Renderer = self._renderer
+        pairs: list[tuple[str, str]]
         try:
             if isinstance(example, PromptOnly):
                 return [renderer.written_prompt(example.prompt, example.given)]
