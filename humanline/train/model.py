@@ -118,22 +118,12 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
             **options,
         )
     refuse_incomplete(f"model {path!r}", loaded)
-    _name_outputs(model)
     # The library would go on without them.
     if foreign := sorted(name for name in loaded["unexpected_keys"] if not _is_old_buffer(model, name)):
         raise ModelError(f"model {path!r}: {_homeless(foreign, bool(_of_missing_layers(model, foreign)))}")
     if broken := [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]:
         raise ModelError(f"model {path!r}: weights in its files are nan or infinite: {_first(broken)}")
     return model
-
-
-def _name_outputs(model: Any) -> None:
-    """Let every part of a model give its outputs by name, whatever its config.json says."""
-    from transformers import PretrainedConfig
-
-    for module in model.modules():
-        if isinstance(getattr(module, "config", None), PretrainedConfig):
-            module.config.return_dict = True
 
 
 def refuse_incomplete(what: str, loaded: dict[str, Any]) -> None:
@@ -325,9 +315,7 @@ def load_outline(path: str) -> Any:
         if local and (Path(name) / "generation_config.json").is_file():
             GenerationConfig.from_pretrained(name, local_files_only=True)
     with loading(f"model {path!r}"), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
-    _name_outputs(model)
-    return model
+        return AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
 
 
 def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> None:

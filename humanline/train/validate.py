@@ -229,6 +229,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     from humanline.train.data import read_set
     from humanline.train.disk import in_words
     from humanline.train.estimate import static_bytes
+    from humanline.train.launcher import launched_processes
     from humanline.train.model import load_outline, load_tokenizer
     from humanline.train.policy import describe_adapter, outline_checks, package_checks
     from humanline.train.progress import ReadingProgress
@@ -244,6 +245,8 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
         console.print("\n".join(shorten(line, _LONGEST_LINE) for line in told(text, keep="\n").split("\n")))
 
     show(describe_config(config))
+    with findings.about("launcher"):
+        launched_processes()
     with findings.about("tracking"):
         check_trackers(config.tracking)
 

@@ -7,6 +7,7 @@ import pytest
 from humanline.train import checkpoint
 from humanline.train.launcher import LauncherError, launched_processes, too_slow_to_stop
 from humanline.train.loop import train
+from humanline.train.validate import NotReadyError, validate
 from tests.train.support import config
 
 GIVEN = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -65,3 +66,9 @@ def test_a_save_that_a_launcher_would_cut_off_is_said_once(monkeypatch, toy, tmp
     monkeypatch.setattr(checkpoint, "too_slow_to_stop", lambda _: too_slow_to_stop(100))
     train(config(toy, tmp_path / "run", training__steps=3, checkpoint__every=1))
     assert capsys.readouterr().err.count("TORCH_ELASTIC_SHUTDOWN_TIMEOUT=1000") == 1
+
+
+def test_validate_looks_at_what_train_would_refuse(monkeypatch, toy, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "abc")
+    with pytest.raises(NotReadyError, match="WORLD_SIZE is 'abc'"):
+        validate(config(toy, tmp_path / "run"))
