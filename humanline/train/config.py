@@ -209,7 +209,7 @@ class CollapseConfig(Section):
     score: Limit = 0.25
     """A score that has fallen from its best by so many standard deviations of answers' scores, by four standard errors
     of its own, and by half of what it had gained: all three."""
-    length: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 4.0
+    length: Annotated[float, Field(gt=1, allow_inf_nan=False), IN_FLOAT32] | None = 4.0
     """Answers so many times as long as at first, or as short."""
     truncated: Limit = 0.3
     """Share of answers cut at their limit, above that at first."""

@@ -115,8 +115,8 @@ class Patience:
     stopping : callable
         Returns the name of the signal that asked this process to stop, or None.
     phase : callable
-        Told `PHASE` when waiting begins and at each look, at least every `LOOK_AGAIN` seconds, and None when it is
-        over: for whoever watches that the run goes on.
+        Told `PHASE` all the while that a run waits, several times a second, and None when it is over: for whoever
+        watches that the run goes on.
     """
 
     mode: Literal["stop", "wait"]
@@ -159,6 +159,7 @@ class Patience:
         self._waiting = True
         self.phase(PHASE)
         while time.monotonic() - now < LOOK_AGAIN:
+            self.phase(PHASE)
             if self.stopping():
                 return True
             time.sleep(min(0.2, LOOK_AGAIN))

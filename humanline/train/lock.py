@@ -25,12 +25,13 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from humanline.train import durable
+from humanline.train.activity import HERE
 from humanline.train.identity import Fate, Identity
 
 RENEW = 30.0  # seconds between renewals
@@ -83,6 +84,7 @@ class FolderLock:
         self._ended = threading.Event()
         self._renewed = 0.0
         self._renewals = 0
+        self._guard = threading.RLock()  # the renewing thread and others look at the files one at a time
 
     def take(self, *, wait: bool, say: Callable[[str], None]) -> None:
         """Hold the folder, and go on renewing that in a thread until `release`.
@@ -124,7 +126,11 @@ class FolderLock:
                         raise LockHeldError(_in_use(seen, ago, None if fate == "alive" else rest))
                     if looked == 0:
                         say(_waiting(seen, age, rest))
-                    time.sleep(min(rest, 1.0))
+                    HERE.held_up("waiting for the lock of the output folder")
+                    try:
+                        time.sleep(min(rest, 1.0))
+                    finally:
+                        HERE.held_up(None)
                     continue
             if self._make(1 if seen is None else seen.number + 1):
                 break
@@ -142,7 +148,7 @@ class FolderLock:
             return
         self._ended.set()
         self._thread.join(5)  # a disk that does not answer is no reason to stay
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._looking(5):
             self._look()
             if self._lost is None:
                 self._write(free=True)
@@ -151,25 +157,36 @@ class FolderLock:
     def lost(self) -> str | None:
         """Return what to say if another process has taken the lock over, as far as that is known; costs nothing."""
         if self._number and self._lost is None and _clock() - self._renewed > 2 * RENEW:  # we may have been asleep
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), self._looking(0):
                 self._look()
         return self._lost
 
     def refuse_lost(self) -> None:
         """Look at the folder, and raise LockLostError if another process has taken the lock over."""
         if self._number:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), self._looking(60):
                 self._look()
         if self._lost is not None:
             raise LockLostError(self._lost)
 
     def _keep_renewing(self) -> None:
         while not self._ended.wait(RENEW):
-            with contextlib.suppress(OSError):  # tried again in 30 seconds; what matters is whether it is still ours
+            # Tried again in 30 seconds; what matters is whether it is still ours.
+            with contextlib.suppress(OSError), self._looking(RENEW):
                 self._look()
                 if self._lost is not None:
                     return
                 self._write()
+
+    @contextlib.contextmanager
+    def _looking(self, seconds: float) -> Iterator[None]:
+        """Keep other threads from the files; raise OSError if one is at them for longer, as on a disk that hangs."""
+        if not self._guard.acquire(timeout=seconds):
+            raise TimeoutError
+        try:
+            yield
+        finally:
+            self._guard.release()
 
     def _look(self) -> None:
         """Find out whether the lock is still ours; make its file again where that alone is gone."""
@@ -180,10 +197,17 @@ class FolderLock:
             own = self._read(self._number)
         if own is None or own.nonce not in ("", self._nonce) or any(number > self._number for number in others):
             other = self._highest()
+            who = "another process" if other is None else _who(other)
+            if own is not None and own.nonce not in ("", self._nonce):  # which no takeover leaves behind
+                self._lost = (
+                    f"{self.folder} was removed while the run went on, and {who} has begun another run in it. This one "
+                    "ends here and writes nothing more; choose another folder for it"
+                )
+                return
             self._lost = (
-                f"{self.folder} was taken over by {'another process' if other is None else _who(other)}, because this "
-                f"one did not renew its lock for {STALE / 60:g} minutes: it was stopped or asleep, or the disk did not "
-                "answer. It ends here and writes nothing more; the other one goes on from what was saved before"
+                f"{self.folder} was taken over by {who}, because this one did not renew its lock for {STALE / 60:g} "
+                "minutes: it was stopped or asleep, or the disk did not answer. It ends here and writes nothing more; "
+                "the other one goes on from what was saved before"
             )
 
     def _text(self, free: bool = False) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 
 from humanline.train.disk import StoppedWaiting, WriteError, is_full, patient, tell
 from humanline.train.durable import free_name, sync, text_of_open, write_all, write_text
+from humanline.train.lock import LockLostError
 
 _CHUNK = 1 << 20  # bytes
 
@@ -26,10 +27,20 @@ class MetricsLog:
         None writes nothing (the other processes of a run).
     remake : callable
         Makes the run's folder again if it is gone.
+    refuse_lost : callable
+        Looks whether another run has taken over the folder, and raises LockLostError then.
+    lost : callable
+        Returns whether that is known, at no cost; rows are kept from then on, and nothing is written.
     """
 
-    def __init__(self, path: Path | None, remake: Callable[[], None] = lambda: None) -> None:
-        self.path, self._remake = path, remake
+    def __init__(
+        self,
+        path: Path | None,
+        remake: Callable[[], None] = lambda: None,
+        refuse_lost: Callable[[], None] = lambda: None,
+        lost: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.path, self._remake, self._refuse_lost, self._lost = path, remake, refuse_lost, lost
         self._file: int | None = None
         self._unwritten = b""
         self._size = 0
@@ -47,9 +58,11 @@ class MetricsLog:
             # Where the run has failed, by a full disk perhaps, that is what is to be said, and nothing else.
             with contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext():
                 if kind is None:
+                    self._refuse_lost()
                     self.flush()
                     file = self._file
-                _bring_to_disk(file, path)
+                if self._lost() is None:
+                    _bring_to_disk(file, path)
         finally:
             self._file = None
             with contextlib.suppress(OSError):
@@ -58,8 +71,8 @@ class MetricsLog:
     def write(self, row: dict[str, Any]) -> None:
         """Write one row.
 
-        Where the run is asked to stop while it waits for space, the row is kept until the next `flush`: that is called
-        where all processes can stop.
+        Where the run is asked to stop while it waits for space, or has lost its folder to another run, the row is kept
+        until the next `flush`: that is called where all processes can stop.
 
         Raises
         ------
@@ -78,9 +91,10 @@ class MetricsLog:
 
     def flush(self) -> None:
         """Look after the file, and write what could not be written yet; raise as `patient` does."""
-        if self._file is not None and self.path is not None:
-            self._look(self.path)
-            if self._unwritten:
+        if self._file is not None and self.path is not None and self._lost() is None:
+            with contextlib.suppress(LockLostError):  # which every process is told at the next safe point
+                self._look(self.path)
+            if self._unwritten and self._lost() is None:
                 patient(self.path, self._append, len(self._unwritten))
 
     def _append(self) -> None:
@@ -117,9 +131,11 @@ class MetricsLog:
             if found.st_size == mine.st_size and _same(path, self._file):  # a copy, or numbers that are not stable
                 self._open(path)
                 return
+            self._refuse_lost()
             aside = free_name(path.parent, "metrics-other.jsonl")
             path.rename(aside)
             tell(f"warning: another file was put in the place of {path}; it is now {aside}")
+        self._refuse_lost()
         self._remake()
         try:
             write_text(path, text_of_open(self._file))

@@ -183,7 +183,7 @@ class RunFolder:
 
     def open_log(self, writes: bool) -> MetricsLog:
         """Return the log of the run's metrics, which `ready` looks after; a process that does not write has none."""
-        self._log = MetricsLog(self.metrics if writes else None, self.remake)
+        self._log = MetricsLog(self.metrics if writes else None, self.remake, self.refuse_lost, self.lost)
         return self._log
 
     def ready(self) -> None:
@@ -199,7 +199,7 @@ class RunFolder:
 
         Raises
         ------
-        OutputError
+        OutputError, LockLostError
             If another run has taken its place.
         OSError
             If it cannot be made.
@@ -216,9 +216,11 @@ class RunFolder:
             )
             if self._has_rounds:
                 make_folder(self.rounds)
-        for path, text in self._texts.items():
-            if not path.exists():
-                write_text(path, text)
+        missing = {path: text for path, text in self._texts.items() if not path.exists()}
+        if missing:
+            self.refuse_lost()
+        for path, text in missing.items():
+            write_text(path, text)
 
     def _begin_alike(self, start: dict[str, Any]) -> None:
         """Write down what the run begins with; raise OutputError if it began with something else before."""

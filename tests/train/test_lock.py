@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import threading
 import time
@@ -18,10 +19,12 @@ from types import SimpleNamespace
 import pytest
 
 from humanline.train import lock
+from humanline.train import lock as module
 from humanline.train.durable import publish_file
 from humanline.train.identity import Identity
 from humanline.train.lock import FolderLock, LockHeldError, LockLostError
 from humanline.train.loop import train
+from humanline.train.run_folder import RunFolder
 from humanline.train.stop import StopRequested
 from tests.train.kills import KILLED, result_of
 from tests.train.support import config
@@ -417,3 +420,95 @@ def test_threads_end_with_their_lock(tmp_path):
     assert any(thread.name == "lock" for thread in threading.enumerate())
     one.release()
     assert not one._thread.is_alive()
+
+
+class TestARunThatWokeUp:
+    """A run that was stopped while another took over its folder leaves what the other has written as it is."""
+
+    @pytest.fixture
+    def folder(self, toy, tmp_path):
+        folder = RunFolder(tmp_path / "run", resume=False)
+        folder.take()
+        folder.begin({}, {}, dict, print)
+        yield folder
+        folder.release()
+
+    @staticmethod
+    def as_if_asleep(folder, seconds=600):
+        """Make the lock look as if it had not been renewed for so long."""
+        lock = folder._lock
+        lock._ended.set()
+        lock._renewed -= seconds
+
+    def test_it_writes_no_metrics_over_those_of_the_run_that_took_over(self, folder, tmp_path):
+        with pytest.raises(LockLostError, match="taken over"), folder.open_log(True) as log:
+            log.write({"step": 0})
+            (tmp_path / "run" / "run.lock.2").write_text("the other's")
+            folder.metrics.unlink()
+            folder.metrics.write_text('{"step": 0, "of": "the other"}\n')
+            self.as_if_asleep(folder)
+            log.write({"step": 1})
+        assert folder.metrics.read_text() == '{"step": 0, "of": "the other"}\n'
+        assert not list(folder.path.glob("metrics-other*")) and folder.lost() is not None
+
+    def test_a_folder_that_was_removed_and_begun_anew_is_not_touched(self, folder):
+        with pytest.raises(LockLostError, match="was removed while the run went on"), folder.open_log(True) as log:
+            log.write({"step": 0})
+            shutil.rmtree(folder.path)
+            other = RunFolder(folder.path, resume=False)
+            other.take()
+            other.begin({}, {}, dict, print)
+            with other.open_log(True) as theirs:
+                theirs.write({"step": 0, "of": "the other"})
+                log.write({"step": 1})
+        other.release()
+        assert folder.metrics.read_text() == '{"step": 0, "of": "the other"}\n'
+        assert not list(folder.path.glob("metrics-other*"))
+
+    def test_its_settings_are_not_written_again_either(self, folder, tmp_path):
+        (tmp_path / "run" / "run.lock.2").write_text("the other's")
+        folder.config.unlink()
+        with pytest.raises(LockLostError, match="taken over"):
+            folder.remake()
+        assert not folder.config.exists()
+
+
+def test_many_threads_that_look_at_a_lock_do_not_lose_it(tmp_path):
+    """The lock's file is made again where it is gone, by one thread at a time."""
+    lock = FolderLock(tmp_path)
+    lock.take(wait=False, say=print)
+    failed = []
+
+    def look() -> None:
+        for _ in range(30):
+            (tmp_path / "run.lock.1").unlink(missing_ok=True)
+            try:
+                lock.refuse_lost()
+            except LockLostError as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    lock.release()
+
+
+def test_waiting_for_a_lock_is_no_standing_still(tmp_path, monkeypatch):
+    """Whoever watches over processes sees that one waits for the lock, and that it looks every second."""
+    monkeypatch.setattr(module, "STALE", 0.5)
+    monkeypatch.setattr(module, "LOOK", 0.5)
+    told = []
+    monkeypatch.setattr(module.HERE, "held_up", told.append)
+    elsewhere = FolderLock(tmp_path)
+    elsewhere.take(wait=False, say=print)
+    elsewhere._ended.set()
+    file = tmp_path / "run.lock.1"
+    row = json.loads(file.read_text())
+    file.write_text(json.dumps(row | {"host": "another", "boot": "another"}))
+    lock = FolderLock(tmp_path)
+    lock.take(wait=True, say=print)
+    assert set(told) == {"waiting for the lock of the output folder", None} and told[-1] is None
+    lock.release()

@@ -711,5 +711,5 @@ def test_checkpoints_hold_no_pickle(toy, tmp_path):
     """A checkpoint is safetensors and JSON only."""
     stopped_run(toy, tmp_path)
     for path in (tmp_path / "run").rglob("*"):
-        if path.is_file() and path.suffix not in (".json", ".jsonl", ".lock"):
+        if path.is_file() and path.suffix not in (".json", ".jsonl") and not is_lock(path.name):
             assert path.suffix == ".safetensors" and path.read_bytes()[8:9] == b"{"

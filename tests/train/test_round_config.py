@@ -165,7 +165,7 @@ def test_validate_looks_at_rounds(toy, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "GRPO, online" in said and "16 prompts, 4 completions each" in said and "at most 4 of 8 groups" in said
     assert "rounds.score_margin is for best_worst" in said and "evaluation.batch_size is for fixed data" in said
-    assert "of samples at most" in said and not (tmp_path / "run").exists()
+    assert "of samples, scores and served weights at most" in said and not (tmp_path / "run").exists()
     bad = good | {"scoring": {"rewards": [{"kind": "number", "answer": "anser"}, SCORING["rewards"][0]]}}
     with pytest.raises(ValueError, match="did you mean answer"):
         validate(TrainConfig.model_validate(bad))
