@@ -252,12 +252,18 @@ def drop_partial(folder: Path) -> None:
 
 def remove_folder(folder: Path) -> None:
     """Remove a published folder; a kill half-way leaves nothing under its name."""
-    doomed = folder.with_name(f".{folder.name}{_DELETING}")
+    doomed = _doomed(folder)
     _discard(doomed)
     folder.rename(doomed)
     barrier(f"{folder.name} unnamed")
     _discard(doomed)
     barrier(f"{folder.name} removed")
+
+
+def finish_removal(folder: Path) -> None:
+    """Remove what a kill half-way through `remove_folder` has left, as far as that can be removed."""
+    with contextlib.suppress(OSError):
+        _discard(_doomed(folder))
 
 
 def free_name(folder: Path, name: str) -> Path:
@@ -386,6 +392,10 @@ def _let_read(path: Path, *, like: Path) -> None:
 
 def _partial(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}{_PARTIAL}")
+
+
+def _doomed(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}{_DELETING}")
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline.train.config import TrainConfig
-from humanline.train.durable import publish_file, remove_folder, write_text
+from humanline.train.durable import finish_removal, publish_file, remove_folder, write_text
 from humanline.train.ledger import digest, each_line, json_rows, read_lines
 from humanline.train.lock import FolderLock, LockHeldError, is_lock
 from humanline.train.pairing import RoundError, in_place_of, preference_rows, refuse_unscored, select
@@ -312,11 +312,16 @@ def _file(path: str) -> Path:
 
 def _free_file(path: str) -> Path:
     file = _path(path, "--out ")
+    finish_removal(_under_way(file))  # of an earlier call of the same command, also if its output is there
     if file.exists():
         raise ToolError(f"--out {path!r} exists already; choose another name or remove it")
     if not file.parent.is_dir():
         raise ToolError(f"--out {path!r}: there is no folder {str(file.parent)!r}")
     return file
+
+
+def _under_way(target: Path) -> Path:
+    return target.with_name(f"{target.name}.partial")
 
 
 class _Work:
@@ -368,7 +373,7 @@ class _Work:
 @contextlib.contextmanager
 def _claimed(out: str, target: Path, stop: StopSignal | None, say: Say) -> Iterator[_Work]:
     """Lock the folder for work under way, before any of it is done; it goes when the output is there, or if empty."""
-    folder = target.with_name(f"{target.name}.partial")
+    folder = _under_way(target)
     lock = FolderLock(folder)
     try:
         while True:

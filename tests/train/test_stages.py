@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from humanline.cli import main
-from humanline.train import tools
+from humanline.train import durable, tools
 from humanline.train.config import load_config
 from humanline.train.contexts import Draw, with_system
 from humanline.train.data import Message, read_rows
@@ -732,6 +732,24 @@ def test_a_folder_in_which_nothing_was_begun_is_gone_on_with(recipe, tmp_path):
             (partial / name).write_text("{")
         assert command("sample", recipe, "--out", f"out{len(left)}.jsonl", "--limit", "1") == 0
         assert not partial.exists()
+
+
+def test_a_kill_in_the_last_moment_leaves_nothing_for_ever(recipe, tmp_path, monkeypatch, capsys, answer):
+    """The work under way of a call killed while it was removed goes with the same command's next call."""
+    row = GOOD | {"completions": [answer("t"), answer("u")], "scores": [SCORE, SCORE | {"value": 0.0}]}
+    (tmp_path / "scored.jsonl").write_text(text_of([row]))
+
+    def stop(what: str) -> None:
+        if what.endswith("unnamed"):
+            raise KeyboardInterrupt
+
+    call, left = ("pair", recipe, "scored.jsonl", "--out", "pairs.jsonl"), tmp_path / ".pairs.jsonl.partial.deleting"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(durable, "barrier", stop)
+        tools.pair(load_config(recipe), "scored.jsonl", "pairs.jsonl")
+    assert left.is_dir() and (tmp_path / "pairs.jsonl").is_file()
+    assert command(*call) == 2 and "exists already" in capsys.readouterr().err
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_no_pair_above_the_margin_is_an_error_that_says_by_how_much(recipe, tmp_path, capsys, answer):
