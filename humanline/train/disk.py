@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -42,18 +43,22 @@ class NoRoomError(OSError):
 
 
 class WriteError(OSError):
-    """A file that could not be written: the message has its name, the reason, bytes needed and free, and a way on."""
+    """A file that could not be written: the message has its name, the reason, bytes needed and free, and a way on.
 
-    def __init__(self, path: Path, error: OSError, needed: int = 0, advice: str = "") -> None:
+    The way on is asked for when the message is shown: a checkpoint may be saved between the failure and that.
+    """
+
+    def __init__(self, path: Path, error: OSError, needed: int = 0, advice: Callable[[], str] = lambda: "") -> None:
         super().__init__(error.errno, error.strerror or str(error))
         self.path, self.needed = path, needed
         self.reason = f"{path} cannot be written: {error.strerror or error}"
         if error.errno in (*_FULL, errno.EFBIG) and not isinstance(error, NoRoomError):
             self.reason += f": {in_words(needed)} needed, {_free(path)}"
-        self.advice = advice
+        self._advice = advice
 
     def __str__(self) -> str:
-        return self.reason + (f"; {self.advice}" if self.advice else "")
+        advice = self._advice()
+        return self.reason + (f"; {advice}" if advice else "")
 
 
 class StoppedWaiting(WriteError):
@@ -218,6 +223,10 @@ def of_run(
         _now = before
 
 
+def _advice(run: Patience | None, error: OSError) -> str:
+    return "" if run is None else run.advice(error)
+
+
 def patient(path: Path, act: Callable[[], T], needed: int | Callable[[], int] = 0) -> T:
     """Write something: `act` leaves nothing of a try that failed, so that it can be done again.
 
@@ -243,7 +252,7 @@ def patient(path: Path, act: Callable[[], T], needed: int | Callable[[], int] = 
             raise  # of a part, which has had its own tries
         except OSError as error:
             now, size = _now, needed() if callable(needed) else needed
-            failed = WriteError(path, error, size, "" if now is None else now.advice(error))
+            failed = WriteError(path, error, size, partial(_advice, now, error))
             if now is None or now.mode == "stop" or not is_full(error):
                 raise failed from error
             if now.look_away(failed):

@@ -223,6 +223,15 @@ class TestWrites:
         assert read_lines(tmp_path / "ledger.jsonl") == [{"a": 1}]
         assert (tmp_path / "text").read_text() == "before" and not leftovers(tmp_path)
 
+    def test_the_way_on_is_true_when_it_is_shown(self, tmp_path, monkeypatch):
+        """A checkpoint that is saved after the failure, and before its message is read, is the one it names."""
+        with monkeypatch.context() as patch, pytest.raises(WriteError) as error, of_run("stop", tmp_path):
+            patch.setattr(durable.os, "write", Refusing(1))
+            write_text(tmp_path / "text", "a")
+        assert str(error.value).endswith("the run goes on from its beginning, as there is no checkpoint")
+        (tmp_path / "step-00000004").mkdir()
+        assert str(error.value).endswith("the run goes on from step-00000004")
+
     def test_metrics_that_never_reached_the_disk_are_no_success(self, tmp_path, monkeypatch):
         """A last flush that fails ends a good run with an error, and does not hide another one."""
 
