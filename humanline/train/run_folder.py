@@ -60,7 +60,7 @@ class RunFolder:
         self._device, self._has_rounds = -1, False
         self._log: MetricsLog | None = None
         self.also: list[Callable[[], None]] = []  # what else `ready` has to see to
-        self.config, self.data = self.path / "config.json", self.path / "data.json"
+        self.config, self.data, self.start = (self.path / f"{n}.json" for n in ("config", "data", "start"))
         self.metrics, self.checkpoints, self.final = (self.path / n for n in ("metrics.jsonl", "checkpoints", "final"))
         self.rounds = self.path / "rounds"
         if not resume:
@@ -165,7 +165,10 @@ class RunFolder:
             aside = free_name(self.path, "damaged-final")
             self.final.rename(aside)
             say(f"the finished model is damaged and will be made again; the damaged one is now {aside}")
-        if start is not None:
+        if start is None:
+            with contextlib.suppress(OSError, ValueError):  # runs of earlier versions have none
+                self._texts[self.start] = self.start.read_text(encoding="utf-8")
+        else:
             self._begin_alike(start())
             said = f"no checkpoint in {self.checkpoints}: starting from the beginning"
             if self.metrics.exists() and self.metrics.stat().st_size:
@@ -176,9 +179,9 @@ class RunFolder:
                 say(said)
             write_text(self.metrics, "")
         trees = {self.config: config, self.data: data}
-        self._texts = {path: json.dumps(tree, indent=2) + "\n" for path, tree in trees.items()}
-        for path, text in self._texts.items():
-            write_text(path, text)
+        for path, tree in trees.items():
+            self._texts[path] = json.dumps(tree, indent=2) + "\n"
+            write_text(path, self._texts[path])
         self._device, self._has_rounds = self.path.stat().st_dev, config.get("rounds") is not None
 
     def open_log(self, writes: bool) -> MetricsLog:
@@ -225,18 +228,18 @@ class RunFolder:
     def _begin_alike(self, start: dict[str, Any]) -> None:
         """Write down what the run begins with; raise OutputError if it began with something else before."""
         now = {name: value for name, value in start.items() if name != "processes"}  # any number begins alike
-        file = self.path / "start.json"
         before = now
-        if self.resume and file.is_file():
+        if self.resume and self.start.is_file():
             with contextlib.suppress(ValueError):
-                before = json.loads(file.read_text(encoding="utf-8"))
+                before = json.loads(self.start.read_text(encoding="utf-8"))
         table = differences(before, now)
         if table:
             raise OutputError(
                 f"the run in {self._given!r} has no checkpoint, and began with other weights or data than it would "
                 f"begin with now:\n{table}\nUse those of then, or start a new run in another folder."
             )
-        write_text(file, json.dumps(now, indent=1) + "\n")
+        self._texts[self.start] = json.dumps(now, indent=1) + "\n"
+        write_text(self.start, self._texts[self.start])
 
     def _only_lock(self) -> bool:
         names = [item.name for item in self.path.iterdir()] if self.path.is_dir() else []

@@ -348,7 +348,8 @@ class TestGone:
         if what == "replaced":
             assert "another file was put in the place of" in said
             assert (folder / "metrics-other.jsonl").read_text() == '{"step": 99}\n'
-        assert {"config.json", "data.json", "metrics.jsonl", "final"} <= {path.name for path in folder.iterdir()}
+        there = {path.name for path in folder.iterdir()}
+        assert {"config.json", "data.json", "start.json", "metrics.jsonl", "final"} <= there
         whole = moved(one, tmp_path / "whole")
         train(whole, show_progress=False)
         assert result_of(one) == result_of(whole)
