@@ -84,10 +84,10 @@ def in_words(count: int) -> str:
 
 
 def nearest(path: str | Path) -> Path:
-    """Return the path, or the nearest parent that is there."""
+    """Return the path, or the nearest parent that is there; of a link to nothing, that of what it leads to."""
     place = Path(path).expanduser().absolute()
     while not place.exists() and place != place.parent:
-        place = place.parent
+        place = Path(os.path.realpath(place)).parent if place.is_symlink() else place.parent
     return place
 
 

@@ -167,8 +167,16 @@ def write_all(handle: int, data: bytes) -> None:
 
 
 def make_folder(path: Path, *, parents: bool = True) -> None:
-    """Make a folder, and its parents, where they are missing; raise as `patient` does."""
-    patient(path, lambda: path.mkdir(parents=parents, exist_ok=True))
+    """Make a folder, and its parents, where they are missing; raise as `patient` does.
+
+    Where the path leads by links to a folder that is gone, it is that one which is made, and the links stay.
+    """
+    patient(path, lambda: where_links_lead(path).mkdir(parents=parents, exist_ok=True))
+
+
+def where_links_lead(path: Path) -> Path:
+    """Return the path without links, whether or not anything is there; of links in a circle some are left."""
+    return Path(os.path.realpath(path))
 
 
 def publish_folder(folder: Path, fill: Callable[[Path], None], *, room: int = 0) -> None:

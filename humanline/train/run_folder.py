@@ -26,6 +26,7 @@ from humanline.train.durable import (
     make_folder,
     sweep,
     verify_folder,
+    where_links_lead,
     write_text,
 )
 from humanline.train.export import OutputError, output_path, refuse_used_folder
@@ -85,8 +86,9 @@ class RunFolder:
             If another process holds the lock, the folder is no longer free, or it cannot be written.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            flush(self.path.parent)
+            place = where_links_lead(self.path)
+            place.mkdir(parents=True, exist_ok=True)
+            flush(place.parent)
             self._lock.take(wait=self.resume, say=lambda text: self.say(f"output {self._given!r}: {text}"))
         except LockHeldError as error:
             raise OutputError(f"output {self._given!r} is {error}") from None
@@ -209,13 +211,15 @@ class RunFolder:
         """
         if not self.path.is_dir():
             elsewhere = nearest(self.path).stat().st_dev != self._device
+            place = where_links_lead(self.path)
+            link = f", by links {place}," if place != self.path else ""
             make_folder(self.path)
             self.release()
             self.take()
             where = ", on another file system than before: is one no longer mounted?" if elsewhere else ""
             tell(
-                f"warning: the output folder {self.path} was gone while the run went on, with every checkpoint in it: "
-                f"it is made again, and what comes is saved there{where}"
+                f"warning: the output folder {self.path}{link} was gone while the run went on, with every checkpoint "
+                f"in it: it is made again, and what comes is saved there{where}"
             )
             if self._has_rounds:
                 make_folder(self.rounds)

@@ -23,6 +23,7 @@ from humanline.train.loop import train
 from humanline.train.metrics import MetricsLog, read_metrics
 from humanline.train.rewards.cache import ScoreCache, content_key
 from humanline.train.rewards.verdict import Verdict
+from humanline.train.run_folder import RunFolder
 from humanline.train.stop import StopRequested, StopSignal
 from tests.train.kills import Server, leftovers, result_of
 from tests.train.test_resume import SOME, case, moved, stopped_run
@@ -318,15 +319,20 @@ class AtStep:
 
 
 class TestGone:
-    @pytest.mark.parametrize("what", ["folder", "checkpoints", "metrics", "replaced", "everything but the metrics"])
+    @pytest.mark.parametrize(
+        "what", ["folder", "target of a link", "checkpoints", "metrics", "replaced", "everything but the metrics"]
+    )
     def test_what_is_removed_while_a_run_goes_on_is_made_again(self, toy, tmp_path, capsys, what):
         """The run says what was gone, makes it again with all metrics so far, saves, and can be resumed bitwise."""
         one = case(toy, tmp_path / "run", *SOME[0])
         folder = tmp_path / "run"
+        if what == "target of a link":
+            (tmp_path / "target").mkdir()
+            folder.symlink_to(tmp_path / "target")
 
         def remove() -> None:
-            if what == "folder":
-                shutil.rmtree(folder)
+            if what in ("folder", "target of a link"):
+                shutil.rmtree(folder.resolve())
             elif what == "checkpoints":
                 shutil.rmtree(folder / "checkpoints")
             elif what == "metrics":
@@ -358,6 +364,27 @@ class TestGone:
         shutil.rmtree(folder / "final")
         train(one, resume=True, show_progress=False)
         assert result_of(one) == result_of(whole)
+
+    def test_the_folder_that_a_link_leads_to_is_made_again(self, tmp_path, capsys):
+        """An output that is a link, or lies behind one, whose target is removed: no lost weights, and both are named.
+
+        A run that was taken up again makes its start.json again too.
+        """
+        for place, path in {"a": "link-a", "b/run": "link-b/run"}.items():
+            target, link = tmp_path / place, tmp_path / path
+            (tmp_path / f"link-{place[0]}").symlink_to(tmp_path / place[0])
+            folder = RunFolder(link, resume=True)
+            folder.take()  # which makes the target
+            (target / "start.json").write_text("{}\n")
+            folder.begin({"rounds": {}}, {}, None, print)
+            shutil.rmtree(tmp_path / place[0])
+            assert disk.nearest(link) == tmp_path
+            folder.remake()
+            said = capsys.readouterr().err
+            assert f"the output folder {link}, by links {target}, was gone while" in said
+            assert {"config.json", "data.json", "start.json", "rounds"} <= {p.name for p in target.iterdir()}
+            assert any(is_lock(p.name) for p in target.iterdir()) and "no longer mounted" not in said
+            folder.release()
 
     def test_a_save_of_nothing_new_sees_that_the_checkpoint_is_gone(self, toy, tmp_path):
         """A stopped run says that all of it is in a checkpoint only if that is there; a removed one is made again."""
