@@ -12,7 +12,9 @@ run.lock.N               who trains here, or did last (humanline.train.lock)
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ from humanline.train.export import OutputError, output_path, refuse_used_folder
 from humanline.train.fingerprint import differences, same_settings
 from humanline.train.lock import FolderLock, LockHeldError, is_lock
 from humanline.train.metrics import MetricsLog
+
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)  # what a lock is refused with where nothing can be written
 
 
 class RunFolder:
@@ -58,7 +62,7 @@ class RunFolder:
         self._lock = FolderLock(self.path)
         self.release, self.lost, self.refuse_lost = self._lock.release, self._lock.lost, self._lock.refuse_lost
         self._texts: dict[Path, str] = {}  # of small files that the run was begun with
-        self._device, self._has_rounds = -1, False
+        self._device, self._has_rounds, self._read_only = -1, False, False
         self._log: MetricsLog | None = None
         self.also: list[Callable[[], None]] = []  # what else `ready` has to see to
         self.config, self.data, self.start = (self.path / f"{n}.json" for n in ("config", "data", "start"))
@@ -78,7 +82,8 @@ class RunFolder:
     def take(self) -> None:
         """Create the folder if need be, lock it and clear away what a kill has left; one process of a run calls it.
 
-        With `resume` it waits where another machine's process holds the lock and may be dead.
+        With `resume` it waits where another machine's process holds the lock and may be dead. A finished run that can
+        be read only is left as it is, without a lock: `is_finished` says so, and nothing will be written.
 
         Raises
         ------
@@ -93,6 +98,10 @@ class RunFolder:
         except LockHeldError as error:
             raise OutputError(f"output {self._given!r} is {error}") from None
         except OSError as error:
+            seen = self.resume and error.errno in _READ_ONLY and os.path.exists(self.final)
+            self._read_only = seen and bool(self.is_finished())
+            if self._read_only:
+                return
             raise OutputError(f"output {self._given!r} cannot be used: {error.strerror}") from None
         if not self.resume and not self._only_lock():
             self.release()
@@ -123,6 +132,8 @@ class RunFolder:
         OutputError
             If it cannot be read, or is damaged and there is no checkpoint.
         """
+        if self._read_only:
+            return 1  # as `take` has found out
         if not self.final.exists():
             return 0
         try:

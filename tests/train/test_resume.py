@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import re
 import shutil
@@ -19,9 +21,10 @@ from humanline.train.config import TrainConfig
 from humanline.train.durable import DamagedError
 from humanline.train.export import OutputError
 from humanline.train.fingerprint import differences, units_hash
-from humanline.train.lock import is_lock
+from humanline.train.lock import FolderLock, is_lock
 from humanline.train.loop import train
 from humanline.train.reference import ScoreAhead
+from humanline.train.run_folder import RunFolder
 from humanline.train.state import ModuleState, OptimizerState
 from humanline.train.stop import StopRequested
 from humanline.train.tokens import TokenSequence
@@ -443,8 +446,6 @@ class TestOtherRuns:
     def test_a_folder_in_use_is_refused(self, toy, tmp_path, server):
         """A second run, fresh or resumed, cannot enter a folder whose run is alive, and can when it was killed."""
         one = case(toy, tmp_path / "run", "dpo", "never", "score_ahead")
-        from humanline.train.run_folder import RunFolder
-
         first = RunFolder(one.output, resume=False)
         first.take()
         for resume in (True, False):
@@ -452,6 +453,28 @@ class TestOtherRuns:
             assert outcome["code"] == 2 and "in use by another run (process" in outcome["log"]
         first.release()
         assert server.run(one, resume=True)["code"] == 0
+
+    def test_a_finished_run_that_can_only_be_read_is_finished(self, tmp_path, monkeypatch):
+        """Where no lock can be made a whole final model is enough; without one, or with a damaged one, it is not."""
+
+        def refused(*_: object, **__: object) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        durable.publish_folder(tmp_path / "final", lambda partial: (partial / "a").write_text("a"))
+        for name in ("config.json", "metrics.jsonl"):
+            (tmp_path / name).write_text("")
+        monkeypatch.setattr(FolderLock, "take", refused)
+        folder = RunFolder(tmp_path, resume=True)
+        before = sorted(tmp_path.rglob("*"))
+        folder.take()
+        assert folder.is_finished() and sorted(tmp_path.rglob("*")) == before
+        folder.release()
+        (tmp_path / "final/a").write_text("b")
+        with pytest.raises(OutputError, match="is damaged"):
+            RunFolder(tmp_path, resume=True).take()
+        shutil.rmtree(tmp_path / "final")
+        with pytest.raises(OutputError, match="cannot be used: Read-only file system"):
+            RunFolder(tmp_path, resume=True).take()
 
     def test_resuming_something_else_is_refused(self, toy, tmp_path):
         """A folder that holds no run is not taken over; an absent or empty one starts a run."""
