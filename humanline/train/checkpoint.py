@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from humanline.train import disk
 from humanline.train.activity import HERE
 from humanline.train.config import CheckpointConfig
 from humanline.train.device import MainProcessError, MainProcessFault, on_main
@@ -52,6 +54,7 @@ _PART_BYTES = 4 * 2**30  # of one tensor file: what a save holds in host memory 
 _AGAIN = 10**6  # checkpoints after the same number of updates that can be told apart
 _STEP = re.compile(r"step-(\d{8,})(?:\.(\d{6}))?")
 _BEGINNING = (0, False, ())
+_LISTEN = 2.0  # seconds for which a process that waits for space does not hear that another one was asked to stop
 _STATE, _METRICS = "state.json", "metrics.jsonl"
 
 
@@ -263,7 +266,9 @@ class Checkpoints:
         waited = full and not stopped and now is not None and now.mode == "wait"
         if waited and now is not None:
             failed = own if isinstance(own, WriteError) else WriteError(target, own, self._room())
-            stopped = anywhere(now.look_away(failed if is_full(own) else None))
+            parts = max(1, math.ceil(disk.LOOK_AGAIN / _LISTEN))  # counted: by their clocks they would not agree
+            for _ in range(parts):
+                stopped = stopped or anywhere(now.look_away(failed if is_full(own) else None, parts))
         if stopped:
             raise StoppedWaiting(target, own, self._room()) from error
         return gone, waited

@@ -146,13 +146,15 @@ class Patience:
                 found = sorted(name for name in os.listdir(self.checkpoints) if _CHECKPOINT.fullmatch(name))
         return found[-1] if found else "its beginning, as there is no checkpoint"
 
-    def look_away(self, error: OSError | None) -> bool:
+    def look_away(self, error: OSError | None, part: int = 1) -> bool:
         """Wait for `LOOK_AGAIN` seconds, or until this process is asked to stop; return whether it was.
 
         Parameters
         ----------
         error : OSError or None
             What is said of the wait, at its beginning and then sparingly; None where another process says it.
+        part : int
+            How many calls make up the whole wait, for processes that listen to each other in between; above 0.
         """
         if self.stopping():
             return True
@@ -162,8 +164,7 @@ class Patience:
             tell(f"{reason}; training.disk_full is wait: it is tried again every {LOOK_AGAIN:g} seconds")
             self._said = now
         self._waiting = True
-        self.phase(PHASE)
-        while time.monotonic() - now < LOOK_AGAIN:
+        while time.monotonic() - now < LOOK_AGAIN / part:
             self.phase(PHASE)
             if self.stopping():
                 return True

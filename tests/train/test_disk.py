@@ -11,9 +11,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
-from humanline.train import disk, durable
-from humanline.train.checkpoint import CheckpointError
+from humanline.train import checkpoint, disk, durable
+from humanline.train.checkpoint import CheckpointError, Checkpoints
 from humanline.train.disk import StoppedWaiting, WriteError, of_run
 from humanline.train.durable import write_text
 from humanline.train.export import OutputError
@@ -271,6 +272,32 @@ class TestWrites:
             with pytest.raises(StoppedWaiting), MetricsLog(tmp_path / "metrics.jsonl") as log:
                 log.write({"step": 0})  # told where all processes can stop
             write_text(tmp_path / "text", "a")
+
+    def test_a_stop_of_another_process_while_both_wait(self, tmp_path, monkeypatch, capsys):
+        """All that wait for space listen to each other meanwhile: a stop of one is obeyed within a part of the wait."""
+        monkeypatch.setattr(disk, "LOOK_AGAIN", 0.5)
+        monkeypatch.setattr(checkpoint, "_LISTEN", 0.1)
+        heard: list[float] = []
+
+        def waits(stopped_at: int) -> tuple[bool, bool]:
+            """Wait as one of two processes, of which the other says at that question that it was asked to stop."""
+            heard.clear()
+
+            def reduce(value: torch.Tensor, how: str) -> torch.Tensor:
+                heard.append(float(value))
+                return torch.ones(()) if len(heard) == stopped_at else value
+
+            one = object.__new__(Checkpoints)
+            one.reduce, one._room = reduce, lambda: 1
+            with of_run("wait", None):
+                return one._mended(tmp_path / "step-00000002", no_space())
+
+        assert waits(0) == (False, True)  # to be tried again
+        assert capsys.readouterr().err.count("tried again every 0.5 seconds") == 1
+        asked = len(heard)  # whether the folder is gone, the disk full, a wait stopped; then five parts
+        with pytest.raises(StopRequested, match="a signal to another process while it waited for space"):
+            waits(5)
+        assert asked == 8 and len(heard) == 5
 
     @pytest.mark.parametrize("kind", ["folders", "files"])
     @pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP])
