@@ -19,7 +19,6 @@ _EXIT_FAULT = 1
 _EXIT_USER_ERROR = 2
 _EXIT_NOT_FINITE = 3
 _EXIT_BROKEN = 4
-_EXIT_STOPPED = 75  # "try again later" among the exit codes of sysexits.h: schedulers can tell it from a failure
 _EXIT_INTERRUPTED = 130
 _EXIT_UNREAD = 141  # what a shell makes of SIGPIPE
 
@@ -71,13 +70,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         options.overrides += rest  # overrides after an option, which argparse by itself does not take
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    from humanline.train.stop import StopRequested
+    from humanline.train.stop import EXIT_STOPPED, StopRequested
 
     try:
         return int(options.run(options))
     except StopRequested as request:  # before the command was ready for one
         _complain(options, f"{request} before anything was begun")
-        return _EXIT_STOPPED
+        return EXIT_STOPPED
     except KeyboardInterrupt:
         _complain(options, "interrupted; no model was saved")
         return _EXIT_INTERRUPTED
@@ -295,7 +294,7 @@ def _quiet_libraries() -> None:
 
 def _train(options: argparse.Namespace) -> int:
     from humanline.train.activity import EXIT_NEIGHBOUR, NeighbourError
-    from humanline.train.stop import StopRequested, StopSignal
+    from humanline.train.stop import EXIT_STOPPED, StopRequested, StopSignal
 
     with StopSignal() as stop:
         try:
@@ -320,7 +319,7 @@ def _train(options: argparse.Namespace) -> int:
         except StopRequested as request:
             while_loading = "" if stop.holding else " while loading; no step was begun by this call"
             _complain(options, f"{request}{while_loading}")
-            return _EXIT_STOPPED
+            return EXIT_STOPPED
     return 0
 
 
@@ -377,7 +376,7 @@ def _score(options: argparse.Namespace) -> int:
 def _stage(options: argparse.Namespace, what: str, work: Callable[..., Path]) -> int:
     """Run a stage that can be stopped and gone on with."""
     from humanline.train.progress import CountProgress
-    from humanline.train.stop import StopRequested, StopSignal
+    from humanline.train.stop import EXIT_STOPPED, StopRequested, StopSignal
     from humanline.train.terminal import visible
 
     with StopSignal() as stop:
@@ -388,7 +387,7 @@ def _stage(options: argparse.Namespace, what: str, work: Callable[..., Path]) ->
                 path = work(config, stop=stop, say=_say(options), progress=progress)
         except StopRequested as request:
             _complain(options, str(request))
-            return _EXIT_STOPPED
+            return EXIT_STOPPED
     print(visible(str(path)))
     return 0
 
@@ -464,7 +463,7 @@ def _demo(options: argparse.Namespace) -> int:
 def _sim(options: argparse.Namespace) -> int:
     from humanline.sim.report import FULL, QUICK, study
     from humanline.train.progress import CountProgress
-    from humanline.train.stop import StopRequested, StopSignal
+    from humanline.train.stop import EXIT_STOPPED, StopRequested, StopSignal
     from humanline.train.terminal import visible
 
     processes = options.processes if options.processes is not None else len(os.sched_getaffinity(0))
@@ -485,7 +484,7 @@ def _sim(options: argparse.Namespace) -> int:
         except StopRequested as request:
             kept = f"{progress.done} of {progress.total} runs are kept in {out}; the same command goes on"
             _complain(options, f"{request}: {kept}")
-            return _EXIT_STOPPED
+            return EXIT_STOPPED
         figures = []
         if not options.claims:
             from humanline.plots import write_study_figures

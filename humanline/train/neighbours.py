@@ -38,7 +38,7 @@ from humanline.train.collapse import CollapseError
 from humanline.train.device import is_agreed, over_ranks, start_accelerator
 from humanline.train.export import OutputError
 from humanline.train.guard import NonFiniteError
-from humanline.train.stop import StopRequested, StopSignal
+from humanline.train.stop import EXIT_STOPPED, StopRequested, StopSignal
 from humanline.train.terminal import redact, visible
 
 _WATCHED = 16  # processes that each one watches: the next ones, in a circle
@@ -48,6 +48,7 @@ _GO_ON = (
 )
 # What torch.distributed raises, a RuntimeError each, when another process can no longer be talked to.
 _TALK = re.compile(r"gloo|nccl|closed by peer|reset by peer|broken pipe|timed out|TCPStore|socket", re.IGNORECASE)
+_ELSEWHERE = "a signal to another process"
 _RUNS = itertools.count()  # of this process; all processes of a run have had the same number of them
 
 
@@ -102,6 +103,8 @@ class Card:
         Of that error.
     found : str
         What it has found out about another process, for which it ends.
+    asked : bool
+        Whether that is no fault, but that a process was asked to stop while the run loaded.
     """
 
     host: str
@@ -116,6 +119,7 @@ class Card:
     end: str = ""
     words: str = ""
     found: str = ""
+    asked: bool = False
 
     def of(self, rank: int) -> str:
         """Say who it is."""
@@ -142,6 +146,9 @@ def joined(precision: str, stall_minutes: float, stop: StopSignal | None, *, wai
     NeighbourError
         In place of an error that comes of it, if another process is gone, has failed or stands still. Where this one
         cannot raise, since it waits inside a collective, it ends with the exit code 69, and says the same.
+    StopRequested
+        If another process has left since it was asked to stop before anything was held; where this one cannot raise,
+        it ends with the exit code 75.
     """
     HERE.begin()
     accelerator = start_accelerator(precision, waits=waits)
@@ -158,7 +165,10 @@ def joined(precision: str, stall_minutes: float, stop: StopSignal | None, *, wai
         stopped = isinstance(error, StopRequested)
         agreed |= stopped and stop is not None and stop.holding
         found = None if agreed else watch.behind(error)
-        if found is not None:
+        if found is not None and watch.asked and not stopped:
+            watch.leave("stopped", found=found)
+            raise StopRequested((stop and stop.requested) or _ELSEWHERE, found) from error
+        if found is not None and not watch.asked:
             watch.leave("failed", found=found)
             raise NeighbourError(found + _GO_ON) from error
         words = " ".join(f"{'' if stopped else type(error).__name__ + ': '}{error}".split())
@@ -191,6 +201,7 @@ class _Watch:
         self.found = ""
         self.was = ""  # what this process was doing when it heard of the end of another
         self.stopping = False
+        self.asked = False  # whether what was found is that a process was asked to stop while the run loaded
         self._seen = (-1, 0.0, 0)  # of what is done, CPU time, exchanges
         self._knows, self._over, self._wanted, self._told = (threading.Event() for _ in range(4))
         self.threads = [
@@ -305,7 +316,7 @@ class _Watch:
         grace, patience = self.periods.grace, self.periods.patience
         cards = dict(self.cards)
         for card in cards.values():
-            if card.found:
+            if card.found and not card.asked:
                 return card.found, grace
         for rank, card in cards.items():
             if card.end == "failed":
@@ -314,8 +325,8 @@ class _Watch:
             if not card.end and self._is_gone(rank, card):
                 return f"{card.of(rank)} is gone: it was killed or has crashed; {self._last(card)}", grace
         for rank, card in cards.items():
-            if card.end == "stopped" and not self.stopping:
-                return f"{card.of(rank)} has left while {card.doing}: {card.words}", grace
+            if (card.asked or card.end == "stopped") and not self.stopping:
+                return self._asked(rank, card), grace
             if card.end and HERE.waiting and self.card.still >= patience:
                 return f"{card.of(rank)} has left while {card.doing} {card.words}".rstrip(), grace
         seconds = self.periods.tick * self.periods.unheard
@@ -352,6 +363,11 @@ class _Watch:
         how = f"(training.stall_minutes: {self.limit / 60:g} allows no more; 0 would wait for ever)"
         return "\n".join([*lines, how]), self.periods.grace
 
+    def _asked(self, rank: int, card: Card) -> str:
+        """Take note that a process was asked to stop before there was anything to save, which is no fault; say it."""
+        self.asked = True
+        return card.found or f"stopped by {_ELSEWHERE}: {card.of(rank)} was {card.words}"
+
     def _last(self, card: Card) -> str:
         """Say what a process was doing that says nothing any more, and, since that is fresher, this one."""
         return f"it was last seen {card.doing}; this process was {self.was or HERE}"
@@ -377,7 +393,7 @@ class _Watch:
     def _give_up(self, found: str, grace: float) -> None:
         """Let the thread that trains end by itself, then end the process."""
         self.found = found
-        self.card = replace(self.card, found=found)
+        self.card = replace(self.card, found=found, asked=self.asked)
         self._knows.set()
         self._wanted.set()
         known: dict[int, int] = {}
@@ -387,9 +403,10 @@ class _Watch:
             self._look(known)
             grace -= self.periods.tick
         shown = "\x1b[?25h\n" if os.isatty(2) else ""  # the cursor, which a progress bar hides
+        text = f"{found} while loading; no step was begun by this call" if self.asked else found + _GO_ON
         with contextlib.suppress(OSError):
-            os.write(2, f"{shown}humanline train: {visible(redact(found + _GO_ON), keep=chr(10))}\n".encode())
-        os._exit(EXIT_NEIGHBOUR)
+            os.write(2, f"{shown}humanline train: {visible(redact(text), keep=chr(10))}\n".encode())
+        os._exit(EXIT_STOPPED if self.asked else EXIT_NEIGHBOUR)
 
 
 def _place() -> str:

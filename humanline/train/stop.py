@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from humanline.train.launcher import launched_processes
 
+EXIT_STOPPED = 75  # EX_TEMPFAIL, "try again later", of sysexits.h: schedulers can tell it from a failure
 _ECHO = 2.0  # seconds within which a launcher, a shell or the system repeats a signal
 _OFTEN_IGNORED = ("SIGHUP", "SIGUSR1", "SIGXCPU")  # whoever started us with one of them ignored meant that (nohup)
 STOPPING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", *_OFTEN_IGNORED) if hasattr(signal, name))

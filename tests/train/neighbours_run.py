@@ -53,6 +53,8 @@ def harm(place: str, how: str, after: int, note: Path) -> None:
         if how == "freeze":
             os.kill(os.getpid(), signal.SIGSTOP)
             return true(*args, **kwargs)
+        if how == "stop":
+            os.kill(os.getpid(), signal.SIGTERM)
         if how == "hang":
             time.sleep(10_000)
         raise KeyError(f"made by a test, hf_{'x' * 20}")

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,17 @@ def test_a_process_that_fails_ends_the_run_and_it_goes_on(toy, tmp_path, pairs, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
+def test_a_stop_of_one_process_while_loading_is_no_fault_of_the_other(toy, tmp_path, pairs, rank):
+    """SIGTERM to one process before there is anything to save ends both as stopped, and neither as failed."""
+    outcome = pairs.run(fixed(toy, tmp_path), fault=fault(rank, "load", "stop", 0))
+    assert outcome["codes"] == [75, 75], outcome
+    assert "stopped by SIGTERM while loading; no step was begun by this call" in outcome["said"][rank]
+    words = rf"stopped by a signal to another process: process {rank} \(.*\) was stopped by SIGTERM while loading; "
+    assert re.search(words, outcome["said"][1 - rank]), outcome
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("place", [*CALLS, *ONLINE])
 @pytest.mark.parametrize("harm", [killed, raised])
 def test_wherever_one_process_ends_the_other_does(toy, tmp_path, pairs, whole, harm, place, rank):
@@ -289,6 +301,7 @@ def watch(rank: int, cards: dict[int, Card], limit: float, card: Card) -> _Watch
     made.rank, made.cards, made.limit, made.card, made.periods = rank, cards, limit, card, Periods()
     made.others, made.frozen = list(cards), dict.fromkeys(cards, 0)
     made.gone_since, made.silent, made.exchanges, made.was, made.stopping = {}, 0, 5, "", False
+    made.asked, made._over, made._knows, made._wanted = False, *(threading.Event() for _ in range(3))
     return made
 
 
@@ -306,6 +319,33 @@ def test_who_waits_does_not_stand_still():
         assert found is not None
         assert {rank for rank in range(3) if f"process {rank} (" in found[0]} == names
     assert watch(0, {1: card(100)}, float("inf"), mine)._verdict() is None
+
+
+class Ended(Exception):
+    """In place of the end of this process."""
+
+
+def test_who_ends_after_a_stop_ends_as_stopped(monkeypatch, capfd):
+    """A process that was stopped while it loaded, or one that ended for that, is no fault; a fault elsewhere is one."""
+
+    def ended(code: int) -> None:
+        raise Ended(code)
+
+    monkeypatch.setattr("humanline.train.neighbours.os._exit", ended)
+    mine = Card("here", 2, "", "", waiting=True)
+    stopped = Card("host", 1, "", "elsewhere", end="stopped", words="stopped by SIGTERM")
+    words = "stopped by a signal to another process: process 1 (host, process id 1) was stopped by SIGTERM"
+    relayed = Card("host", 3, "", "elsewhere", found=words, asked=True)
+    failed = Card("host", 3, "", "elsewhere", end="failed", words="KeyError")
+    for others, code in (({1: stopped}, 75), ({3: relayed}, 75), ({1: stopped, 3: failed}, 69)):
+        one = watch(0, others, 60, mine)
+        found, _ = one._verdict()
+        assert (found == words) is (code == 75) is one.asked
+        with pytest.raises(Ended, match=str(code)):
+            one._give_up(found, 0)
+        assert one.card.found == found and one.card.asked is one.asked  # for the others
+        said = capfd.readouterr().err
+        assert ("while loading; no step was begun by this call" in said) is (code == 75) is ("--resume" not in said)
 
 
 def test_what_a_process_does_is_said_in_words():
