@@ -25,7 +25,12 @@ LONGEST = 20_000_000  # characters of a text
 LARGEST = 1_000_000  # of a number that pads or repeats, and bits of a product
 _LOOK = 0.05  # seconds between two looks
 _IDLE = 100  # looks without anything to see until the thread ends
-_NUMBERS = ("center", "indent", "wordwrap", "batch", "slice", "round", "truncate", "tojson")  # filters that take them
+# Filters that make length of a number, and how many arguments after the filtered value may be that number.
+_FILTERS = {"center": 1, "indent": 1, "batch": 1, "slice": 1, "round": 1, "tojson": 2}
+# Functions and methods that do; any other may be given numbers of the data, such as an identifier or a time.
+_FUNCTIONS = ("range", "lipsum")
+_METHODS = {str: ("center", "ljust", "rjust", "zfill", "expandtabs"), int: ("to_bytes",)}
+_METHODS[bytes] = _METHODS[str]
 _WIDE = re.compile(r"\d{7,}|\*")  # a width or precision in a format
 _TOO_LONG = f"it writes more than {LONGEST:,} characters"
 T = TypeVar("T")
@@ -167,10 +172,9 @@ def _limited(sandbox: Any) -> Any:
             return super().call_binop(context, operator, left, right)
 
         def call(__self, __context: Any, __object: Any, *args: Any, **kwargs: Any) -> Any:
-            _look_at_numbers(args, kwargs)
-            of = getattr(__object, "__self__", None)
-            if isinstance(of, str):
-                _look_at_method(__object.__name__, of, args)
+            if any(__object is __self.globals.get(name) for name in _FUNCTIONS):
+                _look_at_numbers(*args, **kwargs)
+            _look_at_method(__object, args, kwargs)
             return super().call(__context, __object, *args, **kwargs)
 
         def wrap_str_format(self, value: Any) -> Any:
@@ -180,9 +184,8 @@ def _limited(sandbox: Any) -> Any:
             return super().wrap_str_format(value)
 
         def from_string(self, *args: Any, **kwargs: Any) -> Any:
-            for name in _NUMBERS:
-                if name in self.filters:
-                    self.filters[name] = _with_numbers(self.filters[name])
+            for name, most in _FILTERS.items():
+                self.filters[name] = _looked_at(self.filters[name], functools.partial(_look_at_settings, most))
             for name, look in (("join", _look_at_join), ("replace", _look_at_replace), ("format", _look_at_format)):
                 self.filters[name] = _looked_at(self.filters[name], look, whole=name == "join")
             template = super().from_string(*args, **kwargs)
@@ -215,16 +218,24 @@ def _look_at_operation(operator: str, left: Any, right: Any) -> None:
                 raise TooMuchError("it repeats something more than a million times")
 
 
-def _look_at_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _look_at_numbers(*args: Any, **kwargs: Any) -> None:
     for value in (*args, *kwargs.values()):
         if type(value) is int and value > LARGEST:
             raise TooMuchError(f"it calls a function with a number above {LARGEST:,}")
 
 
-def _look_at_method(name: str, of: str, args: tuple[Any, ...]) -> None:
-    if name == "join" and args:
+def _look_at_settings(most: int, value: Any, *args: Any, fill_with: Any = None, **kwargs: Any) -> None:
+    """Look at what a filter is told to do; what it does it to, and what it fills with, may be any number."""
+    _look_at_numbers(*args[:most], **kwargs)
+
+
+def _look_at_method(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    of, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+    if any(isinstance(of, kind) and name in names for kind, names in _METHODS.items()):
+        _look_at_numbers(*args, **kwargs)
+    if isinstance(of, str) and name == "join" and args:
         _look_at_join(args[0], of)
-    elif name == "replace" and len(args) > 1:
+    elif isinstance(of, str) and name == "replace" and len(args) > 1:
         _look_at_replace(of, *args)
 
 
@@ -248,10 +259,6 @@ def _look_at_format(text: Any, *_: Any, **__: Any) -> None:
         and any(_WIDE.search(part) for part in re.findall(r"%[^a-zA-Z%]*", text))
     ):
         raise TooMuchError("it pads a text to more than a million characters")
-
-
-def _with_numbers(act: Callable[..., Any]) -> Callable[..., Any]:
-    return _looked_at(act, lambda *args, **kwargs: _look_at_numbers(args, kwargs))
 
 
 def _looked_at(act: Callable[..., Any], look: Callable[..., None], *, whole: bool = False) -> Callable[..., Any]:

@@ -50,6 +50,14 @@ def template(tokenizer, text: str) -> ChatTemplate:
         ("{{ 'a'|center(10000000000) }}", "a number above"),
         ("{{ 'a'.ljust(10000000000) }}", "a number above"),
         ("{{ {'a': 1}|tojson(indent=10000000000) }}", "a number above"),
+        ("{{ {'a': 1}|tojson(false, 10000000000) }}", "a number above"),
+        ("{{ ['a']|map('center', 10000000000)|list }}", "a number above"),
+        ("{{ 'a'|attr('center')(10000000000) }}", "a number above"),
+        ("{{ 'a'.encode().ljust(10000000000) }}", "a number above"),
+        ("{{ (1).to_bytes(10000000000, 'big')|length }}", "a number above"),
+        ("{{ [1]|batch(10000000000, 'x')|list }}", "a number above"),
+        ("{{ 1|round(10000000000) }}", "a number above"),
+        ("{% set r = range %}{% macro m(f) %}{{ f(1000000000) }}{% endmacro %}{{ m(r) }}", "a number above"),
         ("{{ '%10000000000d'|format(1) }}", "pads"),
         ("{{ '%*d' % (10000000000, 1) }}", "pads"),
         ("{{ '{:10000000000}'.format(1) }}", "pads"),
@@ -82,6 +90,27 @@ def test_templates_do_as_before_within_the_limits(tokenizer):
         template(tokenizer, "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}").write(TURNS)
     with pytest.raises(RenderError, match="recursion"):
         template(tokenizer, "{{ " + "(" * 20000 + "1" + ")" * 20000 + " }}").write(TURNS)
+
+
+@pytest.mark.parametrize("number", ["12345678", "1700000000", "9007199254740993", "1700000000.25", "-12345678"])
+def test_numbers_of_the_data_may_be_large(tokenizer, number):
+    """An identifier or a time of a tool call is text to write, not a length: whatever is called with it."""
+    calls = f'{{"tool_calls": [{{"function": {{"name": "f", "arguments": {{"id": {number}}}}}}}]}}'
+    turns = (Message("user", "hi"), Message("assistant", "", calls))
+    text = (
+        "{% macro m(x) %}<{{ x }}>{% endmacro %}{% for one in messages if one.tool_calls %}"
+        "{% for k, v in one.tool_calls[0].function.arguments.items() %}"
+        "{{ v|tojson }} {{ v|round(1) == v|round(1) }} {{ m(v) }} {{ m(x=v) }} {{ v|string|center(3) }}"
+        "{{ {k: v}|tojson(indent=none) }}{{ [v]|map('tojson')|join }}{{ {v: 'x'}.get(v) }}{{ [v].index(v) }}"
+        "{{ dict(a=v).a }}{{ [v]|batch(2, v)|first|last }}{{ 'a'|truncate(20000000) }}"
+        "{% endfor %}{% endfor %}"
+    )
+    wanted = f'{number} True <{number}> <{number}> {number}{{"id": {number}}}{number}x0{number}{number}a'
+    assert template(tokenizer, text).write(turns) == wanted
+    with pytest.raises(RenderError, match=number):
+        template(
+            tokenizer, "{{ raise_exception(messages[1].tool_calls[0].function.arguments.id) if messages[1] }}"
+        ).write(turns)
 
 
 def test_a_rendering_is_ended_in_the_thread_that_it_is_in(tokenizer, monkeypatch):
