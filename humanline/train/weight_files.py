@@ -1,7 +1,8 @@
 """Which files a model's folder may name as its weights: those that are in it.
 
-An index is text of someone else's: `../../secrets.safetensors` in it, or a link that leads out, would have a run read
-what is not the model's.
+An index is text of someone else's: `../../secrets.safetensors` in it would have a run read what is not the model's. A
+link in the folder is the work of whoever keeps the folder, and may lead anywhere: to the blobs of the hub's cache, or
+to the disk that a cluster has for large files.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from stat import S_ISREG
 from typing import Any
 
 from humanline.train.scorer import ModelError
@@ -20,10 +22,8 @@ _MOST_FILES = 10_000
 def refuse_files_elsewhere(path: str) -> None:
     """Raise ModelError if an index or config.json of a model's folder names weights that are not in the folder.
 
-    Also if more than 10 000 are named, which would take minutes.
-
-    Links may lead to the blobs of a cache of the hub, as those of its snapshots do. What cannot be read is left to what
-    reads it.
+    Also if more than 10 000 are named, which would take minutes, or if what a name stands for is no regular file. Links
+    are followed, wherever they lead. What is not there, or cannot be read, is left to what reads it.
     """
     folder = Path(path)
     named = list(dict.fromkeys(_named(folder)))
@@ -60,17 +60,14 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _leads_out(folder: Path, name: str) -> str:
-    """Return why a name is not of a file in a folder; nothing if it is."""
+    """Return why a name may not stand for a weight file of a folder; nothing if it may."""
     if "\0" in name or PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor or "\\" in name:
         return "which is no name of a file in it"
     if ".." in PurePosixPath(name).parts:
         return "which leads out of it"
     try:
-        there, found = folder.resolve(), (folder / name).resolve()
-    except (OSError, RuntimeError, ValueError) as error:
-        return f"which cannot be followed ({error})"
-    if found.is_relative_to(there) or (
-        found.parent.name == "blobs" and found.parent.parent.name.startswith("models--")
-    ):
+        return "" if S_ISREG((folder / name).stat().st_mode) else "which is no regular file"
+    except (FileNotFoundError, NotADirectoryError):
         return ""
-    return f"a link that leads out of it, to {visible(str(found))}"
+    except (OSError, ValueError) as error:
+        return f"which cannot be followed ({visible(str(error))})"

@@ -37,16 +37,17 @@ def index(model: Path, name: object) -> None:
 
 @pytest.mark.parametrize("command", ["train", "validate"])
 @pytest.mark.parametrize(
-    "name", ["../part-1.safetensors", "ABSOLUTE", "a/../../part-1.safetensors", "LINK", "..\\x", "\x1b[2J\0"]
+    "name",
+    ["../part-1.safetensors", "ABSOLUTE", "a/../../part-1.safetensors", "..\\x", "\x1b[2J\0", "a", "round", "zero"],
 )
 def test_names_that_lead_out_of_the_folder_are_refused(sharded, toy, tmp_path, capfd, name, command):
-    """Parents, absolute names and links to elsewhere are input errors that name the index, before anything is read."""
+    """Parents, absolute names and what is no regular file are input errors that name the index, before a read."""
     outside = tmp_path / "part-1.safetensors"
     shutil.move(sharded / "part-1.safetensors", outside)
     (sharded / "a").mkdir()
-    if name == "LINK":
-        (sharded / "link.safetensors").symlink_to(outside)
-    given = {"ABSOLUTE": str(outside), "LINK": "link.safetensors"}.get(name, name)
+    (sharded / "round").symlink_to("round")
+    (sharded / "zero").symlink_to("/dev/zero")
+    given = str(outside) if name == "ABSOLUTE" else name
     shutil.copy(outside, sharded / "part-1.safetensors")
     index(sharded, given)
     (sharded / "part-1.safetensors").unlink()
@@ -87,6 +88,31 @@ def test_names_within_the_folder_and_the_cache_of_the_hub_are_read(sharded, tmp_
     load_weights(str(snapshot), dropout=False)
     (tmp_path / "linked").symlink_to(snapshot)
     load_weights(str(tmp_path / "linked"), dropout=False)
+
+
+@pytest.mark.parametrize("linked", ["files", "folder"])
+def test_links_that_someone_made_in_the_folder_are_followed(sharded, tmp_path, linked):
+    """Weights may lie on another disk: a shard that is a link, or in a folder that is one, is read where it is."""
+    store = tmp_path / "store"
+    (store / "objects").mkdir(parents=True)
+    shutil.move(sharded / "part-1.safetensors", store / "objects/part-1.safetensors")
+    (store / "part-1.safetensors").symlink_to("objects/part-1.safetensors")
+    if linked == "files":
+        (sharded / "part-1.safetensors").symlink_to(store / "part-1.safetensors")
+        index(sharded, "part-1.safetensors")
+    else:
+        (sharded / "parts").symlink_to(store)
+        index(sharded, "parts/part-1.safetensors")
+    load_weights(str(sharded), dropout=False)
+
+
+def test_a_link_to_a_file_that_is_gone_is_said_to_miss_it(sharded):
+    """As a shard that is not there: the model cannot be loaded, and it is said which file."""
+    index(sharded, "part-1.safetensors")
+    (sharded / "part-1.safetensors").unlink()
+    (sharded / "part-1.safetensors").symlink_to("gone/part-1.safetensors")
+    with pytest.raises(ModelError, match=r"part-1\.safetensors"):
+        load_weights(str(sharded), dropout=False)
 
 
 def test_a_file_that_config_json_names_is_held_to_the_same(sharded):
