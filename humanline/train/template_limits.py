@@ -5,6 +5,9 @@ the interpreter, but not from loops in loops, nor from text that doubles. Here o
 at the renderings that are under way, in whatever threads, and has one that took too much raise an exception; a healthy
 rendering costs a microsecond. What one call of the interpreter does cannot be ended from outside, so operations that
 can make much of little (`*`, `**`, `%`, joins, paddings) are looked at before they are done.
+
+Memory is that of the whole process, since no system counts that of a thread: where another thread takes more than the
+limit while a rendering is under way, for longer than two looks, that rendering is refused too.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ class _Job:
         self.thread = thread
         self.reason = ""
         self.begun: float | None = None  # CPU seconds of the thread when it was first seen
-        self.memory = 0
+        self.memory = 0  # bytes of the process at the look before
 
 
 class _Watch:
@@ -64,11 +67,9 @@ class _Watch:
 
     def run(self, work: Callable[[], T]) -> T:
         job = _Job(threading.get_ident())
-        self._jobs[job.thread] = job
-        if self._thread is None or not self._thread.is_alive():  # also in a process that was forked
-            self._start()
         try:
             try:
+                self._add(job)
                 return work()
             finally:
                 self._forget(job)
@@ -76,11 +77,16 @@ class _Watch:
             self._forget(job)
             raise TooMuchError(job.reason) from None
 
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._look, name="humanline-templates", daemon=True)
-        self._lock = threading.Lock()  # a fork may have copied one that is held
-        self._thread = thread
-        thread.start()
+    def _add(self, job: _Job) -> None:
+        with self._lock:  # so that the thread that looks does not end at this moment
+            self._jobs[job.thread] = job
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._look, name="humanline-templates", daemon=True)
+                self._thread.start()
+
+    def forked(self) -> None:
+        """Begin anew in a process that was forked: none of the threads is there, and the lock may have been held."""
+        self._lock, self._jobs, self._thread = threading.Lock(), {}, None
 
     def _forget(self, job: _Job) -> None:
         with self._lock:
@@ -90,7 +96,7 @@ class _Watch:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(job.thread), None)
 
     def _look(self) -> None:
-        me, idle, memory = threading.current_thread(), 0, _memory()
+        me, idle, now = threading.current_thread(), 0, _memory()
         while True:
             time.sleep(_LOOK)
             with self._lock:
@@ -98,25 +104,26 @@ class _Watch:
                 if self._thread is not me or idle > _IDLE:
                     self._thread = None if self._thread is me else self._thread
                     return
-                now = _memory()
+                before, now = now, _memory()
                 for job in self._jobs.values():
                     if job.reason:
                         continue
                     if job.begun is None:
-                        job.begun, job.memory = _cpu(job.thread), memory
+                        job.begun, job.memory = _cpu(job.thread), before  # it began after the last look
                         continue
-                    if _cpu(job.thread) - job.begun > SECONDS:
-                        job.reason = f"it takes more than {SECONDS:g} s of CPU time"
-                    elif now - job.memory > MEMORY:
+                    if now - job.memory > MEMORY:
                         job.reason = f"it takes more than {MEMORY >> 20} MiB of memory"
+                    elif _cpu(job.thread) - job.begun > SECONDS:
+                        job.reason = f"it takes more than {SECONDS:g} s of CPU time"
                     if job.reason:
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(
                             ctypes.c_ulong(job.thread), ctypes.py_object(_Overrun)
                         )
-                memory = now if not self._jobs else memory
 
 
 _WATCH = _Watch()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_WATCH.forked)
 
 
 def within_limits(work: Callable[[], str]) -> str:

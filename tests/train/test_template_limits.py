@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
+import os
 import shutil
 import threading
 import time
+import warnings
 
 import pytest
 
@@ -146,6 +149,62 @@ def test_the_thread_that_looks_ends_when_there_is_nothing_to_see(tokenizer, monk
         assert watching is not None and watching.daemon
         watching.join(timeout=10)
         assert not watching.is_alive()
+
+
+def test_memory_counts_from_the_look_before_a_rendering_is_seen(monkeypatch):
+    """What the process took between renderings that follow each other at once is not the later one's."""
+    taken, looks = [1000], [0]
+
+    def memory() -> int:
+        looks[0] += 1
+        return taken[0]
+
+    def rendering(sizes: list[int]) -> str:
+        for taken[0] in sizes:
+            enough = looks[0] + 2  # one may have begun before
+            while looks[0] < enough:
+                time.sleep(0.001)
+        return "done"
+
+    monkeypatch.setattr(template_limits, "_memory", memory)
+    monkeypatch.setattr(template_limits, "_LOOK", 0.001)
+    monkeypatch.setattr(template_limits, "MEMORY", 100)
+    watch = template_limits._Watch()
+    for before in range(1000, 2000, 90):
+        assert watch.run(functools.partial(rendering, [before, before + 90])) == "done"
+    with pytest.raises(TooMuchError, match="of memory"):
+        watch.run(lambda: rendering([5000, 5000, 5101, 5101]))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_renderings_of_other_threads_are_forgotten_in_a_forked_process(tokenizer):
+    """The child has none of the parent's threads, and nothing asks for their clocks; its own are watched."""
+    inside, done = threading.Event(), threading.Event()
+
+    def work() -> str:
+        inside.set()
+        done.wait(30)
+        return "done"
+
+    thread = threading.Thread(target=template_limits.within_limits, args=(work,))
+    thread.start()
+    assert inside.wait(30)
+    watch = template_limits._WATCH
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+    if child == 0:
+        try:
+            alone = template_limits.within_limits(lambda: str(list(watch._jobs) == [threading.get_ident()]))
+            watched = watch._thread is not None and watch._thread.is_alive()
+            os._exit(0 if alone == "True" and watched and not watch._jobs else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert thread.ident in watch._jobs
+    done.set()
+    thread.join(30)
+    assert not thread.is_alive() and not watch._jobs
 
 
 @pytest.mark.parametrize("command", ["train", "validate"])
