@@ -12,11 +12,12 @@ import pytest
 from humanline.cli import main
 from humanline.train import terminal
 from humanline.train.config import TrainConfig
+from humanline.train.durable import write_text
 from humanline.train.fingerprint import same_settings
 from humanline.train.progress import RunProgress
 from humanline.train.rounds import Plan
 from humanline.train.settings import hidden, learn, written
-from humanline.train.tools import ToolError, _work
+from humanline.train.tools import ToolError, _claimed
 from tests.train.model_server import ModelServer
 from tests.train.scripted_server import Reply, serving
 from tests.train.test_served import online, prompts  # noqa: F401
@@ -166,7 +167,8 @@ def test_free_form_settings_are_all_where_names_count():
                 walk(definitions[name], [*names, name])
         for key, part in schema.get("properties", {}).items():
             takes_any = not {"type", "$ref", "anyOf", "oneOf", "const", "enum", "allOf"} & set(part)
-            if takes_any or key in ("command", "headers", "arguments", "environment"):
+            by_name = key in ("command", "headers", "arguments", "environment")
+            if takes_any or (by_name and "$ref" not in part):  # a section has fields of its own, looked at below
                 found.append(".".join([*names, key]))
             walk(part, names)
         for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
@@ -269,15 +271,20 @@ def test_work_of_a_stage_holds_no_secret_and_goes_on_with_another(tmp_path):
         learn(settings := {"engine": {"new_weights": {"command": command}}})
         return {"seed": 1, **same_settings({"sampling": settings})}
 
+    def work(command: list[str], fault: type[BaseException] | None = None) -> Path:
+        with _claimed(str(target), target, None, print) as work:
+            folder = work.begin(plan(command))
+            if fault is not None:
+                raise fault
+            write_text(work.finished, "{}\n")
+            work.publish()
+        return folder
+
     target = tmp_path / "samples.jsonl"
-    with pytest.raises(KeyError), _work(target, plan(["push", "--token", CANARY]), None) as folder:
-        raise KeyError
-    assert not hits(tmp_path) and "--token" in (folder / "plan.json").read_text()
-    with (
-        pytest.raises(ToolError, match="begun with another model"),
-        _work(target, plan(["pull", "--token", "x"]), None),
-    ):
-        pass
-    with _work(target, plan(["push", "--token", "another"]), None):
-        pass
-    assert not folder.exists()
+    with pytest.raises(KeyError):
+        work(["push", "--token", CANARY], KeyError)
+    plan_file = tmp_path / "samples.jsonl.partial/plan.json"
+    assert not hits(tmp_path) and "--token" in plan_file.read_text()
+    with pytest.raises(ToolError, match="begun with another model"):
+        work(["pull", "--token", "x"])
+    assert not work(["push", "--token", "another"]).exists() and target.is_file()
