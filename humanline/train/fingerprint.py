@@ -13,7 +13,7 @@ from torch import nn
 
 from humanline.train.batch import Unit
 from humanline.train.settings import hidden, settings_digest
-from humanline.train.terminal import redacted
+from humanline.train.terminal import HIDDEN, redacted
 from humanline.train.units import facts_of
 
 # Sections and fields that change where a run writes, what it shows, whom it asks and what it puts up with, never what
@@ -183,11 +183,15 @@ def is_planned(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     settings = before["settings"]
     if "digest" in before and settings.keys() == now.keys():
         return bool(before["digest"] == settings_digest(now))
-    return bool(redacted(same_settings(settings)) == redacted(dict(now)))
+    return not differences(same_settings(settings), now)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return a table of the names whose values differ, empty if none does; secrets aside."""
+    """Return a table of the names whose values differ, empty if none does; secrets aside.
+
+    What is written down has `***` where a text was a secret on that day (`terminal.redact`); with another key, or in
+    another environment, the same text is none. So `***` on one side agrees with any text in its place on the other.
+    """
     before, now, absent = redacted(before), redacted(now), object()
 
     def shown(value: Any) -> str:
@@ -199,10 +203,35 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     rows = [
         (name, shown(before.get(name, absent)), shown(now.get(name, absent)))
         for name in dict.fromkeys([*before, *now])
-        if before.get(name, absent) != now.get(name, absent)
+        if not _agree(before.get(name, absent), now.get(name, absent))
     ]
     if not rows:
         return ""
     rows.insert(0, ("what", "then", "now"))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return "\n".join(f"  {name:<{widths[0]}}  {then:<{widths[1]}}  {today}" for name, then, today in rows)
+
+
+def _agree(then: Any, now: Any) -> bool:
+    """Return whether two values are the same, but for texts that one of them hides."""
+    if isinstance(then, str) and isinstance(now, str):
+        return then == now or _stands_for(then, now) or _stands_for(now, then)
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        return then.keys() == now.keys() and all(_agree(value, now[key]) for key, value in then.items())
+    if isinstance(then, list | tuple) and isinstance(now, list | tuple):
+        return len(then) == len(now) and all(map(_agree, then, now))
+    return bool(then == now)
+
+
+def _stands_for(written: str, text: str) -> bool:
+    """Return whether a text is what was written, with something in place of each `***`."""
+    first, *parts = written.split(HIDDEN)
+    if not parts or not text.startswith(first):
+        return False
+    at = len(first)
+    for part in parts[:-1]:  # the earliest place of each leaves most room for the others
+        at = text.find(part, at + 1)
+        if at < 0:
+            return False
+        at += len(part)
+    return len(text) - len(parts[-1]) > at and text.endswith(parts[-1])

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 
 from humanline.cli import main
-from humanline.train import terminal
+from humanline.train import checkpoint, terminal
+from humanline.train.checkpoint import CheckpointError, Checkpoints
 from humanline.train.config import TrainConfig
 from humanline.train.durable import write_text
+from humanline.train.export import OutputError
 from humanline.train.fingerprint import same_settings
 from humanline.train.progress import RunProgress
 from humanline.train.rounds import Plan
+from humanline.train.run_folder import RunFolder
 from humanline.train.settings import hidden, learn, written
 from humanline.train.tools import ToolError, _claimed
 from tests.train.model_server import ModelServer
@@ -288,3 +293,41 @@ def test_work_of_a_stage_holds_no_secret_and_goes_on_with_another(tmp_path):
     with pytest.raises(ToolError, match="begun with another model"):
         work(["pull", "--token", "x"])
     assert not work(["push", "--token", "another"]).exists() and target.is_file()
+
+
+@pytest.mark.parametrize("secret", ["review2", "a-long-word-of-16-letters"])
+def test_a_replaced_key_that_is_a_word_of_a_path_resumes(tmp_path, monkeypatch, secret):
+    """The same recipe goes on with another key or environment, whatever the old one hid; another model does not."""
+
+    def settings(model: str, key: str, **environment: str) -> dict:
+        body = {"password": key, "folder": "{path}", "note": ["keep", f"as {secret}"]}
+        new_weights = {"kind": "request", "path": "/update", "body": body}
+        toy, engine = {"model": model, "pairs": "x"}, {"new_weights": new_weights}
+        config = online(toy, "x", tmp_path, "http://127.0.0.1:1", engine)
+        with monkeypatch.context() as patch:
+            patch.setattr(terminal, "_remembered", set())
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            return written(config)
+
+    def resume(before: dict, now: dict, refused: str | None = None) -> None:
+        def fails(error):
+            return contextlib.nullcontext() if refused is None else pytest.raises(error, match=refused)
+
+        (tmp_path / "config.json").write_text(json.dumps(before))
+        with fails(OutputError):
+            folder.refuse_other_settings(now)
+        facts = {"format": checkpoint._FORMAT, "config": before, "fingerprints": {}}
+        with fails(CheckpointError):
+            Checkpoints._refuse_another_run(SimpleNamespace(config=now, fingerprints={}), tmp_path, facts)
+
+    folder, model = RunFolder(tmp_path, resume=True), f"/tmp/{secret}/model"
+    first = settings(model, secret)
+    assert "password" in str(first) and f"as {secret}" not in str(first)
+    in_dir = settings(model, "other", MY_KEY_DIR=f"/tmp/{secret}")
+    for other in (settings(model, "another-key"), in_dir):
+        resume(first, other)
+        resume(other, first)
+    resume(settings("/x/else", secret), first, r"model +/x/else")
+    resume(settings("/x/else", "another-key"), in_dir, r"model +/x/else")
+    resume(settings("/x/else", "another-key"), settings(model, "another-key"), r"model +/x/else")
