@@ -76,6 +76,11 @@ _KNOWN_TOKENS = re.compile(
     r"|A(?:KIA|SIA)[A-Z0-9]{16}"  # AWS
     r")"
 )
+# A short secret may be a word of innocent text, such as the name of a user: it counts where it stands alone, not as a
+# part of a longer word, a path or a file's name. Escapes and URLs put letters before it that are none of its word.
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,15}")
+_BEFORE = r"(?:(?<![\w/-])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))"
+_BEHIND = r"(?![\w/-]|\.\w)"
 _URL_LOGIN = re.compile(r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#\"'<>]*@")
 
 
@@ -92,6 +97,11 @@ def remember(secrets: Iterable[str]) -> None:
     _remembered.update(text for text in map(str.strip, secrets) if len(text) >= SHORTEST_NAMED and set(text) != {"*"})
 
 
+def is_secret(value: str) -> bool:
+    """Return whether a value as a whole is a secret of a recipe, or holds a URL's login or a token of known form."""
+    return value.strip() in _remembered or _hide_forms(value) != value
+
+
 def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
     """Replace secrets in a text by `***`.
 
@@ -100,6 +110,9 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
     they are at least 8 characters long; both also as JSON, `repr` or a URL would write them; tokens of known form
     (Hugging Face, OpenAI, Anthropic, GitHub, AWS), known to the environment or not; and the login of a URL. A Weights &
     Biases key is 40 hexadecimal digits, as is any commit, and is only known by its value.
+
+    A value of fewer than 16 characters that are all letters, digits, `-` or `_` could be a word of innocent text. It is
+    replaced where it stands alone, not within a longer word, a path or a file's name; all others are wherever they are.
 
     Parameters
     ----------
@@ -116,9 +129,18 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
         found |= {line for line in map(str.strip, value.splitlines()) if len(line) >= SHORTEST_SECRET}
     if found:
         longest_first = sorted(found, key=len, reverse=True)
-        text = re.sub("|".join(map(re.escape, longest_first)), HIDDEN, text)
-    text = _URL_LOGIN.sub(rf"\g<scheme>{HIDDEN}@", text)
-    return _KNOWN_TOKENS.sub(HIDDEN, text)
+        text = re.sub("|".join(map(_places, longest_first)), HIDDEN, text)
+    return _hide_forms(text)
+
+
+def _places(secret: str) -> str:
+    """Return the pattern of where a secret is replaced."""
+    pattern = re.escape(secret)
+    return f"{_BEFORE}{pattern}{_BEHIND}" if _PLAIN.fullmatch(secret) else pattern
+
+
+def _hide_forms(text: str) -> str:
+    return _KNOWN_TOKENS.sub(HIDDEN, _URL_LOGIN.sub(rf"\g<scheme>{HIDDEN}@", text))
 
 
 def told(text: str, keep: str = "") -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from humanline.train import terminal
 from humanline.train.rewards.environment import worker_environment
 from humanline.train.rewards.pool import Pool, PoolError
 from humanline.train.round_config import EnvironmentConfig
@@ -396,6 +397,14 @@ def test_workers_get_no_secrets(here, monkeypatch):
     kept, left_out = worker_environment(chosen, values)
     assert left_out == ["INNOCENT", "SOME_PROXY"]
     assert list(kept) == ["A_TOKEN", "OPENAI_API_KEY", "TOKENIZERS_PARALLELISM", "EMPTY_KEY"]
+
+
+def test_workers_get_variables_that_a_secret_is_a_part_of(monkeypatch):
+    """A secret of the recipe that is a user's or a project's name costs workers no path; a whole value stays out."""
+    monkeypatch.setattr(terminal, "_remembered", {"alice_2", "project-of-alice-2026"})
+    paths = {"HOME": "/home/alice_2", "PWD": "/home/alice_2/project-of-alice-2026", "PATH": "/x:/home/alice_2/bin"}
+    kept, left_out = worker_environment(EnvironmentConfig(), {**paths, "WORD": "alice_2", "P": "http://a:alice_2@host"})
+    assert kept == paths and left_out == ["P", "WORD"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")

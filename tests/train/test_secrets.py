@@ -236,14 +236,14 @@ def plan_of(settings) -> Plan:
 def test_plans_are_compared_as_they_truly_are(tmp_path, monkeypatch):
     """A plan written with an environment that hides a part of it is known again without, and another part is not."""
     file = tmp_path / "plan.json"
-    monkeypatch.setenv("SOME_KEY", "models-7")
-    before = plan_of({"sampling.engine.model": "models-7/small", "seed": 1})
+    monkeypatch.setenv("SOME_KEY", "models-of-2026-07")
+    before = plan_of({"sampling.engine.model": "models-of-2026-07/small", "seed": 1})
     file.write_text(before.text())
-    assert "models-7" not in file.read_text() and before.is_in(file)
+    assert "models-of-2026-07" not in file.read_text() and before.is_in(file)
     monkeypatch.delenv("SOME_KEY")
     assert before.is_in(file)
-    monkeypatch.setenv("SOME_KEY", "models-8")
-    other = plan_of({"sampling.engine.model": "models-8/small", "seed": 1})
+    monkeypatch.setenv("SOME_KEY", "models-of-2026-08")
+    other = plan_of({"sampling.engine.model": "models-of-2026-08/small", "seed": 1})
     assert json.loads(other.text())["settings"] == json.loads(file.read_text())["settings"]
     assert not other.is_in(file)
 
@@ -331,3 +331,5 @@ def test_a_replaced_key_that_is_a_word_of_a_path_resumes(tmp_path, monkeypatch, 
     resume(settings("/x/else", secret), first, r"model +/x/else")
     resume(settings("/x/else", "another-key"), in_dir, r"model +/x/else")
     resume(settings("/x/else", "another-key"), settings(model, "another-key"), r"model +/x/else")
+    if secret == "review2":  # too short to be taken out of a path
+        resume(settings("/tmp/else/model", secret), first, r"model +/tmp/else/model +/tmp/review2/model")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from humanline.cli import main
+from humanline.train import terminal
 from humanline.train.progress import RunProgress
 from humanline.train.terminal import redact, redacted, visible
 
@@ -142,11 +143,30 @@ def test_secrets_are_taken_out(text, clean):
     assert redact(text, ENVIRONMENT) == (text if clean is None else clean)
 
 
+@pytest.mark.parametrize(
+    "text,clean",
+    [
+        ("ready: humanline train /tmp/alice_2/x.yaml; alice_2.yaml", None),
+        ("/home/alice_2 my-alice_2 alice_20 ~/alice_2/x src/alice_2.py", None),
+        ("wrong key alice_2. Bearer alice_2", "wrong key ***. Bearer ***"),
+        ("alice_2", "***"),
+        ('?key=alice_2&x {"key": "alice_2"} key:alice_2, (alice_2)', '?key=***&x {"key": "***"} key:***, (***)'),
+        (repr("no:\nalice_2\n") + " k%3Dalice_2%20x", "'no:\\n***\\n' k%3D***%20x"),
+        ("/tmp/0123456789-long-one/x", "/tmp/***/x"),
+        ("x/s3.cret/y xs3.crety", "x/***/y x***y"),
+    ],
+)
+def test_a_short_secret_is_no_part_of_a_word_or_path(monkeypatch, text, clean):
+    """A short one of letters and digits is taken out where it stands alone; long and odd ones wherever they are."""
+    monkeypatch.setattr(terminal, "_remembered", {"alice_2", "0123456789-long-one", "s3.cret"})
+    assert redact(text, {}) == (text if clean is None else clean)
+
+
 def test_a_tree_stays_a_tree(monkeypatch):
     """Redacting a tree of values keeps its shape, its numbers and valid JSON, even where a secret is a number."""
     monkeypatch.setenv("SEED_KEY", "12345678")
     tree = {"seed": 12345678, "output": "runs/12345678", "list": ["12345678", None, 1.5, True], "12345678": {}}
-    clean = {"seed": 12345678, "output": "runs/***", "list": ["***", None, 1.5, True], "***": {}}
+    clean = {"seed": 12345678, "output": "runs/12345678", "list": ["***", None, 1.5, True], "***": {}}
     assert redacted(tree) == clean and json.loads(json.dumps(redacted(tree))) == clean
 
 

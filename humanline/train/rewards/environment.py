@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 
 from humanline.train.round_config import EnvironmentConfig
-from humanline.train.terminal import looks_secret, redact
+from humanline.train.terminal import is_secret, looks_secret
 
 
 def worker_environment(
@@ -18,8 +18,8 @@ def worker_environment(
 ) -> tuple[dict[str, str], list[str]]:
     """Return the environment of worker processes, and the names that look like secrets and are left out of it.
 
-    Left out is what `config.drop` names; and what has a name that looks like a secret's, or a value that holds the
-    login of a URL or a token of known form, unless `config.keep` names it.
+    Left out is what `config.drop` names; and what has a name that looks like a secret's, or a value that is
+    a secret of the recipe, or holds the login of a URL or a token of known form, unless `config.keep` names it.
 
     Parameters
     ----------
@@ -34,4 +34,4 @@ def worker_environment(
 
 
 def _is_secret(name: str, value: str) -> bool:
-    return bool(value) and (looks_secret(name) or redact(value, {}) != value)
+    return bool(value) and (looks_secret(name) or is_secret(value))
