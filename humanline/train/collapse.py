@@ -6,9 +6,12 @@ call for a higher one (section 5.2.1, Table 3: factors of 0.1 to 4); with a smal
 in collapse of the reward, and k from 12 to 24 did not (section 5.2.2, Table 2).
 
 A run has broken where one of `rules` says so. Each holds the median of the last few rows of a kind against the first
-row of that kind, which is of the policy before its first update; `training.collapse` has every number. Rows are all
-that is looked at: a resumed run, which has those of its earlier part, finds the same. A run that is healthy is told
-nothing. What was found is a row of metrics.jsonl itself:
+row of that kind, which is of the policy before its first update; `training.collapse` has every number. What answers are
+like (length, share cut short, entropy) varies by luck alone where a round has few prompts: such rounds are taken
+together until they have 32, as many are the start as are compared with it (the median of the first `rounds`), and a
+change must exceed four standard errors. Longer or shorter answers are no break while the score is better than at first,
+and a start that was mostly cut short says nothing of how long answers should be. Rows are all that is looked at: a
+resumed run, which has those of its earlier part, finds the same. What was found is a row of metrics.jsonl itself:
 
     {"updates": 40, "broke": {"what": "score", "of": "round", "value": 0.11, "limit": 0.42, "before": 0.63}}
 
@@ -19,7 +22,9 @@ broken. Then they were tried on the first set of examples/collapse, and changed.
 a fixed reference by 2.6 nats a token and more, since rejected answers shall become improbable: that limit is three
 times as high now where the reference does not follow. A reward for length was not noticed: held-out answers are looked
 at as those of rounds are, and the share that may be cut short is 0.3 in place of 0.5. What the limits are worth is
-counted on the second set, of other seeds, judged after these changes: examples/collapse/results.md.
+counted on the second set, of other seeds, judged after these changes: examples/collapse/results.md. What is said above
+of few prompts, of a better score and of a start cut short came later still, when both sets had been seen: runs made up
+to find false lines found them.
 """
 
 from __future__ import annotations
@@ -40,7 +45,9 @@ from humanline.train.metrics import read_metrics
 
 Row = Mapping[str, Any]
 _FIXED = 3.0  # times as far as from a reference that follows may a policy be from one that does not
-_STANDARD_ERRORS = 4.0  # by which a mean score must have fallen: luck does it once in 30 000 looks
+_STANDARD_ERRORS = 4.0  # by which a mean must have changed: luck does it once in 30 000 looks
+_PROMPTS = 32  # whose answers are looked at together, at least
+_CUT_SHORT = 0.3  # share of answers cut at their limit above which their length is the limit's, not the model's
 
 
 class CollapseError(Exception):
@@ -70,10 +77,14 @@ class Rule:
         Returns the number of a row, or None if it has none.
     how : {"above", "rise", "factor", "shrink", "lost"}
         above: it is larger than the limit. rise: larger than at first by more than the limit. factor: more than so
-        many times as large as at first, or as small. shrink: less than this share of what it was at first, and the
-        score is no better. lost: a score that has lost more than half of what it had gained, and more than luck takes.
+        many times as large as at first, or as small. shrink: less than this share of what it was at first. lost: a
+        score that has lost more than half of what it had gained, and more than luck takes.
     limit : float or None
         None is never reached.
+    of_answers : bool
+        Whether it is a mean over answers, in which luck has a part.
+    may_improve : bool
+        Whether a change is no break while the score is better than at first.
     """
 
     what: str
@@ -82,6 +93,8 @@ class Rule:
     read: Callable[[Row], float | None]
     how: Literal["above", "rise", "factor", "shrink", "lost"]
     limit: float | None
+    of_answers: bool = False
+    may_improve: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +132,26 @@ def rules(config: TrainConfig) -> tuple[Rule, ...]:
     def surprise(row: Row) -> float | None:
         return row.get("loss") if is_nll else -row["chosen_logprob"] if "chosen_logprob" in row else None
 
+    def answers(
+        what: str,
+        words: str,
+        read: Callable[[Row], float | None],
+        how: Literal["rise", "factor", "shrink"],
+        limit: float | None,
+        *,
+        may_improve: bool = True,
+    ) -> tuple[Rule, Rule]:
+        held_out = Rule(what, "held_out", words.format("held-out answers"), read, how, limit, True, may_improve)
+        return held_out, Rule(what, "round", words.format("answers"), read, how, limit, True, may_improve)
+
+    entropy = "the entropy of {}, nats a token,"
     return (
         Rule("score", "held_out", "the held-out score", score, "lost", limits.score),
         Rule("score", "round", "the score (reward) of a round", score, "lost", limits.score),
-        Rule("length", "held_out", "the length of held-out answers, tokens,", length, "factor", limits.length),
-        Rule("length", "round", "the length of answers, tokens,", length, "factor", limits.length),
-        Rule("truncated", "held_out", "the share of held-out answers cut short", cut, "rise", limits.truncated),
-        Rule("truncated", "round", "the share of answers cut short", cut, "rise", limits.truncated),
-        Rule("entropy", "held_out", "the entropy of held-out answers, nats a token,", nll, "rise", limits.entropy_rise),
-        Rule("entropy", "round", "the entropy of answers, nats a token,", nll, "rise", limits.entropy_rise),
-        Rule("entropy", "round", "the entropy of answers, nats a token,", nll, "shrink", limits.entropy_left),
+        *answers("length", "the length of {}, tokens,", length, "factor", limits.length),
+        *answers("truncated", "the share of {} cut short", cut, "rise", limits.truncated),
+        *answers("entropy", entropy, nll, "rise", limits.entropy_rise, may_improve=False),
+        answers("entropy", entropy, nll, "shrink", limits.entropy_left)[1],
         Rule("clipped", "step", "the share of tokens outside of humanline's clip", clipped, "above", limits.clipped),
         Rule(
             "log_ratio",
@@ -144,21 +167,64 @@ def rules(config: TrainConfig) -> tuple[Rule, ...]:
 
 
 @dataclass(slots=True)
-class _Series:
-    """One number over the rows of its kind: at first, at best, and its last few values."""
+class _Group:
+    """Rows taken together: how many, of how many prompts, the mean of a number, and its squared deviations' sum."""
 
-    recent: deque[float]
+    rows: int = 0
+    count: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, other: _Group) -> None:
+        """Take in other rows."""
+        total, apart = self.count + other.count, other.mean - self.mean
+        self.squares += other.squares + apart * apart * self.count * other.count / total
+        self.mean += apart * (other.count / total)
+        self.rows, self.count = self.rows + other.rows, total
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of single values."""
+        return math.sqrt(self.squares / self.count)
+
+
+@dataclass(slots=True)
+class _Series:
+    """One number over the rows of its kind: at first, at best, and in its last few groups of rows."""
+
+    recent: deque[_Group]
+    least: float = 0.0  # prompts in a group; where 0, each row is one, and the first row alone is the start
     first: float = math.nan
+    first_error: float = 0.0
     best: float = math.nan
     error: float = 0.0  # standard error of one of its values, the largest so far
+    parts: _Group = field(default_factory=_Group)  # rows that are no whole group yet
 
-    def take(self, value: float, error: float) -> float | None:
-        """Take a value in and return the median of the last few, None as long as these are too few."""
-        self.recent.append(value)
+    def take(self, value: float, error: float, deviation: float = 0.0, count: float = 1.0) -> float | None:
+        """Take a row in and return the median of the last few groups, None if there is no new one or are too few."""
         self.error = max(self.error, error)
+        self.parts.add(_Group(1, count, value, deviation * deviation * count))
+        if self.parts.count < self.least:
+            return None
+        self.recent.append(self.parts)
+        self.parts = _Group()
+        if math.isnan(self.best):
+            self.best = self.recent[0].mean
+        if not self.least and math.isnan(self.first):
+            self.first = value
+        if len(self.recent) != self.recent.maxlen:
+            return None
+        now = statistics.median(group.mean for group in self.recent)
         if math.isnan(self.first):
-            self.first = self.best = value
-        return statistics.median(self.recent) if len(self.recent) == self.recent.maxlen else None
+            self.first, self.first_error = now, self.error_now()
+        return now
+
+    def error_now(self) -> float:
+        """Return the standard error of the mean over the last few groups."""
+        whole = _Group()
+        for group in self.recent:
+            whole.add(group)
+        return whole.deviation / math.sqrt(whole.count)
 
 
 @dataclass(slots=True)
@@ -182,7 +248,8 @@ class CollapseWatch:
     broken: Break | None = None
     updates: int = 0
     _spread: float = 0.0  # standard deviation of completions' scores, the largest of a round so far
-    _is_better: bool = False  # whether the last rounds score better than the first
+    _better: dict[str, bool] = field(default_factory=dict)  # whether the last rows of a kind score better than at first
+    _gains: dict[str, _Series] = field(default_factory=dict)  # the scores by which that is told
     _rules: tuple[Rule, ...] = ()
     _series: list[_Series] = field(default_factory=list)
 
@@ -190,7 +257,10 @@ class CollapseWatch:
         limits = self.config.training.collapse
         lengths = {"step": limits.steps, "round": limits.rounds, "held_out": 1}
         self._rules = rules(self.config)
-        self._series = [_Series(deque(maxlen=lengths[rule.of])) for rule in self._rules]
+        self._series = [
+            _Series(deque(maxlen=lengths[rule.of]), _PROMPTS if rule.of_answers else 0.0) for rule in self._rules
+        ]
+        self._gains = {kind: _Series(deque(maxlen=lengths[kind]), _PROMPTS) for kind in ("round", "held_out")}
 
     def recall(self, rows: Iterable[Row]) -> None:
         """Take in the rows of an earlier part of the run; a break that was not told of then is now."""
@@ -221,7 +291,7 @@ class CollapseWatch:
             for rule, series in zip(self._rules, self._series, strict=True)
             if (rule.what, rule.of) == (broken.what, broken.of)
         )
-        count = series.recent.maxlen or 1
+        count = sum(group.rows for group in series.recent)
         median = f"median of the last {count} {broken.of}s; " if count > 1 else ""
         return (
             f"the run seems to have broken, after {broken.updates} updates: {words} is {broken.value:.3g} "
@@ -239,25 +309,47 @@ class CollapseWatch:
             kind, found, self.updates = "held_out", row["held_out"], row["updates"]
         else:
             return
+        self._compare_scores(kind, found)
         for rule, series in zip(self._rules, self._series, strict=True):
             value = rule.read(found) if rule.of == kind else None
             if value is None:
                 continue
             error = found.get("score_se", found.get("score_std", 0.0) / math.sqrt(found.get("contexts", 1)))
-            now = series.take(value, error)
+            if not rule.of_answers:
+                now = series.take(value, error)
+            elif kind == "held_out" and _prompts(found) < _PROMPTS:
+                continue  # these are not taken together: there may be years between two looks
+            else:
+                now = series.take(value, error, _deviation(rule.what, value, found), _prompts(found))
             if now is None:
                 continue
             found_now = self._judge(rule, series, now)
             if found_now is not None and self.broken is None:
                 self.broken = found_now
 
+    def _compare_scores(self, kind: str, found: Row) -> None:
+        """Note whether the last rows of a kind score better than the first; few prompts count together here, too."""
+        if kind not in self._gains or found.get("score") is None:
+            return
+        series = self._gains[kind]
+        now = series.take(found["score"], 0.0, found.get("score_std", 0.0), max(1.0, _prompts(found)))
+        spread = max([self._spread, *(group.deviation for group in series.recent)])
+        if now is not None:
+            least = max(series.best, series.first) if kind == "round" else series.first
+            self._better[kind] = now > least + (self.config.training.collapse.score or 0.0) * spread
+
+    def _first(self, what: str, of: str) -> float:
+        """Return a number of answers at first, NaN as long as it has none."""
+        for rule, series in zip(self._rules, self._series, strict=True):
+            if (rule.what, rule.of) == (what, of):
+                return series.first
+        return math.nan
+
     def _judge(self, rule: Rule, series: _Series, now: float) -> Break | None:
         """Return the break that the median of the last rows is by a rule, if it is one."""
         first, best = series.first, series.best
         series.best = max(best, now)
-        if rule.how == "lost" and rule.of == "round":
-            self._is_better = now > first + (rule.limit or 0.0) * self._spread
-        if rule.limit is None:
+        if rule.limit is None or (rule.may_improve and self._better.get(rule.of, False)):
             return None
         before, bound, is_beyond = first, rule.limit, now > rule.limit
         if rule.how == "rise":
@@ -266,13 +358,17 @@ class CollapseWatch:
         elif rule.how == "factor":
             bound = first * rule.limit if now > first else first / rule.limit
             is_beyond = first > 0 and not first / rule.limit <= now <= first * rule.limit
+            if now < first and self._first("truncated", rule.of) > _CUT_SHORT:
+                return None
         elif rule.how == "shrink":
             bound = first * rule.limit
-            is_beyond = now < bound and not self._is_better
+            is_beyond = now < bound
         elif rule.how == "lost":
             by_luck = max(rule.limit * self._spread, _STANDARD_ERRORS * series.error)
             before, bound = best, best - max(by_luck, (best - first) / 2)
             is_beyond = by_luck > 0 and now < bound
+        if rule.of_answers and is_beyond:
+            is_beyond = abs(now - first) > _STANDARD_ERRORS * math.hypot(series.first_error, series.error_now())
         if not is_beyond or not math.isfinite(now - bound):  # beyond what a row of metrics can hold
             return None
         return Break(rule.what, rule.of, now, bound, before, self.updates)
@@ -316,6 +412,20 @@ def watched(config: TrainConfig, log: Log, metrics: Path | None, say: Callable[[
     if metrics is not None and watch.is_on:
         watch.recall(read_metrics(metrics))
     return watch
+
+
+def _prompts(found: Row) -> float:
+    """Return of how many prompts a row is; one without a count, of an earlier version, is taken to have enough."""
+    return float(found.get("contexts", found.get("completions", _PROMPTS)))
+
+
+def _deviation(what: str, value: float, found: Row) -> float:
+    """Return the standard deviation of a number of single answers, as far as a row tells it."""
+    if "contexts" not in found and "completions" not in found:
+        return 0.0
+    if what == "truncated":
+        return math.sqrt(max(0.0, value * (1 - value)))
+    return float(found.get("completion_tokens_std", value)) if what == "length" else 0.0  # a guess for old rows
 
 
 def advice(config: TrainConfig) -> str:

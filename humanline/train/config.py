@@ -205,14 +205,16 @@ class CollapseConfig(Section):
     steps: PositiveInt = 10
     """Steps of which the median is taken."""
     rounds: PositiveInt = 3
-    """Rounds of which the median is taken."""
+    """Rounds of which the median is taken; of answers' length, share cut short and entropy the start is the median of
+    as many, and rounds of fewer than 32 prompts count as one until they have 32."""
     score: Limit = 0.25
     """A score that has fallen from its best by so many standard deviations of answers' scores, by four standard errors
     of its own, and by half of what it had gained: all three."""
     length: Annotated[float, Field(gt=1, allow_inf_nan=False), IN_FLOAT32] | None = 4.0
-    """Answers so many times as long as at first, or as short."""
+    """Answers so many times as long as at first, or as short, while the score is no better than at first; shorter ones
+    are no break where at first more than 0.3 were cut at their limit."""
     truncated: Limit = 0.3
-    """Share of answers cut at their limit, above that at first."""
+    """Share of answers cut at their limit, above that at first, while the score is no better than at first."""
     entropy_rise: Limit = 1.0
     """Nats a token by which the entropy of answers is above that at first."""
     entropy_left: Limit = 0.1

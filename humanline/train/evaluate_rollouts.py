@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -49,7 +50,8 @@ class RolloutEvaluator:
         -------
         dict
             ``score`` (mean), its standard error ``score_se``, the mean of every reward as ``score/<name>``,
-            ``completion_tokens`` (mean), ``truncated`` (share), ``completion_nll`` (`OwnTokens`), and
+            ``completions`` (count), ``completion_tokens`` (mean), ``completion_tokens_std`` (standard deviation of
+            single answers), ``truncated`` (share), ``completion_nll`` (`OwnTokens`), and
             ``without_score`` (count), which no mean of scores has in it.
         """
         version = self.version()
@@ -63,7 +65,10 @@ class RolloutEvaluator:
             rollouts = read_rollouts(folder / "samples.jsonl")
             metrics.update(_means([score for (score,) in read_scores(folder / "scores.jsonl", rollouts)]))
             answers = [rollout.completions[0] for rollout in rollouts]
-            metrics["completion_tokens"] = sum(len(answer.ids) for answer in answers) / len(answers)
+            lengths = [len(answer.ids) for answer in answers]
+            metrics["completions"] = float(len(answers))
+            metrics["completion_tokens"] = sum(lengths) / len(answers)
+            metrics["completion_tokens_std"] = statistics.pstdev(lengths)
             metrics["truncated"] = sum(answer.truncated for answer in answers) / len(answers)
             own = OwnTokens()
             for answer in answers:

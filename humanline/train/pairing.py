@@ -60,8 +60,8 @@ class Selection:
         Of each prompt with two scores or more, the largest less the smallest.
     scores : list of float
         All of them.
-    tokens : int
-        Of all completions.
+    tokens, squares : int
+        Of all completions: tokens, and the sum of their squared numbers.
     asked_again : Counter
         Answers of a server that could not be trained on, in whose place others were asked for, by reason.
     logprobs : OwnTokens
@@ -79,6 +79,7 @@ class Selection:
     gaps: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     tokens: int = 0
+    squares: int = 0
     asked_again: Counter[str] = field(default_factory=Counter)
     logprobs: OwnTokens = field(default_factory=OwnTokens)
 
@@ -86,13 +87,15 @@ class Selection:
         """Return the numbers of a round for its line of metrics."""
         mean = math.fsum(self.scores) / len(self.scores) if self.scores else math.nan
         spread = math.fsum((s - mean) ** 2 for s in self.scores) / len(self.scores) if self.scores else math.nan
+        length = self.tokens / max(1, self.completions)
         facts = {
             "contexts": self.contexts,
             "completions": self.completions,
             "kept_contexts": len(self.kept),
             "score": mean,
             "score_std": math.sqrt(spread),
-            "completion_tokens": self.tokens / max(1, self.completions),
+            "completion_tokens": length,
+            "completion_tokens_std": math.sqrt(max(0.0, self.squares / max(1, self.completions) - length * length)),
             "truncated": self.truncated / max(1, self.completions),
             "below_margin": self.below_margin,
             "equal_scores": self.equal,
@@ -230,6 +233,7 @@ def select(
         for number, (completion, score) in enumerate(zip(rollout.completions, own, strict=True)):
             found.completions += 1
             found.tokens += len(completion.ids)
+            found.squares += len(completion.ids) ** 2
             found.truncated += completion.truncated
             found.logprobs.add(completion)
             value = score.value

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
+import statistics
 import sys
 from pathlib import Path
 
@@ -135,6 +137,62 @@ class TestRules:
         for look in range(3):
             watched.write({"updates": look, "held_out": sound | (facts if look == 2 else {})})
         assert [(row["broke"]["what"], row["broke"]["of"]) for row in broke(rows)] == [(what, "held_out")]
+
+    @pytest.mark.parametrize("prompts", [1, 4, 16, 64])
+    def test_luck_is_no_break(self, prompts):
+        """A policy that never changes is told nothing of its answers, however few prompts a round has."""
+        for seed in range(8):
+            chance = random.Random(seed)
+            watched, rows, _ = watch()
+            for number in range(100):
+                lengths = [chance.lognormvariate(4, 0.8) for _ in range(prompts)]
+                facts = {"completion_tokens": statistics.mean(lengths), "truncated": 0.0, "contexts": prompts}
+                cut = sum(chance.random() < 0.2 for _ in lengths) / prompts
+                facts |= {"completion_tokens_std": statistics.pstdev(lengths), "truncated": cut}
+                watched.write(round_row(number, **facts))
+            assert not broke(rows)
+
+    @pytest.mark.parametrize("prompts", [1, 4])
+    def test_few_prompts_a_round_are_taken_together(self, prompts):
+        """Where rounds are small a change of length is told of later, and is told of."""
+        watched, rows, said = watch()
+        for number in range(300):
+            length = 100 if number < 100 else 600
+            facts = {"completion_tokens": length, "completion_tokens_std": 0.0, "contexts": prompts}
+            watched.write(round_row(number, **facts))
+        assert [row["broke"]["what"] for row in broke(rows)] == ["length"]
+        assert f"median of the last {96 // prompts} rounds" in said[0]
+
+    @pytest.mark.parametrize("of", ["round", "held_out"])
+    @pytest.mark.parametrize(
+        "length,cut",
+        [
+            (lambda n: 100 + 16 * n, lambda n: 0.0),  # it learns to think longer
+            (lambda n: 200 + 8 * n, lambda n: 0.01 * n),
+            (lambda n: max(60, 512 - 30 * n), lambda n: max(0.0, 0.9 - 0.05 * n)),  # it learns to stop
+        ],
+    )
+    def test_answers_may_change_where_the_score_rises(self, of, length, cut):
+        """Length and share cut short are no break of a run that gets better; of one that does not they are."""
+        for gain in (0.6, 0.0):
+            watched, rows, _ = watch()
+            for n in range(40):
+                facts = {"score": 0.2 + gain * n / 40, "completion_tokens": length(n), "truncated": cut(n)}
+                if of == "round":
+                    watched.write(round_row(n, **facts))
+                else:
+                    facts |= {"score_se": 0.02, "completions": 64.0, "completion_tokens_std": 50.0}
+                    watched.write({"updates": n, "held_out": facts})
+            assert bool(broke(rows)) == (gain == 0.0 and cut(0) == 0.0)
+
+    def test_few_held_out_prompts_say_nothing_of_length(self):
+        """A look at fewer than 32 prompts is luck; with 32, their spread says whether it is."""
+        for count, deviation, is_break in ((4, 10.0, False), (32, 10.0, True), (32, 600.0, False)):
+            watched, rows, _ = watch()
+            for look, length in enumerate((100, 500)):
+                facts = {"completions": float(count), "completion_tokens": length, "completion_tokens_std": deviation}
+                watched.write({"updates": look, "held_out": facts})
+            assert bool(broke(rows)) == is_break
 
     def test_a_solved_task_has_little_entropy_and_is_not_broken(self):
         """Entropy may go to nothing where the score has risen, and score and length may grow."""
