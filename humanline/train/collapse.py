@@ -364,7 +364,8 @@ class CollapseWatch:
             bound = first * rule.limit
             is_beyond = now < bound
         elif rule.how == "lost":
-            by_luck = max(rule.limit * self._spread, _STANDARD_ERRORS * series.error)
+            apart = math.sqrt(2) if rule.of == "round" else 1.0  # two rounds have different prompts, two looks the same
+            by_luck = max(rule.limit * self._spread, _STANDARD_ERRORS * apart * series.error)
             before, bound = best, best - max(by_luck, (best - first) / 2)
             is_beyond = by_luck > 0 and now < bound
         if rule.of_answers and is_beyond:

@@ -185,6 +185,14 @@ class TestRules:
                     watched.write({"updates": n, "held_out": facts})
             assert bool(broke(rows)) == (gain == 0.0 and cut(0) == 0.0)
 
+    def test_two_rounds_have_different_prompts(self):
+        """A round's score is held against another round's, and each has luck of its own."""
+        for score, is_break in ((0.2, False), (0.03, True)):
+            watched, rows, _ = watch()
+            for number in range(9):
+                watched.write(round_row(number, score=score if number else 0.75, score_std=0.5, contexts=16))
+            assert bool(broke(rows)) == is_break
+
     def test_few_held_out_prompts_say_nothing_of_length(self):
         """A look at fewer than 32 prompts is luck; with 32, their spread says whether it is."""
         for count, deviation, is_break in ((4, 10.0, False), (32, 10.0, True), (32, 600.0, False)):
