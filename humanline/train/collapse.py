@@ -220,11 +220,12 @@ class _Series:
         return now
 
     def error_now(self) -> float:
-        """Return the standard error of the mean over the last few groups."""
+        """Return the standard error of the median of the last few groups."""
         whole = _Group()
         for group in self.recent:
             whole.add(group)
-        return whole.deviation / math.sqrt(whole.count)
+        of_median = math.sqrt(math.pi / 2) if len(self.recent) > 1 else 1.0  # a median varies more than a mean
+        return of_median * whole.deviation / math.sqrt(whole.count)
 
 
 @dataclass(slots=True)
