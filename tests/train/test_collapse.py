@@ -220,7 +220,7 @@ class TestRules:
 
     def test_numbers_that_overflow_break_no_row(self):
         """Numbers whose median overflows leave rows that JSON can hold."""
-        watched, rows, _ = watch(training={"steps": 100, "collapse": {"rounds": 2, "length": 1e308}})
+        watched, rows, _ = watch(training={"steps": 100, "collapse": {"rounds": 2, "length": 3e38}})
         for number in range(9):
             watched.write(round_row(number, completion_tokens=1.7e308 if number > 3 else 1))
         assert [json.loads(json.dumps(row, allow_nan=False)) for row in rows] == rows
