@@ -17,8 +17,8 @@ def absolute(path: str | Path) -> Path:
     Raises
     ------
     PathError
-        If it holds a NUL character, names a user who is not known, leads in a circle of links, or is longer than the
-        file system allows.
+        If it holds a NUL character or half of a surrogate pair, names a user who is not known, leads in a circle of
+        links, or is longer than the file system allows.
     """
     if "\0" in str(path):
         raise PathError("names no file: it holds a NUL character")
@@ -28,6 +28,8 @@ def absolute(path: str | Path) -> Path:
         raise PathError("begins with the home folder of a user who is not known here") from None
     try:
         os.stat(full)
+    except UnicodeEncodeError:  # a file system's names are bytes, and no bytes are read as this
+        raise PathError(f"names no file: it holds a character that no file name has, as in {str(path)!r}") from None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             raise PathError(f"names no file: {os.strerror(error.errno).lower()}") from None

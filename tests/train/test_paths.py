@@ -24,6 +24,7 @@ def test_home_folders_are_written_out(monkeypatch, tmp_path):
     [
         ("~nobody-is-called-so/a", "user who is not known"),
         ("a\0b", "NUL character"),
+        ("/tmp/x\ud800y", "a character that no file name has"),
         ("round/a", "too many levels of symbolic links"),
         ("a" * 300, "file name too long"),
     ],
