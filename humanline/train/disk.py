@@ -209,7 +209,7 @@ def of_run(
         Where a wait was ended by a request to stop, with what is saved and what is not.
     """
     global _now
-    before, _now = _now, Patience(mode, checkpoints, lambda: None if stop is None else stop.requested, phase)
+    _now = Patience(mode, checkpoints, lambda: None if stop is None else stop.requested, phase)
     try:
         yield
     except StoppedWaiting as error:
@@ -221,7 +221,7 @@ def of_run(
             f"from {_now.saved()}",
         ) from None
     finally:
-        _now = before
+        _now = None  # whatever was there before: runs are not nested, and a thread's may have ended meanwhile
 
 
 def _advice(run: Patience | None, error: OSError) -> str:

@@ -102,7 +102,7 @@ def is_secret(value: str) -> bool:
     return value.strip() in _remembered or _hide_forms(value) != value
 
 
-def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
+def redact(text: str, environment: Mapping[str, str] | None = None, *, everywhere: bool = False) -> str:
     """Replace secrets in a text by `***`.
 
     Secrets of a recipe (`remember`); values of environment variables whose names look like secrets (a word that ends in
@@ -119,6 +119,8 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
     text : str
     environment : mapping, optional
         None = that of the process.
+    everywhere : bool
+        Short values within words and paths too: for what leaves the machine.
     """
     found: set[str] = set()
     named = ((name, value.strip()) for name, value in (os.environ if environment is None else environment).items())
@@ -129,7 +131,7 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
         found |= {line for line in map(str.strip, value.splitlines()) if len(line) >= SHORTEST_SECRET}
     if found:
         longest_first = sorted(found, key=len, reverse=True)
-        text = re.sub("|".join(map(_places, longest_first)), HIDDEN, text)
+        text = re.sub("|".join(map(re.escape if everywhere else _places, longest_first)), HIDDEN, text)
     return _hide_forms(text)
 
 
@@ -153,12 +155,14 @@ def show(text: str) -> None:
     print(told(text, keep="\n"))
 
 
-def redacted(tree: Any) -> Any:
+def redacted(tree: Any, *, everywhere: bool = False) -> Any:
     """Return a tree of mappings and lists with every text in it redacted, keys too, and every number as it is."""
     if isinstance(tree, str):
-        return redact(tree)
+        return redact(tree, everywhere=everywhere)
     if isinstance(tree, Mapping):
-        return {redacted(key): redacted(value) for key, value in tree.items()}
+        return {
+            redacted(key, everywhere=everywhere): redacted(value, everywhere=everywhere) for key, value in tree.items()
+        }
     if isinstance(tree, list | tuple):
-        return [redacted(value) for value in tree]
+        return [redacted(value, everywhere=everywhere) for value in tree]
     return tree

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from humanline.train.config import TrackingConfig, TrainConfig
 from humanline.train.settings import written
-from humanline.train.terminal import redact, told
+from humanline.train.terminal import redact, redacted, told
 
 PATIENCE = 60.0  # seconds
 BACKLOG = 10_000  # steps that may wait for a slow tracker, about 1 kB each
@@ -90,7 +90,7 @@ def start_trackers(
 
 def _starter(name: str, config: TrainConfig, folder: Path, first_step: int) -> Callable[[], Any]:
     """Return what makes and starts a tracker; to be called in its thread."""
-    project = redact(config.tracking.project)
+    project = redact(config.tracking.project, everywhere=True)
 
     def start() -> Any:
         from accelerate import tracking
@@ -103,8 +103,8 @@ def _starter(name: str, config: TrainConfig, folder: Path, first_step: int) -> C
             tracker = make(FOLDER, folder, purge_step=first_step + 1 if first_step else None)
         else:
             given: dict[str, Any] = {
-                "name": redact(folder.name),
-                "config": flat(written(config)),
+                "name": redact(folder.name, everywhere=True),
+                "config": redacted(flat(written(config)), everywhere=True),
             }
             if name == "wandb":
                 (folder / FOLDER).mkdir(exist_ok=True)

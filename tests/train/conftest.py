@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
+from collections.abc import Iterator
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from humanline.train import disk
 from humanline.train.new_model import train_tokenizer
 from humanline.train.rewards.environment import worker_environment
 from humanline.train.round_config import EnvironmentConfig
@@ -28,6 +31,15 @@ def default_signals() -> None:
     for number in STOPPING:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def no_run_is_left() -> Iterator[None]:
+    """Say which test leaves a run's way with full disks behind, and keep it from the next one."""
+    yield
+    if disk.patience() is not None:
+        warnings.warn("a run has not been left", stacklevel=1)
+        disk._now = None
 
 
 TEXTS = [
