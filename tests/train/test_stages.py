@@ -593,7 +593,7 @@ def test_sample_says_how_it_is_gone_on_with(recipe, tmp_path, capsys):
         return Reply({"error": "out of order"}, status=503) if asked.path.endswith("/completions") else Reply({})
 
     with serving(answer) as server:
-        engine = {"kind": "server", "url": server.url, "attempts": 1, "new_weights": {"kind": "path"}}
+        engine = {"kind": "server", "url": server.url, "attempts": 1, "concurrency": 1, "new_weights": {"kind": "path"}}
         words = ["sample", recipe, f"sampling.engine={json.dumps(engine)}", "--out", "samples.jsonl"]
         assert command(*words) == 2
     said = capsys.readouterr().err
@@ -658,7 +658,7 @@ def test_a_second_sample_is_refused_before_any_request(recipe, tmp_path):
         return Reply({}, status=503, hold=hold) if asked.path.endswith("/completions") else Reply({})
 
     with serving(answer) as server, ThreadPoolExecutor(1) as pool:
-        engine = {"kind": "server", "url": server.url, "attempts": 1, "new_weights": {"kind": "path"}}
+        engine = {"kind": "server", "url": server.url, "attempts": 1, "concurrency": 1, "new_weights": {"kind": "path"}}
         config = load_config(recipe, [f"sampling.engine={json.dumps(engine)}"])
         first = pool.submit(tools.sample, config, "samples.jsonl", say=lambda text: None)
         while not any(asked.path.endswith("/completions") for asked in server.asked):
