@@ -319,7 +319,7 @@ class CollapseWatch:
             if not rule.of_answers:
                 now = series.take(value, error)
             elif kind == "held_out" and _prompts(found) < _PROMPTS:
-                continue  # these are not taken together: there may be years between two looks
+                continue  # two looks are too far apart for their answers to be taken together
             else:
                 now = series.take(value, error, _deviation(rule.what, value, found), _prompts(found))
             if now is None:

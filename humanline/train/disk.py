@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from humanline.train.stop import StopRequested, StopSignal
-from humanline.train.terminal import visible
+from humanline.train.terminal import told
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ def tell(text: str) -> None:
     """Say what a person must know, also where progress is not shown."""
     rank = os.environ.get("RANK", "0")
     with contextlib.suppress(OSError):  # nobody reads any more
-        print(visible(text if rank == "0" else f"process {rank}: {text}", keep="\n"), file=sys.stderr, flush=True)
+        print(told(text if rank == "0" else f"process {rank}: {text}", keep="\n"), file=sys.stderr, flush=True)
 
 
 @dataclass(slots=True)

@@ -64,6 +64,10 @@ class Identity:
         """Return it as a JSON object."""
         return asdict(self)
 
+    def is_suspended(self) -> bool:
+        """Return whether the process is known to be alive, and stopped: by SIGSTOP, Ctrl+Z or a debugger."""
+        return self.fate() == "alive" and _state(self.process)[0] in ("T", "t")
+
     def fate(self) -> Fate:
         """Return what became of the process; "unknown" where it is of another machine, container or boot."""
         if not self.boot or (self.boot, self.namespace) != _place():

@@ -19,7 +19,6 @@ import itertools
 import json
 import math
 import os
-import platform
 import re
 import sys
 import threading
@@ -28,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -38,8 +37,9 @@ from humanline.train.collapse import CollapseError
 from humanline.train.device import is_agreed, over_ranks, start_accelerator
 from humanline.train.export import OutputError
 from humanline.train.guard import NonFiniteError
+from humanline.train.identity import Identity
 from humanline.train.stop import EXIT_STOPPED, StopRequested, StopSignal
-from humanline.train.terminal import redact, visible
+from humanline.train.terminal import redact, told
 
 _WATCHED = 16  # processes that each one watches: the next ones, in a circle
 _BUSY = 0.02  # of a core: less CPU time than that gets nothing read or written
@@ -86,9 +86,7 @@ class Card:
 
     Attributes
     ----------
-    host, pid, born, place
-        Its machine's name, process id and start time there, and what tells machines and containers apart; "" where
-        that is not known.
+    who : Identity
     looks : int
         How often it has looked around; rises as long as it lives.
     still : float
@@ -107,10 +105,7 @@ class Card:
         Whether that is no fault, but that a process was asked to stop while the run loaded.
     """
 
-    host: str
-    pid: int
-    born: str
-    place: str
+    who: Identity
     looks: int = 0
     still: float = 0.0
     waiting: bool = False
@@ -123,7 +118,12 @@ class Card:
 
     def of(self, rank: int) -> str:
         """Say who it is."""
-        return f"process {rank} ({self.host}, process id {self.pid})"
+        return f"process {rank} ({self.who.host}, process id {self.who.process})"
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> Self:
+        """Read what another process has written of itself."""
+        return cls(**row | {"who": Identity.from_row(row["who"])})
 
 
 @contextlib.contextmanager
@@ -192,7 +192,7 @@ class _Watch:
         self.rank, self.limit, self.periods = rank, limit, PERIODS
         self.others = [(rank + n) % ranks for n in range(1, min(ranks - 1, _WATCHED) + 1)]
         self.prefix = f"humanline/{next(_RUNS)}"
-        self.card = Card(platform.node(), os.getpid(), _born(os.getpid()), _place())
+        self.card = Card(Identity.own())
         self.cards: dict[int, Card] = {}
         self.frozen = dict.fromkeys(self.others, 0)  # looks at which a card was as before
         self.gone_since: dict[int, int] = {}  # exchanges when a process was first missed
@@ -255,7 +255,7 @@ class _Watch:
                 store.set(self._key(self.rank), json.dumps(asdict(mine)))
                 for other in self.others:
                     if other in self.cards or store.check([self._key(other)]):
-                        self.cards[other] = Card(**json.loads(store.get(self._key(other))))
+                        self.cards[other] = Card.from_row(json.loads(store.get(self._key(other))))
                 self.exchanges += 1
                 if mine.end:
                     self._told.set()
@@ -304,7 +304,7 @@ class _Watch:
         for other in self.others:
             card = self.cards.get(other)
             looks = -1 if card is None else card.looks
-            asleep = card is not None and self._state(card) in ("T", "t")  # suspended, which is nobody's fault
+            asleep = card is not None and card.who.is_suspended()  # which is nobody's fault
             if asleep or known.get(other, -1) != looks:
                 self.frozen[other] = 0
             elif not self.silent:  # without an exchange there could be no news
@@ -332,7 +332,7 @@ class _Watch:
         seconds = self.periods.tick * self.periods.unheard
         for rank in self.others:
             heard = cards.get(rank)
-            if self.frozen[rank] < self.periods.unheard or (heard and (heard.end or self._is_here(heard))):
+            if self.frozen[rank] < self.periods.unheard or (heard and (heard.end or heard.who.fate() == "alive")):
                 continue
             if heard is None:
                 return f"process {rank} has never been heard of, for {seconds:g} s", grace
@@ -372,23 +372,12 @@ class _Watch:
         """Say what a process was doing that says nothing any more, and, since that is fresher, this one."""
         return f"it was last seen {card.doing}; this process was {self.was or HERE}"
 
-    def _is_here(self, card: Card) -> bool:
-        """Return whether a process lives on this machine."""
-        return card.place == self.card.place != "" and self._state(card) not in ("", "Z", "X")
-
     def _is_gone(self, rank: int, card: Card) -> bool:
         """Return whether a process of this machine has ended, and what it had to say has been read."""
-        if card.place != self.card.place or card.place == "" or self._state(card) not in ("", "Z", "X"):
+        if card.who.fate() != "dead":
             return False
         since = self.gone_since.setdefault(rank, self.exchanges)
         return self.exchanges >= since + 2 or self.silent >= 2
-
-    def _state(self, card: Card) -> str:
-        """Return the kernel's letter for the state of a process of this machine; "" if there is no such process."""
-        if card.place != self.card.place or card.place == "":
-            return "?"
-        state, born = _stat(card.pid)
-        return state if born == card.born else ""
 
     def _give_up(self, found: str, grace: float) -> None:
         """Let the thread that trains end by itself, then end the process."""
@@ -405,30 +394,8 @@ class _Watch:
         shown = "\x1b[?25h\n" if os.isatty(2) else ""  # the cursor, which a progress bar hides
         text = f"{found} while loading; no step was begun by this call" if self.asked else found + _GO_ON
         with contextlib.suppress(OSError):
-            os.write(2, f"{shown}humanline train: {visible(redact(text), keep=chr(10))}\n".encode())
+            os.write(2, f"{shown}humanline train: {told(text, keep=chr(10))}\n".encode())
         os._exit(EXIT_STOPPED if self.asked else EXIT_NEIGHBOUR)
-
-
-def _place() -> str:
-    """Return what only processes share whose ids mean the same: a boot of a machine, and a space of process ids."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
-
-
-def _stat(pid: int) -> tuple[str, str]:
-    """Return a process's state and start time; ("", "") if there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return fields[0], fields[19]
-    except (OSError, IndexError):
-        return "", ""
-
-
-def _born(pid: int) -> str:
-    return _stat(pid)[1]
 
 
 def _where(thread: int) -> str:

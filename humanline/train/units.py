@@ -5,19 +5,38 @@ Everything here also takes a plain sequence of units, as rounds make them.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from humanline.train.batch import Unit
 from humanline.train.sequences import Sequences
 
+T = TypeVar("T")
 SIDES = ("chosen", "rejected")
 
 
-class Names(Sequence[str]):
+class _Made(Sequence[T]):
+    """A sequence whose members are made when they are asked for."""
+
+    @abstractmethod
+    def _at(self, place: int) -> T:
+        """Make the member at a place from 0 on."""
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[T]: ...
+    def __getitem__(self, place: int | slice) -> T | list[T]:
+        if isinstance(place, slice):
+            return [self._at(i) for i in range(*place.indices(len(self)))]
+        return self._at(range(len(self))[place])
+
+
+class Names(_Made[str]):
     """Names that end in a number, of which most have the same beginning, such as `pairs.jsonl:17`."""
 
     def __init__(self) -> None:
@@ -45,19 +64,12 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        place = range(len(self))[place]
+    def _at(self, place: int) -> str:
         number = self._numbers[place]
         return self._others[place] if number < 0 else f"{self._stem}{number}"
 
 
-class BothSides(Sequence[str]):
+class BothSides(_Made[str]):
     """The names of the two answers of each of some pairs."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -66,18 +78,12 @@ class BothSides(Sequence[str]):
     def __len__(self) -> int:
         return 2 * len(self._names)
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        row, side = divmod(range(len(self))[place], 2)
+    def _at(self, place: int) -> str:
+        row, side = divmod(place, 2)
         return f"{self._names[row]}#{SIDES[side]}"
 
 
-class Units(Sequence[Unit]):
+class Units(_Made[Unit]):
     """The units of a set.
 
     Parameters
@@ -102,14 +108,8 @@ class Units(Sequence[Unit]):
     def __len__(self) -> int:
         return len(self.sequences) * (2 if self.taken_apart else 1)
 
-    @overload
-    def __getitem__(self, place: int) -> Unit: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Unit]: ...
-    def __getitem__(self, place: int | slice) -> Unit | list[Unit]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        row, name, desirable, scores, members = self._facts(range(len(self))[place])
+    def _at(self, place: int) -> Unit:
+        row, name, desirable, scores, members = self._facts(place)
         return Unit(name, self.sequences.row(row)[members], desirable, scores)
 
     def _facts(self, place: int) -> tuple[int, str, bool, tuple[float, ...], slice]:

@@ -229,6 +229,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     from humanline.train.data import read_set
     from humanline.train.disk import in_words
     from humanline.train.estimate import static_bytes
+    from humanline.train.export import output_path
     from humanline.train.launcher import launched_processes
     from humanline.train.model import load_outline, load_tokenizer
     from humanline.train.policy import describe_adapter, outline_checks, package_checks
@@ -312,10 +313,12 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
                     show(line.replace("adapter: ", "adapter      ", 1))
         show(f"parameters   {parameters:,} ({type(outline).__name__}){adapted}")
         show("fits         not looked at here: humanline estimate tells, and train refuses a run that does not")
-    resumable = False
+    is_path = resumable = False
     with findings.about("output"):
+        output_path(config.output)
+        is_path = True
         resumable = _look_at_output(config, show)
-    if sizes is not None and stream is not None and _is_path(config.output):  # else that was said of the output
+    if sizes is not None and stream is not None and is_path:  # else that was said of the output
         with findings.about("disk"):
             writes = bytes_written(config, outline, stream, steps, evaluator, processes)
             show(f"disk         {writes.describe()}; {in_words(writes.free())} free")
@@ -369,16 +372,6 @@ def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Output and disk
-
-
-def _is_path(name: str) -> bool:
-    from humanline.train.paths import PathError, absolute
-
-    try:
-        absolute(name)
-    except PathError:
-        return False
-    return True
 
 
 def _look_at_output(config: TrainConfig, show: Any) -> bool:

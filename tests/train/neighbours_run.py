@@ -25,6 +25,7 @@ import humanline.train.objective as objective
 import humanline.train.reference as reference
 import humanline.train.stages as stages
 from humanline.cli import main
+from humanline.train.identity import Identity
 from tests.train.fork_server import warm_up
 
 PLACES = {
@@ -73,7 +74,8 @@ def child(job: dict[str, Any], rank: int, log: Path) -> None:
     if "periods" in job:
         neighbours.PERIODS = dataclasses.replace(neighbours.PERIODS, **job["periods"])
     if job.get("elsewhere"):  # as if the two were on two machines
-        neighbours._place = lambda: f"machine {rank}"
+        away = dataclasses.replace(Identity.own(), boot=f"machine {rank}", namespace="")
+        neighbours.Identity = type("Elsewhere", (Identity,), {"own": classmethod(lambda cls: away), "__slots__": ()})
     fault = job.get("fault")
     if fault and fault["rank"] == rank:
         harm(fault["place"], fault["how"], fault["after"], log.with_name("fault"))

@@ -18,6 +18,7 @@ import pytest
 from humanline.train.activity import Activity
 from humanline.train.config import CheckpointConfig
 from humanline.train.evaluate import Evaluator
+from humanline.train.identity import Identity
 from humanline.train.loop import train
 from humanline.train.neighbours import Card, Periods, _Watch
 from tests.conftest import ROOT
@@ -309,9 +310,9 @@ def test_who_waits_does_not_stand_still():
     """Of several that do nothing, those are named that wait for nobody; all, where all wait; none, while one works."""
 
     def card(still: float, waiting: bool = False) -> Card:
-        return Card("host", 1, "", "elsewhere", still=still, waiting=waiting)
+        return Card(Identity("host", 1), still=still, waiting=waiting)
 
-    mine = Card("here", 2, "", "", still=100, waiting=True)
+    mine = Card(Identity("here", 2), still=100, waiting=True)
     assert watch(0, {1: card(0), 2: card(100, True)}, 60, mine)._verdict() is None  # one writes for hours
     late, all_wait = {1: card(100), 2: card(100, True)}, {1: card(100, True), 2: card(90, True)}
     for others, names in ((late, {1}), (all_wait, {0, 1, 2})):
@@ -332,11 +333,11 @@ def test_who_ends_after_a_stop_ends_as_stopped(monkeypatch, capfd):
         raise Ended(code)
 
     monkeypatch.setattr("humanline.train.neighbours.os._exit", ended)
-    mine = Card("here", 2, "", "", waiting=True)
-    stopped = Card("host", 1, "", "elsewhere", end="stopped", words="stopped by SIGTERM")
+    mine = Card(Identity("here", 2), waiting=True)
+    stopped = Card(Identity("host", 1), end="stopped", words="stopped by SIGTERM")
     words = "stopped by a signal to another process: process 1 (host, process id 1) was stopped by SIGTERM"
-    relayed = Card("host", 3, "", "elsewhere", found=words, asked=True)
-    failed = Card("host", 3, "", "elsewhere", end="failed", words="KeyError")
+    relayed = Card(Identity("host", 3), found=words, asked=True)
+    failed = Card(Identity("host", 3), end="failed", words="KeyError")
     for others, code in (({1: stopped}, 75), ({3: relayed}, 75), ({1: stopped, 3: failed}, 69)):
         one = watch(0, others, 60, mine)
         found, _ = one._verdict()
