@@ -190,7 +190,7 @@ def _code() -> str:
     """Return a digest of everything that a result depends on, settings aside."""
     package = Path(__file__).parent.parent
     files = [package / "schedule.py", package / "_checks.py"]
-    files += [path for part in ("sim", "objectives", "theory") for path in (package / part).glob("*.py")]
+    files += [path for part in ("sim", "objectives", "theory") for path in (package / part).rglob("*.py")]
     digest = hashlib.sha256(f"{np.__version__} {torch.__version__}".encode())
     for path in sorted(files):
         if path.parent.name != "sim" or path.stem not in _READERS:

@@ -6,40 +6,31 @@ capacities, `ClipRange` and `BetaRejection.keeps` also take torch tensors and re
 kind in a call; everything else returns numpy's and takes arrays and tensors, mixed too.
 """
 
-from humanline.theory.capacity import (
-    Capacity,
-    ExponentialPower,
-    HyperbolicLog,
-    Identity,
-    LinearInLogOdds,
-    NeoAdditive,
-    PowerWeight,
-    Prelec,
-    TverskyKahneman,
-)
-from humanline.theory.clipping import ClipRange
-from humanline.theory.limit import ClipLimit
-from humanline.theory.rejection import (
+from humanline.theory.accepted import (
     AcceptedLaw,
-    BetaRejection,
-    BetaShape,
-    BetaTest,
     accepted_law,
     accepted_sequence_law,
     perceived_law,
     sequence_law,
 )
-from humanline.theory.utility import (
+from humanline.theory.beta import BetaShape
+from humanline.theory.bound import (
     GapDistance,
     GapRule,
     UtilityGapBound,
-    certainty_equivalent,
     distance_for_gap,
     kl_divergence,
-    subjective_utility,
     total_variation,
     utility_gap_bound,
 )
+from humanline.theory.capacity.family import Capacity
+from humanline.theory.capacity.prelec import ExponentialPower, HyperbolicLog, Prelec
+from humanline.theory.capacity.simple import Identity, LinearInLogOdds, NeoAdditive, PowerWeight
+from humanline.theory.capacity.tversky_kahneman import TverskyKahneman
+from humanline.theory.clipping import ClipRange
+from humanline.theory.limit import ClipLimit
+from humanline.theory.rejection import BetaRejection, BetaTest
+from humanline.theory.utility import certainty_equivalent, subjective_utility
 from humanline.theory.value import ExponentialValue, LogarithmicValue, LogisticValue, PowerValue, ValueFunction
 from humanline.theory.weighting import (
     CapacityDistances,

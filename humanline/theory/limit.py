@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
-from humanline.theory import _beta
+from humanline.theory import beta as _beta
 from humanline.theory._arrays import SUM_TOLERANCE, float64, last_axis, law_total, plain
 from humanline.theory.clipping import ClipRange
 from humanline.theory.rejection import BetaRejection, means_near

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from humanline import _checks
 from humanline.theory._arrays import float64, last_axis, law_total
 from humanline.theory._special import kl_div
-from humanline.theory.capacity import Capacity
+from humanline.theory.capacity.family import Capacity
 
 #: How near to 1 a capacity can be too steep for a probability that was summed up from 0.
 _STEEP = 0.1

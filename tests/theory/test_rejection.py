@@ -11,7 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanline.theory import BetaRejection, BetaShape, ClipRange
+from humanline.theory import (
+    BetaRejection,
+    BetaShape,
+    ClipRange,
+)
 from tests import oracles
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
@@ -29,17 +33,6 @@ def rejection(policy=(2.0, 3.0), ref=(1.5, 0.7), bounds=(4.0, 5.0), rule="either
 def near(concentration, bound=6.0):
     """The member of Theorem 4.3's family with both ratio bounds equal."""
     return BetaRejection.near(CLIP, concentration, policy_ratio_bound=bound, ref_ratio_bound=bound)
-
-
-# ---- shapes ---------------------------------------------------------------------------------------------------------
-
-
-def test_moments_of_a_shape():
-    """Mean and variance are those of the Beta distribution, from its raw moments."""
-    shape = BetaShape(2.5, 0.7)
-    first, second = (oracles.mpmath.beta(2.5 + n, 0.7) / oracles.mpmath.beta(2.5, 0.7) for n in (1, 2))
-    assert shape.mean == pytest.approx(float(first), rel=1e-14)
-    assert shape.variance == pytest.approx(float(second - first**2), rel=1e-13)
 
 
 # ---- verdicts -------------------------------------------------------------------------------------------------------

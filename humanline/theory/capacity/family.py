@@ -1,0 +1,275 @@
+"""What a capacity function is, and what the families of them share (Definition 3.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from humanline import _checks
+from humanline.theory._arrays import floats, plain
+
+#: Values of a numpy array that are worked on at a time: few enough for intermediate results to stay in the cache.
+BLOCK = 32_768
+#: ln p = ln(1 - p) here.
+LOG_HALF = -math.log(2)
+#: Where roots are looked for: log-odds of all floats between 0 and 1 and far below, and ln(-ln p).
+LOG_ODDS = np.concatenate([-np.sinh(np.linspace(8, 0, 1000)), np.linspace(0, 36.8, 400)[1:]])
+LOG_SURPRISE = np.linspace(-700, 700, 2800)
+
+
+class Capacity(Protocol):
+    """Map cumulative probabilities to perceived ones, 0 to 0 and 1 to 1.
+
+    Any such function of arrays will do. The families of this module also have ``log(log_prob)``, which keeps its
+    precision next to 1 and far below the smallest float, ``derivative``, ``inverse``, ``is_monotone``,
+    ``fixed_point`` and ``inflection``.
+
+    Notes
+    -----
+    Source: arXiv 2509.24207, Def. 3.2.
+    """
+
+    def __call__(self, prob: Any, /) -> Any:
+        """Return the perceived cumulative probability."""
+
+
+class _Family:
+    """What the families share: checks, exact ends, gradients that are never nan, and blocks of numpy arrays.
+
+    A family gives, for what lies strictly between the ends: ``_log`` (of ln p), ``_elasticity`` (d ln Omega / d ln p,
+    of ln p), ``_inverse`` (of the perceived probability) and, where there is something better than exp(_log(ln p)),
+    ``_value``; and ``_slopes``, the derivatives at 0 and at 1, infinite where the function jumps.
+    """
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether the function never decreases."""
+        return True
+
+    @property
+    def fixed_point(self) -> float | None:
+        """The probability strictly between 0 and 1 that is perceived as it is; None if none or all are."""
+        return self._fixed_point()
+
+    @property
+    def inflection(self) -> float | None:
+        """The lowest probability strictly between 0 and 1 at which the curvature changes its sign, or None."""
+        return self._inflection()
+
+    def __call__(self, prob: Any) -> Any:
+        """Return the perceived cumulative probability.
+
+        Parameters
+        ----------
+        prob : array or scalar in [0, 1], any shape
+            nan stays nan.
+
+        Returns
+        -------
+        array of the same shape and kind, in [0, 1]
+
+        Raises
+        ------
+        ValueError
+            If a probability lies outside [0, 1].
+        """
+        return _in_blocks(self._closed_value, "prob", "lie in [0, 1]", prob)
+
+    def log(self, log_prob: Any) -> Any:
+        """Return the log of the perceived cumulative probability, from the log of the probability.
+
+        Parameters
+        ----------
+        log_prob : array or scalar <= 0, any shape
+            Nats; a sequence's log-probability of -1e5 is fine, and so is -1e-300. nan stays nan.
+
+        Returns
+        -------
+        array of the same shape and kind
+            Nats, <= 0.
+
+        Raises
+        ------
+        ValueError
+            If a log-probability is above 0.
+        """
+
+        def closed(xp: Any, lp: Any) -> Any:
+            low, high = (-math.inf, -math.inf, 0.0), (0.0, 0.0, self._slopes[1])
+            return _between(xp, self._log, lp, low, high, LOG_HALF)
+
+        return _in_blocks(closed, "log_prob", "be <= 0", log_prob, lowest=-math.inf, highest=0.0)
+
+    def derivative(self, prob: Any) -> Any:
+        """Return the slope of the function.
+
+        Parameters
+        ----------
+        prob : array or scalar in [0, 1], any shape
+            nan stays nan.
+
+        Returns
+        -------
+        array of the same shape and kind
+            At 0 and at 1 the limit from inside, infinite where that is, and where the function jumps.
+
+        Raises
+        ------
+        ValueError
+            If a probability lies outside [0, 1].
+        """
+
+        def closed(xp: Any, p: Any) -> Any:
+            low, high = (0.0, self._slopes[0], 0.0), (1.0, self._slopes[1], 0.0)
+            return _between(xp, lambda xp, inner: self._slope(xp, xp.log(inner)), p, low, high, 0.5)
+
+        return _in_blocks(closed, "prob", "lie in [0, 1]", prob)
+
+    def inverse(self, perceived: Any) -> Any:
+        """Return the probability that is perceived as the one given.
+
+        Parameters
+        ----------
+        perceived : array or scalar in [0, 1], any shape
+            nan stays nan.
+
+        Returns
+        -------
+        array of the same shape and kind, in [0, 1]
+            A value that the function jumps over belongs to the end at which it jumps.
+
+        Raises
+        ------
+        ValueError
+            If a number lies outside [0, 1], or the function is not monotone: a value then can have several origins.
+        """
+        if not self.is_monotone:
+            raise _checks.fail("capacity", "be monotone to have an inverse", self)
+
+        def closed(xp: Any, w: Any) -> Any:
+            rises = [1 / slope if slope > 0 else math.inf for slope in self._slopes]
+            return _between(xp, self._inverse, w, (0.0, 0.0, rises[0]), (1.0, 1.0, rises[1]), 0.5)
+
+        return _in_blocks(closed, "perceived", "lie in [0, 1]", perceived)
+
+    @property
+    def _slopes(self) -> tuple[float, float]:
+        raise NotImplementedError
+
+    def _fixed_point(self) -> float | None:
+        return None
+
+    def _inflection(self) -> float | None:
+        return None
+
+    def _log(self, xp: Any, lp: Any) -> Any:
+        raise NotImplementedError
+
+    def _elasticity(self, xp: Any, lp: Any) -> Any:
+        raise NotImplementedError
+
+    def _inverse(self, xp: Any, w: Any) -> Any:
+        raise NotImplementedError
+
+    def _value(self, xp: Any, p: Any) -> Any:
+        return xp.exp(self._log(xp, xp.log(p)))
+
+    def _slope(self, xp: Any, lp: Any) -> Any:
+        return xp.exp(self._log(xp, lp) - lp) * self._elasticity(xp, lp)
+
+    def _closed_value(self, xp: Any, p: Any) -> Any:
+        low, high = self._slopes
+        return _between(xp, self._value, p, (0.0, 0.0, low), (1.0, 1.0, high), 0.5)
+
+
+def _set_positive(capacity: Any, *names: str) -> None:
+    """Replace fields of a new capacity by floats; raise unless each is finite and > 0."""
+    for name in names:
+        object.__setattr__(capacity, name, _checks.positive(name, getattr(capacity, name)))
+
+
+def _in_blocks(
+    function: Callable[[Any, Any], Any], name: str, rule: str, value: Any, *, lowest: float = 0.0, highest: float = 1.0
+) -> Any:
+    """Check the domain and apply an elementwise function, to large numpy arrays block by block."""
+    xp, (given,) = floats(**{name: value})
+
+    def checked(part: Any) -> Any:
+        _checks.no_element(name, rule, (part < lowest) | (part > highest), part)
+        return function(xp, part)
+
+    with np.errstate(over="ignore"):
+        if not isinstance(given, np.ndarray) or given.size <= BLOCK:
+            return plain(checked(given))
+        flat = given.reshape(-1)
+        out = np.empty_like(flat)
+        for start in range(0, flat.size, BLOCK):
+            out[start : start + BLOCK] = checked(flat[start : start + BLOCK])
+    return out.reshape(given.shape)
+
+
+def _between(
+    xp: Any,
+    function: Callable[[Any, Any], Any],
+    given: Any,
+    low: tuple[float, float, float],
+    high: tuple[float, float, float],
+    inner: float,
+) -> Any:
+    """Apply `function` strictly between two ends, each given as (end, image, slope).
+
+    At an end the result is its image, with the slope as its gradient, or 0 if that is infinite. `function` sees an
+    inner point instead: its own slope there may be infinite, and autograd would multiply that by 0.
+    """
+    below, above = given <= low[0], given >= high[0]
+    out = function(xp, xp.where(below | above, inner, given))
+    at_low, at_high = (
+        image + slope * (given - end) if 0 < slope < math.inf else image for end, image, slope in (low, high)
+    )
+    return xp.where(below, at_low, xp.where(above, at_high, out))
+
+
+def _odds(xp: Any, lp: Any, power: float) -> tuple[Any, Any, Any]:
+    """Return whether p > 1/2, ln(1 - p), and the odds against p, or for p if that is less, to a power."""
+    upper = lp > LOG_HALF
+    high, low = xp.where(upper, lp, LOG_HALF), xp.where(upper, LOG_HALF, lp)
+    log_q = xp.where(upper, xp.log(-xp.expm1(high)), xp.log1p(-xp.exp(low)))
+    # Above 1/2, (1 - p)/p = exp(-lp) - 1 keeps all digits.
+    return upper, log_q, xp.where(upper, xp.expm1(-high) ** power, xp.exp(power * (low - xp.log1p(-xp.exp(low)))))
+
+
+def _log_expit(xp: Any, log_odds: Any) -> Any:
+    """Return the log of the probability of log-odds."""
+    likely = log_odds > 0
+    return xp.where(likely, 0.0, log_odds) - xp.log1p(xp.exp(xp.where(likely, -log_odds, log_odds)))
+
+
+def _crossing(function: Callable[[Any], Any], points: Any) -> float | None:
+    """Return where `function` first changes its sign, going up through `points`; None if it does not."""
+    from scipy.optimize import brentq
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        signs = np.sign(function(points))
+        points, signs = points[np.abs(signs) == 1], signs[np.abs(signs) == 1]
+        changes = np.flatnonzero(signs[1:] != signs[:-1])
+        if not changes.size:
+            return None
+        first = changes[0]
+        return float(brentq(function, points[first], points[first + 1], xtol=1e-15, rtol=1e-15))
+
+
+def _expit(log_odds: float | None) -> float | None:
+    """Return the probability of log-odds; None for None or where no float lies strictly between 0 and 1."""
+    return None if log_odds is None else _proper(math.exp(-float(np.logaddexp(0, -log_odds))))
+
+
+def _exp_minus_exp(log_surprise: float | None) -> float | None:
+    """Return the probability p of a given ln(-ln p); None for None or where no float lies strictly between 0 and 1."""
+    return None if log_surprise is None else _proper(math.exp(-math.exp(min(log_surprise, 700.0))))
+
+
+def _proper(prob: float) -> float | None:
+    return prob if 0 < prob < 1 else None
