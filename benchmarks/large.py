@@ -74,10 +74,10 @@ def measure(quick: bool) -> dict[str, Any]:
     """Run the loop for a few steps; return seconds a step, GiB at the peak and FLOPs of one forward pass."""
     import torch
 
-    import humanline.train.policy as policy
+    import humanline.train.policy.build as policy
+    from humanline.system.imports import quiet_libraries
     from humanline.train.loop import train
-    from humanline.train.quiet import quiet_libraries
-    from humanline.train.room import Writes
+    from humanline.train.preflight.disk import Writes
 
     quiet_libraries()
     from transformers import AutoConfig, AutoModelForCausalLM

@@ -78,7 +78,7 @@ def torch_fused(hidden: Tensor, head: Tensor, labels: Tensor) -> Tensor:
 
 def cut_cross_entropy(hidden: Tensor, head: Tensor, labels: Tensor) -> Tensor:
     """Call the kernel as `training.logprobs: cut_cross_entropy` does."""
-    from humanline.train.logprobs import cut_cross_entropy_logprobs
+    from humanline.train.policy.head import cut_cross_entropy_logprobs
 
     return cut_cross_entropy_logprobs(hidden, head, labels)
 

@@ -16,8 +16,8 @@ from benchmarks.report import Result, Row, timing_row
 from benchmarks.runs import GPU, QUICK, Workload, prepare
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
-from humanline.train.metrics import read_metrics
-from humanline.train.rounds import Rounds
+from humanline.train.online.rounds import Rounds
+from humanline.train.run.metrics import read_metrics
 
 CPU = Workload(hidden=192, layers=3, heads=4, vocab=4096, prompt=32, answer=64, batch=8, micro_batch=8)
 ROUNDS = 6  # of which the first, sampled alone, and the last, with nothing left to sample, are not looked at

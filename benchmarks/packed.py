@@ -13,7 +13,7 @@ from benchmarks.machine import DEVICE
 from benchmarks.report import Result, Row
 from benchmarks.runs import REFERENCES, Stepped, Workload, pausing_loop, prepare, run_config, training_batches
 from humanline.train.loop import train
-from humanline.train.metrics import read_metrics
+from humanline.train.run.metrics import read_metrics
 
 # One micro-batch a step, so that sorting by length cannot help, and a small head, which sees no padding in either.
 QUICK = Workload(64, 2, 2, vocab=512, prompt=8, answer=56, batch=4, micro_batch=4, shortest=0.05)

@@ -22,9 +22,9 @@ def main(tokenizer: str, rows: str) -> None:
     from transformers import AutoTokenizer
 
     from humanline.train.config import TrainConfig
-    from humanline.train.examples import read_sets
-    from humanline.train.fingerprint import units_hash
-    from humanline.train.tokens import Renderer
+    from humanline.train.data.render import Renderer
+    from humanline.train.data.sets import read_sets
+    from humanline.train.data.units import units_hash
 
     config = TrainConfig.model_validate(
         {

@@ -16,15 +16,15 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from benchmarks.machine import DEVICE
-from humanline.train.assemble import renderer_of, training_stream
-from humanline.train.batch import MicroBatch
+from humanline.system.imports import quiet_libraries
+from humanline.system.progress import RunProgress
 from humanline.train.config import TrainConfig
-from humanline.train.examples import read_units
-from humanline.train.model import load_policy, load_tokenizer
-from humanline.train.new_model import SMALLEST_VOCAB, train_tokenizer
-from humanline.train.progress import RunProgress
-from humanline.train.quiet import quiet_libraries
-from humanline.train.scorer import TokenScorer
+from humanline.train.data.batch import MicroBatch
+from humanline.train.data.run_data import renderer_of, training_stream
+from humanline.train.data.sets import read_units
+from humanline.train.policy.load import load_policy, load_tokenizer
+from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.new_model import SMALLEST_VOCAB, train_tokenizer
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "dpo": {"kind": "dpo", "beta": 0.1},

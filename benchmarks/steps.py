@@ -13,7 +13,7 @@ from benchmarks.machine import DEVICE
 from benchmarks.report import Result, Row, not_measured, timing_row
 from benchmarks.runs import CPU, GPU, QUICK, REFERENCES, Stepped, bare_dpo, pausing_loop, prepare, run_config
 from humanline.train.loop import train
-from humanline.train.reference import SecondModel
+from humanline.train.step.reference import SecondModel
 
 
 def benchmark_steps(quick: bool, objective: str = "dpo") -> Result:
@@ -113,7 +113,7 @@ def benchmark_equality(quick: bool) -> Result:
     """Compare the weights of whole runs: scoring ahead against a second model; and log-ratios at rate 0 (3 and 6)."""
     from safetensors.torch import load_file
 
-    from humanline.train.metrics import read_metrics
+    from humanline.train.run.metrics import read_metrics
 
     rows = []
     steps = 4 if quick else 12

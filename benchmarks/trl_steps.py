@@ -24,12 +24,12 @@ from benchmarks.peak import peak_mib
 from benchmarks.report import Result, Row, not_measured, timing_row
 from benchmarks.runs import GPU, QUICK, REFERENCES, Stepped, Workload, pause, pausing_loop, prepare, run_config
 from benchmarks.runs import training_batches as batches_of
-from humanline.train.batch import MicroBatch
+from humanline.system.imports import quiet
 from humanline.train.config import TrainConfig
+from humanline.train.data.batch import MicroBatch
 from humanline.train.loop import train
-from humanline.train.metrics import read_metrics
-from humanline.train.model import load_tokenizer
-from humanline.train.quiet import quiet
+from humanline.train.policy.load import load_tokenizer
+from humanline.train.run.metrics import read_metrics
 
 # The output head holds a fifth of the weights, as in models of 1B: TRL spends more on it than we do.
 CPU = Workload(hidden=256, layers=6, heads=4, vocab=4096, prompt=32, answer=64, batch=4, micro_batch=2)

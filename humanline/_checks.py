@@ -6,7 +6,7 @@ Every message has the same three parts: the argument's name, the rule it broke a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -123,3 +123,11 @@ def _number(name: str, value: Any) -> float:
         raise fail(name, "be finite", value) from None
     except (TypeError, ValueError):
         raise wrong_kind(name, "be one real number", value) from None
+
+
+def refuse_twice(columns: Mapping[str, str]) -> None:
+    """Raise ValueError if two of our names stand for one of the file's columns."""
+    for theirs in columns.values():
+        ours = [name for name, other in columns.items() if other == theirs]
+        if len(ours) > 1:
+            raise ValueError(f"columns names the file's {theirs!r} twice, as {' and '.join(map(repr, ours))}")

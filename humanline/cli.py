@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with HUMANLINE_DEBUG=1 in the environment it is raised.
     """
     try:
-        from humanline.train.quiet import shown_safely
+        from humanline.system.imports import shown_safely
 
         try:
             with shown_safely():
@@ -70,7 +70,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         options.overrides += rest  # overrides after an option, which argparse by itself does not take
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    from humanline.train.stop import EXIT_STOPPED, StopRequested
+    from humanline.system.stop import EXIT_STOPPED, StopRequested
 
     try:
         return int(options.run(options))
@@ -103,7 +103,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _complain(options: argparse.Namespace, text: str) -> None:
     """Print a message that may hold names and texts from outside."""
-    from humanline.train.terminal import shorten, told
+    from humanline.system.terminal import shorten, told
 
     lines = told(f"humanline {options.command}: {text}", keep="\n").split("\n")
     try:
@@ -120,9 +120,9 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
     from datetime import datetime
 
     from humanline import __version__
-    from humanline.train.paths import absolute
-    from humanline.train.settings import hidden
-    from humanline.train.terminal import redact
+    from humanline.system.paths import absolute
+    from humanline.system.terminal import redact
+    from humanline.train.config.settings import hidden
 
     reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
     what = f"a fault inside humanline or a library, not in your input: {reason[:400]}"
@@ -169,8 +169,8 @@ def _is_for_users(error: Exception) -> bool:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        from humanline.train.settings import hidden
-        from humanline.train.terminal import told
+        from humanline.system.terminal import told
+        from humanline.train.config.settings import hidden
 
         super().error(told(hidden(message, sent=True)))
 
@@ -287,22 +287,22 @@ def _load(options: argparse.Namespace) -> TrainConfig:
 
 
 def _quiet_libraries() -> None:
-    from humanline.train.quiet import quiet_libraries
+    from humanline.system.imports import quiet_libraries
 
     quiet_libraries()
 
 
 def _train(options: argparse.Namespace) -> int:
-    from humanline.train.activity import EXIT_NEIGHBOUR, NeighbourError
-    from humanline.train.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.activity import EXIT_NEIGHBOUR, NeighbourError
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
 
     with StopSignal() as stop:
         try:
             config = _load(options)
             options.folder = config.output  # where a fault is logged
-            from humanline.train.collapse import CollapseError
-            from humanline.train.device import leave_processes
             from humanline.train.loop import train
+            from humanline.train.run.collapse import CollapseError
+            from humanline.train.run.processes import leave_processes
 
             _quiet_libraries()
             try:
@@ -326,14 +326,14 @@ def _train(options: argparse.Namespace) -> int:
 def _validate(options: argparse.Namespace) -> int:
     import shlex
 
-    from humanline.train.terminal import told
-    from humanline.train.validate import validate
+    from humanline.system.terminal import told
+    from humanline.train.preflight.validate import validate
 
     config = _load(options)
     command = ["humanline", "train", options.recipe, *options.overrides]
     command += ["--preset", options.preset] if options.preset else []
     if options.no_data:
-        from humanline.train.validate import describe_config
+        from humanline.train.config.describe import describe_config
 
         print(told(describe_config(config), keep="\n"))
         print(told(f"the configuration is valid; model, data and disk were not looked at: {shlex.join(command)}"))
@@ -347,10 +347,10 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from humanline.train.terminal import told
+    from humanline.system.terminal import told
 
     config = _load(options)
-    from humanline.train.budget import estimate_run
+    from humanline.train.preflight.fits import estimate_run
 
     _quiet_libraries()
     lines, fits = estimate_run(config, gpu_memory=options.gpu_memory, gpus=options.gpus, tflops=options.tflops)
@@ -360,7 +360,7 @@ def _estimate(options: argparse.Namespace) -> int:
 
 
 def _sample(options: argparse.Namespace) -> int:
-    from humanline.train.tools import sample
+    from humanline.train.online.commands import sample
 
     if options.limit is not None and options.limit < 1:
         raise ValueError(f"--limit must be >= 1; got {options.limit}")
@@ -368,16 +368,16 @@ def _sample(options: argparse.Namespace) -> int:
 
 
 def _score(options: argparse.Namespace) -> int:
-    from humanline.train.tools import score
+    from humanline.train.online.commands import score
 
     return _stage(options, "completions", lambda config, **how: score(config, options.samples, options.out, **how))
 
 
 def _stage(options: argparse.Namespace, what: str, work: Callable[..., Path]) -> int:
     """Run a stage that can be stopped and gone on with."""
-    from humanline.train.progress import CountProgress
-    from humanline.train.stop import EXIT_STOPPED, StopRequested, StopSignal
-    from humanline.train.terminal import visible
+    from humanline.system.progress import CountProgress
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.terminal import visible
 
     with StopSignal() as stop:
         try:
@@ -393,8 +393,8 @@ def _stage(options: argparse.Namespace, what: str, work: Callable[..., Path]) ->
 
 
 def _pair(options: argparse.Namespace) -> int:
-    from humanline.train.terminal import visible
-    from humanline.train.tools import pair
+    from humanline.system.terminal import visible
+    from humanline.train.online.commands import pair
 
     print(visible(str(pair(_load(options), options.scored, options.out, say=_say(options)))))
     return 0
@@ -402,13 +402,13 @@ def _pair(options: argparse.Namespace) -> int:
 
 def _say(options: argparse.Namespace) -> Callable[[str], None]:
     """Return what prints a line to standard error, unless that is to be quiet."""
-    from humanline.train.terminal import told
+    from humanline.system.terminal import told
 
     return lambda text: None if options.quiet else print(told(text, keep="\n"), file=sys.stderr, flush=True)
 
 
 def _schema(options: argparse.Namespace) -> int:
-    from humanline.train.schema import schema_text
+    from humanline.train.config.schema import schema_text
 
     print(schema_text(), end="")
     return 0
@@ -425,7 +425,7 @@ def _ls(options: argparse.Namespace) -> int:
 
 def _cp(options: argparse.Namespace) -> int:
     from humanline.recipes import copy
-    from humanline.train.terminal import visible
+    from humanline.system.terminal import visible
 
     print(visible(str(copy(options.name, options.destination))))
     return 0
@@ -433,7 +433,7 @@ def _cp(options: argparse.Namespace) -> int:
 
 def _new_model(options: argparse.Namespace) -> int:
     _quiet_libraries()
-    from humanline.train.new_model import new_model
+    from humanline.train.policy.new_model import new_model
 
     path = new_model(
         options.out,
@@ -446,7 +446,7 @@ def _new_model(options: argparse.Namespace) -> int:
         max_length=options.max_length,
         seed=options.seed,
     )
-    from humanline.train.terminal import visible
+    from humanline.system.terminal import visible
 
     print(visible(str(path)))
     return 0
@@ -462,9 +462,9 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _sim(options: argparse.Namespace) -> int:
     from humanline.sim.report import FULL, QUICK, study
-    from humanline.train.progress import CountProgress
-    from humanline.train.stop import EXIT_STOPPED, StopRequested, StopSignal
-    from humanline.train.terminal import visible
+    from humanline.system.progress import CountProgress
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.terminal import visible
 
     processes = options.processes if options.processes is not None else len(os.sched_getaffinity(0))
     out = options.out or ("sim-quick" if options.quick else "sim-out")
@@ -499,8 +499,8 @@ def _sim(options: argparse.Namespace) -> int:
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from humanline.train.merge import merge
-    from humanline.train.terminal import visible
+    from humanline.system.terminal import visible
+    from humanline.train.policy.merge import merge
 
     _quiet_libraries()
     print(visible(f"model: {merge(options.adapter, options.out, options.base)}"))
@@ -509,7 +509,7 @@ def _merge(options: argparse.Namespace) -> int:
 
 def _figures(options: argparse.Namespace) -> int:
     from humanline.plots import write_figures
-    from humanline.train.terminal import visible
+    from humanline.system.terminal import visible
 
     for path in write_figures(options.out, options.names):
         print(visible(str(path)))

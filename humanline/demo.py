@@ -110,8 +110,8 @@ def demo(out: str | Path, *, seeds: int = 4, processes: int = 2) -> list[Outcome
     """
     if seeds < 1 or processes < 1:
         raise _checks.fail("seeds and processes", "be >= 1", (seeds, processes))
-    from humanline.train.export import claim_folder
-    from humanline.train.terminal import show
+    from humanline.system.files import claim_folder
+    from humanline.system.terminal import show
 
     started = time.perf_counter()
     folder = claim_folder(out)
@@ -198,7 +198,7 @@ def _mean(values: Any) -> float:
 def _one_thread() -> None:
     import torch
 
-    from humanline.train.quiet import quiet_libraries
+    from humanline.system.imports import quiet_libraries
 
     torch.set_num_threads(1)
     quiet_libraries()
@@ -245,7 +245,7 @@ def _start_model(folder: Path) -> dict[str, Any]:
     """Train the start model and make the preference pairs from its samples."""
     from humanline.train.config import TrainConfig
     from humanline.train.loop import train
-    from humanline.train.new_model import new_model
+    from humanline.train.policy.new_model import new_model
 
     rng = random.Random(0)
     words = _words(TRAIN_WORDS + PAIR_WORDS + HELD_OUT_WORDS, seed=1)
@@ -292,7 +292,7 @@ def _align(job: tuple[Path, Setting, str, int]) -> Outcome:
     """Run one cell of the table once."""
     from humanline.train.config import TrainConfig
     from humanline.train.loop import train
-    from humanline.train.metrics import read_metrics
+    from humanline.train.run.metrics import read_metrics
 
     folder, setting, variant, seed = job
     human = variant == "humanline"
@@ -336,9 +336,9 @@ def _sample(path: Path, words: Sequence[str], *, samples: int, seed: int) -> dic
     """Draw answers at temperature 1, through the template of training."""
     import torch
 
-    from humanline.train.data import Message
-    from humanline.train.model import load_policy
-    from humanline.train.tokens import Renderer
+    from humanline.train.data.messages import Message
+    from humanline.train.data.render import Renderer
+    from humanline.train.policy.load import load_policy
 
     model, tokenizer = load_policy(str(path), dropout=False, max_length=48)
     renderer = Renderer(tokenizer, "chat", 48)

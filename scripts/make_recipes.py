@@ -453,7 +453,8 @@ def _about_rounds(recipe: Recipe) -> list[str]:
         )
     remarks += [
         "Sampling is by transformers' generate, in the training process: slow, the same again, and needs nothing else. "
-        "A vLLM server, restarted with each round's weights by a script of yours (humanline/train/rollouts/README.md):",
+        "A vLLM server, restarted with each round's weights by a script of yours "
+        "(humanline/train/online/samplers/README.md):",
         "  sampling.engine=\"{kind: server, url: 'http://127.0.0.1:8000', model: policy,",
         "    new_weights: {kind: command, command: [restart.sh, '{path}']}}\"",
     ]
@@ -713,7 +714,7 @@ def _math_header(end: str) -> list[str]:
         "The mean over tokens is one of each accumulation pass, over all processes; here it is one of the whole step.",
         "The reward for the format is given also where lines follow the last tag; here the whole answer must match.",
         "vLLM samples, inside the training processes. Here transformers' generate does: slower, and the same again "
-        "from the seed; servers, vLLM among them, are in humanline/train/rollouts/README.md.",
+        "from the seed; servers, vLLM among them, are in humanline/train/online/samplers/README.md.",
         "Its tests draw at temperature 0.6 and top-p 0.95 with no system prompt. Here held-out answers are drawn as in "
         "training, one a problem: score/math is Pass@1 under these settings.",
     ]

@@ -41,7 +41,7 @@ def make_toy(folder: Path) -> dict[str, str]:
         "unpaired": write("unpaired.jsonl", unpaired),
         "completions": write("completions.jsonl", [{"prompt": p, "completion": c} for p, c, _ in rows]),
     }
-    from humanline.train.new_model import new_model
+    from humanline.train.policy.new_model import new_model
 
     model = new_model(folder / "model", text=files["pairs"], vocab_size=320, hidden_size=16, heads=2, max_length=128)
     return files | {"model": str(model)}

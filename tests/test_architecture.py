@@ -32,8 +32,8 @@ RULES = {
     "humanline.sim": {"numpy", "torch", "pydantic"},
     "humanline.sim.report": {"transformers", "accelerate", "datasets", "matplotlib", "humanline.train", "scipy.stats"},
     "humanline.train": {"torch", "transformers"},
-    "humanline.train.config": {"torch", "transformers"},
-    "humanline.train.data": {"torch", "transformers", "numpy"},
+    "humanline.train.config.run": {"torch", "transformers"},
+    "humanline.train.data.rows": {"torch", "transformers", "numpy"},
 }
 
 
@@ -52,7 +52,7 @@ def test_importing_prints_and_warns_nothing():
     """Importing any module, those on transformers and the benchmarks too, writes nothing and raises no warning."""
     result = run(
         "import humanline.theory, humanline.objectives, humanline.sim.report, humanline.train.loop, humanline.demo, "
-        "humanline.train.new_model, humanline.train.rewards.armorm, benchmarks.__main__"
+        "humanline.train.policy.new_model, humanline.train.online.rewards.armorm, benchmarks.__main__"
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 

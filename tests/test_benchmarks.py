@@ -27,7 +27,7 @@ from benchmarks.runs import (
 )
 from humanline.sim.run import simulate
 from humanline.train.loop import train
-from humanline.train.metrics import read_metrics
+from humanline.train.run.metrics import read_metrics
 
 
 def test_a_constant_ratio_has_no_width():

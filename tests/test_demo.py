@@ -12,9 +12,9 @@ import pytest
 from humanline import demo as module
 from humanline.cli import main
 from humanline.demo import Outcome, demo, table
-from humanline.train.export import OutputError
+from humanline.system.files import OutputError
 from tests.dying import die
-from tests.train.test_rewards_pool import gone
+from tests.train.online.test_rewards_pool import gone
 
 
 def outcome(name: str, variant: str, seed: int, score: float) -> Outcome:
@@ -45,7 +45,7 @@ def test_each_offline_variant_is_held_against_the_same_humanline_runs():
 
 def test_offline_grpo_has_the_papers_clip_humanlines_and_the_widest():
     """Offline GRPO is run at eps 0.15, 0.5 (Table 3) and 1, humanline once at 0.15 (Table 3), all else being equal."""
-    from humanline.train.config import GrpoObjective
+    from humanline.train.config.objective import GrpoObjective
 
     (grpo,) = (setting for setting in module.SETTINGS if setting.objective["kind"] == "grpo")
     found = {v: GrpoObjective.model_validate(grpo.objective_of(v)) for v in (*grpo.offline, "humanline")}

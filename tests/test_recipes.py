@@ -318,7 +318,7 @@ def test_table_2(name):
 
 def test_the_prompt_for_mathematics_asks_for_what_is_rewarded():
     """The form that the system prompt shows gets the whole reward for format and tags."""
-    from humanline.train.rewards.verifiers import format_verdict, tag_count_verdict
+    from humanline.train.online.rewards.verifiers import format_verdict, tag_count_verdict
 
     config = load(MATH[0])
     shown = config.sampling.system_prompt
@@ -506,7 +506,7 @@ def test_the_tiny_recipes_have_every_variant_of_every_objective():
 )
 def test_every_variant_of_every_objective_runs(recipe, changes, toy, words, tmp_path):
     """Each of the twelve trains a tiny model by its own loss, the humanline ones with a ratio that is not 1."""
-    from humanline.train.metrics import read_metrics
+    from humanline.train.run.metrics import read_metrics
 
     given = load(recipe, *changes)
     data, held_out = (words["words"], words["words_held_out"]) if given.rounds else (toy["pairs"], toy["held_out"])

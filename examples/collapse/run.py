@@ -203,11 +203,11 @@ def warm_up(model: Path) -> None:
     import torch
 
     import humanline.train.loop  # noqa: F401
-    from humanline.train.device import start_accelerator
-    from humanline.train.fingerprint import software
-    from humanline.train.model import load_policy
-    from humanline.train.rollouts import make_stages  # noqa: F401
-    from humanline.train.scorer import TokenScorer
+    from humanline.train.online.samplers import make_stages  # noqa: F401
+    from humanline.train.policy.load import load_policy
+    from humanline.train.policy.logprobs import TokenScorer
+    from humanline.train.run.fingerprint import software
+    from humanline.train.run.processes import start_accelerator
 
     start_accelerator("float32")
     policy, _ = load_policy(str(model), dropout=False, max_length=48)
@@ -251,9 +251,9 @@ def run(work: Path, job: Job, folder: Path) -> None:
 
 def judge(job: Job, folder: Path) -> dict[str, Any]:
     """Return what the watch says of a run's rows, and what became of the run."""
-    from humanline.train.collapse import CollapseWatch
     from humanline.train.config import TrainConfig
-    from humanline.train.metrics import read_metrics
+    from humanline.train.run.collapse import CollapseWatch
+    from humanline.train.run.metrics import read_metrics
 
     tree = read(folder / "config.used.json")
     tree["training"].pop("collapse")  # as recipes have it that say nothing
@@ -279,8 +279,8 @@ class _Nowhere:
 
 def gsm8k() -> list[dict[str, Any]]:
     """Return what the watch says of the first and last look of each run of examples/gsm8k, from its results.json."""
-    from humanline.train.collapse import CollapseWatch
     from humanline.train.config import TrainConfig
+    from humanline.train.run.collapse import CollapseWatch
 
     found = []
     for cell in read(HERE.parent / "gsm8k" / "results.json")["cells"]:

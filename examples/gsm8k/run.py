@@ -254,7 +254,7 @@ def _start_worker(threads: int) -> None:
 
 def make_base(work: Path, plan: Plan) -> bool:
     """Make the random model and its tokenizer unless they are there; return whether it was made."""
-    from humanline.train.new_model import new_model
+    from humanline.train.policy.new_model import new_model
 
     text = work / "nll-train.jsonl"
     sizes: dict[str, Any] = {
@@ -315,11 +315,14 @@ def look_at_start(work: Path) -> dict[str, Any]:
     import transformers
 
     from humanline import __version__
-    from humanline.train.batch import make_block
-    from humanline.train.data import Message, Preference, read_rows
-    from humanline.train.model import load_policy
-    from humanline.train.scorer import TokenScorer
-    from humanline.train.tokens import Renderer, tokenize
+    from humanline.train.data.batch import make_block
+    from humanline.train.data.messages import Message
+    from humanline.train.data.render import Renderer
+    from humanline.train.data.rows import read_rows
+    from humanline.train.data.shapes import Preference
+    from humanline.train.data.tokenize import tokenize
+    from humanline.train.policy.load import load_policy
+    from humanline.train.policy.logprobs import TokenScorer
 
     model, tokenizer = load_policy(str(work / "start" / "final"), dropout=False, max_length=2048)
     renderer = Renderer(tokenizer, "chat", 2048)

@@ -20,14 +20,29 @@ import torch
 from torch import Tensor
 
 from humanline.schedule import Never, Schedule
-from humanline.train.activity import HERE
-from humanline.train.adapter import trained_parameters
-from humanline.train.assemble import held_out_evaluator, read_data, renderer_of, stream_of
-from humanline.train.budget import refuse_unfit
-from humanline.train.checkpoint import CheckpointError, Checkpoints, Position
-from humanline.train.collapse import watched
+from humanline.system.activity import HERE
+from humanline.system.disk import of_run
+from humanline.system.progress import ReadingProgress, RunProgress
+from humanline.system.stop import StopRequested, StopSignal
 from humanline.train.config import TrainConfig
-from humanline.train.device import (
+from humanline.train.config.settings import written
+from humanline.train.data.run_data import read_data, renderer_of, stream_of
+from humanline.train.data.stream import Batches, FixedBatches
+from humanline.train.online.rounds import Rounds, make_rounds
+from humanline.train.policy.build import build_policy, checked_outline, describe_adapter
+from humanline.train.policy.load import load_tokenizer
+from humanline.train.policy.logprobs import check_scorer, refuse_random
+from humanline.train.policy.optimizer import make_optimizer, same_rounding, set_lr
+from humanline.train.policy.save import save_model
+from humanline.train.preflight.disk import bytes_written
+from humanline.train.preflight.fits import refuse_unfit
+from humanline.train.run.checkpoint import CheckpointError, Checkpoints, Position
+from humanline.train.run.collapse import watched
+from humanline.train.run.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
+from humanline.train.run.folder import RunFolder
+from humanline.train.run.neighbours import joined
+from humanline.train.run.processes import (
+    NonFiniteError,
     Processes,
     asked_to_end,
     is_agreed,
@@ -35,29 +50,14 @@ from humanline.train.device import (
     on_main,
     over_ranks,
     safe_points,
-    scoring_pass,
 )
-from humanline.train.disk import of_run
-from humanline.train.export import save_model
-from humanline.train.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
-from humanline.train.guard import NonFiniteError, Suspect, refuse_metrics, refuse_non_finite, refuse_non_finite_model
-from humanline.train.model import load_tokenizer
-from humanline.train.neighbours import joined
-from humanline.train.objective import ObjectiveStep
-from humanline.train.optimizer import make_optimizer, same_rounding, set_lr
-from humanline.train.policy import build_policy, checked_outline, describe_adapter
-from humanline.train.progress import ReadingProgress, RunProgress
-from humanline.train.reference import BaseModel, Reference, ScoreAhead, SecondModel
-from humanline.train.result import RunResult
-from humanline.train.room import bytes_written
-from humanline.train.rounds import Rounds, make_rounds
-from humanline.train.run_folder import RunFolder
-from humanline.train.scorer import check_scorer, refuse_random
-from humanline.train.settings import written
-from humanline.train.state import ModuleState, OptimizerState, RandomState, Stateful
-from humanline.train.stop import StopRequested, StopSignal
-from humanline.train.stream import Batches, FixedBatches
-from humanline.train.tracking import check_trackers, start_trackers
+from humanline.train.run.result import RunResult
+from humanline.train.run.state import ModuleState, OptimizerState, RandomState, Stateful, trained_parameters
+from humanline.train.run.tracking import check_trackers, start_trackers
+from humanline.train.step.finite import Suspect, refuse_metrics, refuse_non_finite, refuse_non_finite_model
+from humanline.train.step.held_out import held_out_evaluator
+from humanline.train.step.loss import ObjectiveStep
+from humanline.train.step.reference import BaseModel, Reference, ScoreAhead, SecondModel, scoring_pass
 
 
 def train(

@@ -18,7 +18,7 @@ BY_WEIGHTS = (
 
 def stop_after_a_step() -> None:
     """Ask this process to stop once it has taken a step: it shows that a run starts, however long it would be."""
-    from humanline.train.metrics import MetricsLog
+    from humanline.train.run.metrics import MetricsLog
 
     write = MetricsLog.write
 

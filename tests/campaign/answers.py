@@ -7,8 +7,8 @@ import random
 from functools import partial
 
 from tests.campaign.stage import Stage
-from tests.train.test_bad_input import garbled
-from tests.train.test_rewards_pool import boxed, results
+from tests.train.data.test_bad_input import garbled
+from tests.train.online.test_rewards_pool import boxed, results
 
 COUNT = 180
 STATUSES = {"timeout", "memory", "too_long", "error", "no_answer", "crashed"}
@@ -181,7 +181,7 @@ def answer(number: int, seed: int, canary: str) -> tuple[str, str, bool]:
 
 def judged(text: str) -> int:
     """Have every verifier judge an answer, each between two right ones; write down what they say."""
-    from humanline.train.rewards.pool import Pool
+    from humanline.train.online.rewards.pool import Pool
 
     kinds: list[dict] = [{"kind": kind, "completion": text, "reference": "5"} for kind in ("math", "number")]
     kinds += [{"kind": "format", "completion": text, "pattern": PATTERN}, {"kind": "tag_count", "completion": text}]

@@ -13,8 +13,8 @@ from typing import Any
 from tests.campaign.agreement import validate_and_train
 from tests.campaign.stage import Stage
 from tests.campaign.world import online, recipes, tree_of, write_recipe
-from tests.train.support import config
-from tests.train.test_bad_input import FILES, GOOD, GOOD_ROWS, LABELLED, PAIR, ROWS, fuzzed_rows, garbled
+from tests.helpers.support import config
+from tests.train.data.test_bad_input import FILES, GOOD, GOOD_ROWS, LABELLED, PAIR, ROWS, fuzzed_rows, garbled
 
 COUNT = 200
 

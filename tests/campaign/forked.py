@@ -240,7 +240,7 @@ def warm_up(*, many: bool = True) -> None:
 
     Nothing here starts a thread, which a forked process would lack.
     """
-    from humanline.train.quiet import quiet, quiet_libraries
+    from humanline.system.imports import quiet, quiet_libraries
 
     with quiet():
         quiet_libraries()

@@ -6,7 +6,7 @@ from functools import partial
 
 from tests.campaign.stage import Stage
 from tests.campaign.undisturbed import RUNS, finish_and_compare, recipe, whole
-from tests.train.barriers import kill_at
+from tests.helpers.barriers import kill_at
 
 COUNT = 516  # more than the barriers of all runs; the other cases kill at random moments
 KILLED = -9

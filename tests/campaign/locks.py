@@ -8,7 +8,7 @@ from functools import partial
 from tests.campaign.faults import Faults
 from tests.campaign.stage import Stage
 from tests.campaign.undisturbed import compare, finish_and_compare, output, recipe, whole
-from tests.train.barriers import kill_at
+from tests.helpers.barriers import kill_at
 
 FAULTS = [("flock", error) for error in ("ENOSYS", "ENOLCK", "EOPNOTSUPP", "EIO", "EINVAL", "ESTALE")]
 FAULTS += [("link", error) for error in ("EPERM", "ENOSYS", "EOPNOTSUPP", "EMLINK", "EIO")]

@@ -16,8 +16,8 @@ from tests.campaign.data import Touch
 from tests.campaign.recipes import EDGES
 from tests.campaign.stage import Stage
 from tests.campaign.world import recipes, write_recipe
-from tests.train.test_bad_input import ODD, TEMPLATES, bent, garbled
-from tests.train.test_validate import BAD, edit
+from tests.train.data.test_bad_input import ODD, TEMPLATES, bent, garbled
+from tests.train.preflight.test_validate import BAD, edit
 
 COUNT = 300
 Act = Callable[[Path, Path], None]  # of the model's folder and the canary

@@ -11,7 +11,7 @@ from typing import Any
 from tests.campaign.agreement import validate_and_train
 from tests.campaign.stage import Stage
 from tests.campaign.world import recipes, write_recipe
-from tests.train.test_bad_input import CONFIGS, RECIPE, bent, fuzzed_config, garbled
+from tests.train.data.test_bad_input import CONFIGS, RECIPE, bent, fuzzed_config, garbled
 
 COUNT = 400
 EDGES: list[Any] = [1e308, -1e308, 1e26, 5e-324, -1, 0, 2**63, 10**400, float("nan"), float("inf"), 1e-45, 10**9]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.campaign.stage import Stage
 from tests.campaign.world import recipes, write_recipe
-from tests.train.test_rewards_pool import FUNCTIONS, HARM
+from tests.train.online.test_rewards_pool import FUNCTIONS, HARM
 
 MORE = '''
 import atexit, gc, io, json, signal, socket, threading, time, warnings

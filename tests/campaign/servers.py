@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from humanline.cli import main
-from humanline.train.ledger import read_lines
-from humanline.train.model import load_tokenizer
-from humanline.train.rollouts.client import LONGEST_WAIT
-from humanline.train.rollouts.server import ServerSampler
+from humanline.train.online.ledger import read_lines
+from humanline.train.online.samplers.http import LONGEST_WAIT
+from humanline.train.online.samplers.server import ServerSampler
+from humanline.train.policy.load import load_tokenizer
 from tests.campaign.stage import Stage
 from tests.campaign.world import online, tree_of, write_recipe
-from tests.train.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
-from tests.train.test_bad_input import LITERALS, ODD, bent, garbled
-from tests.train.test_untrainable import WRONG, healthy
+from tests.helpers.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
+from tests.train.data.test_bad_input import LITERALS, ODD, bent, garbled
+from tests.train.online.test_untrainable import WRONG, healthy
 
 COUNT = 130
 LIMIT = 12  # tokens a completion

@@ -13,10 +13,10 @@ from typing import Any
 from humanline.train.config import TrainConfig, load_config
 from tests.campaign.stage import Stage
 from tests.campaign.world import online, tree_of, write_recipe
-from tests.train.barriers import at_barriers
-from tests.train.kills import leftovers, result_of
-from tests.train.test_resume import case
-from tests.train.test_rounds import round_files
+from tests.helpers.barriers import at_barriers
+from tests.helpers.kills import leftovers, result_of
+from tests.train.online.test_rounds import round_files
+from tests.train.run.test_resume import case
 
 BARRIERS, CHANGES = "barriers.txt", "changes.txt"
 
@@ -25,7 +25,7 @@ def _resumable(objective: str, schedule: str, storage: str, **changes: Any) -> C
     return lambda toy, output: case(toy, output, objective, schedule, storage, **changes)
 
 
-_SCRAMBLED = {"kind": "function", "call": "tests.train.toy_rewards:scrambled", "columns": ["answer"]}
+_SCRAMBLED = {"kind": "function", "call": "tests.helpers.toy_rewards:scrambled", "columns": ["answer"]}
 RUNS: dict[str, Callable[..., TrainConfig]] = {
     "DPO, scored ahead": _resumable("dpo", "before_3", "score_ahead"),
     "KTO": _resumable("kto", "before_1", "score_ahead"),

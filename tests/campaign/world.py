@@ -9,7 +9,7 @@ from typing import Any
 
 from humanline.train.config import TrainConfig
 from tests.conftest import make_toy
-from tests.train.support import CLIP, REJECT, config
+from tests.helpers.support import CLIP, REJECT, config
 
 Tree = dict[str, Any]
 
@@ -47,7 +47,7 @@ def online(toy: dict[str, str], output: Path, objective: str = "grpo", **changes
             "rounds": {"contexts_per_round": 4, "samples": 2, "count": 2, "score_margin": 0.001, "steps": 2},
             "sampling": {"max_tokens": 8, "engine": {"kind": "generate", "batch_size": 8}},
             "scoring": {
-                "rewards": [{"kind": "function", "call": "tests.train.toy_rewards:digits"}],
+                "rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}],
                 "workers": 1,
                 "seconds": 20.0,
             },

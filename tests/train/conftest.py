@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from humanline.train import disk
-from humanline.train.new_model import train_tokenizer
-from humanline.train.rewards.environment import worker_environment
-from humanline.train.round_config import EnvironmentConfig
-from humanline.train.stop import STOPPING
-from tests.train.kills import Server
+from humanline.system import disk
+from humanline.system.stop import STOPPING
+from humanline.train.config.rounds import EnvironmentConfig
+from humanline.train.online.rewards.environment import worker_environment
+from humanline.train.policy.new_model import train_tokenizer
+from tests.helpers.kills import Server
 
 
 @pytest.fixture(autouse=True, scope="session")

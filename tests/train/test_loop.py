@@ -10,19 +10,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from humanline.train.batch import Unit
-from humanline.train.config import DpoObjective
-from humanline.train.examples import read_units
-from humanline.train.export import OutputError
-from humanline.train.guard import NonFiniteError
+from humanline.system.files import OutputError
+from humanline.train.config.objective import DpoObjective
+from humanline.train.data.batch import Unit
+from humanline.train.data.render import Renderer
+from humanline.train.data.sequences import TokenSequence
+from humanline.train.data.sets import read_units
+from humanline.train.data.stream import Stream
 from humanline.train.loop import train
-from humanline.train.metrics import read_metrics
-from humanline.train.model import load_policy, turn_off_dropout
-from humanline.train.scorer import ModelError, TokenScorer
-from humanline.train.stream import Stream
-from humanline.train.tokens import Renderer, TokenSequence
+from humanline.train.policy.errors import ModelError
+from humanline.train.policy.load import load_policy, turn_off_dropout
+from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.run.metrics import read_metrics
+from humanline.train.run.processes import NonFiniteError
 from tests import oracles_loss as oracle
-from tests.train.support import CLIP, OBJECTIVES, REJECT, config, run, same, steps, weights
+from tests.helpers.support import CLIP, OBJECTIVES, REJECT, config, run, same, steps, weights
 
 HUMANLINE = {"reference": {"schedule": {"kind": "before_step", "every": 2}}}
 
@@ -99,9 +101,9 @@ class TestTransforms:
     def test_beta_draws_do_not_depend_on_company(self, toy):
         """A row's draws depend on seed, step, its name and the place in its answer, not on padding or neighbours."""
         from humanline.theory import BetaRejection, BetaShape
-        from humanline.train.batch import make_block
-        from humanline.train.objective import beta_draws
-        from humanline.train.tokens import TokenSequence
+        from humanline.train.data.batch import make_block
+        from humanline.train.data.sequences import TokenSequence
+        from humanline.train.step.loss import beta_draws
 
         rejection = BetaRejection(BetaShape(0.6, 1.0), BetaShape(0.7, 1.3), policy_ratio_bound=2.0, ref_ratio_bound=2.0)
         short, long = TokenSequence((1, 2, 3, 4), 2), TokenSequence(tuple(range(12)), 5)
@@ -145,7 +147,7 @@ class TestEvaluation:
         result = run(toy, tmp_path / "run", data__eval=toy["held_out"], evaluation={"batch_size": 4})
         margins, chosen_sum, chosen_tokens = [], 0.0, 0
         models = [load_policy(path, dropout=False, max_length=64) for path in (toy["model"], str(result.model))]
-        from humanline.train.data import read_rows
+        from humanline.train.data.rows import read_rows
 
         renderer = Renderer(models[0][1], "chat", 64, "error")
         for pair in read_rows(toy["held_out"], "preference"):
@@ -385,7 +387,7 @@ class TestModels:
         """Gemma 2's soft cap on the logits is found in its configuration and agrees with the model's own logits."""
         from transformers import Gemma2Config, Gemma2ForCausalLM
 
-        from humanline.train.scorer import check_scorer
+        from humanline.train.policy.logprobs import check_scorer
 
         shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
         sizes = {"vocab_size": 50, "intermediate_size": 32, "head_dim": 8}
@@ -555,7 +557,7 @@ class TestSurroundings:
 def test_a_final_save_that_fails_in_a_library_loses_nothing(toy, tmp_path, monkeypatch):
     """Whatever a library raises while the finished model is written, a checkpoint has it, and --resume writes it."""
     import humanline.train.loop as loop
-    from humanline.train.export import OutputError
+    from humanline.system.files import OutputError
 
     def fails(*_):
         raise RuntimeError("a library's own trouble")

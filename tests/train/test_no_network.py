@@ -105,7 +105,7 @@ def recipes(toy, folder: Path) -> tuple[str, str]:
         "sampling": {"max_tokens": 4},
         "training": {"batch_size": 2},
         "scoring": {
-            "rewards": [{"kind": "math"}, {"kind": "function", "call": "tests.train.toy_rewards:digits"}],
+            "rewards": [{"kind": "math"}, {"kind": "function", "call": "tests.helpers.toy_rewards:digits"}],
             "workers": 1,
             "failed": 0.0,
         },

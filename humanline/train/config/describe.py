@@ -1,0 +1,139 @@
+"""A configuration in words."""
+
+from __future__ import annotations
+
+from humanline.system.terminal import told
+from humanline.train.config.run import AdapterConfig, TrainConfig
+
+_VARIANTS = {
+    ("none", "never"): "offline",
+    ("none", "before_step"): "sync only (no transform)",
+    ("none", "after_step"): "trust region",
+    ("none", "each_round"): "round by round",
+    ("clip", "never"): "clip only (no sync)",
+    ("clip", "before_step"): "humanline",
+    ("beta_rejection", "before_step"): "humanline sampling",
+}
+
+
+_UNITS = {"nll": "examples", "dpo": "pairs", "kto": "examples", "grpo": "groups of answers"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The configuration in words
+
+
+def describe_config(config: TrainConfig) -> str:
+    """Say in a few lines what a configuration asks for; needs no model, no data and no network."""
+    training, batch = config.training, config.training.batch_size
+    length = f"{training.steps} steps" if training.steps else f"{training.epochs or 0:g} epoch(s)"
+    if config.rounds is not None and config.rounds.count is not None:
+        length = f"{config.rounds.count} rounds of at most {config.round_steps} steps"
+    counted = f"{training.micro_batch_size}{' rows' if config.objective.kind == 'grpo' else ''}"
+    micro = "" if training.micro_batch_size is None else f", {counted} a pass and process"
+    if training.micro_batch_tokens is not None:
+        micro = f", {training.micro_batch_tokens:,} tokens a pass and process"
+    how = f"{training.precision} compute"
+    how += "" if training.temperature == 1 else f", logits divided by {training.temperature:g}"
+    kept = [f"{config.kept_in} {'weights' if config.adapter is None else 'frozen weights'}"]
+    kept += ["8-bit optimizer states"] if config.optimizer.states == "8bit" else []
+    kept += ["activations computed again"] if training.activation_checkpointing else []
+    kept += ["no padding"] if training.padding == "free" else []
+    kept += ["log-probabilities by cut cross-entropy"] if training.logprobs != "chunked" else []
+    when = [f"every {config.checkpoint.every} steps"] if config.checkpoint.every else []
+    when += [f"every {config.checkpoint.minutes:g} minutes"] if config.checkpoint.minutes else []
+    lines = {"variant": describe_variant(config)}
+    if config.objective.kind != "nll":
+        lines |= {"transform": _transform(config), "reference": _reference(config)}
+    lines |= {
+        "training": f"{length} of {batch} {_UNITS[config.objective.kind]}{micro}; {how}; "
+        f"lr {config.optimizer.lr:g}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; seed {config.seed}",
+        "model": config.model,
+        "memory": ", ".join(kept),
+        "data": f"{config.data.train}, held out: {config.data.eval or 'none'}",
+        "checkpoints": f"{' and '.join([*when, 'when stopped'])}; the last {config.checkpoint.keep} are kept",
+        "output": config.output,
+    }
+    if config.rounds is not None and config.scoring is not None:
+        lines |= {"rounds": _describe_rounds(config), "sampling": _sampling(config), "scoring": _scoring(config)}
+    if config.adapter is not None:
+        lines["adapter"] = _adapter(config.adapter)
+    if config.tracking.trackers:
+        lines["trackers"] = ", ".join(config.tracking.trackers)
+    return "\n".join(f"{name:<12} {told(str(text))}" for name, text in lines.items())
+
+
+def _describe_rounds(config: TrainConfig) -> str:
+    rounds = config.rounds
+    assert rounds is not None
+    kept = "all of them" if config.keeps_groups else f"best against worst, at least {rounds.score_margin:g} apart"
+    length = f"{rounds.steps} steps each" if rounds.steps else "one pass over what they make"
+    what = f"{rounds.contexts_per_round} prompts, {rounds.samples} completions each, of which {kept}; {length}"
+    how = "made equal to the policy" if config.reference.round_start == "sync" else "kept"
+    if config.reference.schedule.kind in ("before_step", "after_step"):
+        what += f"; at each start the reference is {how}"
+    return what + ("; the next one sampled meanwhile, one round stale" if rounds.overlap else "")
+
+
+def _sampling(config: TrainConfig) -> str:
+    sampling = config.sampling
+    engine = sampling.engine
+    where = f"server {engine.url}, new weights by {engine.new_weights.kind}" if engine.kind == "server" else engine.kind
+    top_p = "" if sampling.top_p == 1 else f", top-p {sampling.top_p:g}"
+    stops = f", stops at {', '.join(map(repr, sampling.stop))}" if sampling.stop else ""
+    return f"temperature {sampling.temperature:g}{top_p}, at most {sampling.max_tokens} tokens{stops}; by {where}"
+
+
+def _scoring(config: TrainConfig) -> str:
+    scoring = config.scoring
+    assert scoring is not None
+    names = {"model": "model", "function": "call"}
+    parts = [
+        f"{reward.weight:g} x {reward.kind}"
+        + (f" {getattr(reward, names[reward.kind])}" if reward.kind in names else "")
+        for reward in scoring.rewards
+    ]
+    failed = {"error": "ends the run", "drop": "is left out"}.get(str(scoring.failed), f"counts as {scoring.failed}")
+    return f"{' + '.join(parts)}; a completion without a score {failed}"
+
+
+def _adapter(adapter: AdapterConfig) -> str:
+    where = "all linear layers and experts but the head" if adapter.targets is None else ", ".join(adapter.targets)
+    dropped = f", dropout {adapter.dropout:g}" if adapter.dropout else ""
+    return f"LoRA of rank {adapter.rank}, alpha {adapter.alpha:g}{dropped}, on {where}"
+
+
+def describe_variant(config: TrainConfig) -> str:
+    """Name the variant as the paper does: "humanline DPO", "offline KTO"."""
+    if config.objective.kind == "nll":
+        return "next-token training (no reference)"
+    kinds = config.transform.kind, config.reference.schedule.kind
+    name = _VARIANTS.get(kinds, f"{kinds[0]} with {kinds[1]}")
+    if config.rounds is not None:
+        name = "online" if kinds == ("none", "each_round") else f"online, {name}"
+    return f"{config.objective.kind.upper()}, {name}"
+
+
+def _transform(config: TrainConfig) -> str:
+    transform = config.transform
+    if transform.kind == "clip":
+        return f"token log-ratios clipped to [{transform.log_eps_low:g}, {transform.log_eps_high:g}] nats"
+    if transform.kind == "beta_rejection":
+        bounds = f"{transform.policy_ratio_bound} and {transform.ref_ratio_bound}"
+        return f"tokens detached by Beta rejection (rule: {transform.rule}; ratio bounds {bounds})"
+    return "none: log-ratios as they are"
+
+
+def _reference(config: TrainConfig) -> str:
+    schedule = config.reference.schedule
+    if schedule.kind == "never":
+        what = "the initial policy throughout"
+    elif schedule.kind == "before_step":
+        what = f"the policy as it was before an update, synced every {schedule.every} step(s)"
+    elif schedule.kind == "after_step":
+        what = f"the policy as it was after every {schedule.every} step(s)"
+    else:
+        what = f"the policy at the start of each round of {schedule.round_steps or config.round_steps} steps"
+    how = "a second model in memory" if config.reference.storage == "model" else "scored ahead, no second model"
+    anchor = "; KL against the initial policy" if config.reference.baseline == "initial" else ""
+    return f"{what}; {how}{anchor}"

@@ -1,0 +1,389 @@
+"""The sections of a run that makes its own data: rounds, sampling and scoring."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
+
+from humanline.schedule import PositiveInt
+from humanline.system.hosts import host_of, refuse_host, refuse_network
+from humanline.train.config.base import IN_FLOAT32, Finite, NonEmpty, NonNegative, Positive, Section
+from humanline.train.config.settings import hidden
+
+
+class RoundsConfig(Section):
+    """Algorithm 1: sample from the policy, score, make pairs or groups, train on them, and again."""
+
+    contexts_per_round: PositiveInt = 1024
+    """Prompts a round; they are drawn without replacement, pass by pass over the prompts."""
+    samples: Annotated[int, Field(ge=2, le=65536)] = 8
+    """Completions a prompt."""
+    count: PositiveInt | None = None
+    """Rounds of the run; give these, training.steps or training.epochs."""
+    steps: PositiveInt | None = None
+    """Optimizer steps a round; by itself one pass over what the round has made."""
+    select: Literal["best_worst", "all"] | None = None
+    """What is kept of a prompt's completions; by itself all for grpo, and the best against the worst for the others."""
+    score_margin: NonNegative = 0.01
+    """best_worst: the least difference of their scores (tau); prompts below it are left out and counted."""
+    truncated: Literal["keep", "drop"] = "keep"
+    """What happens to completions that ran into their length limit."""
+    too_few: Literal["error", "skip"] = "error"
+    """What happens to a round that leaves too little for a batch."""
+    overlap: bool = False
+    """Sample and score the next round in a second process while this one trains: its data are one round stale."""
+
+
+class GenerateEngine(Section):
+    """transformers' generate, in this process, with the policy's own weights; reproducible."""
+
+    kind: Literal["generate"] = "generate"
+    batch_size: PositiveInt = 64
+    """Completions a batch and process."""
+
+
+class ContinuousEngine(Section):
+    """transformers' continuous batching, in this process: for GPUs; reproducible up to the order of its batches."""
+
+    kind: Literal["continuous"] = "continuous"
+    num_blocks: PositiveInt | None = None
+    """Blocks of its key-value cache; by itself as many as free memory holds."""
+    max_batch_tokens: PositiveInt | None = None
+    """Tokens a forward pass; by itself what the library thinks right."""
+
+
+class ByPath(Section):
+    """New weights by name: every request names the folder of the round's weights as its model (transformers serve)."""
+
+    kind: Literal["path"] = "path"
+
+
+class ByAdapter(Section):
+    """New weights as an adapter that vllm serve loads (VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora)."""
+
+    kind: Literal["adapter"] = "adapter"
+
+
+AnyJson = Annotated[JsonValue, WithJsonSchema({})]
+
+
+class ServerRequest(Section):
+    """A request to a server, of which `{path}` stands for the folder of the weights and `{name}` for their name."""
+
+    path: Annotated[str, Field(pattern="^/")]
+    """Path below the server's root, with a query where one is wanted; what stands for `{path}` in it is escaped."""
+    body: AnyJson = Field(default={})
+    """JSON body; `{path}` and `{name}` are filled in in its texts, at any depth."""
+
+    @model_validator(mode="after")
+    def _can_be_sent(self) -> ServerRequest:
+        _refuse_unsendable(self.texts, self.body)
+        return self
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the path, and all texts in the body."""
+        return (self.path, *_texts(self.body))
+
+
+PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    """Give all texts in a JSON value, keys aside."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
+
+
+def _refuse_unsendable(texts: Iterable[str], body: JsonValue) -> None:
+    """Raise ValueError if a placeholder stands for nothing, or a body holds numbers that JSON has not."""
+    for text in texts:
+        unknown = next((word for word in PLACEHOLDER.findall(text) if word not in ("path", "name")), None)
+        if unknown is not None:
+            raise ValueError(f"{{{unknown}}} stands for nothing; there are {{path}} and {{name}}")
+    try:
+        json.dumps(body, allow_nan=False)
+    except ValueError:
+        raise ValueError("the body holds a number that JSON has not: nan or infinity") from None
+
+
+class ByRequest(Section):
+    """New weights by requests to the server: one (path and body), or several in order (requests).
+
+    In them `{path}` stands for the folder of the weights and `{name}` for their name.
+    """
+
+    kind: Literal["request"] = "request"
+    path: Annotated[str, Field(pattern="^/")] | None = None
+    """Path of the only request, below the server's root."""
+    body: AnyJson = Field(default={})
+    """Its JSON body."""
+    requests: Annotated[tuple[ServerRequest, ...], Field(strict=False)] = ()
+    """In place of path and body: requests that are sent one after the other, each when the one before has succeeded."""
+    sleep: Annotated[tuple[ServerRequest, ...], Field(strict=False)] = ()
+    """Sent when a round's completions are there, so that the server leaves its GPU to training; those above wake it."""
+
+    @model_validator(mode="after")
+    def _say_where(self) -> ByRequest:
+        if (self.path is None) == (not self.requests):
+            raise ValueError("new_weights: request takes a path, or a list of requests, and not both")
+        if self.path is None and "body" in self.model_fields_set:
+            raise ValueError("new_weights: request: body belongs to path; each of the requests has its own")
+        if self.path is not None:
+            _refuse_unsendable((self.path, *_texts(self.body)), self.body)
+        if not any("{path}" in text for one in self.in_order for text in one.texts):
+            raise ValueError(
+                'new_weights: request: no request says where the weights are; put "{path}" where the server expects '
+                "their folder"
+            )
+        if any(PLACEHOLDER.search(text) for one in self.sleep for text in one.texts):
+            raise ValueError("new_weights.sleep: a server that goes to sleep is told of no weights; leave {path} out")
+        return self
+
+    @property
+    def in_order(self) -> tuple[ServerRequest, ...]:
+        """Return the requests."""
+        return self.requests if self.path is None else (ServerRequest(path=self.path, body=self.body),)
+
+
+class ByVllm(Section):
+    """New weights by a reload in place (VLLM_SERVER_DEV_MODE=1 vllm serve), after which its prefix cache is emptied."""
+
+    kind: Literal["vllm"] = "vllm"
+    sleep: bool = False
+    """Whether it gives its GPU to training between samplings: needs --enable-sleep-mode."""
+
+
+class BySglang(Section):
+    """New weights by SGLang's update from disk, after which its cache is flushed."""
+
+    kind: Literal["sglang"] = "sglang"
+    sleep: bool = False
+    """Whether it gives its GPU to training between samplings: needs --enable-memory-saver."""
+
+
+class ByCommand(Section):
+    """New weights by a command of yours, which ends when the server has them; `{path}` stands for their folder."""
+
+    kind: Literal["command"] = "command"
+    command: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)]
+    """The command's words; no shell. It gets the whole environment, secrets too: it is yours, and may need them."""
+    seconds: Positive = 1800.0
+    """How long it may take."""
+
+
+NewWeights = Annotated[ByPath | ByAdapter | ByVllm | BySglang | ByRequest | ByCommand, Field(discriminator="kind")]
+
+
+class ProofConfig(Section):
+    """How a server is proved to have the weights that it was given: by log-probabilities of a fixed set of texts."""
+
+    tokens: PositiveInt = 8192
+    """Tokens of the texts, from the run's own prompts and answers; more of them tell a smaller change."""
+    tolerance: Positive = 0.2
+    """The run stops where server and policy differ by more than so many nats (root mean square)."""
+
+
+class ServerEngine(Section):
+    """Any server that speaks OpenAI's protocol: vllm serve, SGLang, transformers serve."""
+
+    kind: Literal["server"] = "server"
+    url: Annotated[str, Field(pattern="^https?://")]
+    """Its root, without /v1; the only place on the network that sampling talks to."""
+    allow_hosts: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
+    """Hosts, addresses or networks (10.0.0.0/8) that may be asked though they are private or link-local."""
+    model: NonEmpty | None = None
+    """Name that requests carry; under new_weights: path and adapter the weights' own name takes its place."""
+    key_variable: NonEmpty | None = None
+    """Environment variable that holds the API key."""
+    endpoint: Literal["chat", "completions"] | None = None
+    """What is asked; by itself chat for the chat template, and completions for plain text."""
+    concurrency: Annotated[int, Field(ge=1, le=65536)] = 16
+    """Requests under way at a time."""
+    samples_per_request: PositiveInt = 1
+    """Completions asked for at once (n); more only where the server is known to obey."""
+    seconds: Positive = 600.0
+    """Limit of a request."""
+    attempts: PositiveInt = 6
+    """How often a request is tried while the server is gone, busy (429) or broken (5xx), with growing waits."""
+    new_weights: NewWeights
+    """How the server learns of a round's weights."""
+    proof: ProofConfig | None = ProofConfig()
+    """How it is proved that it has them; null: not at all."""
+
+    @model_validator(mode="after")
+    def _may_be_asked(self) -> ServerEngine:
+        for allowed in self.allow_hosts:
+            refuse_network(allowed)
+        try:
+            host = host_of(self.url)
+        except ValueError:
+            raise ValueError(
+                f"sampling.engine.url: {hidden({'url': self.url})['url']!r} is no URL of a server, such as "
+                "http://127.0.0.1:8000"
+            ) from None
+        refuse_host(host, None, self.allow_hosts)
+        return self
+
+    @property
+    def sleeps(self) -> bool:
+        """Return whether the server is put to sleep while the run trains."""
+        return bool(getattr(self.new_weights, "sleep", False))
+
+
+Engine = Annotated[GenerateEngine | ContinuousEngine | ServerEngine, Field(discriminator="kind")]
+
+
+def _temperature(value: float) -> float:
+    if 0 < value < 1e-3:
+        raise ValueError(f"must be 0, or 0.001 at least, as logits divided by less are infinite; got {value!r}")
+    return value
+
+
+class SamplingConfig(Section):
+    """How completions are drawn; prompts go through the template of training."""
+
+    temperature: Annotated[float, Field(ge=0, le=1e3), AfterValidator(_temperature)] = 1.0
+    """Logits are divided by it; 0 takes the most probable token."""
+    top_p: Annotated[float, Field(gt=0, le=1), IN_FLOAT32] = 1.0
+    """Tokens are drawn from the smallest set that holds this much probability."""
+    max_tokens: PositiveInt = 512
+    """Tokens a completion, its end token included; data.max_length goes before it."""
+    stop: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
+    """Texts that end a completion, which keeps them."""
+    system_prompt: NonEmpty | None = None
+    """System message of prompts that begin with none, and no developer's; trained on, too."""
+    engine: Engine = GenerateEngine()
+    """What samples."""
+    mismatch_limit: Positive = 0.1
+    """A round warns where sampler and training differ by more nats (root mean square) on the tokens that were drawn;
+    not of a round that rounds.overlap has sampled with older weights: there the difference is logged as staleness."""
+
+
+class _Reward(Section):
+    weight: Finite = 1.0
+    """The score is the weighted sum over rewards."""
+
+
+class MathReward(_Reward):
+    """1 if the answer's value is that of the reference (math-verify), else 0."""
+
+    kind: Literal["math"] = "math"
+    answer: NonEmpty = "answer"
+    """Column of the reference: an answer, or a solution whose last box holds it."""
+
+
+class NumberReward(_Reward):
+    """1 if the last number of the completion is that of the reference, else 0 (GSM8K)."""
+
+    kind: Literal["number"] = "number"
+    answer: NonEmpty = "answer"
+    """Column of the reference: a number, or a solution that ends with one (`#### 18`)."""
+
+
+class FormatReward(_Reward):
+    """1 if the whole completion matches a pattern, else 0."""
+
+    kind: Literal["format"] = "format"
+    pattern: NonEmpty = r"<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>"
+    """Regular expression; a dot matches line ends too."""
+
+
+class TagCountReward(_Reward):
+    """The share of four tags of Open-R1's format that occur exactly once, with their line ends."""
+
+    kind: Literal["tag_count"] = "tag_count"
+
+
+class ModelReward(_Reward):
+    """The score of a reward model, which reads the conversation through its own template."""
+
+    kind: Literal["model"] = "model"
+    model: NonEmpty
+    """Folder, or hub: and a name; a sequence classifier with one output, or ArmoRM."""
+    head: Literal["classifier", "armorm"] = "classifier"
+    """What turns hidden states into a score: the model's own head, or ArmoRM's gated mixture of 19 rewards."""
+    max_length: PositiveInt = 4096
+    """Tokens of a conversation; longer ones get no score, but a status."""
+    batch_size: PositiveInt = 16
+    """Conversations a forward pass."""
+    precision: Literal["float32", "bf16"] = "bf16"
+    """What it is kept and computed in."""
+    between_rounds: Literal["device", "host"] = "device"
+    """Where it waits while the policy trains; host memory leaves the device to the policy, for a copy either way."""
+
+
+class FunctionReward(_Reward):
+    """What a Python callable says: `call(prompt, completion, **columns)` returns a number."""
+
+    kind: Literal["function"] = "function"
+    call: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    """`module:function`; it runs in worker processes, and what it prints goes nowhere."""
+    columns: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
+    """Columns of the prompts that it is given, by keyword."""
+
+
+Reward = Annotated[
+    MathReward | NumberReward | FormatReward | TagCountReward | ModelReward | FunctionReward,
+    Field(discriminator="kind"),
+]
+
+
+EnvironmentName = Annotated[str, Field(pattern=r"^[^=\x00]+$")]
+
+
+class EnvironmentConfig(Section):
+    """What worker processes get of the environment: by itself all but what looks like a secret."""
+
+    keep: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ()
+    """Names of variables that they get though they look like secrets, such as a key that a function reward needs."""
+    drop: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ()
+    """Names of variables that they do not get, whatever these look like."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> EnvironmentConfig:
+        both = sorted({*self.keep} & {*self.drop})
+        if both:
+            raise ValueError(f"keep and drop both name {', '.join(both)}")
+        return self
+
+
+class ScoringConfig(Section):
+    """What a completion is worth. A score is a number or a status that says why there is none, never a silent zero."""
+
+    rewards: Annotated[tuple[Reward, ...], Field(strict=False, min_length=1)]
+    """Their weighted sum is the score."""
+    failed: Literal["error", "drop"] | Finite = "error"
+    """What a completion without a score does: end the run, be left out, or get this score; all are counted."""
+    failed_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """A round of which a larger share has no score ends the run whatever `failed` says; 1 allows any number."""
+    workers: Annotated[int, Field(ge=1, le=4096)] = 2
+    """Worker processes for everything but reward models."""
+    seconds: Positive = 5.0
+    """Limit of each completion and reward; a worker that exceeds it is killed."""
+    first_seconds: Positive = 300.0
+    """Limit, in place of `seconds`, of a worker's first call of a function, which may import what it needs."""
+    memory: Annotated[int, Field(ge=1, le=10**9)] = 1024
+    """Limit of each worker, MiB."""
+    environment: EnvironmentConfig = EnvironmentConfig()
+    """What the workers get of the environment."""
+
+    @model_validator(mode="after")
+    def _some_weight(self) -> ScoringConfig:
+        if not any(reward.weight for reward in self.rewards):
+            raise ValueError("every weight in scoring.rewards is 0, so that all scores are equal")
+        return self
+
+
+def columns_of(reward: Reward) -> tuple[str, ...]:
+    """Return the columns that a reward reads."""
+    if isinstance(reward, MathReward | NumberReward):
+        return (reward.answer,)
+    return reward.columns if isinstance(reward, FunctionReward) else ()

@@ -1,0 +1,446 @@
+"""The configuration of a run: one frozen tree of typed sections, and its reader.
+
+Every section names each number that a run depends on; unknown keys are errors, and all errors of a file and of the
+command line are reported together. No field here is without a reader in humanline.train (a test looks for them).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from humanline._checks import refuse_twice
+from humanline.schedule import Never, PositiveInt, Schedule
+from humanline.train.config.base import IN_FLOAT32, Fraction, NonEmpty, NonNegative, Positive, Section, Temperature
+from humanline.train.config.objective import GrpoObjective, NoTransform, Objective, Transform
+from humanline.train.config.rounds import RoundsConfig, SamplingConfig, ScoringConfig
+from humanline.train.config.settings import learn
+
+
+class ReferenceConfig(Section):
+    """Who scores a batch: the schedule, where its weights live, and the anchor of the KL penalty."""
+
+    schedule: Schedule = Never()
+    """Which earlier policy scores a batch."""
+    storage: Literal["score_ahead", "model"] = "score_ahead"
+    """Scores kept ahead of time, or a second model in memory; the results are equal."""
+    baseline: Literal["reference", "initial"] = "reference"
+    """The anchor of GRPO's KL penalty."""
+    round_start: Literal["sync", "keep"] = "sync"
+    """What a round of sampling begins with: the reference made equal to the policy, or as it was."""
+
+
+class DataConfig(Section):
+    """JSON lines, how to read them and how to turn them into tokens."""
+
+    train: NonEmpty
+    """A .jsonl, .ndjson or .parquet file, or hub:ORG/NAME."""
+    eval: NonEmpty | None = None
+    """File of held-out rows."""
+    shape: Literal["completion", "preference", "unpaired"] | None = None
+    """What a row holds; by itself what the objective usually reads. In rounds rows are prompts."""
+    columns: dict[str, str] = Field(default={})
+    """Our name of a field: the file's name, where it has another; {prompt: question}."""
+    ignore: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
+    """Keys of messages, and columns, that are left out; a key that the chat template does not write is an error."""
+    template: Literal["chat", "plain"] = "chat"
+    """The tokenizer's chat template, or bare text with its end token."""
+    max_length: PositiveInt = 1024
+    """Tokens of prompt and answer together."""
+    max_prompt_length: PositiveInt | None = None
+    """Tokens of the prompt; by itself as many as leave room for an answer."""
+    too_long: Literal["error", "drop", "truncate"] = "error"
+    """What happens to longer examples; a prompt is never cut."""
+    special_tokens: Literal["error", "drop"] = "error"
+    """What happens to examples whose text holds a special token of the tokenizer, which would be read as control."""
+
+    @model_validator(mode="after")
+    def _columns_once(self) -> DataConfig:
+        refuse_twice(self.columns)
+        return self
+
+
+Limit = Positive | None
+
+
+class CollapseConfig(Section):
+    """When a run has broken, and what is done then; null switches a limit off.
+
+    The median of the last rows (`steps`, `rounds`; a single look at the held-out set) is held against the first row,
+    which is of the policy before its first update. humanline/train/run/collapse.py has the rules.
+    """
+
+    action: Literal["warn", "stop", "ignore"] = "warn"
+    """Say it in one line, once; save, end and say it (exit code 4); or do not look."""
+    steps: PositiveInt = 10
+    """Steps of which the median is taken."""
+    rounds: PositiveInt = 3
+    """Rounds of which the median is taken; of answers' length, share cut short and entropy the start is the median of
+    as many, and rounds of fewer than 32 prompts count as one until they have 32."""
+    score: Limit = 0.25
+    """A score that has fallen from its best by so many standard deviations of answers' scores, by four standard errors
+    of its own, and by half of what it had gained: all three."""
+    length: Annotated[float, Field(gt=1, allow_inf_nan=False), IN_FLOAT32] | None = 4.0
+    """Answers so many times as long as at first, or as short, while the score is no better than at first; shorter ones
+    are no break where at first more than 0.3 were cut at their limit."""
+    truncated: Limit = 0.3
+    """Share of answers cut at their limit, above that at first, while the score is no better than at first."""
+    entropy_rise: Limit = 1.0
+    """Nats a token by which the entropy of answers is above that at first."""
+    entropy_left: Limit = 0.1
+    """Share of its first value below which the entropy of answers is, while the score is no better than at first."""
+    clipped: Limit = 0.5
+    """Share of tokens outside of humanline's clip."""
+    log_ratio: Limit = 2.0
+    """Root mean square of token log-ratios, nats, where the reference follows the policy (before_step); three times as
+    much where it does not, since rejected answers may well leave a fixed one far behind."""
+    loss: Limit = 5.0
+    """Training loss, above that of the first step."""
+    surprise: Limit = 2.0
+    """Nats a token by which the log-probability of held-out answers (the chosen ones) is below that at first."""
+
+
+class TrainingConfig(Section):
+    """How far, how much at a time and in which precision."""
+
+    steps: PositiveInt | None = None
+    """Optimizer steps; give these or epochs."""
+    epochs: Annotated[float, Field(gt=0, le=1e9), IN_FLOAT32] | None = None
+    """Passes over the data; give these or steps."""
+    batch_size: PositiveInt = 32
+    """Examples, pairs or groups a step, over all processes."""
+    micro_batch_size: PositiveInt | None = None
+    """Examples, pairs or, under GRPO, rows (single answers) a forward pass and process; by itself all of its share."""
+    micro_batch_tokens: PositiveInt | None = None
+    """Tokens a forward pass and process, in place of micro_batch_size; padding counts where there is any."""
+    padding: Literal["right", "free"] = "right"
+    """Rows filled up to one length, or laid end to end without any padding."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """What is computed in."""
+    weights: Literal["float32", "bf16"] = "float32"
+    """What trained weights are kept in; bf16 ones are rounded stochastically, so that small updates are not lost."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass in place of keeping them: less memory, a third more work."""
+    logprobs: Literal["chunked", "cut_cross_entropy"] = "chunked"
+    """What turns hidden states into token log-probabilities; the results are equal but for rounding."""
+    dropout: bool = False
+    """Keep the model's dropout rates; by itself they are 0."""
+    temperature: Temperature = 1.0
+    """Logits are divided by it before log-probabilities are taken; some code trains at the temperature of sampling."""
+    stall_minutes: NonNegative = 60.0
+    """Of several processes: minutes without anything done after which one stands still, so that all end; 0: never."""
+    disk_full: Literal["stop", "wait"] = "stop"
+    """On a full disk: end, to be gone on with by --resume; or wait for space, trying again every minute."""
+    collapse: CollapseConfig = CollapseConfig()
+    """When a run has broken, and what is done then."""
+
+    @model_validator(mode="after")
+    def _one_micro_batch(self) -> TrainingConfig:
+        if self.micro_batch_size is not None and self.micro_batch_tokens is not None:
+            raise ValueError(
+                "give at most one of micro_batch_size and micro_batch_tokens (training.micro_batch_size=null on the "
+                "command line takes one back)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _bf16_weights(self) -> TrainingConfig:
+        if self.weights == "bf16" and self.precision != "bf16":
+            raise ValueError("weights: bf16 are computed with in bf16: set precision: bf16 too")
+        return self
+
+
+class AdapterConfig(Section):
+    """LoRA: low-rank additions to frozen weights are trained in place of the weights themselves."""
+
+    rank: Annotated[int, Field(ge=1, le=65536)] = 16
+    """Rank of the additions."""
+    alpha: Annotated[float, Field(gt=0, le=1e6), IN_FLOAT32] = 32.0
+    """Additions are scaled by alpha / rank."""
+    dropout: Fraction = 0.0
+    """Share of their inputs that is dropped in training, never in scoring; not possible for experts."""
+    targets: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)] | None = None
+    """Ends of the names of what gets them; by itself all linear layers but the output head, and the fused weights of
+    experts (`experts.gate_up_proj`), one addition to each expert."""
+    base: Literal["float32", "bf16", "nf4"] | None = None
+    """What the frozen weights are kept in; by itself what is computed in. nf4 is QLoRA (bitsandbytes)."""
+
+
+class OptimizerConfig(Section):
+    """AdamW, with warm-up to a constant learning rate."""
+
+    lr: NonNegative
+    """Learning rate after warm-up."""
+    adam_beta1: Fraction = 0.9
+    """Decay of the mean gradient."""
+    adam_beta2: Fraction = 0.999
+    """Decay of the mean squared gradient."""
+    adam_eps: Positive = 1e-8
+    """Added to the root of the mean squared gradient."""
+    weight_decay: NonNegative = 0.0
+    """Decoupled weight decay."""
+    warmup_fraction: Fraction = 0.1
+    """Share of the steps over which the learning rate rises."""
+    max_grad_norm: Positive = 1.0
+    """Gradients are scaled down to this norm."""
+    states: Literal["float32", "8bit"] = "float32"
+    """What the running means of gradients are kept in; 8bit (torchao) takes a quarter of the memory."""
+
+
+class EvaluationConfig(Section):
+    """When to look at the held-out set: always at the start and the end, and every so many steps."""
+
+    every: PositiveInt | None = None
+    """Steps between looks at the held-out set."""
+    batch_size: PositiveInt = 32
+    """Units a forward pass."""
+
+
+class CheckpointConfig(Section):
+    """When a run writes down all it needs to go on: every so many steps, or minutes, and whenever it is stopped."""
+
+    every: PositiveInt | None = None
+    """Steps between checkpoints."""
+    minutes: Positive | None = 30.0
+    """Minutes between checkpoints."""
+    keep: Annotated[int, Field(ge=2, le=10**6)] = 2
+    """How many of the newest are kept."""
+
+
+class TrackingConfig(Section):
+    """Where metrics are shown besides the run's own files; nowhere unless named here."""
+
+    trackers: Annotated[tuple[Literal["tensorboard", "trackio", "wandb"], ...], Field(strict=False)] = ()
+    """Programs that are shown the metrics; each must be installed."""
+    project: NonEmpty = "humanline"
+    """Name under which trackio and wandb file the run."""
+
+
+class TrainConfig(Section):
+    """One run."""
+
+    model: NonEmpty
+    """Folder in Hugging Face format, or hub: and a name on the hub."""
+    output: NonEmpty
+    """Folder to create for the run."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Fixes the order of the data and every random draw."""
+    objective: Objective
+    """The loss."""
+    transform: Transform = NoTransform()
+    """What happens to token log-ratios before the loss."""
+    reference: ReferenceConfig = ReferenceConfig()
+    """Who the policy is compared with."""
+    adapter: AdapterConfig | None = None
+    """LoRA; by itself all weights are trained."""
+    data: DataConfig
+    """What to train on."""
+    rounds: RoundsConfig | None = None
+    """Rounds of sampling, scoring and training; by itself training is on fixed data."""
+    sampling: SamplingConfig = SamplingConfig()
+    """How completions are drawn in rounds."""
+    scoring: ScoringConfig | None = None
+    """What completions are worth in rounds."""
+    training: TrainingConfig
+    """How far, and how much at a time."""
+    optimizer: OptimizerConfig
+    """AdamW."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """When the held-out set is looked at."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When the run is saved to go on from."""
+    tracking: TrackingConfig = TrackingConfig()
+    """Where metrics are shown besides the run's own files."""
+
+    @property
+    def own_baseline(self) -> bool:
+        """Return whether the KL anchor is another policy than the reference: under `never` that is the initial one."""
+        return self.reference.baseline == "initial" and self.reference.schedule.kind != "never"
+
+    @property
+    def references(self) -> int:
+        """Return how many earlier policies score a batch."""
+        return 0 if self.objective.kind == "nll" else 1 + self.own_baseline
+
+    @property
+    def second_models(self) -> int:
+        """Return how many copies of the trained weights are kept."""
+        return self.references if self.reference.storage == "model" else 0
+
+    def window_steps(self, steps: int) -> int:
+        """Return for how many steps scores wait at most: until the schedule's next sync, or the end of the run."""
+        if self.objective.kind == "nll" or self.reference.storage == "model":
+            return 0
+        whole = 0 if self.adapter is not None else steps  # an adapter's base is the initial policy, always at hand
+        schedule = self.reference.schedule
+        if schedule.kind == "never":
+            return whole
+        ahead = schedule.every if schedule.kind != "each_round" else schedule.round_steps or self.round_steps
+        return min(ahead + 1, steps) + (whole if self.own_baseline else 0)
+
+    @property
+    def kept_in(self) -> Literal["float32", "bf16", "nf4"]:
+        """Return what the model's own weights are kept in, trained or, under an adapter, frozen."""
+        return self.training.weights if self.adapter is None else self.adapter.base or self.training.precision
+
+    @property
+    def rows_a_unit(self) -> int:
+        """Return the sequences of one unit of a batch: of an example, a pair or a group."""
+        if self.rounds is not None and self.keeps_groups:
+            return self.rounds.samples
+        return {"nll": 1, "dpo": 2, "kto": 1, "grpo": 2}[self.objective.kind]
+
+    @property
+    def rows_together(self) -> int:
+        """Return how many rows of a unit a micro-batch holds together: all, or where groups are split one."""
+        whole = not isinstance(self.objective, GrpoObjective) or self.objective.whole_groups
+        return self.rows_a_unit if whole else 1
+
+    def rows_a_pass(self, ranks: int) -> int:
+        """Return the rows of a forward pass where tokens are not what is counted, in each of so many processes."""
+        share = -(-self.training.batch_size * self.rows_a_unit // (ranks * self.rows_together)) * self.rows_together
+        size = self.training.micro_batch_size
+        if size is None:
+            return share
+        return min(share, size if self.objective.kind == "grpo" else size * self.rows_a_unit)
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Return whether rounds keep all completions of a prompt, not the best and the worst."""
+        return self.rounds is not None and self.objective.kind == "grpo" and self.rounds.select != "best_worst"
+
+    @property
+    def units_a_round(self) -> int:
+        """Return the most units that a round of sampling can leave."""
+        return 0 if self.rounds is None else self.rounds.contexts_per_round * (2 if self.objective.kind == "kto" else 1)
+
+    @property
+    def round_steps(self) -> int:
+        """Return the most steps that a round of sampling can have."""
+        if self.rounds is None:
+            return 0
+        return self.rounds.steps or max(1, self.units_a_round // self.training.batch_size)
+
+    @property
+    def data_shape(self) -> Literal["completion", "preference", "unpaired", "prompt"]:
+        """Return the shape of the rows: prompts in rounds, else the one given, or the natural one of the objective."""
+        return "prompt" if self.rounds is not None else self.data.shape or _SHAPES[self.objective.kind][0]
+
+    @model_validator(mode="after")
+    def _learn_secrets(self) -> TrainConfig:
+        if self.sampling.engine.kind == "server":
+            learn({"engine": self.sampling.engine.model_dump(mode="json")})
+        return self
+
+    @model_validator(mode="after")
+    def _one_length(self) -> TrainConfig:
+        given = [n for n, v in (("steps", self.training.steps), ("epochs", self.training.epochs)) if v is not None]
+        if self.rounds is not None and self.rounds.count is not None:
+            given.append("rounds.count")
+        if len(given) != 1:
+            either = "steps and epochs" if self.rounds is None else "steps, epochs and rounds.count"
+            raise ValueError(
+                f"training: give exactly one of {either} (training.epochs=null on the command line takes one back)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rounds_fit(self) -> TrainConfig:
+        kind, schedule, rounds = self.objective.kind, self.reference.schedule, self.rounds
+        if rounds is None:
+            given = ["sampling"] if self.sampling != SamplingConfig() else []
+            given += ["scoring"] if self.scoring is not None else []
+            if given:
+                raise ValueError(f"{' and '.join(given)}: used in rounds only, but there is no section rounds")
+            if schedule.kind == "each_round" and schedule.round_steps is None:
+                raise ValueError("reference.schedule.round_steps is needed where there is no section rounds")
+            return self
+        if kind == "nll":
+            raise ValueError("rounds: objective nll has no use for scores; take dpo, kto or grpo")
+        if self.scoring is None:
+            raise ValueError("rounds need the section scoring, which says what a completion is worth")
+        if self.data.shape is not None:
+            raise ValueError("data.shape: rounds read prompts; leave it out")
+        if schedule.kind == "each_round" and schedule.round_steps is not None:
+            raise ValueError(
+                "reference.schedule.round_steps: the section rounds says how long rounds are; leave it out"
+            )
+        if self.sampling.temperature == 0:
+            raise ValueError(
+                "sampling.temperature: 0 makes all completions of a prompt the same, and their scores equal"
+            )
+        engine = self.sampling.engine
+        if rounds.overlap and engine.kind == "server" and self.data.eval is not None:
+            raise ValueError(
+                "rounds.overlap with a server and data.eval: held-out prompts would be answered by the weights that "
+                "the next round is sampled from; leave out data.eval, or rounds.overlap"
+            )
+        if rounds.overlap and engine.kind == "server" and engine.sleeps:
+            raise ValueError(
+                "rounds.overlap with a server that sleeps while the run trains: the next round could not be sampled "
+                "meanwhile; leave out sampling.engine.new_weights.sleep, or rounds.overlap"
+            )
+        if engine.kind == "server" and (engine.new_weights.kind == "adapter") != (self.adapter is not None):
+            raise ValueError(
+                "sampling.engine.new_weights: kind: adapter is how a server gets an adapter's weights, and only these: "
+                + ("set it, or take engine: {kind: generate}" if self.adapter is not None else "take another kind")
+            )
+        if kind != "grpo" and rounds.select == "all":
+            raise ValueError(f"rounds.select: all makes groups, which {kind} cannot read; leave it out")
+        if self.reference.storage == "score_ahead":
+            keeps = self.reference.round_start == "keep" and schedule.kind in ("before_step", "after_step")
+            if keeps or (schedule.kind == "never" and self.adapter is None):
+                what = "round_start: keep" if keeps else "schedule: never"
+                raise ValueError(
+                    f"reference.{what} lets older weights score batches that did not exist while the policy held them: "
+                    "set reference.storage: model"
+                )
+            if self.own_baseline and self.adapter is None:
+                raise ValueError(
+                    "reference.baseline: initial in rounds needs the initial weights for batches that come later: set "
+                    "reference.storage: model, or train an adapter"
+                )
+        synced = self.reference.round_start == "sync" and schedule.kind in ("before_step", "after_step")
+        if synced and self.round_steps == 1:
+            raise ValueError(
+                "rounds of one step with a reference that is synced at the start of each make every ratio 1: set "
+                "reference.round_start: keep and reference.storage: model, or reference.schedule: {kind: each_round} "
+                "if no reference of its own is meant"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TrainConfig:
+        allowed = _SHAPES[self.objective.kind]
+        if self.rounds is None and self.data_shape not in allowed:
+            raise ValueError(
+                f"data.shape for {self.objective.kind} must be {' or '.join(allowed)}; got {self.data.shape}"
+            )
+        if self.objective.kind == "nll" and (self.transform.kind != "none" or self.reference != ReferenceConfig()):
+            raise ValueError("objective nll has no reference: leave out the sections transform and reference")
+        if self.objective.kind != "grpo" and self.reference.baseline == "initial":
+            raise ValueError("reference.baseline is the anchor of GRPO's KL penalty; no other objective has one")
+        if self.objective.kind == "grpo" and self.reference.baseline == "initial" and not self.objective.kl_coef:
+            raise ValueError(
+                "reference.baseline: initial anchors the KL penalty, which objective.kl_coef: 0 switches off"
+            )
+        if self.adapter is not None:
+            if self.training.weights != "float32":
+                raise ValueError(
+                    "adapters are trained in float32: set adapter.base, which tells what the frozen weights are kept "
+                    "in, in place of training.weights"
+                )
+            if self.adapter.base == "bf16" and self.training.precision != "bf16":
+                raise ValueError("adapter.base: bf16 is computed with in bf16: set training.precision: bf16 too")
+        if self.evaluation.every is not None and self.data.eval is None:
+            raise ValueError("evaluation.every needs a held-out set: data.eval")
+        return self
+
+
+_SHAPES: dict[str, tuple[Literal["completion", "preference", "unpaired"], ...]] = {
+    "nll": ("completion", "preference"),
+    "dpo": ("preference",),
+    "kto": ("unpaired", "preference"),
+    "grpo": ("preference",),
+}

@@ -1,0 +1,1 @@
+"""Data: rows -> examples -> token sequences -> units -> the batch of a step."""

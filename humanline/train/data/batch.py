@@ -1,0 +1,192 @@
+"""Token sequences -> what one optimizer step computes on: units, rows, micro-batches.
+
+A *unit* is what a batch size counts: one sequence (nll, kto), a pair (dpo) or a group of completions (grpo). A *row* is
+one padded sequence. Rows are right-padded and need no attention mask under a causal model; what counts is said by a
+mask over positions, never by token ids. Within a micro-batch rows are ordered member by member: all chosen answers,
+then all rejected ones. The rows of a group need not share a micro-batch: what GRPO knows of the group, each row's
+advantage, is computed before they part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from humanline.objectives import group_advantages
+from humanline.train.config.objective import GrpoObjective
+from humanline.train.data.sequences import TokenSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One slot of a batch: its sequences and what the objective needs to know about them."""
+
+    id: str
+    sequences: tuple[TokenSequence, ...]
+    desirable: bool = True
+    scores: tuple[float, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of completion tokens."""
+        return sum(sequence.completion_length for sequence in self.sequences)
+
+    @property
+    def length(self) -> int:
+        """Return the length of the longest sequence."""
+        return max(len(s.ids) for s in self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence of a unit, on its way into a micro-batch."""
+
+    unit: Unit
+    member: int
+    advantage: float | None = None  # within the whole unit, read by GRPO
+
+    @property
+    def sequence(self) -> TokenSequence:
+        """Return its token ids."""
+        return self.unit.sequences[self.member]
+
+    @property
+    def name(self) -> str:
+        """Return a name that does not depend on what else is in the micro-batch."""
+        return self.unit.id if len(self.unit.sequences) == 1 else f"{self.unit.id}#{self.member}"
+
+
+def rows_of(unit: Unit, grpo: GrpoObjective | None) -> tuple[Row, ...]:
+    """Return the rows of a unit; under GRPO each with its advantage, by these settings, over the whole group."""
+    if grpo is None:
+        return tuple(Row(unit, member) for member in range(len(unit.sequences)))
+    scores = torch.tensor(unit.scores, dtype=torch.float64)
+    group = torch.zeros(len(scores), dtype=torch.long)
+    advantages = group_advantages(scores, group, std=grpo.advantage_std, eps=grpo.advantage_eps).tolist()
+    members = range(len(unit.sequences))
+    return tuple(Row(unit, member, advantage) for member, advantage in zip(members, advantages, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of one forward pass: (R, T) token ids, the (R, T - 1) mask of the labels that count, lengths unpadded."""
+
+    names: tuple[str, ...]
+    input_ids: Tensor
+    mask: Tensor
+    lengths: tuple[int, ...]
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+        """Return what a scorer is called with."""
+        return self.input_ids, self.mask, self.lengths
+
+    def to(self, device: torch.device) -> Block:
+        """Return the block on a device."""
+        return replace(self, input_ids=self.input_ids.to(device), mask=self.mask.to(device))
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """What one forward and backward pass sees."""
+
+    rows: tuple[Row, ...]  # in the order of the block; none where nothing counts (`idle_micro_batch`)
+    block: Block
+    mismatched: Block | None  # KTO: some of the step's prompts with other prompts' answers, of whichever units
+    desirable: Tensor  # (R,) bool, read by KTO
+    advantages: Tensor | None  # (R,), read by GRPO
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """Return the units whose first row is here: all of them, but where groups are split."""
+        return tuple(row.unit for row in self.rows if row.member == 0)
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """Return the micro-batch on a device."""
+        return replace(
+            self,
+            block=self.block.to(device),
+            mismatched=None if self.mismatched is None else self.mismatched.to(device),
+            desirable=self.desirable.to(device),
+            advantages=None if self.advantages is None else self.advantages.to(device),
+        )
+
+
+def make_block(sequences: Sequence[TokenSequence], names: Sequence[str], pad_id: int) -> Block:
+    """Pad sequences on the right into one block.
+
+    Parameters
+    ----------
+    sequences : non-empty sequence of TokenSequence
+    names : sequence of str
+        One name a row, for messages and for the keys of random draws.
+    pad_id : int
+        Any token id; padding is recognised by position alone.
+
+    Raises
+    ------
+    ValueError
+        If a prompt is empty: its first token would be predicted from nothing.
+    """
+    width = max(len(s.ids) for s in sequences)
+    input_ids = torch.full((len(sequences), width), pad_id, dtype=torch.long)
+    mask = torch.zeros((len(sequences), width - 1), dtype=torch.bool)
+    for row, (sequence, name) in enumerate(zip(sequences, names, strict=True)):
+        if sequence.prompt_length < 1:
+            raise ValueError(f"{name}: the prompt must hold at least one token, for the first answer token to follow")
+        input_ids[row, : len(sequence.ids)] = torch.tensor(sequence.ids)
+        mask[row, sequence.prompt_length - 1 : len(sequence.ids) - 1] = True
+    return Block(tuple(names), input_ids, mask, tuple(len(s.ids) for s in sequences))
+
+
+def make_micro_batch(
+    rows: Sequence[Row], pad_id: int, mismatched: Sequence[tuple[str, TokenSequence]] | None = None
+) -> MicroBatch:
+    """Build the tensors of some rows.
+
+    Parameters
+    ----------
+    rows : non-empty sequence of Row
+        Unit by unit.
+    pad_id : int
+    mismatched : sequence of (name, TokenSequence), optional
+        KTO's prompts with other prompts' answers.
+
+    Raises
+    ------
+    ValueError
+        If units have different numbers of sequences, unless they are groups of GRPO.
+    """
+    rows = sorted(rows, key=lambda row: row.member)
+    advantages = [row.advantage for row in rows if row.advantage is not None]
+    if not advantages and len({len(row.unit.sequences) for row in rows}) > 1:
+        raise ValueError("units of one micro-batch must have the same number of sequences")
+    other = None
+    if mismatched is not None:
+        other = make_block([sequence for _, sequence in mismatched], [name for name, _ in mismatched], pad_id)
+    return MicroBatch(
+        rows=tuple(rows),
+        block=make_block([row.sequence for row in rows], [row.name for row in rows], pad_id),
+        mismatched=other,
+        desirable=torch.tensor([row.unit.desirable for row in rows]),
+        advantages=torch.tensor(advantages, dtype=torch.float32) if advantages else None,
+    )
+
+
+def idle_micro_batch(row: Row, pad_id: int) -> MicroBatch:
+    """Build a micro-batch in which nothing counts, for a process that has no row left where others have one.
+
+    All processes must make the same number of passes. This one adds exactly 0 to gradients and metrics.
+
+    Parameters
+    ----------
+    row : Row
+        What the pass runs over.
+    pad_id : int
+    """
+    block = make_block([row.sequence], ["(nothing)"], pad_id)
+    block = replace(block, mask=torch.zeros_like(block.mask))
+    return MicroBatch((), block, None, desirable=torch.tensor([True]), advantages=torch.zeros(1))

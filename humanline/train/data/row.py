@@ -1,0 +1,345 @@
+"""One row -> one example, or a sentence on what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from humanline.train.data.json_lines import kind, parse_json, short
+from humanline.train.data.messages import (
+    KWARGS,
+    NOTHING,
+    TOOLS,
+    Answer,
+    Given,
+    Message,
+    Messages,
+    is_empty,
+    to_json,
+    without_nulls,
+)
+from humanline.train.data.shapes import INSTRUCTING, ROLES, Preference, PromptOnly, Unpaired
+from humanline.train.data.source import Source
+
+T = TypeVar("T")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows to examples
+
+_ALIASES = {"chosen_score": "score_chosen", "rejected_score": "score_rejected"}
+
+
+_TEXT = "a string or a list of messages"
+
+
+@dataclass(slots=True)
+class _Row:
+    """One row while it is read: every getter returns None after it has noted what is wrong, and where."""
+
+    name: str
+    values: dict[str, Any]
+    columns: Mapping[str, str]
+    problems: list[str]
+    source: Source
+    ignore: Collection[str]
+    used: set[str]  # columns that were read, of this row and those before
+    keys: set[str]  # of messages, the same
+    left_out: set[str]  # keys that were ignored
+    lacks_column: bool = False
+
+    def wrong(self, what: str, expected: str, *at: str | int) -> T | None:
+        """Note a problem of the value under the keys `at` and return None, typed so that any getter can return it."""
+        self.problems.append(f"{self.source.place(*at)}: {what}; expected {expected}")
+        return None
+
+    def column(self, name: str) -> str:
+        """Return what the file calls our column `name`."""
+        if name in _ALIASES and name not in self.columns and not self._holds(name) and self._holds(_ALIASES[name]):
+            return _ALIASES[name]
+        return self.columns.get(name, name)
+
+    def _holds(self, column: str) -> bool:
+        return column in self.values and not (self.source.is_table and self.values[column] is None)
+
+    def value(self, name: str) -> Any:
+        """Return what our column `name` holds; it counts as read."""
+        self.used.add(self.column(name))
+        return self.values[self.column(name)]
+
+    def has(self, name: str) -> bool:
+        return self._holds(self.column(name))
+
+    def missing(self, name: str, expected: str) -> T | None:
+        column = self.column(name)
+        if column in self.values:
+            return self.wrong(f"{column!r} is null", expected, column)
+        self.lacks_column = True
+        hint = "" if name in self.columns else f" (or columns: {{{name}: its name}})"
+        return self.wrong(f"no column {column!r} among {_names(self.source.columns(self.values))}", expected + hint)
+
+    def plain(self, name: str) -> str | None:
+        """Return a text column that is a good string; note nothing of any other."""
+        column = self.columns.get(name, name)
+        value = self.values.get(column)
+        if not isinstance(value, str) or not value.strip() or not _encodable(value):
+            return None
+        self.used.add(column)
+        return value
+
+    def messages(self, name: str, role: str) -> Messages | None:
+        """Return a text column as messages; a string is one message of `role`."""
+        if not self.has(name):
+            return self.missing(name, _TEXT)
+        column = self.column(name)
+        value = self.value(name)
+        if isinstance(value, str):
+            return (Message(role, value),) if self._good(value, f"{column!r}", False, column) else None
+        if not isinstance(value, list) or not value:
+            return self.wrong(f"{column!r} is {kind(value)}", _TEXT, column)
+        turns = [self._message(turn, column, i) for i, turn in enumerate(value)]
+        kept = tuple(turn for turn in turns if turn is not None)
+        return kept if len(kept) == len(turns) else None
+
+    def _message(self, turn: Any, column: str, number: int) -> Message | None:
+        name = f"{column!r} message {number + 1}"
+        keys = self._keys(turn, name, column, number) if isinstance(turn, dict) else {}
+        if keys is None:
+            return None
+        calls = bool(keys.get("tool_calls")) and turn.get("role") == "assistant"  # what calls tools may say nothing
+        if not isinstance(turn, dict) or not {"role", "content"} - ({"content"} if calls else set()) <= turn.keys():
+            got = f"an object of the keys {_names(list(turn))}" if isinstance(turn, dict) else kind(turn)
+            return self.wrong(f"{name} is {got}", 'a message {"role": ..., "content": ...}', column, number)
+        role: Any = turn["role"]
+        content: Any = turn.get("content")
+        if role not in ROLES:
+            what = f"{name} has the role {_shown(role)}"
+            return self.wrong(what, f"one of {', '.join(ROLES)}", column, number, "role")
+        content = "" if calls and content is None else content
+        empty_ok = calls or role in (*INSTRUCTING, "tool")
+        if not self._good(content, f"the content of {name}", empty_ok, column, number, "content"):
+            return None
+        if not keys and role in ("system", "user", "assistant"):
+            return Message(role, content)
+        return Message(role, content, to_json(keys) if keys else "", self.source.place(column, number))
+
+    def _keys(self, turn: dict[str, Any], name: str, column: str, number: int) -> dict[str, Any] | None:
+        """Return the keys of a message beside role and content that hold something and are not to be ignored."""
+        found: dict[str, Any] = {}
+        for key, given in turn.items():
+            if key in self.ignore:
+                self.left_out.add(key)
+                continue
+            value = without_nulls(given) if self.source.is_table else given
+            if key in ("role", "content") or is_empty(value):
+                continue
+            at = (column, number, key)
+            try:
+                value = parse_json(value) if key == "tool_calls" and isinstance(value, str) else value
+                to_json(value)
+            except ValueError as error:
+                return self.wrong(f"{short(key)} of {name}: {error}", "JSON", *at)
+            if key == "tool_calls" and not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
+                return self.wrong(f"{key!r} of {name} is {kind(value)}", "a list of objects", *at)
+            found[key] = value
+        self.keys.update(found)
+        return found
+
+    def given(self) -> Given | None:
+        """Return what the row gives the chat template besides messages."""
+        columns, places = {}, []
+        for name in (TOOLS, KWARGS):
+            column = self.columns.get(name, name)
+            if column not in self.values:
+                continue
+            taken = name not in self.columns and column in self.columns.values()  # read as something else
+            if taken or not self.has(name) or column in self.ignore:
+                continue
+            value = self.value(name)
+            columns[name] = without_nulls(value) if self.source.is_table else value
+            try:
+                if Given.of({name: columns[name]}) != NOTHING:
+                    places.append(self.source.place(column))
+            except ValueError as error:
+                expected = "a list of objects" if name == TOOLS else "an object"
+                what = str(error).replace(repr(name), repr(column), 1)
+                return self.wrong(what, f"{expected}, or JSON text of one", column)
+        return Given.of(columns, places[0]) if places else NOTHING
+
+    def _good(self, text: Any, name: str, empty_ok: bool, *at: str | int) -> bool:
+        if not isinstance(text, str):
+            self.wrong(f"{name} is {kind(text)}", "a string", *at)
+        elif not text.strip() and not empty_ok:
+            self.wrong(f"{name} is {'blank' if text else 'empty'}", "some text", *at)
+        elif not _encodable(text):
+            self.wrong(f"{name} holds half a surrogate pair, which no tokenizer can read", "whole characters", *at)
+        else:
+            return True
+        return False
+
+    def score(self, name: str) -> float | None:
+        column = self.column(name)
+        value = self.value(name)
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+            return self.wrong(f"{column!r} is {kind(value)}", "a finite number", column)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            return self.wrong(f"{column!r} is not finite", "a finite number", column)
+        return number
+
+    def label(self) -> bool | None:
+        column = self.column("label")
+        value = self.value("label")
+        if not isinstance(value, int) or value not in (0, 1):
+            return self.wrong(f"{column!r} is {_shown(value)}", "true or false", column)
+        return bool(value)
+
+    def conversation(self, prompt: Messages, answer: Messages, name: str) -> Messages | None:
+        """Join a prompt and an answer that may repeat it."""
+        column, given = self.column(name), self.column("prompt")
+        if answer[-1].role != "assistant":
+            return self.wrong(f"{column!r} ends with the {answer[-1].role}'s turn", "the assistant's", column)
+        if answer[: len(prompt)] == prompt:
+            return answer
+        if answer[0].role == "assistant":
+            return prompt + answer
+        if answer[0].role in INSTRUCTING and answer[1 : len(prompt) + 1] == prompt:
+            return answer
+        what = f"{column!r} begins with other turns than {given!r}"
+        return self.wrong(what, "the prompt's own turns, or the answer", column)
+
+    def split(self, conversation: Messages, common: int, name: str) -> tuple[Messages, Answer] | None:
+        """Split a conversation into `common` turns of prompt and one assistant turn."""
+        column = self.column(name)
+        prompt, rest = conversation[:common], conversation[common:]
+        if len(rest) > 1:
+            what = f"the two answers part {len(rest)} turns before the end of {column!r}"
+            return self.wrong(what, "them to differ in their last turn only", column)
+        if not prompt:
+            return self.wrong(f"{column!r} has no turn before the answer, so there is no prompt", "a prompt", column)
+        if prompt[-1].role == "assistant":
+            return self.wrong(f"the turn before the answer in {column!r} is the assistant's too", "the user's", column)
+        return prompt, rest[0] if rest[0].keys else rest[0].content
+
+
+def _preference(row: _Row) -> Preference | None:
+    texts = row.plain("prompt"), row.plain("chosen"), row.plain("rejected")
+    if texts[0] is None or texts[1] is None or texts[2] is None or texts[1] == texts[2]:
+        chosen, rejected = row.messages("chosen", "assistant"), row.messages("rejected", "assistant")
+        lists = all(isinstance(row.values.get(row.column(name)), list) for name in ("chosen", "rejected"))
+        prompt = () if lists and not row.has("prompt") else row.messages("prompt", "user")
+    else:  # three strings, as most rows are: nothing can be wrong with how they go together
+        chosen = rejected = ()
+        prompt = (Message("user", texts[0]),)
+    scores: list[float | None] = [None, None]
+    present = [name for name in ("chosen_score", "rejected_score") if row.has(name)]
+    if len(present) == 1:
+        row.wrong(f"{row.column(present[0])!r} stands alone", "both scores or none", row.column(present[0]))
+    elif present:
+        scores = [row.score(name) for name in present]
+        if scores[0] is not None and scores[1] is not None and scores[0] < scores[1]:
+            what = f"the chosen score {scores[0]:g} is below the rejected one {scores[1]:g}"
+            row.wrong(what, "chosen >= rejected", row.column("chosen_score"))
+    given = row.given()
+    if prompt is None or chosen is None or rejected is None or given is None:
+        return None
+    if not chosen and texts[1] is not None and texts[2] is not None:
+        return Preference(row.name, prompt, texts[1], texts[2], scores[0], scores[1], given)
+    first, second = row.conversation(prompt, chosen, "chosen"), row.conversation(prompt, rejected, "rejected")
+    if first is None or second is None:
+        return None
+    if first == second:
+        names = row.column("chosen"), row.column("rejected")
+        return row.wrong(f"{names[0]!r} and {names[1]!r} are the same", "two answers", names[1])
+    longest = min(len(first), len(second)) - 1  # at least one turn is left for each answer
+    common = next((i for i in range(longest) if first[i] != second[i]), longest)
+    if not common:
+        what, expected = "the two answers begin with different turns", "the same prompt in both, or a prompt column"
+        return row.wrong(what, expected, row.column("rejected"))
+    better = row.split(first, common, "chosen")
+    worse = better and row.split(second, common, "rejected")
+    if better is None or worse is None:
+        return None
+    return Preference(row.name, better[0], better[1], worse[1], scores[0], scores[1], given)
+
+
+def _one_answer(row: _Row, names: tuple[str, ...]) -> tuple[Messages, Answer] | None:
+    """Return prompt and answer from the first of the columns `names` that the row has."""
+    name = next((name for name in names if row.has(name)), names[0])
+    texts = (row.plain("prompt"), row.plain(name)) if name != "messages" else (None, None)
+    if texts[0] is not None and texts[1] is not None:  # two strings, as most rows are
+        return (Message("user", texts[0]),), texts[1]
+    answer = row.messages(name, "assistant")
+    alone = isinstance(row.values.get(row.column(name)), list) and not row.has("prompt")
+    prompt = () if alone or name == "messages" else row.messages("prompt", "user")
+    if prompt is None or answer is None:
+        return None
+    conversation = row.conversation(prompt, answer, name)
+    return None if conversation is None else row.split(conversation, len(conversation) - 1, name)
+
+
+def _unpaired(row: _Row) -> Unpaired | None:
+    parts = _one_answer(row, ("completion", "messages"))
+    label = row.label() if row.has("label") else row.missing("label", "true or false")
+    given = row.given()
+    return None if parts is None or given is None else Unpaired(row.name, *parts, label, given)
+
+
+def _completion(row: _Row) -> Unpaired | None:
+    if row.has("label") and row.label() is False:
+        column = row.column("label")
+        row.wrong(f"{column!r} is false", "desirable answers only; leave the others out of this file", column)
+    parts = _one_answer(row, ("completion", "messages", "chosen"))
+    given = row.given()
+    return None if parts is None or given is None else Unpaired(row.name, *parts, given=given)
+
+
+def _prompt(row: _Row) -> PromptOnly | None:
+    prompt = row.messages("prompt", "user")
+    if prompt is None:
+        return None
+    if prompt[-1].role == "assistant":
+        return row.wrong(f"{row.column('prompt')!r} ends with the assistant's turn", "the user's", row.column("prompt"))
+    given = row.given()
+    if given is None:
+        return None
+    ours = {theirs: name for name, theirs in row.columns.items()}
+    extra = {
+        ours.get(name, name): value
+        for name, value in row.values.items()
+        if name != row.column("prompt") and name not in row.ignore and (name in ours or name not in row.columns)
+    }
+    if row.source.is_table:  # as the template gets them
+        extra |= {name: without_nulls(extra[name]) for name in (TOOLS, KWARGS) if name in extra}
+    return PromptOnly(row.name, prompt, extra, given)
+
+
+_BUILDERS = {"preference": _preference, "unpaired": _unpaired, "completion": _completion, "prompt": _prompt}
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, str | int | float | None):
+        return kind(value)
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(map(short, names[:12])) + (", ..." if len(names) > 12 else "") if names else "none"
+
+
+def _encodable(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

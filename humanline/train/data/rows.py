@@ -1,0 +1,247 @@
+"""Rows -> examples.
+
+An example keeps its prompt as a tuple of messages and every answer as one assistant turn, a text or a message, whatever
+the row looked like: strings, message lists or a mix. A plain string prompt is one user message. An example is never
+changed after it was read; rendering and cutting happen in `tokens.py`, on token ids. Where rows come from is in
+`sources.py`.
+
+Departures from common readers: all problems of a set are found before anything is raised, each with its place; blank
+texts, labels that are not true or false and non-finite scores are problems, not values; nothing is trained in a turn
+that is not the last assistant turn; no key of a message is dropped unless it is named, and which columns were not read
+is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from humanline._checks import one_of, refuse_twice
+from humanline.train.data.counting import Counting, uncounted
+from humanline.train.data.json_lines import short
+from humanline.train.data.messages import KWARGS, TOOLS
+from humanline.train.data.row import _ALIASES, _BUILDERS, _names, _Row
+from humanline.train.data.shapes import Example, Shape
+from humanline.train.data.source import DataError
+from humanline.train.data.sources import open_source
+
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    "preference": ("prompt", "chosen", "rejected", *_ALIASES, TOOLS, KWARGS),
+    "unpaired": ("prompt", "completion", "messages", "label", TOOLS, KWARGS),
+    "completion": ("prompt", "completion", "messages", "chosen", "label", "rejected", *_ALIASES, TOOLS, KWARGS),
+}
+
+
+_NEEDED = ("role", "content", "prompt", "completion", "messages", "chosen", "rejected", "label")  # not to be ignored
+
+
+_RIGHT_ROW = {
+    "preference": '{"prompt": "What is 2+2?", "chosen": "4", "rejected": "5"}',
+    "unpaired": '{"prompt": "What is 2+2?", "completion": "4", "label": true}',
+    "completion": '{"prompt": "What is 2+2?", "completion": "4"}',
+    "prompt": '{"prompt": "What is 2+2?", "answer": "4"}',
+}
+
+
+_COUNTED = 500  # rows between two looks at how far reading is
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns of a set, and which keys of its messages beside role and content, were read and which were not."""
+
+    read: tuple[str, ...]
+    ignored: tuple[str, ...]
+    keys_read: tuple[str, ...] = ()
+    keys_ignored: tuple[str, ...] = ()
+    nowhere: tuple[str, ...] = ()  # names to be ignored that are neither: misspelt, or of another set
+
+    def also_read(self, names: Collection[str], columns: Mapping[str, str]) -> Columns:
+        """Return the same where `names`, which are ours, are read too."""
+        more = {columns.get(name, name) for name in names} & {*self.ignored}
+        ignored = tuple(name for name in self.ignored if name not in more)
+        return replace(self, read=(*self.read, *sorted(more)), ignored=ignored)
+
+    def __str__(self) -> str:
+        keys = "".join(
+            f"; keys of messages {what}: {', '.join(map(short, names))}"
+            for what, names in (("read", self.keys_read), ("ignored", self.keys_ignored))
+            if names
+        )
+        ignored = ", ".join(map(short, self.ignored)) or "none"
+        nowhere = (
+            f"; data.ignore names what is not there: {', '.join(map(short, self.nowhere))}" if self.nowhere else ""
+        )
+        return f"read: {', '.join(map(short, self.read))}; ignored: {ignored}{keys}{nowhere}"
+
+
+def read_rows(
+    source: str | Path, shape: Shape, *, columns: Mapping[str, str] | None = None, ignore: Collection[str] = ()
+) -> list[Example]:
+    """Return the examples of `read_set` alone."""
+    return read_set(source, shape, columns=columns, ignore=ignore)[0]
+
+
+def read_set(
+    source: str | Path, shape: Shape, *, columns: Mapping[str, str] | None = None, ignore: Collection[str] = ()
+) -> tuple[list[Example], Columns]:
+    """Read a set strictly into examples of one shape.
+
+    Parameters
+    ----------
+    source : str or Path
+        A .jsonl or .ndjson file (UTF-8, one JSON object per line), a .parquet file, or a set of the hub as
+        `hub:ORG/NAME[/SUBSET][@REVISION][#SPLIT]`, of which the split `train` is the default. Only the last may touch
+        the network. In the last two a null in an optional column stands for a value that is absent.
+    shape : "preference", "unpaired", "completion" or "prompt"
+        "preference": `chosen` and `rejected`, with `prompt` or, for message lists, the prompt as their common
+        beginning; optional finite scores `chosen_score` >= `rejected_score` (or `score_chosen`, `score_rejected`).
+        "unpaired": `prompt` and `completion`, or `messages`, with a `label` of true or false (or 1, 0).
+        "completion": the same without a label, or a preference row, of which `chosen` is used.
+        "prompt": `prompt`; every other column is kept in `extra`.
+        Texts are strings or lists of {"role", "content"}; other keys of a message are kept for the chat template, but
+        for those that are null or empty. Answers given as lists may repeat the prompt. Only the last assistant turn is
+        the answer, the turns before it are prompt. Every shape has two optional columns for the chat template: `tools`,
+        a list of objects, and `chat_template_kwargs`, an object; either may be JSON text.
+    columns : mapping or None
+        Our name -> the file's name, for columns called differently; with "prompt", also names inside `extra`.
+    ignore : collection of str
+        Columns, by the file's name, and keys of messages that are left out.
+
+    Returns
+    -------
+    examples : list of Preference, Unpaired ("unpaired", "completion") or PromptOnly
+    columns : Columns
+        Of "prompt", those in `extra` that are neither tools nor arguments of the template count as ignored: who reads
+        them is not known here.
+
+    Raises
+    ------
+    FileNotFoundError
+        If `source` is not a file.
+    ValueError
+        If `shape` is unknown, `columns` names a column that the shape does not have or one of the file's twice, or
+        `ignore` names what every row needs.
+    DataError
+        If the source cannot be read, has no rows, or any row breaks a rule; `problems` holds every problem.
+    """
+    reader = SetReader(source, shape, columns=columns, ignore=ignore)
+    return list(reader), reader.columns
+
+
+class SetReader:
+    """The examples of a set one after the other, so that not all of them need to be in memory at once.
+
+    Parameters
+    ----------
+    source, shape, columns, ignore
+        As in `read_set`.
+    counting : Counting
+        Shown how far reading is.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError, DataError
+        As `read_set`: for what can be seen before a row is read at once, for the rows at the end of the iteration.
+
+    Notes
+    -----
+    After the first bad row no further example is given, since none could be used: the other rows are only checked.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        shape: Shape,
+        *,
+        columns: Mapping[str, str] | None = None,
+        ignore: Collection[str] = (),
+        counting: Counting = uncounted,
+    ) -> None:
+        one_of("shape", shape, get_args(Shape))
+        columns = dict(columns or {})
+        known = _COLUMNS.get(shape, ())
+        unknown = [name for name in columns if known and name not in known]
+        if unknown:
+            raise ValueError(
+                f"columns must map our names for shape {shape!r} ({', '.join(known)}) to the file's; "
+                f"got {', '.join(map(repr, unknown))}"
+            )
+        refuse_twice(columns)
+        for name, theirs in columns.items():
+            if theirs not in columns and _both(shape, name, theirs):
+                raise ValueError(
+                    f"columns: {theirs!r} would be read twice, as {name!r} and under its own name; say in columns what "
+                    f"{theirs!r} is called"
+                )
+        needed = [name for name in ignore if name in _NEEDED or name in columns.values()]
+        if needed:
+            raise ValueError(f"ignore must name what a row can do without; got {', '.join(map(repr, needed))}")
+        self.source = open_source(source)
+        self._shape, self._renamed, self._ignore, self._counting = shape, columns, ignore, counting
+        self._wanted = {*known, *_ALIASES.values(), *columns.values()} if known else None
+        self._columns: Columns | None = None
+
+    @property
+    def columns(self) -> Columns:
+        """Return which columns were read; known once all rows were."""
+        if self._columns is None:
+            raise RuntimeError("the columns of a set are known once all of its rows were read")
+        return self._columns
+
+    def __iter__(self) -> Generator[Any, None, None]:
+        """Read from the beginning and yield examples."""
+        with self._counting(self.source.short_name) as count:
+            yield from self._examples(count)
+
+    def _examples(self, count: Callable[[int, float], None]) -> Iterator[Example]:
+        source, columns, problems = self.source, self._renamed, list[str]()
+        build, there, seen = _BUILDERS[self._shape], dict[str, None](), dict[str, None]().keys()  # there: in order
+        row = _Row("", {}, columns, problems, source, self._ignore, set(), set(), set())
+        right = rows = 0
+        for name, values in source.rows(problems, self._wanted):
+            row.name, row.values = name, values
+            rows += 1
+            if not rows % _COUNTED:
+                count(rows, source.share)
+            if values.keys() != seen or not seen:  # as a set: most rows have the columns of the one before
+                there |= dict.fromkeys(source.columns(values))
+                seen = values.keys()
+            before = len(problems)
+            missing = [theirs for theirs in columns.values() if theirs not in values] if columns else ()
+            for theirs in missing:
+                expected = f"it among the row's columns: {_names(source.columns(values))}"
+                row.wrong(f"no column {theirs!r} (named in columns)", expected)
+            example = None if missing else build(row)
+            if example is not None and len(problems) == before:
+                right += 1
+                if not problems:
+                    yield example
+            if source.is_table and (missing or row.lacks_column):
+                break  # as does every other row
+        count(rows, 1.0)
+        advice = f"A right row of shape {self._shape!r}: {_RIGHT_ROW[self._shape]}"
+        if problems:
+            found = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+            raise DataError(f"{source.name}: {found}, {right} right rows", problems, advice)
+        if not right:
+            expected = "" if source.is_table else "; expected one JSON object per line"
+            raise DataError(f"{source.name} has no rows{expected}", advice=advice)
+        self._columns = Columns(
+            read=tuple(name for name in there if name in row.used),
+            ignored=tuple(name for name in there if name not in row.used),
+            keys_read=tuple(sorted(row.keys)),
+            keys_ignored=tuple(sorted(row.left_out)),
+            nowhere=tuple(name for name in self._ignore if name not in there and name not in row.left_out),
+        )
+
+
+def _both(shape: Shape, name: str, theirs: str) -> bool:
+    """Return whether a column read as `name` would also be read under its own name, as something else."""
+    if shape == "prompt":
+        return theirs == "prompt"
+    answers = ("completion", "messages", "chosen") if shape == "completion" else ()  # of which the first is read
+    known = (*_COLUMNS[shape], *_ALIASES.values())
+    return theirs in known and theirs != name and not {name, theirs} <= {*answers} and _ALIASES.get(name) != theirs

@@ -1,0 +1,177 @@
+"""What a configuration makes of its data: the batches of training and the held-out evaluation.
+
+The loop runs on them, and `humanline validate` only looks whether they can be made.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from humanline.train.config import TrainConfig
+from humanline.train.data.batch import Unit
+from humanline.train.data.counting import Counting, uncounted
+from humanline.train.data.prompts import Context, Draw, contexts_hash, read_contexts
+from humanline.train.data.render import Renderer
+from humanline.train.data.sequences import TokenSequence
+from humanline.train.data.sets import DataSets, Report, read_sets
+from humanline.train.data.stream import Stream
+from humanline.train.data.units import units_hash
+
+
+def renderer_of(config: TrainConfig, tokenizer: Any) -> Renderer:
+    """Return the template path of a run; raise ValueError as `Renderer` does."""
+    data = config.data
+    return Renderer(
+        tokenizer, data.template, data.max_length, data.too_long, data.max_prompt_length, data.special_tokens
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """What a run reads before it begins.
+
+    Parameters
+    ----------
+    sets : DataSets
+        In rounds its units are as long as those of a round can be, and stand for them.
+    contexts, held_out : list of Context
+        Prompts, in rounds.
+    """
+
+    sets: DataSets
+    contexts: list[Context] = field(default_factory=list)
+    held_out: list[Context] = field(default_factory=list)
+
+    @property
+    def probe(self) -> tuple[int, ...]:
+        """Return a few token ids to try a model on."""
+        return self.sets.train[0].sequences[0].ids[:16]
+
+    def hashes(self, objective: str) -> dict[str, str]:
+        """Return what a resumed run of an objective must share."""
+        # Of scores ahead whose step was cut into passes another way nothing could be made.
+        passes = {"micro-batches of GRPO": "of rows (formerly of groups)"} if objective == "grpo" else {}
+        if self.contexts:
+            data = {"training data": contexts_hash(self.contexts), "held-out data": contexts_hash(self.held_out)}
+        else:
+            data = {"training data": units_hash(self.sets.train), "held-out data": units_hash(self.sets.held_out)}
+        return data | passes
+
+
+def read_data(config: TrainConfig, renderer: Renderer, counting: Counting = uncounted) -> RunData:
+    """Read, check and tokenise all data of a run, and show how far reading is.
+
+    Raises
+    ------
+    FileNotFoundError, DataError, ValueError
+        As `read_sets` and `read_contexts` do.
+    """
+    if config.rounds is None:
+        return RunData(read_sets(config, renderer, counting))
+    contexts, report = read_contexts(config, config.data.train, renderer, counting)
+    reports: dict[str, Report] = {"train": report}
+    held_out: list[Context] = []
+    if config.data.eval is not None:
+        held_out, reports["held_out"] = read_contexts(config, config.data.eval, renderer, counting)
+        shared = len({context.ids for context in held_out} & {context.ids for context in contexts})
+        reports["held_out"] = replace(reports["held_out"], prompts_in_training=shared)
+    return RunData(DataSets(rehearsal(config, contexts, renderer), reports=reports), contexts, held_out)
+
+
+def stream_of(
+    config: TrainConfig, data: RunData, renderer: Renderer, *, rank: int = 0, ranks: int = 1
+) -> tuple[Stream, int]:
+    """Return the batches of a run and how many steps it has; in rounds, batches that stand for others, and at most.
+
+    Raises
+    ------
+    ValueError
+        As `Stream` does; or if a round can never fill a batch, or needs more prompts than there are; or if there are
+        more processes than rows in a step.
+    """
+    if config.rounds is not None:
+        most, batch = config.units_a_round, config.training.batch_size
+        if most < batch:
+            raise ValueError(
+                f"a round of {config.rounds.contexts_per_round} prompts gives at most {most} of the "
+                f"training.batch_size {batch}: raise rounds.contexts_per_round or lower training.batch_size"
+            )
+        Draw(data.contexts, config.rounds.contexts_per_round, config.seed)
+    rows = config.training.batch_size * config.rows_a_unit
+    if rows < ranks:
+        raise ValueError(
+            f"{ranks} processes cannot share the {rows} rows of a step: raise training.batch_size, or start fewer"
+        )
+    stream = training_stream(config, data.sets.train, renderer, rank=rank, ranks=ranks)
+    steps = run_length(config, stream) if config.rounds is None else round_steps(config, len(data.contexts))
+    return stream, steps
+
+
+def count_rounds(config: TrainConfig, prompts: int) -> int:
+    """Return how many rounds a run has; without end where the length is given in steps."""
+    rounds, epochs = config.rounds, config.training.epochs
+    assert rounds is not None
+    if rounds.count is not None:
+        return rounds.count
+    return sys.maxsize if epochs is None else max(1, math.floor(epochs * (prompts // rounds.contexts_per_round) + 1e-9))
+
+
+def round_steps(config: TrainConfig, prompts: int) -> int:
+    """Return the steps of a run in rounds, if none of them leaves anything out."""
+    rounds = config.rounds
+    assert rounds is not None
+    return config.training.steps or count_rounds(config, prompts) * config.round_steps
+
+
+def rehearsal(config: TrainConfig, contexts: Sequence[Context], renderer: Renderer) -> list[Unit]:
+    """Return a batch of units as long as those of a round can be: the longest prompts, with answers of full length."""
+    members = config.rows_a_unit
+    longest = sorted(contexts, key=lambda context: -len(context.ids))
+    units = []
+    for number in range(config.training.batch_size):
+        context = longest[number % len(longest)]
+        room = min(config.sampling.max_tokens, config.data.max_length - len(context.ids))
+        sequence = TokenSequence((*context.ids, *(renderer.tokenizer.eos_token_id,) * room), len(context.ids))
+        scores = tuple(float(member) for member in range(members)) if members > 1 else ()
+        units.append(Unit(f"{context.id}@{number}", (sequence,) * members, desirable=number % 2 == 0, scores=scores))
+    return units
+
+
+def training_stream(
+    config: TrainConfig,
+    units: Sequence[Unit],
+    renderer: Renderer,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    seed: int | None = None,
+) -> Stream:
+    """Return the batches of training, drawn with the run's seed by itself; raise ValueError as `Stream` does."""
+    return Stream(
+        units,
+        config.objective,
+        batch_size=config.training.batch_size,
+        micro_batch_size=config.training.micro_batch_size,
+        seed=config.seed if seed is None else seed,
+        pad_id=_pad_id(renderer),
+        max_length=config.data.max_length,
+        rank=rank,
+        ranks=ranks,
+        micro_batch_tokens=config.training.micro_batch_tokens,
+        padding=config.training.padding,
+    )
+
+
+def run_length(config: TrainConfig, stream: Stream) -> int:
+    """Return the number of steps of a run."""
+    return config.training.steps or stream.steps(config.training.epochs or 0.0)
+
+
+def _pad_id(renderer: Renderer) -> int:
+    """Return any token to pad with: what counts goes by position."""
+    pad: int | None = renderer.tokenizer.pad_token_id
+    return int(renderer.tokenizer.eos_token_id) if pad is None else pad

@@ -1,0 +1,169 @@
+"""A data set -> the units an objective trains on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from humanline.train.config import TrainConfig
+from humanline.train.data.batch import Unit
+from humanline.train.data.counting import Counting, uncounted
+from humanline.train.data.duplicates import DuplicateReport, Duplicates
+from humanline.train.data.render import Renderer
+from humanline.train.data.rows import Columns, SetReader
+from humanline.train.data.shapes import group_scores, pairs_to_unpaired, refuse_single_label
+from humanline.train.data.source import DataError
+from humanline.train.data.tokenize import LengthReport, Tokenizing, in_batches
+from humanline.train.data.units import BothSides, Names, Units, prompt_hashes
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a set: lengths, what was left out, duplicates, prompts and how many of them training sees too."""
+
+    path: str  # the file in full, or the set of the hub
+    lengths: LengthReport
+    duplicates: DuplicateReport
+    prompts: int = 0  # different ones, as token ids
+    prompts_in_training: int | None = None  # of a held-out set: how many of them also occur in the training set
+    columns: Columns | None = None  # read and ignored
+
+    def __str__(self) -> str:
+        parts = [f"{self.path}: {self.lengths}"]
+        if self.duplicates.duplicates:
+            parts.append(f"{self.duplicates.duplicates} duplicates")
+        if self.duplicates.contradictions:
+            parts.append(f"{self.duplicates.contradictions} contradictions")
+        if self.prompts_in_training:
+            parts.append(f"{self.prompts_in_training} of {self.prompts} prompts also occur in the training set")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSets:
+    """What a run trains on and is measured by."""
+
+    train: Sequence[Unit]
+    held_out: Sequence[Unit] = field(default_factory=list)
+    held_out_pairs: Sequence[Unit] = field(default_factory=list)  # where `held_out` took pairs apart (KTO)
+    reports: dict[str, Report] = field(default_factory=dict)  # "train" and, where there is one, "held_out"
+
+
+def read_sets(config: TrainConfig, renderer: Renderer, counting: Counting = uncounted) -> DataSets:
+    """Read, check and tokenise the training set and the held-out set of a run.
+
+    That both are the same set, or share prompts, is no error: a run may ask whether a model can learn its data by
+    heart. It is reported.
+
+    Raises
+    ------
+    FileNotFoundError, DataError, ValueError
+        As `read_units`; if neither set can be used, one DataError with the problems of both.
+    """
+    paths = {"train": config.data.train} | ({"eval": config.data.eval} if config.data.eval is not None else {})
+    found: dict[str, tuple[Units, Report]] = {}
+    errors: dict[str, DataError | FileNotFoundError] = {}
+    for name, path in paths.items():
+        try:
+            found[name] = read_units(config, path, renderer, counting=counting)
+        except (DataError, FileNotFoundError) as error:
+            errors[name] = error
+    if len(errors) > 1:
+        raise _together(errors)
+    for only in errors.values():
+        raise only
+    units, report = found["train"]
+    sets = DataSets(units, reports={"train": report})
+    if config.data.eval is None:
+        return sets
+    held_out, report = found["eval"]
+    shared = len(np.intersect1d(prompt_hashes(held_out), prompt_hashes(units), assume_unique=True))
+    reports = sets.reports | {"held_out": replace(report, prompts_in_training=shared)}
+    pairs = held_out.pairs() if held_out.taken_apart else []
+    return DataSets(units, held_out, pairs, reports)
+
+
+def _together(errors: dict[str, DataError | FileNotFoundError]) -> DataError:
+    texts = [error.text(8) if isinstance(error, DataError) else str(error) for error in errors.values()]
+    error = DataError("\n".join(f"data.{name}: {text}" for name, text in zip(errors, texts, strict=True)))
+    error.problems = tuple(
+        problem for one in errors.values() for problem in (one.problems if isinstance(one, DataError) else (str(one),))
+    )
+    return error
+
+
+def read_units(
+    config: TrainConfig, path: str, renderer: Renderer, *, counting: Counting = uncounted
+) -> tuple[Units, Report]:
+    """Read, check and tokenise a set for the objective of a run.
+
+    Preference rows become pairs (DPO), groups of two (GRPO), two unpaired examples (KTO) or their chosen answer (nll).
+    Rows are read and tokenised in batches, of which nothing stays but token ids, names and labels.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    path : str
+        A file or a set of the hub, as `read_set` takes it.
+    renderer : Renderer
+    counting : Counting
+        Shown how far reading is.
+
+    Returns
+    -------
+    units : Units
+    report : Report
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    DataError
+        If the set cannot be used; every problem is listed.
+    ValueError
+        If the tokenizer loses text.
+    """
+    kind = config.objective.kind
+    shape = "completion" if kind == "nll" else config.data_shape
+    from_pairs = kind == "kto" and shape == "preference"
+    names, duplicates = Names(), Duplicates()
+    tokenizing: Tokenizing[Any] = Tokenizing(renderer)  # pairs as pairs: answers cut to the same tokens are found
+    units = Units(tokenizing.sequences, Names(), taken_apart=from_pairs)
+    try:
+        reader = SetReader(path, shape, columns=config.data.columns, ignore=config.data.ignore, counting=counting)
+        with contextlib.closing(iter(reader)) as examples, contextlib.closing(in_batches(examples)) as batches:
+            for batch in batches:
+                for example in batch:
+                    names.append(example.id)
+                for example in pairs_to_unpaired(batch) if from_pairs else batch:
+                    duplicates.add(example)
+                for example in tokenizing.add(batch):
+                    units.names.append(example.id)
+                    if shape == "unpaired":
+                        units.labels.append(bool(example.label))
+                    elif kind == "grpo":
+                        units.scores.extend(group_scores(example))
+    except DataError as error:
+        if kind != "kto" or not error.problems:
+            raise
+        hint = f"This run reads data.shape: {shape}; KTO also reads preference or unpaired rows."
+        raise DataError(error.heading, error.problems, f"{error.advice}\n{hint}") from None
+    name = reader.source.name
+    found = duplicates.report(BothSides(names) if from_pairs else names)
+    try:
+        lengths = tokenizing.finish()
+    except DataError as error:
+        raise DataError(f"{name}: {error.heading}", error.problems, error.advice) from None
+    # After the lengths, which may leave out all examples of one label.
+    if config.objective.kind == "kto" and shape == "unpaired" and not config.objective.allow_single_label:
+        desirable = sum(units.labels)
+        try:
+            refuse_single_label(desirable, len(units) - desirable)
+        except DataError as error:
+            lost = f" ({lengths})" if lengths.kept < lengths.total else ""
+            raise DataError(f"{name}: {error.heading}{lost}", error.problems, error.advice) from None
+    return units, Report(name, lengths, found, len(prompt_hashes(units)), columns=reader.columns)

@@ -1,0 +1,132 @@
+"""What a row can be: a preference, an answer with a label, a prompt, a group; and one made of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from humanline.train.data.messages import NOTHING, Answer, Given, Messages
+from humanline.train.data.source import DataError
+
+Shape = Literal["preference", "unpaired", "completion", "prompt"]
+
+
+ROLES = ("system", "user", "assistant", "tool", "developer")
+
+
+INSTRUCTING = ("system", "developer")  # they may stand before a prompt, and be empty
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Two answers to one prompt, the first preferred."""
+
+    id: str
+    prompt: Messages
+    chosen: Answer
+    rejected: Answer
+    chosen_score: float | None = None
+    rejected_score: float | None = None
+    given: Given = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Unpaired:
+    """One answer, desirable (True), undesirable (False) or, for next-token training, without a label (None)."""
+
+    id: str
+    prompt: Messages
+    completion: Answer
+    label: bool | None = None
+    given: Given = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOnly:
+    """A prompt to sample from, with the row's other columns (a reference answer, for example, or its tools)."""
+
+    id: str
+    prompt: Messages
+    extra: dict[str, Any]
+    given: Given = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Several answers to one prompt, one score each; higher is better."""
+
+    id: str
+    prompt: Messages
+    completions: tuple[Answer, ...]
+    scores: tuple[float, ...]
+    given: Given = NOTHING
+
+
+Example: TypeAlias = Preference | Unpaired | PromptOnly | Group
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Examples to examples, and checks over a whole set
+
+
+def pairs_to_unpaired(preferences: Iterable[Preference]) -> list[Unpaired]:
+    """Split each pair into a desirable and an undesirable example."""
+    return [
+        Unpaired(f"{pair.id}#{name}", pair.prompt, answer, label, pair.given)
+        for pair in preferences
+        for name, answer, label in (("chosen", pair.chosen, True), ("rejected", pair.rejected, False))
+    ]
+
+
+def pairs_to_groups(preferences: Iterable[Preference]) -> list[Group]:
+    """Make each pair a group of two, with the row's scores where given and 1.0 and 0.0 where not."""
+    return [
+        Group(pair.id, pair.prompt, (pair.chosen, pair.rejected), group_scores(pair), pair.given)
+        for pair in preferences
+    ]
+
+
+def group_scores(pair: Preference) -> tuple[float, float]:
+    """Return the scores of a pair's answers, or 1.0 and 0.0 where it has none."""
+    if pair.chosen_score is None or pair.rejected_score is None:
+        return 1.0, 0.0
+    return pair.chosen_score, pair.rejected_score
+
+
+def check_labels(unpaired: Iterable[Unpaired], *, allow_single_label: bool = False) -> tuple[int, int]:
+    """Return the counts of desirable and undesirable examples.
+
+    Parameters
+    ----------
+    unpaired : iterable of Unpaired
+    allow_single_label : bool
+        Accept a set in which all labels are the same.
+
+    Raises
+    ------
+    DataError
+        If an example has no label, or only one label occurs and `allow_single_label` is False: KTO compares desirable
+        with undesirable answers, and with one kind it only pushes all of them up or all of them down.
+    """
+    counts = {True: 0, False: 0}
+    unlabelled = []
+    for example in unpaired:
+        if example.label is None:
+            unlabelled.append(f"{example.id}: no label; expected true or false")
+        else:
+            counts[example.label] += 1
+    if unlabelled:
+        raise DataError(f"{len(unlabelled)} examples have no label", unlabelled)
+    if not allow_single_label:
+        refuse_single_label(counts[True], counts[False])
+    return counts[True], counts[False]
+
+
+def refuse_single_label(desirable: int, undesirable: int) -> None:
+    """Raise DataError if there are no desirable or no undesirable examples."""
+    if not (desirable and undesirable):
+        raise DataError(
+            f"labels must hold both true and false; got {desirable} true and {undesirable} false",
+            advice="Add rows with the other label, or set allow_single_label: true if this is meant.",
+        )

@@ -1,0 +1,349 @@
+"""The batch stream: the batch of any step, computed from the step's number alone.
+
+The stream runs on over epoch seams and has no state, so looking ahead, resuming and splitting over ranks are all the
+same call. Every rank knows the whole step and takes its own micro-batches of it; global counts therefore need no
+communication.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from humanline.schedule import Schedule, Snapshots
+from humanline.train.config.objective import GrpoObjective, Objective
+from humanline.train.data.batch import MicroBatch, Row, Unit, idle_micro_batch, make_micro_batch, rows_of
+from humanline.train.data.sequences import TokenSequence
+from humanline.train.data.units import Units, lengths_of
+
+_Pieces = Sequence[tuple[TokenSequence, ...]]  # of a step, each with the sequences that stay together
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """One optimizer step: this rank's micro-batches, and counts over all ranks."""
+
+    micro_batches: tuple[MicroBatch, ...]
+    total_micro_batches: int
+    total_units: int
+    total_tokens: int
+
+    @property
+    def own_tokens(self) -> int:
+        """Return the number of tokens, prompts included and padding left out, of this rank's rows."""
+        return sum(len(row.sequence.ids) for micro in self.micro_batches for row in micro.rows)
+
+
+class Batches(Protocol):
+    """The batches of a run, as training and references ask for them."""
+
+    @property
+    def end(self) -> int:
+        """Return the number of steps whose batches are known by now."""
+
+    def prepare(self, step: int) -> bool:
+        """Make sure that the batch of a step is known; return False if the run ends before it."""
+
+    def step(self, step: int) -> StepBatch:
+        """Return the batch of a step before `end`."""
+
+    def schedule(self, schedule: Schedule) -> Snapshots:
+        """Return a reference schedule as it is meant for these batches."""
+
+    def mismatch(self, step: int, batch: StepBatch, scored: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
+        """Return how far log-probabilities that came with the data are from the policy's own, where there are any."""
+
+
+class FixedBatches:
+    """So many steps of a stream whose data are there from the start."""
+
+    def __init__(self, stream: Stream, steps: int) -> None:
+        self.stream, self.end = stream, steps
+
+    def prepare(self, step: int) -> bool:
+        """Return whether there is such a step."""
+        return step < self.end
+
+    def step(self, step: int) -> StepBatch:
+        """Return the batch of a step."""
+        return self.stream.step(step)
+
+    def schedule(self, schedule: Schedule) -> Snapshots:
+        """Return the schedule itself."""
+        return schedule
+
+    def mismatch(self, step: int, batch: StepBatch, scored: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
+        """Return nothing: fixed data come without."""
+        return {}
+
+
+class Stream:
+    """Serve the batch of every step of a run over a fixed list of units.
+
+    Units are drawn without replacement epoch by epoch, from a permutation keyed by (seed, epoch). Within a step they
+    are sorted by length before they are cut into micro-batches, so that little is padded. A micro-batch is as many
+    units as `micro_batch_size` says, or as fit into `micro_batch_tokens`.
+
+    GRPO's groups are split: each row carries its advantage, so rows are sorted and cut one by one, and
+    `micro_batch_size` counts them. Where the loss is a mean of each micro-batch (`normalise: local`) it depends on
+    what is in one; there a micro-batch holds whole groups, as many as have so many rows.
+
+    Under a budget, and where groups are split, steps differ in their number of micro-batches, but never ranks: the
+    largest ones of a step are halved until all ranks have the same number; single rows cannot be, and ranks that have
+    one less get one in which nothing counts. KTO's mismatched pairs, of which only the sum over a step is needed, are
+    sorted and cut by their own lengths into as many blocks as there are micro-batches. They are only ever scored
+    without gradient; since nothing is kept of them, a block may take up to four budgets.
+
+    Parameters
+    ----------
+    units : sequence of Unit
+    objective : Objective
+        GRPO's settings and KTO's need for mismatched pairs are read from it.
+    batch_size : int
+        Units a step, over all ranks.
+    micro_batch_size : int or None
+        Units, or under GRPO rows, a forward pass and rank; None = the whole share of a rank at once, or as many as the
+        budget allows.
+    seed : int or None
+        None = keep the order as it is (evaluation).
+    pad_id, max_length, rank, ranks : int
+    micro_batch_tokens : int, optional
+        The most tokens a forward pass and rank; not together with a micro_batch_size.
+    padding : "right" or "free"
+        Whether tokens of padding are part of the budget.
+    whole_units : bool
+        Split no group, whatever the loss (evaluation, which compares the rows of a pair).
+
+    Raises
+    ------
+    ValueError
+        If the batch is larger than the data, cannot be shared evenly by the ranks, or, under KTO, is a single example
+        or the data have a single prompt, so that no mismatched pair exists; or if what must stay together, a unit or
+        where groups are split a row, exceeds the budget, or a group that is kept whole has too many rows.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        objective: Objective,
+        *,
+        batch_size: int,
+        micro_batch_size: int | None,
+        seed: int | None,
+        pad_id: int,
+        max_length: int,
+        rank: int = 0,
+        ranks: int = 1,
+        micro_batch_tokens: int | None = None,
+        padding: Literal["right", "free"] = "right",
+        whole_units: bool = False,
+    ) -> None:
+        if batch_size > len(units):
+            raise ValueError(f"training.batch_size {batch_size} is larger than the data: {len(units)} to use")
+        if micro_batch_size is not None and micro_batch_tokens is not None:
+            raise ValueError("give at most one of training.micro_batch_size and training.micro_batch_tokens")
+        self.padding = padding
+        self.grpo = objective if isinstance(objective, GrpoObjective) else None
+        self.splits = self.grpo is not None and not (self.grpo.whole_groups or whole_units)
+        if not self.splits:
+            self._refuse_uneven(micro_batch_size, micro_batch_tokens, batch_size, ranks)
+        if micro_batch_tokens is not None:
+            self._refuse_budget(units, micro_batch_tokens)
+        elif micro_batch_size is not None and self.grpo is not None and not self.splits:
+            self._refuse_groups(units, micro_batch_size)
+        if objective.kind == "kto" and batch_size < 2:
+            raise ValueError("KTO estimates z_0 from mismatched pairs: training.batch_size must be at least 2; got 1")
+        if objective.kind == "kto" and _one_prompt(units):
+            raise ValueError("KTO estimates z_0 from mismatched pairs, but all examples have the same prompt")
+        self.units = units if isinstance(units, Units) else list(units)
+        self.objective, self.batch_size = objective, batch_size
+        self.seed, self.pad_id, self.max_length, self.rank, self.ranks = seed, pad_id, max_length, rank, ranks
+        self.micro_batch_size, self.micro_batch_tokens = micro_batch_size, micro_batch_tokens
+
+    def steps(self, epochs: float) -> int:
+        """Return the number of whole steps in so many epochs, at least 1."""
+        return max(1, math.floor(epochs * len(self.units) / self.batch_size + 1e-9))
+
+    def step(self, step: int) -> StepBatch:
+        """Return the batch of a step."""
+        units = self._draw(step * self.batch_size, self.batch_size)
+        kto = self.objective.kind == "kto"
+        mismatched = self._mismatched(units, step) if kto else []
+        pieces = [rows_of(units[i], self.grpo) for i in _longest_first([unit.sequences for unit in units])]
+        if self.splits:
+            pieces = [(row,) for piece in pieces for row in piece]
+        cuts, others = self._cut(
+            [tuple(row.sequence for row in piece) for piece in pieces], [(sequence,) for _, sequence in mismatched]
+        )
+        own = slice(self.rank, None, self.ranks)
+        return StepBatch(
+            micro_batches=tuple(
+                self._micro_batch(pieces, cut, [mismatched[i] for i in other] if kto else None)
+                for cut, other in zip(cuts[own], others[own], strict=True)
+            ),
+            total_micro_batches=len(cuts),
+            total_units=len(units),
+            total_tokens=sum(unit.tokens for unit in units),
+        )
+
+    def _micro_batch(
+        self,
+        pieces: Sequence[tuple[Row, ...]],
+        cut: Sequence[int],
+        mismatched: Sequence[tuple[str, TokenSequence]] | None,
+    ) -> MicroBatch:
+        if not cut:
+            shortest = min((row for piece in pieces for row in piece), key=lambda row: len(row.sequence.ids))
+            return idle_micro_batch(shortest, self.pad_id)
+        rows = [row for i in sorted(cut) for row in pieces[i]]  # unit by unit
+        return make_micro_batch(rows, self.pad_id, mismatched)
+
+    def _cut(self, pieces: _Pieces, mismatched: _Pieces) -> tuple[list[list[int]], list[list[int]]]:
+        """Return for every micro-batch of a step, over all ranks, the numbers of its pieces and mismatched pairs."""
+        budget, size = self.micro_batch_tokens, self.micro_batch_size
+        if budget is not None:
+            cuts = _greedy(pieces, budget, self._tokens)
+            others = _greedy(mismatched, _UNKEPT * budget, self._tokens)
+        elif size is not None and self.grpo is not None and not self.splits:
+            cuts, others = _greedy(pieces, size, lambda cut: sum(len(piece) for piece in cut)), []
+        else:
+            size = size or -(-len(pieces) // self.ranks)
+            orders = [_longest_first(pieces), _longest_first(mismatched)]
+            cuts, others = ([order[i : i + size] for i in range(0, len(order), size)] for order in orders)
+        count = -(-max(len(cuts), len(others)) // self.ranks) * self.ranks
+        self._halve(cuts, pieces, count)
+        if mismatched:
+            self._halve(others, mismatched, count)
+        return cuts, others or [[]] * count
+
+    def _halve(self, cuts: list[list[int]], pieces: _Pieces, count: int) -> None:
+        """Halve the largest cuts until there are so many; what cannot be halved is made up for by empty ones."""
+        while len(cuts) < count:
+            several = [n for n, cut in enumerate(cuts) if len(cut) > 1]
+            if not several:
+                cuts.append([])
+                continue
+            largest = max(several, key=lambda n: self._tokens([pieces[i] for i in cuts[n]]))
+            half = len(cuts[largest]) // 2
+            cuts[largest : largest + 1] = cuts[largest][:half], cuts[largest][half:]
+
+    def _tokens(self, pieces: _Pieces) -> int:
+        """Return the tokens of one forward pass over pieces of a step."""
+        return self._size([len(sequence.ids) for piece in pieces for sequence in piece])
+
+    def _size(self, lengths: Sequence[int]) -> int:
+        """Return the tokens of one forward pass over sequences of these lengths."""
+        return sum(lengths) if self.padding == "free" else len(lengths) * max(lengths)
+
+    def _refuse_uneven(self, size: int | None, budget: int | None, batch_size: int, ranks: int) -> None:
+        """Refuse a batch of whole units of which each rank cannot have as many micro-batches."""
+        if budget is not None or (size is not None and self.grpo is not None):
+            if batch_size % ranks:
+                raise ValueError(
+                    f"training.batch_size {batch_size} is not a multiple of the {ranks} processes, which then cannot "
+                    f"share its micro-batches evenly; {-(-batch_size // ranks) * ranks} is"
+                )
+            return
+        size = size or -(-batch_size // ranks)
+        if -(-batch_size // size) % ranks:
+            raise ValueError(
+                f"a batch of {batch_size} in micro-batches of {size} makes {-(-batch_size // size)} of them, which "
+                f"{ranks} processes cannot share evenly; change training.batch_size or training.micro_batch_size"
+            )
+
+    def _refuse_budget(self, units: Sequence[Unit], budget: int) -> None:
+        """Refuse a budget of tokens into which a unit, or where groups are split a row, does not fit."""
+        largest = above = place = member = 0
+        for number, lengths in enumerate(lengths_of(units)):
+            for part, piece in enumerate([(length,) for length in lengths] if self.splits else [lengths]):
+                size = self._size(piece)
+                above += size > budget
+                if size > largest:
+                    largest, place, member = size, number, part
+        name = Row(units[place], member).name if self.splits else units[place].id
+        if largest > budget:
+            more = f", and {above - 1} more are above it too" if above > 1 else ""
+            raise ValueError(
+                f"training.micro_batch_tokens is {budget}, but {name} alone takes {largest} tokens{more}; set "
+                f"training.micro_batch_tokens to at least {largest}, or lower data.max_length"
+            )
+
+    def _refuse_groups(self, units: Sequence[Unit], size: int) -> None:
+        """Refuse a micro-batch that cannot hold a group as a whole."""
+        rows, place = max(((len(lengths), -number) for number, lengths in enumerate(lengths_of(units))), default=(0, 0))
+        if rows > size:
+            raise ValueError(
+                f"training.micro_batch_size counts rows and is {size}, but {units[-place].id} is a group of {rows}, "
+                "which objective.normalise: local, a mean of each micro-batch, keeps together; set "
+                f"training.micro_batch_size to at least {rows}, or objective.normalise: global"
+            )
+
+    def _draw(self, start: int, count: int) -> list[Unit]:
+        """Return the units at some positions of the endless stream."""
+        drawn: list[Unit] = []
+        size = len(self.units)
+        for position in range(start, start + count):
+            epoch, place = divmod(position, size)
+            if place == 0 or not drawn:
+                order = self._order(epoch)
+            drawn.append(self.units[order[place]])
+        return drawn
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if self.seed is None:
+            return np.arange(len(self.units))
+        return np.random.default_rng([self.seed, epoch]).permutation(len(self.units))
+
+    def _mismatched(self, units: Sequence[Unit], step: int) -> list[tuple[str, TokenSequence]]:
+        """Pair each prompt with the answer of the next example, in the order of the step, that has another prompt.
+
+        Where the whole step has one prompt the answers come from the examples that follow it in the stream.
+        """
+        others, end = list(units), (step + 1) * self.batch_size
+        while len({_prompt(unit) for unit in others}) < 2:
+            others += self._draw(end, self.batch_size)
+            end += self.batch_size
+        pairs = []
+        for i, unit in enumerate(units):
+            prompt, following = _prompt(unit), (others[(i + j) % len(others)] for j in range(1, len(others)))
+            other = next(o for o in following if _prompt(o) != prompt).sequences[0]
+            whole = prompt + other.ids[other.prompt_length :]
+            ids = whole[: self.max_length]
+            pair = TokenSequence(ids=ids, prompt_length=len(prompt), truncated=len(ids) < len(whole))
+            pairs.append((f"{unit.id}#mismatched", pair))
+        return pairs
+
+
+# How many budgets a forward pass without gradient may take: it holds the activations of one layer at a time, where
+# training holds the inputs of all layers and everything of one.
+_UNKEPT = 4
+
+
+def _longest_first(pieces: _Pieces) -> list[int]:
+    return sorted(range(len(pieces)), key=lambda i: -max(len(sequence.ids) for sequence in pieces[i]))
+
+
+def _greedy(pieces: _Pieces, limit: int, size: Callable[[_Pieces], int]) -> list[list[int]]:
+    """Cut pieces, the longest first, whenever the next one would exceed the limit."""
+    cuts: list[list[int]] = []
+    for i in _longest_first(pieces):
+        if cuts and size([pieces[j] for j in (*cuts[-1], i)]) <= limit:
+            cuts[-1].append(i)
+        else:
+            cuts.append([i])
+    return cuts
+
+
+def _one_prompt(units: Sequence[Unit]) -> bool:
+    first = _prompt(units[0])
+    return all(_prompt(unit) == first for unit in units)
+
+
+def _prompt(unit: Unit) -> tuple[int, ...]:
+    sequence = unit.sequences[0]
+    return sequence.ids[: sequence.prompt_length]

@@ -1,0 +1,1 @@
+"""Runs that make their own data: rounds of sampling, scoring and selection."""

@@ -1,0 +1,195 @@
+"""The next round, sampled and scored by a second process while this one trains: its data are one round stale.
+
+The second process gets the weights as a file, works in the round's folder as any round does, and ends. It holds nothing
+that is not on the disk: if it is lost, it is started again and goes on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.resource_tracker
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from humanline.system.disk import of_run
+from humanline.system.stop import SamplingStopped, outlive, sparing
+from humanline.system.terminal import redact
+from humanline.train.config import TrainConfig
+from humanline.train.config.settings import learn
+from humanline.train.online.rewards.keeper import die_with_parent
+from humanline.train.online.types import SamplerError
+from humanline.train.run.processes import RoundError
+
+GOES_ON = "\nWhat it did is kept, and --resume goes on with it."
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the second process is to do."""
+
+    config: TrainConfig
+    folder: Path  # of all rounds
+    number: int
+    policy: str
+    device: str
+    threads: int
+
+    @property
+    def weights(self) -> Path:
+        """Return the file that holds the policy's trained weights."""
+        return self.folder / f"{self.number:05d}" / "weights.safetensors"
+
+
+class Ahead:
+    """Run one job at a time in a second process, which waits for the next one in between.
+
+    Parameters
+    ----------
+    stopping : callable
+        Asked while waiting whether the run was asked to stop.
+    say : callable
+        Told what the second process has to say of a job, once that is over.
+    """
+
+    def __init__(self, stopping: Callable[[], bool], say: Callable[[str], None]) -> None:
+        self.stopping, self.say = stopping, say
+        self.process: Any = None
+        self.number: int | None = None
+
+    def start(self, job: Job) -> None:
+        """Begin; an earlier job must be over."""
+        assert self.number is None
+        if self.process is None:
+            context = multiprocessing.get_context("spawn")
+            self.pipe, theirs = context.Pipe()
+            self.process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
+            with sparing():  # each by itself, since starting the first lets some of the signals through again
+                multiprocessing.resource_tracker.ensure_running()
+            with sparing():
+                self.process.start()
+            theirs.close()
+        self.pipe.send(job)
+        self.number = job.number
+
+    def wait_for(self, number: int) -> None:
+        """Wait until the job of a round is over, if it is under way.
+
+        Raises
+        ------
+        RoundError
+            If it failed; what it did is kept.
+        SamplingStopped
+            If the run was asked to stop; the second process is ended.
+        """
+        if self.number != number:
+            return
+        try:
+            while not self.pipe.poll(0.05):
+                if self.stopping():
+                    raise SamplingStopped
+            problem, said = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            problem, said = f"it ended with exit code {self.process.exitcode}{GOES_ON}", ()
+            self.close()
+        except SamplingStopped:
+            self.close()
+            raise
+        self.number = None
+        for line in said:
+            self.say(line)
+        if problem is not None:
+            raise RoundError(f"round {number}, sampled and scored in a second process: {problem}")
+
+    def close(self) -> None:
+        """End the second process, if there is one; it loses nothing."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+            self.pipe.close()
+            self.process = self.number = None
+
+
+def _work(pipe: Any, parent: int) -> None:
+    """Sample and score one round after the other, and say of each what went wrong, if anything did."""
+    outlive()  # the parent, which got the signal too, says when to end
+    die_with_parent(parent)
+    worker: _Worker | None = None
+    said: list[str] = []
+    while True:
+        job = pipe.recv()
+        learn(job.config.model_dump(mode="json"))
+        problem: str | None = None
+        try:
+            with of_run(job.config.training.disk_full, None):  # the parent ends this process where it is to stop
+                worker = worker or _Worker(job, said.append)
+                worker.make(job)
+        except Exception as error:
+            problem = _in_words(error, job.folder)
+        pipe.send((problem, tuple(said)))
+        said.clear()
+
+
+def _in_words(error: Exception, folder: Path) -> str:
+    """Return what went wrong and how it is gone on with; leave the traceback of a fault of the program in a file."""
+    if isinstance(error, SamplerError | RoundError):
+        return str(error)  # they say both
+    if isinstance(error, ValueError | OSError):
+        return f"{error}{GOES_ON}"
+    log, text = folder / "second-process.log", redact("".join(traceback.format_exception(error)))
+    try:
+        with open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text + "\n")
+    except OSError as trouble:
+        return f"{type(error).__name__}: {error}; its traceback could not be kept ({trouble}):\n{text}{GOES_ON}"
+    return f"{type(error).__name__}: {error}; its traceback is in {log}{GOES_ON}"
+
+
+class _Worker:
+    """What a process needs to sample and score the rounds of a run."""
+
+    def __init__(self, job: Job, say: Callable[[str], None]) -> None:
+        import torch
+
+        from humanline.system.imports import quiet_libraries
+        from humanline.train.data.prompts import Draw, read_contexts
+        from humanline.train.data.run_data import renderer_of
+        from humanline.train.online.ledger import Ledger
+        from humanline.train.online.samplers import make_stages
+        from humanline.train.policy.build import build_policy
+        from humanline.train.policy.load import load_tokenizer
+        from humanline.train.run.processes import alone
+
+        quiet_libraries()
+        torch.set_num_threads(job.threads)
+        config, rounds = job.config, job.config.rounds
+        assert rounds is not None
+        self.device = torch.device(job.device)
+        renderer = renderer_of(config, load_tokenizer(config.model))
+        contexts, _ = read_contexts(config, config.data.train, renderer)
+        self.draw = Draw(contexts, rounds.contexts_per_round, config.seed)
+        self.ledger = Ledger(job.folder / "ledger.jsonl", alone=False)
+        self.policy, adapter = build_policy(config, self.device)
+        self.policy.to(self.device)
+        processes = alone(config.training.precision, self.device)
+        self.stages = make_stages(config, self.policy, adapter, renderer, job.folder, processes, say=say)
+
+    def make(self, job: Job) -> None:
+        """Sample and score a round whose plan and weights are there."""
+        from safetensors.torch import load_file
+
+        from humanline.train.run.state import ModuleState
+
+        self.ledger.read()
+        ModuleState(self.policy).load_state(load_file(job.weights, device=str(self.device)))
+        samples, scores = (job.weights.with_name(name) for name in ("samples.jsonl", "scores.jsonl"))
+        if not self.ledger.has(job.number, "SAMPLED", samples):
+            self.stages.sample(samples.parent, self.draw.round(job.number), job.number, job.policy)
+            self.ledger.record(job.number, "SAMPLED", samples)
+        if not self.ledger.has(job.number, "SCORED", scores):
+            self.stages.score(samples.parent, f"round {job.number}")
+            self.ledger.record(job.number, "SCORED", scores)

@@ -1,0 +1,257 @@
+"""What scores completions: verifiers in worker processes, reward models here, each content once."""
+
+from __future__ import annotations
+
+import collections
+import importlib.metadata
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from humanline.train.config.rounds import (
+    FormatReward,
+    FunctionReward,
+    MathReward,
+    ModelReward,
+    NumberReward,
+    Reward,
+    ScoringConfig,
+    TagCountReward,
+)
+from humanline.train.online.rewards.cache import ScoreCache, content_key
+from humanline.train.online.rewards.pool import make_pool
+from humanline.train.online.rewards.verdict import LONGEST_COMPLETION, Verdict, described
+from humanline.train.online.types import Rollout, Score
+
+if TYPE_CHECKING:  # torch takes long to import, and verifiers do without
+    from humanline.train.online.rewards.models import RewardModel
+
+_READING = 2  # to be raised whenever a verifier reads answers differently: keys of caches hold it
+Item = tuple[int, int]  # a rollout's index and a completion's number
+
+
+def build_scorer(config: ScoringConfig, *, cache: Path | None = None, device: Any = "cpu") -> RewardScorer:
+    """Make a scorer (`humanline.train.online.types.Scorer`) of a configuration's rewards.
+
+    Parameters
+    ----------
+    config : ScoringConfig
+        Its `failed` is the caller's to apply: here a completion without a score has a status.
+    cache : Path or None
+        File of JSON lines that keeps values between runs; None keeps them in memory.
+    device
+        Of torch: where reward models compute.
+
+    Raises
+    ------
+    ModelError
+        If a reward model cannot be used.
+    OSError
+        If the cache cannot be opened.
+    """
+    return RewardScorer(config, cache=cache, device=device)
+
+
+def reward_names(rewards: Sequence[Reward]) -> list[str]:
+    """Return the names of rewards in scores' `parts`: their kinds, numbered from the second of a kind on."""
+    counts: collections.Counter[str] = collections.Counter()
+    names = []
+    for reward in rewards:
+        counts[reward.kind] += 1
+        names.append(reward.kind if counts[reward.kind] == 1 else f"{reward.kind}_{counts[reward.kind]}")
+    return names
+
+
+class RewardScorer:
+    """Scores as the weighted sum of rewards; see `build_scorer`. Close it, or use it in a `with` statement."""
+
+    def __init__(self, config: ScoringConfig, *, cache: Path | None, device: Any) -> None:
+        self._config = config
+        self._names = reward_names(config.rewards)
+        self._calls = any(isinstance(reward, FunctionReward) for reward in config.rewards)
+        self._stamp = _versions() if any(isinstance(reward, MathReward) for reward in config.rewards) else []
+        self._models: dict[int, RewardModel] = {}
+        for number, reward in enumerate(config.rewards):
+            if isinstance(reward, ModelReward):
+                from humanline.train.online.rewards.models import RewardModel
+
+                self._models[number] = RewardModel(reward, device)
+        self._cache = ScoreCache(cache)
+        self._pool = make_pool(config)
+
+    def __enter__(self) -> RewardScorer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes, give back the reward models, and close the cache."""
+        self._pool.close()
+        self._models.clear()
+        self._cache.close()
+
+    def score(self, rollouts: Sequence[Rollout]) -> Iterator[tuple[int, int, Score]]:
+        """Score every completion; what looks the same to a reward is scored by it once.
+
+        Yields
+        ------
+        (index of the rollout, number of the completion, Score)
+            In any order, each exactly once, as soon as it is known. If any reward gives no value, the score has none,
+            but the status of the first such reward, and reasons that name them.
+
+        Raises
+        ------
+        PoolError
+            If worker processes do not start.
+        """
+        known: dict[Item, dict[int, Verdict]] = {
+            (index, number): {} for index, rollout in enumerate(rollouts) for number in range(len(rollout.completions))
+        }
+        wanting: dict[bytes, list[tuple[Item, int]]] = {}  # key -> whose verdicts it is
+        tasks: dict[bytes, dict[str, Any]] = {}
+        conversations: dict[int, dict[bytes, tuple[list[dict[str, Any]], str]]] = {
+            number: {} for number in self._models
+        }
+        sources = self._pool.functions() if self._calls and known else {}
+        self._cache.refresh()  # of what another process of the run has scored meanwhile
+        identities = {number: model.identity for number, model in self._models.items()}
+        for item in list(known):
+            rollout, text = rollouts[item[0]], rollouts[item[0]].completions[item[1]].text
+            for number, reward in enumerate(self._config.rewards):
+                if isinstance(reward, ModelReward):
+                    conversation = [*_messages(rollout), {"role": "assistant", "content": text}]
+                    tools = rollout.given.tools
+                    key = content_key("model", identities[number], conversation, *([tools] if tools else []))
+                    conversations[number][key] = (conversation, tools)
+                else:
+                    task = _task(reward, rollout, text)
+                    if isinstance(task, Verdict):
+                        known[item][number] = task
+                        continue
+                    source = sources.get(task["call"]) if task["kind"] == "function" else None
+                    stamp = self._stamp if task["kind"] == "math" else None
+                    try:
+                        key = content_key(task, source, stamp, _READING)
+                    except (TypeError, ValueError, RecursionError) as error:
+                        reason = f"a column of its prompt {rollout.id} is no JSON: {described(error)}"
+                        known[item][number] = Verdict(None, "error", reason)
+                        continue
+                    tasks[key] = task
+                if found := self._cache.get(key):
+                    known[item][number] = found
+                else:
+                    wanting.setdefault(key, []).append((item, number))
+        yield from self._complete(known, list(known))
+        try:
+            yield from self._ask_workers(tasks, wanting, known)
+            for number, model in self._models.items():
+                keys = [key for key in conversations[number] if key in wanting]
+                asked = [conversations[number][key] for key in keys]
+                for verdicts in model.run([one for one, _ in asked], [tools for _, tools in asked]):
+                    done = [(keys[at], verdict) for at, verdict in verdicts]
+                    yield from self._deliver(done, wanting, known, flush=True)
+        finally:
+            self._cache.flush()
+            for model in self._models.values():
+                model.rest()
+
+    def _ask_workers(
+        self,
+        tasks: Mapping[bytes, dict[str, Any]],
+        wanting: dict[bytes, list[tuple[Item, int]]],
+        known: dict[Item, dict[int, Verdict]],
+    ) -> Iterator[tuple[int, int, Score]]:
+        keys = [key for key in tasks if key in wanting]
+        running = self._pool.run([tasks[key] for key in keys])
+        try:
+            for verdicts in running:
+                done = [(keys[at], verdict) for at, verdict in verdicts]
+                paid = any(tasks[key]["kind"] == "function" for key, _ in done)
+                yield from self._deliver(done, wanting, known, flush=paid)
+        finally:
+            running.close()  # type: ignore[attr-defined]
+
+    def _deliver(
+        self,
+        done: Sequence[tuple[bytes, Verdict]],
+        wanting: dict[bytes, list[tuple[Item, int]]],
+        known: dict[Item, dict[int, Verdict]],
+        *,
+        flush: bool,
+    ) -> Iterator[tuple[int, int, Score]]:
+        items = []
+        for key, verdict in done:
+            self._cache.put(key, verdict)
+            for item, number in wanting.pop(key, ()):
+                known[item][number] = verdict
+                items.append(item)
+        self._cache.flush(now=flush)  # before anyone else is told
+        yield from self._complete(known, items)
+
+    def _complete(
+        self, known: dict[Item, dict[int, Verdict]], items: Sequence[Item]
+    ) -> Iterator[tuple[int, int, Score]]:
+        """Yield the scores of those items whose verdicts are all there, and forget them."""
+        for item in items:
+            if len(known.get(item, ())) == len(self._config.rewards):
+                yield (*item, self._sum(known.pop(item)))
+
+    def _sum(self, verdicts: Mapping[int, Verdict]) -> Score:
+        parts, failed, reasons = {}, [], []
+        total = 0.0
+        for number, (reward, name) in enumerate(zip(self._config.rewards, self._names, strict=True)):
+            value, status, reason = verdicts[number]
+            if value is None:
+                failed.append((status, f"scoring.rewards[{number}] ({name}): {reason}"))
+            else:
+                parts[name] = value
+                total += reward.weight * value
+                if reason:
+                    reasons.append(f"{name}: {reason}")
+        if failed:
+            return Score(None, failed[0][0], parts, "; ".join(reason for _, reason in failed))
+        if not math.isfinite(total):
+            return Score(None, "not_finite", parts, f"the weighted sum of its rewards is {total}")
+        return Score(total, "ok", parts, "; ".join(reasons))
+
+
+def _messages(rollout: Rollout) -> list[dict[str, Any]]:
+    return [message.as_dict() for message in rollout.prompt]
+
+
+def _task(reward: Reward, rollout: Rollout, text: str) -> dict[str, Any] | Verdict:
+    """Return what a worker is to do, which is all that the reward looks at; or what can be said without."""
+    if len(text) > LONGEST_COMPLETION:
+        return Verdict(None, "too_long", f"it has {len(text)} characters; at most {LONGEST_COMPLETION} are read")
+    match reward:
+        case MathReward() | NumberReward():
+            reference = rollout.extra.get(reward.answer)
+            if reference is None:
+                return Verdict(None, "no_reference", f"its prompt {rollout.id} has no column {reward.answer!r}")
+            return {"kind": reward.kind, "completion": text, "reference": reference}
+        case FormatReward():
+            return {"kind": "format", "completion": text, "pattern": reward.pattern}
+        case TagCountReward():
+            return {"kind": "tag_count", "completion": text}
+        case FunctionReward():
+            if missing := [name for name in reward.columns if name not in rollout.extra]:
+                return Verdict(None, "no_reference", f"its prompt {rollout.id} has no column {missing[0]!r}")
+            columns = {name: rollout.extra[name] for name in reward.columns}
+            return {
+                "kind": "function",
+                "call": reward.call,
+                "prompt": _messages(rollout),
+                "completion": text,
+                "columns": columns,
+            }
+    raise TypeError(f"no verifier for {type(reward).__name__}")
+
+
+def _versions() -> list[str]:
+    packages = ("math-verify", "latex2sympy2_extended", "sympy")
+    try:
+        return [f"{package} {importlib.metadata.version(package)}" for package in packages]
+    except importlib.metadata.PackageNotFoundError:
+        return []

@@ -1,0 +1,94 @@
+"""Rewards that only look at text: exact numbers, a pattern, tags."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any
+
+from humanline.train.online.rewards.verdict import Verdict, shown
+
+_TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
+_MOST_DIGITS = 1000
+# A minus counts as a sign unless it stands behind something that a number can be subtracted from.
+_NUMBER = re.compile(
+    r"(?P<sign>(?<![\w.)\]}%])[-−])?[$€£]?(?P<late_sign>(?<=[$€£])[-−])?"
+    r"(?P<digits>(?:[0-9]++|(?<![.])\.[0-9]++)(?:[.,][0-9]++)*+)"
+    r"(?:[eE](?P<exponent>[-+]?[0-9]++)|\s*(?:[×x*]|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*[({]?(?P<power>[-+−]?[0-9]++))?+"
+    r"(?:/(?P<divisor>[0-9]++))?"
+)
+# Of commas only those between thousands: 125,96 may be a decimal, a list or a slip, and is none of these by guess.
+_DIGITS = re.compile(r"(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]*)(?P<decimals>\.[0-9]+)?")
+_MARKER = re.compile(r"####|^[ \t]*A:", re.MULTILINE)
+
+
+def format_verdict(completion: str, pattern: str) -> Verdict:
+    """Return 1 if the whole completion matches the pattern, in which a dot matches line ends too, else 0."""
+    return Verdict(float(re.fullmatch(pattern, completion, re.DOTALL) is not None))
+
+
+def tag_count_verdict(completion: str) -> Verdict:
+    """Return a quarter for each of Open-R1's four tags, with their line ends, that occurs exactly once."""
+    return Verdict(sum(completion.count(tag) == 1 for tag in _TAGS) / len(_TAGS))
+
+
+def number_verdict(completion: str, reference: Any) -> Verdict:
+    """Return 1 if the completion's number is exactly that of the reference, else 0.
+
+    A text's number is the first one behind its last marker, `####` or a line's `A:`, and without a marker its last one.
+    Thousands separators, currency and percent signs and units do not count; a/b is a fraction, and 1e3 or 1 x 10^3 is
+    1000. Where a comma stands between other digits than thousands, as in 125,96, no number is read.
+
+    Parameters
+    ----------
+    completion : str
+    reference : str, int or float
+        A number, or a solution that ends with one.
+
+    Returns
+    -------
+    Verdict
+        With the status "no_reference" if the reference holds no number.
+    """
+    expected = read_number(reference)
+    if expected is None:
+        return Verdict(None, "no_reference", f"the reference holds no number: {shown(repr(reference), 80)}")
+    found = read_number(completion)
+    if found is None:
+        return Verdict(0.0, reason="no number found")
+    return Verdict(float(found == expected), reason=f"read as {_shown_number(found)}")
+
+
+def read_number(given: Any) -> Fraction | None:
+    """Return the number that a text gives as its answer (`number_verdict`), or a number itself; None if there is none.
+
+    Numbers of more than 1000 digits, or with an exponent beyond 1000, are not read.
+    """
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        return None
+    if not isinstance(given, str):
+        try:
+            return Fraction(str(given))  # the decimal that a float is written as
+        except ValueError:  # nan, inf, too many digits
+            return None
+    markers = list(_MARKER.finditer(given))
+    if markers:
+        match = _NUMBER.search(given, markers[-1].end())
+    else:
+        match = None
+        for match in _NUMBER.finditer(given):  # noqa: B007, the last one is wanted
+            pass
+    return None if match is None else _value(match)
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    digits, divisor = _DIGITS.fullmatch(match["digits"]), match["divisor"] or "1"
+    exponent = (match["exponent"] or match["power"] or "0").replace("−", "-")
+    if digits is None or len(match[0]) > _MOST_DIGITS or abs(int(exponent)) > _MOST_DIGITS or not int(divisor):
+        return None
+    value = Fraction(digits[0].replace(",", "")) * Fraction(10) ** int(exponent) / int(divisor)
+    return -value if match["sign"] or match["late_sign"] else value
+
+
+def _shown_number(value: Fraction) -> str:
+    return shown(str(value), 40)

@@ -1,0 +1,175 @@
+"""A worker process: reads one task a line, answers one verdict a line, and may be killed at any time.
+
+It dies with its parent, even inside a loop that never returns to Python: the kernel signals its whole process group
+when the parent's end of the lifeline pipe closes, and a timer of the kernel ends it where an item takes longer than
+its limit and nobody is left to kill it. It talks over descriptors that the code it runs does not know of; what that
+code prints goes nowhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib
+import json
+import math
+import numbers
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from humanline.system.stop import outlive
+from humanline.train.online.rewards.verdict import Verdict, described
+
+_GRACE = 2.0  # seconds beyond an item's limit after which the kernel ends a worker whose parent does not
+_MIB = 2**20
+
+
+def main(lifeline: int) -> None:
+    """Serve the tasks of the standard input until it ends.
+
+    Parameters
+    ----------
+    lifeline : int
+        Descriptor of a pipe whose other end only the parent holds, and on which nothing is ever sent.
+    """
+    outlive()  # whoever asked the run to stop may have asked all its processes
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _die_with_parent(lifeline)
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+
+    def answer(what: Any) -> None:
+        replies.write(json.dumps(what).encode() + b"\n")
+        replies.flush()
+
+    first = requests.readline()
+    if not first:
+        return
+    setup = json.loads(first)
+    functions = _prepare(setup)
+    answer({call: found if isinstance(found, str) else _source(found) for call, found in functions.items()})
+    _limit_memory(_address_space() + setup["memory"] * _MIB)
+    for line in requests:
+        work = json.loads(line)
+        _arm(work["seconds"] + _GRACE)
+        verdict = _guarded(work["task"], functions)
+        _arm(0)
+        answer(verdict)
+        if verdict.status == "memory":
+            return  # what a failed allocation left behind is nobody else's
+
+
+def _prepare(setup: dict[str, Any]) -> dict[str, Callable[..., Any] | str]:
+    """Import everything that tasks will need; return the callables, or what is wrong with them."""
+    from humanline.train.online.rewards import verifiers  # noqa: F401
+
+    if setup["math"]:
+        from humanline.train.online.rewards.math_answer import math_verdict
+
+        math_verdict(r"\boxed{\frac{1}{2}}", "1/2")
+    if setup["functions"]:
+        sys.path.insert(0, os.getcwd())  # so late that no file there takes the place of a library's
+    return {call: _loaded(call) for call in setup["functions"]}
+
+
+def _loaded(call: str) -> Callable[..., Any] | str:
+    module, _, name = call.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except BaseException as error:
+        return f"cannot be imported: {described(error)}"
+    return found if callable(found) else f"is no callable, but {type(found).__name__}"
+
+
+def _source(call: Callable[..., Any]) -> dict[str, str]:
+    """Return a digest of the file that a callable is from, by which a changed one is told."""
+    file = getattr(sys.modules.get(getattr(call, "__module__", None) or ""), "__file__", None)
+    try:
+        return {"source": hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""}
+    except OSError:
+        return {"source": ""}
+
+
+def _guarded(task: dict[str, Any], functions: dict[str, Callable[..., Any] | str]) -> Verdict:
+    try:
+        return _verdict(task, functions)
+    except MemoryError:
+        return Verdict(None, "memory", "it needed more memory than scoring.memory allows")
+    except BaseException as error:  # sys.exit among them
+        return Verdict(None, "error", described(error))
+
+
+def _verdict(task: dict[str, Any], functions: dict[str, Callable[..., Any] | str]) -> Verdict:
+    kind = task["kind"]
+    if kind == "function":
+        call = functions[task["call"]]
+        if isinstance(call, str):
+            return Verdict(None, "error", f"{task['call']} {call}")
+        return _number_of(call(task["prompt"], task["completion"], **task["columns"]))
+    if kind == "math":
+        from humanline.train.online.rewards.math_answer import math_verdict
+
+        return math_verdict(task["completion"], task["reference"])
+    if kind == "readable":
+        from humanline.train.online.rewards.math_answer import readable_reference
+
+        return Verdict(float(readable_reference(task["reference"])))
+    from humanline.train.online.rewards import verifiers
+
+    if kind == "number":
+        return verifiers.number_verdict(task["completion"], task["reference"])
+    if kind == "format":
+        return verifiers.format_verdict(task["completion"], task["pattern"])
+    if kind == "tag_count":
+        return verifiers.tag_count_verdict(task["completion"])
+    raise ValueError(f"no such task: {kind!r}")
+
+
+def _number_of(returned: Any) -> Verdict:
+    if not isinstance(returned, numbers.Real):
+        if hasattr(returned, "close"):
+            returned.close()  # a coroutine that nobody awaits would warn
+        return Verdict(None, "error", f"it returned {type(returned).__name__}; expected one number")
+    try:
+        value = float(returned)
+    except OverflowError:
+        return Verdict(None, "not_finite", "it returned a number beyond the range of floats")
+    if not math.isfinite(value):
+        return Verdict(None, "not_finite", f"it returned {value}")
+    return Verdict(value)
+
+
+def _arm(seconds: float) -> None:
+    """Have the kernel end this process after so much time, whatever it does; 0: no more."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _die_with_parent(lifeline: int) -> None:
+    os.set_inheritable(lifeline, False)
+    with contextlib.suppress(OSError):  # where pipes cannot do this, the timer and the end of the input are left
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _limit_memory(limit: int) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _address_space() -> int:
+    """Return the bytes of address space in use."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except OSError:  # no Linux: a limit that is too wide, since shared libraries count elsewhere
+        return 4 * 2**30
+    return pages * resource.getpagesize()

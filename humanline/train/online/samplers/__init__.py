@@ -1,0 +1,128 @@
+"""What draws completions: transformers in this process, its continuous batching, or a server (one file each)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from humanline.train.config import TrainConfig
+from humanline.train.data.render import Renderer
+from humanline.train.online.stages import RoundStages
+from humanline.train.online.trainable import Trainable, vocabulary_of
+from humanline.train.online.types import Sampler
+from humanline.train.run.processes import Processes
+
+if TYPE_CHECKING:
+    from humanline.train.online.samplers.served import ServedWeights
+
+
+def make_sampler(
+    config: TrainConfig, model: Any, renderer: Renderer, processes: Processes, say: Callable[[str], None]
+) -> Sampler:
+    """Return what samples as the configuration says.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    model
+        The policy, a causal language model of transformers; where a server samples, only its size is looked at.
+    renderer : Renderer
+    processes : Processes
+    say : callable
+        Told what a person should know.
+
+    Raises
+    ------
+    ValueError
+        If the engine cannot be used here.
+    """
+    engine = config.sampling.engine
+    if engine.kind == "server":
+        from humanline.train.online.samplers.server import ServerSampler
+
+        return ServerSampler(
+            config.sampling, renderer, vocabulary=vocabulary_of(model), say=say, stopping=processes.stopping
+        )
+    autocast = processes.accelerator.autocast
+    if engine.kind == "continuous":
+        from humanline.train.online.samplers.continuous import ContinuousSampler
+
+        return ContinuousSampler(model, renderer, config.sampling, autocast=autocast, stopping=processes.stopping)
+    from humanline.train.online.samplers.generate import GenerateSampler
+
+    return GenerateSampler(model, renderer, config.sampling, autocast=autocast, stopping=processes.stopping)
+
+
+def make_served(
+    config: TrainConfig, sampler: Any, scorer: Any, adapter: Any, folder: Path, say: Callable[[str], None]
+) -> ServedWeights | None:
+    """Return what lets a server have the policy's weights; None for other engines, which have them.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    sampler : ServerSampler
+    scorer : TokenScorer
+        Whose model is the policy.
+    adapter : Adapter or None
+        What is served in place of the whole model.
+    folder : Path
+        In which the weights lie for the server.
+    say : callable
+    """
+    engine = config.sampling.engine
+    if engine.kind != "server":
+        return None
+    from humanline.train.online.samplers.served import ServedWeights
+
+    return ServedWeights(sampler, adapter or scorer.model, scorer, folder, engine.proof, say)
+
+
+def make_stages(
+    config: TrainConfig,
+    scorer: Any,
+    adapter: Any,
+    renderer: Renderer,
+    folder: Path,
+    processes: Processes,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> RoundStages:
+    """Return what samples and scores the rounds of a run.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    scorer : TokenScorer
+        Whose model is the policy.
+    adapter : Adapter or None
+    renderer : Renderer
+    folder : Path
+        Of all rounds.
+    processes : Processes
+    say, progress : callable
+
+    Raises
+    ------
+    ValueError
+        As samplers and scorers do.
+    """
+    from humanline.train.online.rewards.scorer import build_scorer
+
+    assert config.rounds is not None and config.scoring is not None
+    scoring, cache = config.scoring, folder / f"cache-rank-{processes.rank}.jsonl"
+    sampler: Any = make_sampler(config, scorer.model, renderer, processes, say)
+
+    return RoundStages(
+        config.rounds.samples,
+        config.seed,
+        sampler,
+        lambda: build_scorer(scoring, cache=cache, device=processes.device),
+        processes,
+        scoring=scoring,
+        trainable=Trainable(renderer, config.sampling.max_tokens, vocabulary_of(scorer.model)),
+        served=make_served(config, sampler, scorer, adapter, folder, say),
+        progress=progress,
+    )

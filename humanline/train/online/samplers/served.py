@@ -1,0 +1,108 @@
+"""The weights that a server samples from: saved, told of, and proved to be what it has (`prover.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from humanline.system.files import make_folder, remove_folder
+from humanline.train.config.rounds import ProofConfig
+from humanline.train.data.prompts import Context
+from humanline.train.online.samplers.prover import Prover, WrongWeights
+from humanline.train.online.samplers.server import ServerSampler
+from humanline.train.online.stages import read_rollouts, served_name
+from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.save import save_model
+
+
+class ServedWeights:
+    """Let a server have the policy's weights under a name, and prove that it has taken them.
+
+    Parameters
+    ----------
+    sampler : ServerSampler
+    weights
+        The model, or the adapter, as it is when the name is told.
+    scorer : TokenScorer
+        Whose model is the policy.
+    folder : Path
+        In which `served/` is made (all but the newest weights in it are removed), and the proof is kept.
+    proof : ProofConfig or None
+        None where nothing is to be proved.
+    say : callable
+    """
+
+    def __init__(
+        self,
+        sampler: ServerSampler,
+        weights: Any,
+        scorer: TokenScorer,
+        folder: Path,
+        proof: ProofConfig | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self.sampler, self.weights, self.folder = sampler, weights, folder
+        self.served: str | None = None
+        self.proof = None if proof is None else Prover(sampler, scorer, folder, proof, say)
+
+    def publish(self, name: str) -> None:
+        """Let the server have the weights as they are now.
+
+        Raises
+        ------
+        SamplerError
+            As `ServerSampler.publish` does, and if the server proves to have other weights than these.
+        """
+        if self.served == name and not self.sampler.asleep:
+            return
+        if self.sampler.engine.sleeps:
+            torch.cuda.empty_cache()  # what training does not use just now goes back to the GPU that it shares
+        target = self.folder / "served" / name
+        if not target.is_dir():
+            make_folder(target.parent)
+            save_model(target, self.weights, self.sampler.renderer.tokenizer)
+        self.sampler.publish(target, name)
+        if self.proof is not None:
+            self.proof.check(name)
+        self.served = name
+        for older in target.parent.iterdir():  # no longer asked for
+            if older != target and older.is_dir() and not older.name.startswith("."):
+                remove_folder(older)
+
+    def sampled(self, journals: Sequence[Path], contexts: Sequence[Context]) -> None:
+        """Take the texts of the proof from the first samples.
+
+        Raises
+        ------
+        SamplerError
+            If what the server says of them is not what the policy does; the journals are put aside.
+        """
+        if self.proof is None or self.served is None or self.proof.is_begun:
+            return
+        there = [journal for journal in journals if journal.is_file()]
+        rollouts = [one for path in there for one in read_rollouts(path) if served_name(one.policy) == self.served]
+        try:
+            self.proof.begin(self.served, rollouts, {context.id: context for context in contexts})
+        except WrongWeights as error:
+            aside = [str(_put_aside(journal)) for journal in there]
+            raise WrongWeights(f"{error}. What it gave is now {', '.join(aside)} and will be sampled again") from None
+
+    def rest(self) -> None:
+        """Put the server to sleep until it is given weights again, if it is to leave its GPU to training."""
+        if self.sampler.engine.sleeps:
+            self.sampler.rest(self.folder / "served")
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """Return what was found when the server was given the weights of that name; empty if nothing was."""
+        return self.proof.facts(name) if self.proof is not None else {}
+
+
+def _put_aside(file: Path) -> Path:
+    """Give a file a name that no journal has, and nothing else yet; return it."""
+    number = 1
+    while (aside := file.with_name(f"{file.name}.refused-{number}")).exists():
+        number += 1
+    return file.rename(aside)

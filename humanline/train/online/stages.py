@@ -1,0 +1,541 @@
+"""The stages of a round on files: sampling into a journal, scoring, and reading both back.
+
+Rounds and the commands `humanline sample` and `humanline score` run the same code. A stage's work is shared by ranks
+without talk: every rank knows from the plan, or from the content, what is its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from humanline.system.activity import HERE
+from humanline.system.files import Lines, write_text
+from humanline.train.config.rounds import ScoringConfig
+from humanline.train.data.prompts import Context
+from humanline.train.online.ledger import (
+    LedgerError,
+    append,
+    cut_torn_end,
+    each_line,
+    json_rows,
+    parse_line,
+    read_lines,
+)
+from humanline.train.online.select import refuse_unscored
+from humanline.train.online.trainable import Trainable, Untrainable
+from humanline.train.online.types import Rollout, Sampler, SamplerError, Score, Scorer, saying_how_to_go_on
+from humanline.train.run.processes import Processes
+
+Progress = Callable[[int, int], None]  # done, due
+BY_RESUMING = (
+    "All samples and the other scores are kept: mend what scores, then add --resume to the same command to have these "
+    "scored again."
+)
+
+
+class PoisonedError(LedgerError):
+    """Samples on which no training must stand."""
+
+
+def sample_into(
+    journal: Path,
+    contexts: Sequence[Context],
+    samples: int,
+    sampler: Sampler,
+    *,
+    key: tuple[int, ...],
+    policy: str,
+    trainable: Trainable | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+    progress: Progress | None = None,
+) -> None:
+    """Sample this rank's share of contexts into a journal, from which what is there already is not sampled again.
+
+    Parameters
+    ----------
+    journal : Path
+        One row a context, appended as soon as it is whole.
+    contexts : sequence of Context
+        All of them, in the order of the plan: batches are cut from it, the same ones however often work was stopped.
+    samples : int
+        Completions a context.
+    sampler : Sampler
+    key : tuple of int
+        (seed, round).
+    policy : str
+        Version of the weights, written into each row.
+    trainable : Trainable, optional
+        What does not pass is not written, and sampled again where the journal holds it already.
+    rank, ranks : int
+    progress : callable, optional
+        Told how many of this rank's contexts are done.
+
+    Raises
+    ------
+    SamplerError, SamplingStopped
+        As the sampler does, or if it gives what cannot be trained on.
+    LedgerError
+        If the journal is damaged.
+    """
+    prompts = {one.id: len(one.ids) for one in contexts}
+    done: set[str] = set()
+    poisoned: dict[str, str] = {}
+    for entry in _entries(journal):
+        if entry.policy != policy:
+            continue
+        fault = None if trainable is None else _fault(entry, trainable, prompts.get(entry.id, 0))
+        if fault is None:
+            done.add(entry.id)
+        else:
+            poisoned[entry.id] = fault
+    size = sampler.together(samples)
+    if size is None:
+        own = list(contexts[rank::ranks])
+        batches = [[one for one in own if one.id not in done]]
+    else:
+        cuts = [list(contexts[i : i + size]) for i in range(0, len(contexts), size)][rank::ranks]
+        own = [one for cut in cuts for one in cut]
+        batches = [cut for cut in cuts if any(one.id not in done for one in cut)]
+    wanted = {one.id for one in own}
+    for batch in batches:
+        if not batch:
+            continue
+        for rollouts in sampler.sample(batch, samples, key=key):
+            fresh = [replace(one, policy=policy) for one in rollouts if one.id not in done]
+            for one in fresh:
+                if len(one.completions) != samples:
+                    raise SamplerError(f"{one.id}: {len(one.completions)} completions came, {samples} were asked for")
+                try:
+                    if trainable is not None:
+                        trainable.check_rollout(one, prompts[one.id])
+                except Untrainable as error:
+                    raise SamplerError(f"{one.id}: what was sampled cannot be trained on: {error}") from None
+            append(journal, [_counting(one, poisoned.get(one.id)).row() for one in fresh])
+            done |= {one.id for one in fresh}
+            if progress is not None:
+                progress(len(done & wanted), len(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A context in a journal: whose samples they are, and where."""
+
+    id: str
+    policy: str
+    journal: Path
+    number: int  # of its line
+    start: int
+    end: int
+
+
+def _entries(journal: Path) -> Iterator[_Entry]:
+    """Give what is in a journal, reading no more of each row than that; a torn end is cut off.
+
+    Raises
+    ------
+    LedgerError
+        If a row has no id or policy.
+    """
+    if not journal.is_file():
+        return
+    cut_torn_end(journal)
+    decoder, start = json.JSONDecoder(), 0
+    with open(journal, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            end = start + len(line)
+            head = line[:4096].decode("ascii", "replace")
+            try:
+                name, at = decoder.raw_decode(head, len('{"id": '))
+                policy, _ = decoder.raw_decode(head.removeprefix(head[:at] + ', "policy": '))
+            except ValueError:  # in another order, or damaged
+                row = parse_line(journal, number, line)
+                name, policy = row.get("id"), row.get("policy")
+            if not isinstance(name, str) or not isinstance(policy, str):
+                raise LedgerError(f"{journal}:{number}: damaged: no id; remove the file to do its work again")
+            yield _Entry(name, policy, journal, number, start, end)
+            start = end
+
+
+def _fault(entry: _Entry, trainable: Trainable, prompt: int) -> str | None:
+    """Return why a row of a journal cannot be trained on, if it cannot; raise LedgerError if it is none."""
+    with open(entry.journal, "rb") as file:
+        file.seek(entry.start)
+        row = parse_line(entry.journal, entry.number, file.read(entry.end - entry.start))
+    rollout = _rollout(row, f"{entry.journal}:{entry.number}", "remove the file to do its work again")
+    try:
+        trainable.check_rollout(rollout, prompt)
+    except Untrainable as error:
+        return error.reason
+    return None
+
+
+def _rollout(row: Mapping[str, Any], place: str, advice: str) -> Rollout:
+    """Return the rollout of a row; raise LedgerError, with place and advice, if it is none."""
+    try:
+        return Rollout.from_row(row)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LedgerError(f"{place}: no row of samples ({type(error).__name__}: {error}); {advice}") from None
+
+
+def _counting(rollout: Rollout, fault: str | None) -> Rollout:
+    """Return a rollout that counts the one in whose place it was sampled, if there was one."""
+    if fault is None:
+        return rollout
+    return replace(rollout, asked_again=Counter(rollout.asked_again) + Counter([fault]))
+
+
+def read_rollouts(path: Path, check: Callable[[Rollout], None] | None = None) -> list[Rollout]:
+    """Return the rows of a samples file.
+
+    Parameters
+    ----------
+    path : Path
+    check : callable, optional
+        Raises Untrainable for a rollout that cannot be trained on.
+
+    Raises
+    ------
+    LedgerError
+        If there is no such file, or a row is none of samples, with its place.
+    PoisonedError
+        (A LedgerError.) If a row does not pass, with its place.
+    """
+    if not path.is_file():
+        raise LedgerError(f"{path} is missing")
+    found: list[Rollout] = []
+    numbers: dict[int, int] = {}  # one object for equal token ids: 8 bytes a token in place of 36
+    for number, row in enumerate(each_line(path, whole=True), start=1):
+        rollout = _rollout(row, f"{path}:{number}", "`humanline sample` writes them")
+        try:
+            if check is not None:
+                check(rollout)
+        except Untrainable as error:
+            raise PoisonedError(f"{path}:{number}: {rollout.id}: {error}") from None
+        slim = tuple(
+            replace(
+                one,
+                ids=tuple(numbers.setdefault(token, token) for token in one.ids),
+                logprobs=None if one.logprobs is None else array("d", one.logprobs),
+            )
+            for one in rollout.completions
+        )
+        found.append(replace(rollout, completions=slim))
+    return found
+
+
+def score_share(
+    rollouts: Sequence[Rollout],
+    scorer: Scorer,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    progress: Progress | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, int, Score]]:
+    """Score this rank's share of completions: equal ones of equal prompts are always the same rank's.
+
+    Yields
+    ------
+    (index of the rollout, number of the completion, Score)
+    """
+    places = [
+        [n for n, one in enumerate(rollout.completions) if ranks == 1 or _share(rollout, one.text, ranks) == rank]
+        for rollout in rollouts
+    ]
+    share = [
+        replace(rollout, completions=tuple(rollout.completions[n] for n in own))
+        for rollout, own in zip(rollouts, places, strict=True)
+    ]
+    total = sum(map(len, places))
+    for done, (index, number, score) in enumerate(scorer.score(share), start=1):
+        yield index, places[index][number], score
+        if progress is not None:
+            progress(done, total)
+        if stopping():
+            return
+
+
+def _share(rollout: Rollout, text: str, ranks: int) -> int:
+    key = json.dumps([[message.content for message in rollout.prompt], text]).encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") % ranks
+
+
+def score_table(rollouts: Sequence[Rollout], scores: Iterable[tuple[int, int, Score]]) -> list[list[Score]]:
+    """Return for every rollout the scores of its completions.
+
+    Raises
+    ------
+    LedgerError
+        If a completion has no score at all, not even a status.
+    """
+    found = {(index, number): score for index, number, score in scores}
+    for index, rollout in enumerate(rollouts):
+        for number in range(len(rollout.completions)):
+            if (index, number) not in found:
+                raise LedgerError(f"{rollout.id}: completion {number + 1} was not scored")
+    return [[found[i, n] for n in range(len(rollout.completions))] for i, rollout in enumerate(rollouts)]
+
+
+def score_rows(rollouts: Sequence[Rollout], table: Sequence[Sequence[Score]]) -> list[dict[str, Any]]:
+    """Return one JSON row a rollout with the scores of its completions."""
+    return [
+        {"id": rollout.id, "scores": [_score_row(score) for score in own]}
+        for rollout, own in zip(rollouts, table, strict=True)
+    ]
+
+
+def gather_samples(target: Path, journals: Iterable[Path], contexts: Sequence[Context], policy: str) -> None:
+    """Write the rows of journals into one file, in the order of the plan.
+
+    Raises
+    ------
+    LedgerError
+        If a context was not sampled from that policy.
+    """
+    found = {entry.id: entry for journal in journals for entry in _entries(journal) if entry.policy == policy}
+    missing = [context.id for context in contexts if context.id not in found]
+    if missing:
+        raise LedgerError(f"{target.parent}: {len(missing)} prompts were not sampled, such as {missing[0]}")
+
+    def lines() -> Iterator[str]:
+        for context in contexts:
+            entry = found[context.id]
+            with open(entry.journal, "rb") as file:
+                file.seek(entry.start)
+                yield file.read(entry.end - entry.start).decode()
+
+    write_text(target, Lines(lines))
+
+
+def _score_row(score: Score) -> dict[str, Any]:
+    row: dict[str, Any] = {"value": score.value, "status": score.status, "parts": dict(score.parts)}
+    return row | ({"reason": score.reason} if score.reason else {})
+
+
+def _score_of(row: Mapping[str, Any]) -> Score:
+    value = row["value"]
+    if value is not None and (isinstance(value, bool) or not math.isfinite(value)):
+        raise ValueError(f"a score must be a finite number or null; got {value}")
+    return Score(row["value"], row["status"], row["parts"], row.get("reason", ""))
+
+
+def read_scores(path: Path, rollouts: Sequence[Rollout]) -> list[list[Score]]:
+    """Return the scores of rollouts, in their order, from rows that `score_rows` made.
+
+    Raises
+    ------
+    LedgerError
+        If they are not the scores of these rollouts.
+    """
+    if not path.is_file():
+        raise LedgerError(f"{path} is missing")
+    rows = read_lines(path, whole=True)
+    if [row.get("id") for row in rows] != [rollout.id for rollout in rollouts]:
+        raise LedgerError(f"{path} does not hold the scores of these samples")
+    try:
+        found = [[_score_of(one) for one in row["scores"]] for row in rows]
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerError(f"{path}: no rows of scores ({type(error).__name__}: {error})") from None
+    if any(len(own) != len(rollout.completions) for own, rollout in zip(found, rollouts, strict=True)):
+        raise LedgerError(f"{path} does not hold a score for every completion")
+    return found
+
+
+def served_name(policy: str) -> str:
+    """Return the name under which a server is given a version of the policy."""
+    return f"policy-{policy[:16]}"
+
+
+class Served(Protocol):
+    """What lets a server have the policy's weights, and proves that it has them (`rollouts.served.ServedWeights`)."""
+
+    def publish(self, name: str) -> None:
+        """Let the server have the weights as they are now; raise SamplerError if it does not take them."""
+
+    def sampled(self, journals: Sequence[Path], contexts: Sequence[Context]) -> None:
+        """Look at samples that it gave; raise SamplerError if they are not from these weights."""
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """Return what was found when the server was given the weights of that name."""
+
+    def rest(self) -> None:
+        """Put the server to sleep, where it is to leave its GPU to scoring and training."""
+
+
+class RoundStages:
+    """Sample and score in a round's folder, over all processes of a run.
+
+    Parameters
+    ----------
+    samples : int
+        Completions a context.
+    seed : int
+    sampler : Sampler
+    make_scorer : callable
+        Returns the Scorer; called when there is something to score, and so when the run's folder is its own.
+    processes : Processes
+    scoring : ScoringConfig
+        Says how many completions may have no score.
+    trainable : Trainable
+        What samples must pass.
+    served : ServedWeights, optional
+        Lets a server have the policy's weights, under a name; only the main process samples then.
+    progress : callable, optional
+        Told (what, done, due).
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        seed: int,
+        sampler: Sampler,
+        make_scorer: Callable[[], Scorer],
+        processes: Processes,
+        *,
+        scoring: ScoringConfig,
+        trainable: Trainable,
+        served: Served | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self.samples, self.seed, self.sampler, self.make_scorer = samples, seed, sampler, make_scorer
+        self._scorer: Scorer | None = None
+        self.trainable = trainable
+        self.processes, self.scoring, self.served, self.progress = processes, scoring, served, progress
+
+    @HERE.doing("sampling")
+    def sample(
+        self, folder: Path, contexts: Sequence[Context], key: int, policy: str, samples: int | None = None
+    ) -> None:
+        """Write `samples.jsonl`, from journals that are gone on with.
+
+        Parameters
+        ----------
+        folder : Path
+        contexts : sequence of Context
+        key : int
+            Number of the round.
+        policy : str
+            Version of the weights.
+        samples : int, optional
+            Completions a context; by itself those of a round.
+        """
+        with saying_how_to_go_on("add --resume to the same command"):
+            self._sample(folder, contexts, key, policy, samples)
+
+    def _sample(self, folder: Path, contexts: Sequence[Context], key: int, policy: str, samples: int | None) -> None:
+        served, by_server = self.served, self.served is not None
+        if served is not None:
+            self.processes.on_main(lambda: served.publish(served_name(policy)))
+        rank, ranks = (0, 1) if by_server else (self.processes.rank, self.processes.ranks)
+        journals = [folder / f"samples-rank-{number}.journal.jsonl" for number in range(ranks)]
+
+        def act() -> None:
+            if by_server and self.processes.rank:
+                return
+            sample_into(
+                journals[rank],
+                contexts,
+                samples or self.samples,
+                self.sampler,
+                key=(self.seed, key),
+                policy=policy,
+                trainable=self.trainable,
+                rank=rank,
+                ranks=ranks,
+                progress=self._told("sampling"),
+            )
+
+        def gather() -> None:
+            there = sorted(folder.glob("samples-rank-*.journal.jsonl"))
+            if served is not None:
+                served.sampled(there, contexts)
+            gather_samples(folder / "samples.jsonl", there, contexts, policy)
+
+        self.processes.each(act)
+        self.processes.on_main(gather)
+        self.rest()
+
+    def rest(self) -> None:
+        """Let what samples leave its GPU to scoring and training, where it is to do so."""
+        if self.served is not None:
+            self.processes.on_main(self.served.rest)
+
+    @property
+    def scorer(self) -> Scorer:
+        """Return what scores."""
+        self._scorer = self._scorer or self.make_scorer()
+        return self._scorer
+
+    @HERE.doing("scoring completions")
+    def score(self, folder: Path, of: str) -> None:
+        """Write `scores.jsonl`; what was scored before comes from the scorer's cache.
+
+        Parameters
+        ----------
+        folder : Path
+        of : str
+            What the samples in it are, for messages.
+
+        Raises
+        ------
+        RoundError
+            If more completions have no score than is allowed; the file is not written, so that they are scored again.
+        """
+        rollouts = read_rollouts(folder / "samples.jsonl")
+        rank, ranks = self.processes.rank, self.processes.ranks
+        found: list[tuple[int, int, Score]] = []
+
+        def part(number: int) -> Path:
+            return folder / f"scores-rank-{number}.part.jsonl"
+
+        def act() -> None:
+            found.extend(
+                score_share(
+                    rollouts,
+                    self.scorer,
+                    rank=rank,
+                    ranks=ranks,
+                    progress=self._told("scoring"),
+                    stopping=self.processes.stopping,
+                )
+            )
+            if ranks > 1:
+                rows = [{"place": [index, number], "score": _score_row(score)} for index, number, score in found]
+                write_text(part(rank), json_rows(rows))
+
+        def gather() -> None:
+            if ranks > 1:
+                found[:] = [
+                    (*row["place"], _score_of(row["score"]))
+                    for number in range(ranks)
+                    for row in read_lines(part(number))
+                ]
+            table = score_table(rollouts, found)
+            refuse_unscored(rollouts, table, self.scoring, of=of, mend=BY_RESUMING)
+            write_text(folder / "scores.jsonl", json_rows(score_rows(rollouts, table)))
+            for number in range(ranks):
+                part(number).unlink(missing_ok=True)
+
+        self.processes.each(act)
+        self.processes.on_main(gather)
+
+    def close(self) -> None:
+        """End what samples and scores."""
+        self.sampler.close()
+        if self._scorer is not None:
+            self._scorer.close()
+
+    def _told(self, what: str) -> Progress | None:
+        if self.progress is None:
+            return None
+        tell = self.progress
+        return lambda done, due: tell(what, done, due)

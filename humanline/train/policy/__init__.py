@@ -1,0 +1,1 @@
+"""The policy: models loaded, adapted, asked for log-probabilities, saved."""

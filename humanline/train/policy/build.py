@@ -1,0 +1,137 @@
+"""The policy of a run, as its configuration wants it: what is refused before its weights are read, and what is built.
+
+Loading, adapters, precision, activation checkpointing and the layout of batches come together here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from humanline.train.config import TrainConfig
+from humanline.train.policy.adapter import Adapter, adapted_weights, base_name, describe_coverage
+from humanline.train.policy.head import logprob_function, refuse_softcap
+from humanline.train.policy.load import (
+    load_outline,
+    load_weights,
+    refuse_misfits,
+    refuse_missing_quantizer,
+    refuse_missing_weights,
+)
+from humanline.train.policy.logprobs import TokenScorer, refuse_unknown_head, softcap_of
+from humanline.train.policy.optimizer import refuse_missing_package
+from humanline.train.policy.packing import pack, refuse_unpackable
+
+
+def package_checks(config: TrainConfig, device: torch.device) -> list[Callable[[], object]]:
+    """Return calls that raise ValueError where a package is missing that the configuration needs on the device."""
+    training = config.training
+    return [
+        lambda: refuse_missing_quantizer(config.kept_in),
+        lambda: refuse_missing_package(config.optimizer, training.weights),
+        lambda: logprob_function(training.logprobs, device=device, precision=training.precision),
+    ]
+
+
+def outline_checks(
+    config: TrainConfig, outline: Any, tokenizer: Any, *, files: bool = True
+) -> list[Callable[[], object]]:
+    """Return calls that raise ValueError where a model does not fit the configuration, which takes no weights to see.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    outline
+        Of `load_outline`.
+    tokenizer
+        None where there is none to look at.
+    files : bool
+        Whether the model's weight files are looked at too.
+    """
+    training = config.training
+    checks: list[Callable[[], object]] = [
+        lambda: refuse_misfits(config.model, outline, tokenizer, config.data.max_length),
+        lambda: refuse_unknown_head(outline),
+        lambda: refuse_softcap(training.logprobs, training.temperature, softcap_of(outline)),
+    ]
+    if files:
+        checks.insert(0, lambda: refuse_missing_weights(config.model, outline))
+    if config.adapter is not None:
+        checks.append(lambda adapter=config.adapter: adapted_weights(outline, adapter))  # type: ignore[misc]
+    if training.padding == "free":
+        checks.append(lambda: refuse_unpackable(config.model, outline))
+    return checks
+
+
+def checked_outline(config: TrainConfig, tokenizer: Any, device: torch.device) -> Any:
+    """Return the model's outline, on the meta device, if nothing speaks against it.
+
+    Raises
+    ------
+    ModelError, OptimizerError, LogprobsError
+        If a package is missing, or the model does not fit the configuration or its tokenizer.
+    """
+    for check in package_checks(config, device):
+        check()
+    outline = load_outline(config.model)
+    for check in outline_checks(config, outline, tokenizer):
+        check()
+    return outline
+
+
+def describe_adapter(config: TrainConfig, outline: Any) -> list[str]:
+    """Say what a run's adapter changes of its model, and what not (`describe_coverage`); nothing where it has none."""
+    if config.adapter is None:
+        return []
+    return [f"adapter: {line}" for line in describe_coverage(outline, config.adapter, config.kept_in)]
+
+
+def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tuple[TokenScorer, Adapter | None]:
+    """Load the model of a run and make it what the configuration asks for.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    device : torch.device
+        Where it will run; it is moved there later.
+
+    Returns
+    -------
+    scorer : TokenScorer
+        Its parameters that require a gradient are those to be trained.
+    adapter : Adapter or None
+
+    Raises
+    ------
+    ModelError
+        As `load_weights`, `pack` and `Adapter` do.
+    LogprobsError
+        As `logprob_function` does.
+    """
+    training = config.training
+    model = load_weights(config.model, dropout=training.dropout, weights=config.kept_in, compute=training.precision)
+    adapter = outfit(model, config)
+    logprobs = logprob_function(training.logprobs, device=device, precision=training.precision)
+    scorer = TokenScorer(model, packed=training.padding == "free", logprobs=logprobs, temperature=training.temperature)
+    return scorer, adapter
+
+
+def outfit(model: Any, config: TrainConfig) -> Adapter | None:
+    """Switch on, in place, what acts inside a model's passes; return its adapter, if it is to have one.
+
+    Raises
+    ------
+    ModelError
+        As `pack` and `Adapter` do.
+    """
+    training, adapter = config.training, None
+    if training.padding == "free":
+        pack(model)
+    if config.adapter is not None:
+        adapter = Adapter(model, config.adapter, base_name(config.model))
+    if training.activation_checkpointing:
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    return adapter

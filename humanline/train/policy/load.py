@@ -1,0 +1,507 @@
+"""Models in Hugging Face format: looked at without their weights, refused where they do not fit, loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from humanline.system.imports import import_transformers, quiet
+from humanline.system.paths import PathError, absolute_utf8
+from humanline.train.policy.adapter import adapter_base
+from humanline.train.policy.errors import ModelError
+from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.weight_files import refuse_files_elsewhere
+from humanline.train.run.fingerprint import flat
+
+_HUB = "hub:"
+_FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
+_LAYER = re.compile(r"(.*?\.)(\d+)\.")  # the list that a tensor's layer is in, and which of it
+# Ends of the names of settings that say how many parts of a kind there are, and more than any model has: it would be
+# built for ever, or fill the memory before it is compared with its weights.
+_LIMITS = {
+    re.compile(r"(layer|block|expert|head)s?$"): 10_000,
+    re.compile(r"labels$"): 1_000_000,
+    re.compile(r"(size|dim|rank|width)$"): 10_000_000,
+}
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # where 0 is none
+_OLD_BUFFERS = ("masked_bias",)  # the score that attention gave hidden tokens; no module has it now
+TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
+
+
+def load_policy(
+    path: str, *, dropout: bool, max_length: int, weights: str = "float32", compute: str = "float32"
+) -> tuple[Any, Any]:
+    """Load a model (`load_weights`) and its tokenizer, and look whether they go together.
+
+    Parameters
+    ----------
+    path, dropout, weights, compute
+        As in `load_weights`.
+    max_length : int
+        The longest sequence training will use, tokens.
+
+    Returns
+    -------
+    model, tokenizer
+
+    Raises
+    ------
+    ModelError
+        As `load_tokenizer`, `load_weights` and `refuse_misfits` do.
+    """
+    tokenizer = load_tokenizer(path)
+    model = load_weights(path, dropout=dropout, weights=weights, compute=compute)
+    refuse_misfits(path, model, tokenizer, max_length)
+    return model, tokenizer
+
+
+def load_weights(path: str, *, dropout: bool, weights: str = "float32", compute: str = "float32") -> Any:
+    """Load a model alone, with float32 weights unless told otherwise.
+
+    Parameters
+    ----------
+    path : str
+        A folder in Hugging Face format, or `hub:` and the name of a model on the hub: the only case that uses the
+        network, and never by a mistyped path.
+    dropout : bool
+        False sets every dropout rate to 0.
+    weights : {"float32", "bf16", "nf4"}
+        What they are kept in; nf4, the linear layers in 4 bits, is for those that are not trained.
+    compute : {"float32", "bf16"}
+        What layers kept in nf4 compute in.
+
+    Raises
+    ------
+    ModelError
+        As `load_model` does, or if the layers of this version of bitsandbytes lose their gradient.
+    """
+    options: dict[str, Any] = {"dtype": TYPES[compute if weights == "nf4" else weights]}
+    if weights == "nf4":
+        options |= _nf4(options["dtype"])
+    model = load_model(path, **options)
+    if weights == "nf4":
+        _keep_gradients(model)
+    if not dropout:
+        turn_off_dropout(model)
+    return model
+
+
+def load_model(path: str, dtype: Any, **options: Any) -> Any:
+    """Load a model (`load_weights`) as it is, in a type of torch, with further options of `from_pretrained`.
+
+    Raises
+    ------
+    ModelError
+        If the folder is missing, does not hold a causal language model or needs code of its own, or its weights are
+        not in safetensors files, incomplete, more than the model has, or not finite.
+    """
+    import_transformers()
+    from transformers import AutoModelForCausalLM
+
+    name, local = source(path)
+    with loading(f"model {path!r}"):
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            name,
+            local_files_only=local,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # which are refused below, by name
+            **options,
+        )
+    refuse_incomplete(f"model {path!r}", loaded)
+    # The library would go on without them.
+    if foreign := sorted(name for name in loaded["unexpected_keys"] if not _is_old_buffer(model, name)):
+        raise ModelError(f"model {path!r}: {_homeless(foreign, bool(_of_missing_layers(model, foreign)))}")
+    if broken := [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]:
+        raise ModelError(f"model {path!r}: weights in its files are nan or infinite: {_first(broken)}")
+    return model
+
+
+def refuse_incomplete(what: str, loaded: dict[str, Any]) -> None:
+    """Raise ModelError if the library has filled up weights with random numbers, as its loading info says."""
+    misshapen = sorted(loaded["mismatched_keys"], key=str)
+    wrong = [f"{name} has the shape {tuple(there)} in place of {tuple(wanted)}" for name, there, wanted in misshapen]
+    for problem, names in (("lack ", sorted(loaded["missing_keys"])), ("do not fit: ", wrong)):
+        if names:
+            raise ModelError(f"{what}: its weight files {problem}{_first(names)}")
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _homeless(names: list[str], of_missing_layers: bool) -> str:
+    if of_missing_layers:
+        advice = "correct config.json if the model has fewer layers there than it should, or else "
+    else:
+        advice = "give config.json and weight files of the same model, or "
+    return (
+        f"the weight files hold what config.json has no place for: {_first(names)}; {advice}take these tensors out of "
+        "the files"
+    )
+
+
+def _is_old_buffer(model: Any, name: str) -> bool:
+    """Tell whether a tensor is one that a module of a model computes by itself, and that files once held all the same.
+
+    The name may be without the prefix of the decoder, as in files of a model without its head.
+    """
+    place, _, last = name.rpartition(".")
+    modules = dict(model.named_modules())
+    module = modules.get(place, modules.get(f"{model.base_model_prefix}.{place}"))
+    return module is not None and (last in _OLD_BUFFERS or last in dict(module.named_buffers(recurse=False)))
+
+
+def _is_finite(parameter: nn.Parameter) -> bool:
+    """Tell whether all numbers of a parameter are finite, without a copy of it."""
+    # The scales of 4-bit codes are relative to an offset, which is not finite where one of them is not.
+    kept = getattr(parameter, "quant_state", None)
+    numbers = (parameter if kept is None else kept.offset).detach()
+    return (
+        not numbers.is_floating_point()
+        or numbers.numel() == 0
+        or bool(torch.isfinite(torch.stack(torch.aminmax(numbers))).all())
+    )
+
+
+def _nf4(compute: torch.dtype) -> dict[str, Any]:
+    """Return how transformers is asked for weights in 4 bits."""
+    with quiet():  # of kernels that it has no package for
+        import bitsandbytes  # noqa: F401
+    from transformers import BitsAndBytesConfig
+
+    kept = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute,
+    )
+    here = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
+    return {"quantization_config": kept, "device_map": {"": here}}
+
+
+def _keep_gradients(model: Any) -> None:
+    """Keep bitsandbytes from laying 4-bit weights out anew, in place, for good.
+
+    It does so on a CPU with AVX512-BF16, at a layer's first pass in eval mode without gradient, which a scoring pass
+    is: from then on the layer computes in bf16, and its product has no gradient, in training mode neither.
+    """
+    from bitsandbytes.nn import Linear4bit
+
+    layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
+    for layer in layers:
+        layer.support_avx512bf16_for_cpu = False
+    for layer in layers[:1]:  # whether that is how this version is told
+        row = torch.zeros((1, layer.in_features), device=layer.weight.device, dtype=layer.compute_dtype)
+        with torch.no_grad():
+            layer.eval()(row)
+        if not layer.train()(row.requires_grad_()).requires_grad:
+            raise ModelError(
+                "adapter.base: nf4: layers of this version of bitsandbytes have no gradient after a scoring pass, so "
+                "adapters would be trained on wrong ones: install one that humanline was tested with (constraints.txt)"
+            )
+        layer.eval()  # as the whole model is when it was loaded
+
+
+def refuse_missing_quantizer(weights: str) -> None:
+    """Raise ModelError if weights are to be kept in nf4 and bitsandbytes is not installed."""
+    if weights == "nf4" and importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelError("adapter.base: nf4 needs bitsandbytes: pip install 'humanline[low-memory]'")
+
+
+def stored_type(path: str) -> torch.dtype:
+    """Return the type that a model's weights have in its files.
+
+    Raises
+    ------
+    ModelError
+        If the folder is missing, its configuration cannot be read, or its weights are stored quantised.
+    """
+    return _settings(path).dtype or torch.float32
+
+
+def _settings(path: str) -> Any:
+    """Return the configuration of a model, if its weights are such that they can be trained."""
+    settings = load_settings(path, f"model {path!r}")
+    if getattr(settings, "quantization_config", None) is not None:
+        raise ModelError(
+            f"model {path!r}: its weights are stored quantised (quantization_config in config.json), so they cannot be "
+            "trained; give the original weights, and adapter.base: nf4 for QLoRA"
+        )
+    return settings
+
+
+def load_settings(path: str, what: str) -> Any:
+    """Load the configuration of a model, with `what` as its name in messages.
+
+    Raises
+    ------
+    ModelError
+        If there is none, it cannot be read, or it describes a model that nobody could build.
+    """
+    from transformers import AutoConfig
+
+    name, local = source(path)
+    _refuse_endless(path, what)
+    with loading(what):
+        settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    return settings
+
+
+def _refuse_endless(path: str, what: str) -> None:
+    """Raise ModelError if config.json asks for so many parts that making them would never end, or for no layer."""
+    from transformers import PretrainedConfig
+
+    name, local = source(path)
+    with loading(what):
+        written, _ = PretrainedConfig.get_config_dict(name, local_files_only=local)
+    for key, value in flat(written).items() if isinstance(written, dict) else ():
+        if not isinstance(value, int | float):
+            continue
+        most = min((limit for pattern, limit in _LIMITS.items() if pattern.search(key)), default=value)
+        if value > most:
+            raise ModelError(f"{what}: config.json: {key} is {value}, and no model has more than {most:,}")
+        if value < 1 and key in _DEPTHS:
+            raise ModelError(f"{what}: config.json: {key} is {value}: a model without layers")
+
+
+def load_tokenizer(path: str) -> Any:
+    """Load the tokenizer of a model (`load_weights`) alone.
+
+    Raises
+    ------
+    ModelError
+        If the folder is missing or its tokenizer cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    name, local = source(path)
+    _refuse_endless(path, f"model {path!r}")  # which the library reads, too
+    with loading(f"model {path!r}: its tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise ModelError(
+            f"model {path!r}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}, no number"
+        )
+    # Its notice of a text that is too long for a model: here such texts are counted, and told of with their rows.
+    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+    return tokenizer
+
+
+def load_outline(path: str) -> Any:
+    """Build a model (`load_weights`) without its weights: on the meta device, from its configuration.
+
+    Raises
+    ------
+    ModelError
+        If the folder is missing, does not hold a causal language model or needs code of its own, or its weights are
+        stored quantised.
+    """
+    import_transformers()
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    settings = _settings(path)
+    name, local = source(path)
+    with loading(f"model {path!r}: its generation_config.json"):  # which is read with the weights
+        if local and (Path(name) / "generation_config.json").is_file():
+            GenerationConfig.from_pretrained(name, local_files_only=True)
+    with loading(f"model {path!r}"), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
+
+
+def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> None:
+    """Check what can be checked of a model without running it, weights or none.
+
+    Parameters
+    ----------
+    path : str
+        For the message.
+    model
+        Whole, or an outline.
+    tokenizer
+        None where there is none to look at.
+    max_length : int
+        The longest sequence training will use, tokens.
+
+    Raises
+    ------
+    ModelError
+        If the tokenizer has no end token, a token id exceeds the embedding, max_length exceeds what the model was built
+        for, or the output head is missing or of an unknown kind; all that apply are named.
+    """
+    problems = []
+    if tokenizer is not None:
+        if tokenizer.eos_token_id is None:
+            problems.append(f"the tokenizer of {path!r} has no end token (eos_token): answers could not be ended")
+        rows, largest = model.get_input_embeddings().weight.shape[0], max(tokenizer.get_vocab().values())
+        if largest >= rows:
+            problems.append(f"the tokenizer of {path!r} has token ids up to {largest} but the model embeds only {rows}")
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and max_length > longest:
+        problems.append(f"data.max_length {max_length} exceeds the {longest} positions of the model {path!r}")
+    try:
+        TokenScorer(model)
+    except ModelError as error:
+        problems.append(str(error))
+    if problems:
+        raise ModelError("\n".join(problems))
+
+
+def refuse_missing_weights(path: str, outline: Any) -> None:
+    """Look at the weight files of a model in a folder, without reading weights; nothing is said of one on the hub.
+
+    Parameters
+    ----------
+    path : str
+    outline
+        Of `load_outline`: what the files should hold.
+
+    Raises
+    ------
+    ModelError
+        If there are none, one that the index names is missing, or one is no whole safetensors file; if a weight is of
+        a type that is no plain float, or of a layer that the model does not have; or if they name nothing but
+        parameters of the model, and one is missing or has another shape.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    name, local = source(path)
+    folder = Path(name)
+    if not local:
+        return
+    if any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors")):
+        raise ModelError(f"model {path!r}: its weights are pickled; save them as safetensors (save_pretrained does)")
+    index = folder / "model.safetensors.index.json"
+    named = getattr(outline.config, "transformers_weights", None)
+    if not isinstance(named, str | None):
+        raise ModelError(f"model {path!r}: config.json: transformers_weights is {named!r}, no name of a file")
+    try:
+        if named is not None or (folder / "model.safetensors").is_file():  # before an index, as transformers does
+            files = [named or "model.safetensors"]
+        elif index.is_file():
+            files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            if not files or not all(isinstance(file, str) for file in files):
+                raise ValueError("weight_map does not give the name of a file for every weight")
+        else:
+            files = ["model.safetensors"]
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise ModelError(f"model {path!r}: {index.name} cannot be read: {error}") from error
+    problems = []
+    shapes: dict[str, tuple[int, ...]] = {}
+    types: dict[str, str] = {}
+    for file in files:
+        if not (folder / file).is_file():
+            problems.append(f"{file} is missing")
+            continue
+        try:
+            with safe_open(folder / file, framework="pt") as tensors:  # reads the header, and looks at the file's size
+                headers = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+                shapes |= {name: tuple(header.get_shape()) for name, header in headers.items()}
+                types |= {name: header.get_dtype() for name, header in headers.items()}
+        except (SafetensorError, OSError) as error:
+            problems.append(f"{file} is damaged: {error}")
+    problems = problems or _unfit_types(outline, types) or _unfit_shapes(outline, shapes)
+    if problems:
+        more = f"; and {len(problems) - 4} more" if len(problems) > 4 else ""
+        raise ModelError(f"model {path!r}: its weights cannot be loaded: {'; '.join(problems[:4])}{more}")
+
+
+def _unfit_types(outline: Any, types: dict[str, str]) -> list[str]:
+    """Say which weights of the files are not plain floats; loading would take the codes of others for numbers."""
+    parameters = dict(outline.named_parameters(remove_duplicate=False))
+    return [
+        f"{name} is of the type {kind}, where weights are one of {', '.join(_FLOATS)}"
+        for name, kind in sorted(types.items())
+        if kind not in _FLOATS and (name in parameters or name.endswith("weight"))
+    ]
+
+
+def _of_missing_layers(outline: Any, names: Iterable[str]) -> list[str]:
+    """Return the names that belong to layers which an outline does not have, though it has such layers."""
+    deepest: dict[str, int] = {}
+    for name in outline.state_dict():
+        if (match := _LAYER.match(name)) is not None:
+            deepest[match[1]] = max(deepest.get(match[1], 0), int(match[2]))
+    ignored = [re.compile(one) for one in getattr(outline, "_keys_to_ignore_on_load_unexpected", None) or ()]
+    beyond = []
+    for name in names:
+        match = _LAYER.match(name)
+        if match is not None and int(match[2]) > deepest.get(match[1], int(match[2])):
+            beyond += [name] if not any(one.search(name) for one in ignored) else []
+    return sorted(beyond)
+
+
+def _unfit_shapes(outline: Any, shapes: dict[str, tuple[int, ...]]) -> list[str]:
+    """Say which parameters of an outline the files do not have, or have in another shape.
+
+    Where the files name anything else only layers too many are named: transformers may know how to translate old names.
+    """
+    if beyond := _of_missing_layers(outline, shapes):
+        return [_homeless(beyond, True)]
+    same: dict[int, list[str]] = {}  # the names of each parameter, of which tied ones have several
+    expected = dict(outline.named_parameters(remove_duplicate=False))
+    for name, parameter in expected.items():
+        same.setdefault(id(parameter), []).append(name)
+    if not shapes or shapes.keys() - outline.state_dict().keys():
+        return []
+    problems = []
+    for names in same.values():
+        there = [name for name in names if name in shapes]
+        if not there:
+            problems.append(f"{names[0]} is missing")
+        for name in there:
+            if shapes[name] != tuple(expected[name].shape):
+                wanted = tuple(expected[name].shape)
+                problems.append(f"{name} has the shape {shapes[name]}, where config.json makes it {wanted}")
+    return problems
+
+
+def source(path: str) -> tuple[str, bool]:
+    """Return the folder or hub name of a model, and whether it is a folder; raise ModelError if it is no model's."""
+    local, name = not path.startswith(_HUB), path.removeprefix(_HUB)
+    if local:
+        try:
+            name = str(absolute_utf8(path))
+        except PathError as error:
+            raise ModelError(f"model {path!r} {error}") from None
+    if local and (base := adapter_base(name)) is not None:
+        raise ModelError(f"model {path!r} is an adapter of {base!r}: make one model of them with `humanline merge`")
+    if local and not (Path(name) / "config.json").is_file():
+        raise ModelError(
+            f"model {path!r}: no config.json in {name}; give a folder in Hugging Face format, "
+            f"or {_HUB}organisation/name for a model on the hub"
+        )
+    if local:
+        refuse_files_elsewhere(name)
+    return name, local
+
+
+@contextlib.contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Turn whatever a damaged or foreign folder makes the libraries raise into one error, and show nothing else."""
+    try:
+        with quiet():
+            yield
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{what} cannot be loaded: {type(error).__name__}: {reason[:400]}") from error
+
+
+def turn_off_dropout(model: nn.Module) -> None:
+    """Set every dropout rate of a model to 0: modules, and the numbers that other layers keep."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)

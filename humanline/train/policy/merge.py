@@ -1,0 +1,65 @@
+"""An adapter and its base made one model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from humanline.system.imports import quiet
+from humanline.train.policy.adapter import adapter_base, names_as_given, refuse_other_base
+from humanline.train.policy.errors import ModelError
+
+
+def merge(adapter: str, out: str, base: str | None = None) -> Path:
+    """Write the model that an adapter makes of its base, whole, with its tokenizer, and return its folder.
+
+    ``weight + alpha / rank * B A``, computed in float32 and rounded once, to the type of the base's own weights.
+
+    Parameters
+    ----------
+    adapter : str
+        Folder of a finished run with an adapter.
+    out : str
+        Folder to create.
+    base : str, optional
+        The base model, where it is not where the adapter's files say.
+
+    Raises
+    ------
+    ModelError
+        If the folder holds no adapter, or base and adapter cannot be loaded or do not fit together, in their tensors
+        or in the settings of the base that the adapter was trained on.
+    OutputError
+        If `out` is in use.
+    """
+    import torch
+    from safetensors import safe_open
+
+    from humanline.system.files import refuse_used_folder
+    from humanline.train.policy.load import load_model, load_tokenizer, loading, stored_type
+    from humanline.train.policy.save import create_model
+
+    named = adapter_base(adapter)
+    if named is None:
+        final = Path(adapter) / "final"
+        hint = f"; did you mean {str(final)!r}?" if adapter_base(final) is not None else ""
+        raise ModelError(f"{adapter!r} holds no adapter: no adapter_config.json in {Path(adapter).resolve()}{hint}")
+    refuse_used_folder(out)
+    kept = stored_type(base or named)
+    model = load_model(base or named, torch.float32)
+    refuse_other_base(adapter, model)
+    with loading(f"adapter {adapter!r}"):
+        with quiet():
+            from peft import PeftModel, get_peft_model_state_dict
+
+            with names_as_given():
+                whole = PeftModel.from_pretrained(model, adapter, local_files_only=True)
+        wanted = set(get_peft_model_state_dict(whole, save_embedding_layers=False))
+        with safe_open(Path(adapter) / "adapter_model.safetensors", framework="pt") as tensors:
+            there = set(tensors.keys())
+    if wanted != there:  # the library would leave out what finds no place, and fill up what is missing
+        raise ModelError(
+            f"adapter {adapter!r} does not fit the model {base or named!r}: {len(there - wanted)} of its tensors have "
+            f"no place there, and {len(wanted - there)} are missing (such as {min(wanted ^ there)})"
+        )
+    merged = whole.merge_and_unload(safe_merge=True).to(kept)
+    return create_model(out, merged, load_tokenizer(base or named))

@@ -1,0 +1,1 @@
+"""Before a run: whether it could start, and whether it fits."""

@@ -1,0 +1,243 @@
+"""Whether a run fits into a device: the table, and the refusal before loading."""
+
+from __future__ import annotations
+
+import contextlib
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from humanline.train.config import TrainConfig
+from humanline.train.data.stream import Stream
+from humanline.train.preflight.hardware import GIB, TYPICAL, Device, EstimateError, _swap, capacity, device_of
+from humanline.train.preflight.memory import Estimate, Estimator, generous_bytes
+from humanline.train.preflight.suggest import Suggestion, suggest
+from humanline.train.preflight.workload import Workload, cheap_shape
+
+
+class DoesNotFitError(ValueError):
+    """A run that needs more memory than there is; the message holds the estimate and what to change."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The table
+
+
+def describe(
+    config: TrainConfig, outline: Any, workload: Workload, estimate: Estimate, device: Device
+) -> Iterator[str]:
+    """Yield the lines that tell what a run takes, and whether that fits."""
+    static = estimate.static
+    what = "all trained" if static.trained == static.parameters else f"{static.trained:,} of them trained"
+    rows, width = workload.first.input_ids.shape
+    free = config.training.padding == "free"
+    largest = f"{sum(workload.first.lengths):,} tokens in {rows} rows, end to end" if free else f"{rows} x {width}"
+    yield f"model        {type(outline).__name__}: {static.parameters:,} parameters, {what}"
+    processes = f" on each of {workload.ranks} GPUs" if workload.ranks > 1 else ""
+    yield (
+        f"step         about {workload.work.laid_out(config.training.padding)[0]:,.0f} tokens, "
+        f"{workload.work.counted:,.0f} of them in the loss, in {workload.passes} pass(es){processes}; "
+        f"the largest: {largest}"
+    )
+    if workload.remark:
+        yield f"remark       {workload.remark}"
+    lines = [
+        (f"weights, trained ({config.training.weights})", static.weights),
+        (f"weights, frozen ({config.kept_in})" if config.adapter else "", static.frozen),
+        ("gradients", static.gradients),
+        (f"optimizer states ({config.optimizer.states})", static.states),
+        ("gradients on their way between GPUs", static.buckets),
+        ("second model(s) (reference.storage: model)", static.second_models),
+        ("activations, at most", estimate.activations),
+        ("output head, at most: a chunk of logits, head weight and its gradient", estimate.logits),
+    ]
+    yield "memory       GiB" + (" on each GPU" if workload.ranks > 1 else "")
+    for name, size in lines:
+        if name and size:
+            yield f"{size / GIB:>14,.2f}   {name}"
+    if estimate.window >= 0.005 * GIB:
+        where = "host" if device.cuda else "the same"
+        yield f"{estimate.window / GIB:>14,.2f}   log-probabilities scored ahead, in {where} memory"
+    yield f"{estimate.peak / GIB:>14,.2f}   peak: {estimate.peak_phase} (not all of the above is there at once)"
+    if device.aside:
+        yield f"{device.aside / GIB:>14,.2f}   {'CUDA itself, assumed' if device.cuda else 'the program itself'}"
+    needed = estimate.peak + device.aside
+    verdict = "fits" if needed <= device.memory else "does not fit"
+    if verdict == "fits" and needed > 0.9 * device.memory:
+        verdict = "fits, but only just: the estimate may be wrong by a tenth"
+    yield f"verdict      {verdict}: {needed / GIB:,.2f} GiB of {device.memory / GIB:,.2f} GiB ({device.name})"
+    model = sum(estimate.flops[name] for name in ("scoring", "forward", "backward"))
+    parts = ", ".join(f"{name} {_flops(size)}" for name, size in estimate.flops.items() if size)
+    yield f"compute      {_flops(estimate.total_flops)} a step: {parts}; without recomputation {_flops(model)}"
+    if device.flops_per_second is None:
+        yield "step time    not measured: there is no such device here; give the rate of a large matmul by --tflops"
+    else:
+        seconds = estimate.total_flops / device.flops_per_second / workload.ranks
+        yield (
+            f"step time    {_seconds(seconds)} at the rate of a large matrix product "
+            f"({device.flops_per_second / 1e12:,.3g} TFLOP/s, {device.measured}), {_seconds(seconds / TYPICAL)} at "
+            f"{TYPICAL:.0%} of it"
+        )
+
+
+def describe_suggestions(suggestions: list[Suggestion], memory: float, *, aside: float = 0.0) -> Iterator[str]:
+    """Yield what to change, with what is needed then."""
+    if not suggestions:
+        yield "change       nothing known makes it smaller: take a smaller model, shorter rows or a larger device"
+        return
+    yield "change       what costs least first; GiB with this alone, and with all above it too"
+    for one in suggestions:
+        size = (one.alone.peak + aside) / GIB
+        both = "" if one.together is None else f"{(one.together.peak + aside) / GIB:,.2f}"
+        fits = min(one.alone.peak, one.alone.peak if one.together is None else one.together.peak) + aside <= memory
+        yield f"{size:>14,.2f} {both:>9}   {' '.join(one.overrides)}  ({one.what}{'; fits' if fits else ''})"
+    peaks = [one.alone.peak for one in suggestions] + [one.together.peak for one in suggestions if one.together]
+    if min(peaks) + aside > memory:
+        yield "             none of it is enough: take a smaller model, shorter rows or a larger device"
+
+
+def _flops(count: float) -> str:
+    for unit, name in ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP")):
+        if count >= unit:
+            return f"{count / unit:,.3g} {name}"
+    return f"{count / 1e6:,.3g} MFLOP"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command, and the refusal
+
+
+def estimate_run(
+    config: TrainConfig, *, gpu_memory: float | None = None, gpus: int = 1, tflops: float | None = None
+) -> tuple[list[str], bool]:
+    """Return what to print about the memory and the compute of a run, and whether it fits; no weights are read.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    gpu_memory, tflops : float, optional
+        As in `device_of`.
+    gpus : int
+        How many processes share a batch.
+
+    Raises
+    ------
+    EstimateError
+        If a number is out of range.
+    ModelError
+        If the model cannot be built, or does not fit the configuration or its tokenizer.
+    LogprobsError
+        As `refuse_softcap` raises.
+    DryRunError
+        If the model cannot be run without numbers.
+    ValueError
+        As `Stream` raises, if the batch cannot be shared by so many processes.
+    """
+    from humanline.train.policy.build import outline_checks
+    from humanline.train.policy.errors import ModelError
+    from humanline.train.policy.load import load_outline, load_tokenizer
+
+    if gpus < 1:
+        raise EstimateError(f"--gpus must be >= 1; got {gpus}")
+    device = device_of(gpu_memory, tflops, config.training.precision)
+    outline = load_outline(config.model)
+    tokenizer = None
+    with contextlib.suppress(ModelError):  # then rows are taken to be as long as they may be
+        tokenizer = load_tokenizer(config.model)
+    for check in outline_checks(config, outline, tokenizer, files=False):
+        check()
+    workload = workload_of(config, gpus, tokenizer)
+    estimator = Estimator(outline, cuda=device.cuda)
+    estimate = estimator.estimate(config, workload)
+    lines = list(describe(config, outline, workload, estimate, device))
+    fits = estimate.peak + device.aside <= device.memory
+    if not fits:
+        suggestions = suggest(estimator, config, workload, device.memory, aside=device.aside)
+        lines += describe_suggestions(suggestions, device.memory, aside=device.aside)
+    return lines, fits
+
+
+def workload_of(config: TrainConfig, ranks: int, tokenizer: Any = None) -> Workload:
+    """Return the batches of a run, from its data if they can be read; raise ValueError as `Stream` does.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    ranks : int
+        How many processes share a batch.
+    tokenizer : optional
+        By itself it is loaded.
+    """
+    from humanline.train.data.run_data import read_data, renderer_of, stream_of
+    from humanline.train.policy.load import load_tokenizer
+    from humanline.train.step.held_out import held_out_evaluator
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("an estimate scores nothing")
+
+    try:
+        renderer = renderer_of(config, load_tokenizer(config.model) if tokenizer is None else tokenizer)
+        data = read_data(config, renderer)
+    except (ValueError, OSError) as error:
+        why = textwrap.shorten(str(error).splitlines()[0], 160, placeholder=" ...")
+        return Workload.at_limits(config, ranks=ranks, why=why)
+    stream, steps = stream_of(config, data, renderer, ranks=ranks)
+    if config.rounds is not None:
+        work = Workload.of_stream(stream, steps)
+        what = "every answer is taken to be as long as it may be; sampling and reward models are not counted"
+        if config.rounds.overlap:
+            what += ", nor the second process, which has the weights once more"
+        return replace(work, remark=what)
+    evaluator = held_out_evaluator(config, data.sets, renderer, never, never, torch.device("cpu"), ranks=ranks)
+    batches = [] if evaluator is None else [evaluator.batch, evaluator.pairs]
+    micros = [micro for batch in batches if batch is not None for micro in batch.micro_batches]
+    held_out = [block for micro in micros for block in (micro.block, micro.mismatched) if block is not None]
+    return Workload.of_stream(stream, steps, held_out)
+
+
+def refuse_unfit(config: TrainConfig, outline: Any, stream: Stream, steps: int, device: torch.device) -> None:
+    """Refuse a run that cannot fit into its device, before its weights are loaded.
+
+    A run that is small beside the device is let through at once. Any other is let through unless its weights,
+    gradients and optimizer states and nine tenths of what its passes are estimated to hold are more than all the
+    memory there is; a model that no estimate can be made of is let through, too.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    outline
+        The model on the meta device; left as it was.
+    stream : Stream
+        As this process sees it.
+    steps : int
+        Length of the run.
+    device : torch.device
+        Where it will train.
+
+    Raises
+    ------
+    DoesNotFitError
+        If it cannot fit; with the estimate, and what to change.
+    """
+    memory = capacity(device) + _swap(device)
+    try:
+        if generous_bytes(config, outline, *cheap_shape(stream, config)) < memory / 4:
+            return
+        workload = Workload.of_stream(stream, steps)
+        estimator = Estimator(outline, cuda=device.type == "cuda")
+        estimate = estimator.estimate(config, workload)
+        if estimate.lower_bound <= memory:
+            return
+        at = Device("the device of this run", memory, device.type == "cuda")
+        lines = [line for line in describe(config, outline, workload, estimate, at) if not line.startswith("step time")]
+        lines += describe_suggestions(suggest(estimator, config, workload, memory), memory)
+    except Exception:  # an estimate that fails is no reason against a run
+        return
+    raise DoesNotFitError("this run does not fit into memory, nothing was loaded:\n" + "\n".join(lines))

@@ -1,0 +1,133 @@
+"""What a device can hold and compute."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+GIB = 2**30
+
+
+CUDA_ITSELF = 0.75 * GIB  # its context, kernels and the workspace of matrix products; an assumption
+
+
+TYPICAL = 0.55  # of the rate of a large matrix product: what a good training step of a large model reaches
+
+
+class EstimateError(ValueError):
+    """A question that cannot be answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a run is held against.
+
+    Parameters
+    ----------
+    name : str
+    memory : float
+        Bytes in all.
+    cuda : bool
+    aside : float
+        Bytes that are taken before a run holds any tensor.
+    flops_per_second : float or None
+        Of a large matrix product in the run's precision; None where it was not measured.
+    measured : str
+        Where the rate comes from.
+    """
+
+    name: str
+    memory: float
+    cuda: bool
+    aside: float = 0.0
+    flops_per_second: float | None = None
+    measured: str = ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Devices
+
+
+def device_of(gpu_memory: float | None, tflops: float | None, precision: str) -> Device:
+    """Return the device that a run is held against.
+
+    Parameters
+    ----------
+    gpu_memory : float or None
+        GiB; None = this machine: its first GPU, or where there is none its processor.
+    tflops : float or None
+        Rate of a large matrix product, 1e12 floating-point operations a second; None = measured, if the device is here.
+    precision : {"float32", "bf16"}
+        What is computed in.
+
+    Raises
+    ------
+    EstimateError
+        If a number is not above 0.
+    """
+    for name, value in (("--gpu-memory", gpu_memory), ("--tflops", tflops)):
+        if value is not None and not 0 < value < float("inf"):
+            raise EstimateError(f"{name} must be a number above 0; got {value:g}")
+    cuda = torch.cuda.is_available()
+    here = torch.device("cuda" if cuda else "cpu")
+    rate, measured = (None, "") if tflops is None else (tflops * 1e12, "as given")
+    if rate is None and (gpu_memory is None or cuda):
+        rate, measured = matmul_rate(here, precision), "measured here"
+    if gpu_memory is not None:
+        return Device(f"a GPU of {gpu_memory:g} GiB", gpu_memory * GIB, True, CUDA_ITSELF, rate, measured)
+    name = torch.cuda.get_device_name() if cuda else "this machine's memory"
+    return Device(
+        name, capacity(here), cuda, CUDA_ITSELF if cuda else _in_proc("self/status", "VmRSS") or 0.0, rate, measured
+    )
+
+
+def _swap(device: torch.device) -> float:
+    """Return the bytes beyond `capacity` that a run could still use, if slowly; a limit unknown is none."""
+    if device.type == "mps":
+        return float("inf")
+    if device.type != "cpu":
+        return 0.0
+    return _in_proc("meminfo", "SwapTotal") or 0.0
+
+
+def capacity(device: torch.device) -> float:
+    """Return the bytes of memory a device has in all; on the CPU what the process may use of them."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[1])
+    if device.type == "mps":
+        return float(torch.mps.recommended_max_memory())
+    limits = [float("inf")]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
+            limits.append(float(int(Path(path).read_text())))
+    return min([*limits, _in_proc("meminfo", "MemTotal") or float("inf")])
+
+
+def matmul_rate(device: torch.device, precision: str) -> float:
+    """Return the FLOPs a second of a large matrix product: the median of five, after one to warm up."""
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    size = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn((size, size), device=device, dtype=kind) for _ in range(2))
+    seconds = []
+    for _ in range(6):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        a @ b
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return 2.0 * size**3 / sorted(seconds[1:])[2]
+
+
+def _in_proc(file: str, name: str) -> float | None:
+    """Return the bytes that a file of Linux' /proc gives under a name; None where there is no such thing."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc", file).read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return 1024.0 * int(line.split()[1])
+    return None

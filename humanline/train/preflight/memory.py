@@ -1,0 +1,308 @@
+"""What a run will take, from its configuration and an outline of its model: bytes in every phase, and FLOPs a step.
+
+Weights, gradients and optimizer states are counted; what a pass holds beyond them is looked up in a dry run of the
+largest micro-batch. Every process holds everything: plain data parallelism shares the batch alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from humanline.train.config import TrainConfig
+from humanline.train.config.objective import BetaTransform
+from humanline.train.data.batch import Block
+from humanline.train.policy.adapter import expert_weights, factor_shapes, linear_layers
+from humanline.train.policy.load import TYPES
+from humanline.train.preflight.dry_run import BACKWARD, Quantities, dry_run, update_temporaries
+from humanline.train.preflight.workload import Work, Workload, _shape
+
+_NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)  # bytes a weight: four bits, a byte for 64 of them, and a float32 for 256 of those
+
+
+_BLOCK = 256  # values of an 8-bit optimizer state that share a float32 scale
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a model takes by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """Bytes that are there whatever a batch looks like."""
+
+    parameters: int  # how many there are
+    trained: int  # how many of them are trained
+    weights: int
+    frozen: int
+    gradients: int
+    states: int
+    buckets: int  # in which gradients travel between processes
+    second_models: int
+
+    @property
+    def kept(self) -> int:
+        """Return the bytes that stay between two steps."""
+        return self.weights + self.frozen + self.states + self.second_models + self.buckets
+
+
+def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static:
+    """Count weights, gradients, optimizer states and copies of them.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    outline
+        The model on the meta device.
+    ranks : int
+
+    Raises
+    ------
+    ModelError
+        As `adapted_weights` does.
+    """
+    itemsize, frozen, frozen_bytes = TYPES[config.training.weights].itemsize, 0, 0
+    if config.adapter is not None:
+        frozen, frozen_bytes = sum(p.numel() for p in outline.parameters()), _frozen_bytes(config, outline)
+    sizes = [shape.numel() for shape in _trained_shapes(config, outline)]
+    count = sum(sizes)
+    weights = count * itemsize
+    return Static(
+        parameters=count + frozen,
+        trained=count,
+        weights=weights,
+        frozen=frozen_bytes,
+        gradients=weights,
+        states=sum(_state_bytes(config, size, itemsize) for size in sizes),
+        buckets=weights if ranks > 1 else 0,
+        second_models=config.second_models * weights,  # of what is trained
+    )
+
+
+def _state_bytes(config: TrainConfig, size: int, itemsize: int) -> int:
+    """Return the bytes of the two states of one parameter."""
+    if config.optimizer.states == "float32":
+        return 8 * size
+    if size >= 4096 and size % _BLOCK == 0:
+        return 2 * (size + 4 * (size // _BLOCK) + 4 * 256)  # values, scales, and the table of what 8 bits stand for
+    return 8 * size  # small ones are kept in float32
+
+
+def _trained_shapes(config: TrainConfig, outline: Any) -> list[torch.Size]:
+    """Return the shapes of what is trained: of all parameters, or of the adapter's factors."""
+    if config.adapter is None:
+        return [parameter.shape for parameter in outline.parameters()]
+    return [torch.Size(shape) for shape in factor_shapes(outline, config.adapter)]
+
+
+def _frozen_bytes(config: TrainConfig, outline: Any) -> int:
+    count: int = sum(p.numel() for p in outline.parameters())
+    if config.kept_in != "nf4":
+        return count * TYPES[config.kept_in].itemsize
+    linear: int = sum(layer.weight.numel() for layer in linear_layers(outline).values())
+    return round(linear * _NF4) + (count - linear) * TYPES[config.training.precision].itemsize
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes in each process, and FLOPs of a step over all of them.
+
+    Parameters
+    ----------
+    static : Static
+    activations, logits : int
+        What a forward and backward pass hold at most beyond `static`, in the decoder and beyond that in the head.
+    window : int
+        Log-probabilities scored ahead, in host memory.
+    phases : dict
+        All that is live at most in each phase of a step.
+    flops : dict
+        Of a step: `scoring`, `forward`, `backward`; `layers again` under activation checkpointing, and `logits again`.
+    """
+
+    static: Static
+    activations: int
+    logits: int
+    window: int
+    phases: dict[str, int]
+    flops: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def peak(self) -> int:
+        """Return the largest number of bytes."""
+        return max(self.phases.values())
+
+    @property
+    def peak_phase(self) -> str:
+        """Return where the peak is."""
+        return max(self.phases, key=lambda name: self.phases[name])
+
+    @property
+    def lower_bound(self) -> float:
+        """Return what a step takes at least, if the dry run counted a tenth too much."""
+        base = self.static.kept + self.static.gradients
+        return base + 0.9 * max(0, self.peak - base) if self.peak > base else 0.9 * self.peak
+
+    @property
+    def total_flops(self) -> float:
+        """Return all that a step computes."""
+        return sum(self.flops.values())
+
+
+class Estimator:
+    """Estimate configurations of one model; dry runs that are alike are done once.
+
+    Parameters
+    ----------
+    outline
+        The model on the meta device.
+    cuda : bool
+        Whether the run is one on CUDA.
+    """
+
+    def __init__(self, outline: Any, *, cuda: bool) -> None:
+        self.outline, self.cuda = outline, cuda
+        self._runs: dict[Any, Quantities] = {}
+
+    def estimate(self, config: TrainConfig, workload: Workload) -> Estimate:
+        """Return what a run takes.
+
+        Raises
+        ------
+        DryRunError
+            If the model cannot be run without numbers.
+        """
+        static = static_bytes(config, self.outline, ranks=workload.ranks)
+        kept, unpacked = static.kept, self._unpacked(config)
+        scoring = self._run(config, workload.scored, backward=False)
+        scored = unpacked + round(_most(scoring))
+        passes = []  # bytes before, and a dry run
+        if workload.later is None or _shape(workload.later) != _shape(workload.first):
+            passes.append((kept, self._run(config, workload.first, backward=True)))
+        if workload.later is not None:
+            before = kept + static.gradients
+            passes.append((before, self._run(config, workload.later, backward=True, accumulates=True)))
+        later = int(workload.later is not None)
+        layers = [unpacked + round(max(run["forward"], *(run[name] for name in BACKWARD))) for _, run in passes]
+        head = [unpacked + round(max(run["head"], run["head backward"])) for _, run in passes]
+        held_out = 0
+        if workload.held_out is not None:
+            held_out = unpacked + round(_most(self._run(config, workload.held_out, backward=False)))
+        phases = {
+            "forward and backward pass of the layers": max(b + n for (b, _), n in zip(passes, layers, strict=True)),
+            "output head": max(before + n for (before, _), n in zip(passes, head, strict=True)),
+            "update": kept + static.gradients + self._temporaries(config),
+        }
+        if config.objective.kind != "nll":
+            phases["scoring pass"] = kept + scored
+        if workload.held_out is not None:
+            phases["held-out evaluation"] = kept + held_out
+        window = config.window_steps(workload.steps) * workload.window
+        if not self.cuda:
+            phases = {name: size + window for name, size in phases.items()}
+        return Estimate(
+            static=static,
+            # The first pass makes the gradients as it goes back; those are counted apart.
+            activations=max([*(unpacked + round(run["forward"]) for _, run in passes), *layers[len(passes) - later :]]),
+            logits=max(round(max(run["head"], run["head backward"]) - run["held"]) for _, run in passes),
+            window=window,
+            phases=phases,
+            flops=self._flops(config, workload, passes[-1][1], scoring),
+        )
+
+    def _run(self, config: TrainConfig, block: Block, *, backward: bool, accumulates: bool = False) -> Quantities:
+        training = config.training
+        how = (training.precision, training.padding, training.dropout, config.adapter, config.kept_in)
+        what = _shape(block)
+        checkpointing = training.activation_checkpointing and backward
+        key = (how, what, checkpointing, backward, accumulates)
+        if key not in self._runs:
+            self._runs[key] = dry_run(
+                config, self.outline, block, backward=backward, accumulates=accumulates, cuda=self.cuda
+            )
+        return self._runs[key]
+
+    def _unpacked(self, config: TrainConfig) -> int:
+        """Return the bytes of the largest layer kept in 4 bits, unpacked to compute with it."""
+        if config.kept_in != "nf4":
+            return 0
+        largest = max((layer.weight.numel() for layer in linear_layers(self.outline).values()), default=0)
+        return largest * TYPES[config.training.precision].itemsize
+
+    def _temporaries(self, config: TrainConfig) -> int:
+        plain = config.training.weights == "float32" and config.optimizer.states == "float32"
+        if plain or self.cuda:
+            return 0  # one kernel reads and writes everything in place; on CUDA a compiled one
+        shape = max(_trained_shapes(config, self.outline), key=lambda shape: shape.numel())
+        return update_temporaries(config, torch.empty(shape, dtype=TYPES[config.training.weights], device="meta"))
+
+    def _flops(self, config: TrainConfig, workload: Workload, run: Quantities, scoring: Quantities) -> dict[str, float]:
+        """Return the FLOPs of a step, which grow with tokens and, in attention, with pairs of tokens."""
+        vocabulary, width = self.outline.get_output_embeddings().weight.shape
+        padding, head = config.training.padding, 2.0 * vocabulary * width
+
+        def per(quantities: Quantities, block: Block, way: str) -> tuple[float, float]:
+            tokens, pairs = Work.of([block], 1).laid_out(padding)
+            return quantities[f"{way} linear"] / tokens, quantities[f"{way} attention"] / pairs
+
+        def cost(rates: tuple[float, float], work: Work) -> float:
+            return sum(rate * amount for rate, amount in zip(rates, work.laid_out(padding), strict=True))
+
+        work, other = workload.work, workload.other
+        trained = workload.later or workload.first
+        forward = per(scoring, workload.scored, "forward")
+        backward = per(run, trained, "backward")
+        again = per(run, trained, "again")
+        one_pass = cost(forward, work) + head * work.counted
+        other_pass = cost(forward, other) + head * other.counted
+        references = config.references
+        looks = isinstance(config.transform, BetaTransform) and config.transform.needs_batch_max()
+        kto = config.objective.kind == "kto"
+        return {
+            "scoring": (references + looks) * one_pass + (references + kto) * other_pass,
+            "forward": one_pass,
+            "backward": cost(backward, work) + (2 if config.adapter is None else 1) * head * work.counted,
+            "layers again": cost(again, work),
+            "logits again": head * work.counted,
+        }
+
+
+def _most(quantities: Quantities) -> float:
+    return max(quantities["forward"], quantities["head"])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A bound that costs nothing
+
+
+def generous_bytes(config: TrainConfig, outline: Any, rows: int, width: int) -> int:
+    """Return more bytes than a run can need, without a dry run.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    outline
+        The model on the meta device.
+    rows, width : int
+        The largest block.
+    """
+    static = static_bytes(config, outline, ranks=2)
+    linear = itertools.chain(linear_layers(outline).values(), [outline.get_output_embeddings()])
+    experts = expert_weights(outline).values()
+    between: int = sum(sum(layer.weight.shape) for layer in linear)
+    between += sum(weight.shape[0] * sum(weight.shape[1:]) for weight in experts)  # if each token went to all of them
+    settings = outline.config.get_text_config()
+    heads: int = getattr(settings, "num_attention_heads", 1) * getattr(settings, "num_hidden_layers", 1)
+    head: int = outline.get_output_embeddings().weight.numel()
+    sums: int = 0 if config.adapter is None else sum(weight.numel() for weight in experts)
+    # Each layer's inputs and outputs and what is made of them, all pairs of tokens, copies of the head, weights of
+    # experts summed with their additions, and gradients of these sums, all float32.
+    passes = 4 * (8 * rows * width * between + 6 * heads * rows * width * width + 4 * head + 4 * sums) + (1 << 29)
+    return static.kept + static.gradients + 2 * static.weights + passes

@@ -1,0 +1,161 @@
+"""What to change in a run that does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from humanline.train.config import TrainConfig
+from humanline.train.config.objective import GrpoObjective
+from humanline.train.preflight.memory import Estimate, Estimator
+from humanline.train.preflight.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A change that makes a run smaller, as words of the command line, and what is needed then."""
+
+    overrides: tuple[str, ...]
+    what: str
+    alone: Estimate
+    together: Estimate | None  # with all suggestions before it; None once those are enough
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What to change
+
+
+def suggest(
+    estimator: Estimator, config: TrainConfig, workload: Workload, memory: float, *, aside: float = 0.0
+) -> list[Suggestion]:
+    """Return what makes a run smaller, that which costs its user least first; only what helps.
+
+    Parameters
+    ----------
+    estimator : Estimator
+    config : TrainConfig
+    workload : Workload
+    memory : float
+        Bytes that the run should fit into.
+    aside : float
+        Bytes of it that are taken by something else.
+    """
+    start = estimator.estimate(config, workload).peak
+    suggestions: list[Suggestion] = []
+    so_far, so_far_work, so_far_peak = config, workload, float(start)
+    for what, changes in _CHANGES:
+        alone = _changed(config, workload, changes(config, workload))
+        if alone is None or (estimate := _estimated(estimator, alone)) is None or estimate.peak > 0.99 * start:
+            continue
+        together = None
+        if so_far_peak + aside > memory:
+            joined = _changed(so_far, so_far_work, changes(so_far, so_far_work))
+            together = None if joined is None else _estimated(estimator, joined)
+            if joined is None or together is None or together.peak > 0.99 * so_far_peak:
+                together = None
+            else:
+                so_far, so_far_work, _ = joined
+                so_far_peak = together.peak
+        suggestions.append(Suggestion(alone[2], what, estimate, together))
+    return suggestions
+
+
+_Changes = dict[str, Any]
+
+
+_Changed = tuple[TrainConfig, Workload, tuple[str, ...]]
+
+
+def _more_passes(config: TrainConfig, _: Workload) -> _Changes:
+    """Make passes smaller where that changes rounding alone."""
+    return {} if _is_mean_of_passes(config) else _smaller_passes(config)
+
+
+def _other_passes(config: TrainConfig, _: Workload) -> _Changes:
+    """Make passes smaller where that changes the loss."""
+    return _smaller_passes(config) if _is_mean_of_passes(config) else {}
+
+
+def _is_mean_of_passes(config: TrainConfig) -> bool:
+    return isinstance(config.objective, GrpoObjective) and config.objective.normalise == "local"
+
+
+def _smaller_passes(config: TrainConfig) -> _Changes:
+    training = config.training
+    if training.micro_batch_tokens is not None:
+        least = config.rows_together * config.data.max_length  # which alone has to fit
+        return {} if training.micro_batch_tokens <= least else {"training.micro_batch_tokens": least}
+    least = config.rows_together if config.objective.kind == "grpo" else 1
+    return {} if training.micro_batch_size == least else {"training.micro_batch_size": least}
+
+
+def _narrow_weights(config: TrainConfig, _: Workload) -> _Changes:
+    if config.adapter is not None:
+        return {"optimizer.states": "8bit"}
+    return {"training.precision": "bf16", "training.weights": "bf16", "optimizer.states": "8bit"}
+
+
+def _lora(config: TrainConfig, _: Workload) -> _Changes:
+    if config.adapter is not None:
+        return {}
+    wide = {"training.weights": "float32", "optimizer.states": "float32"}
+    return {"adapter": {"rank": 16}, "training.precision": "bf16"} | wide
+
+
+def _qlora(config: TrainConfig, _: Workload) -> _Changes:
+    if config.adapter is not None:
+        return {"adapter.base": "nf4"}
+    return {"adapter": {"rank": 16, "base": "nf4"}, "training.precision": "bf16", "training.weights": "float32"}
+
+
+# What costs a user least first: nothing, time, rounding, then another loss and what is trained.
+_CHANGES: tuple[tuple[str, Any], ...] = (
+    ("no second model, equal results", lambda c, w: {"reference.storage": "score_ahead"}),
+    ("up to a third more work", lambda c, w: {"training.activation_checkpointing": True}),
+    ("more and smaller passes", _more_passes),
+    ("no padding, equal results", lambda c, w: {"training.padding": "free"}),
+    ("bf16 compute", lambda c, w: {"training.precision": "bf16"}),
+    ("bf16 weights and 8-bit optimizer states, rounded stochastically", _narrow_weights),
+    ("smaller passes, which are part of the loss under normalise: local", _other_passes),
+    ("LoRA: additions are trained, not the weights", _lora),
+    ("QLoRA: and the weights kept in 4 bits", _qlora),
+)
+
+
+def _changed(config: TrainConfig, workload: Workload, changes: _Changes) -> _Changed | None:
+    """Return configuration and workload with some values changed and the words for it; None if nothing changes."""
+    tree = config.model_dump(mode="json")
+    words = []
+    for name, value in changes.items():
+        section, _, key = name.partition(".")
+        old = tree[section] if not key else (tree[section] or {}).get(key)
+        if old == value:
+            continue
+        if key:
+            tree[section][key] = value
+        else:
+            tree[section] = value
+        shown = value if not isinstance(value, dict) else "{" + ", ".join(f"{k}: {v}" for k, v in value.items()) + "}"
+        shown = str(shown).lower() if isinstance(shown, bool) else shown
+        words.append(f'{name}="{shown}"' if isinstance(value, dict) else f"{name}={shown}")
+    if not words:
+        return None
+    try:
+        changed = TrainConfig.model_validate(tree)
+    except ValueError:  # not in this configuration
+        return None
+    now, then = _a_pass(config, workload), _a_pass(changed, workload)
+    return changed, workload if now == then else workload.with_rows(then / now), tuple(words)
+
+
+def _a_pass(config: TrainConfig, workload: Workload) -> float:
+    """Return how much of a step one pass has, in a unit of which only ratios count."""
+    rows, tokens = config.rows_a_pass(workload.ranks), config.training.micro_batch_tokens
+    return float(rows if tokens is None else min(tokens, rows * config.data.max_length))  # no more than a step has
+
+
+def _estimated(estimator: Estimator, changed: _Changed) -> Estimate | None:
+    try:
+        return estimator.estimate(changed[0], changed[1])
+    except ValueError:  # the model cannot be packed, say
+        return None

@@ -1,0 +1,266 @@
+"""Whether a run could start: recipe, model, template, data, disk and output folder, without training or writing.
+
+Every check is the one that training makes; what can be looked at independently is, so that one call names as many
+problems as possible. Not looked at: whether the run fits into memory, which `humanline estimate` tells, and, because
+that takes the weights, whether token log-probabilities from the last hidden state equal the model's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from humanline.system.terminal import shorten, told
+from humanline.train.config import TrainConfig
+from humanline.train.config.describe import _UNITS, describe_config
+from humanline.train.config.settings import written
+from humanline.train.preflight.example import _show_example, _shown_unit
+
+if TYPE_CHECKING:
+    from humanline.train.data.stream import Stream
+
+
+_LONGEST_LINE = 4000  # characters
+
+
+class NotReadyError(ValueError):
+    """A run that would not start; the message lists every problem found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What was found out about a run that would start."""
+
+    parameters: int
+    steps: int
+    resumable: bool  # the output folder holds a run that `train --resume` would continue
+    remarks: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Everything else
+
+
+@dataclass(slots=True)
+class _Findings:
+    """Problems, each under the name of what it is about, and remarks that stop nothing."""
+
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def about(self, what: str) -> Iterator[None]:
+        """Take note of what would stop a run, once, and go on."""
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            self.add(what, str(error))
+
+    def add(self, what: str, text: str) -> None:
+        problem = text if text.startswith(what) else f"{what}: {text}"
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
+    """Look at everything that could keep a run from starting, and print what was found to standard output.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    processes : int
+        How many processes will share a batch.
+
+    Returns
+    -------
+    Validation
+
+    Raises
+    ------
+    NotReadyError
+        If anything would keep it from starting; all that was found is in the message, after the report was printed.
+
+    Notes
+    -----
+    The network is used for what is named `hub:...` alone: a model's configuration and tokenizer, and data sets.
+    """
+    import torch
+    from rich.console import Console
+
+    from humanline.system.disk import in_words
+    from humanline.system.files import output_path
+    from humanline.system.launcher import launched_processes
+    from humanline.system.progress import ReadingProgress
+    from humanline.train.data.prompts import scored_columns
+    from humanline.train.data.rows import read_set
+    from humanline.train.data.run_data import read_data, renderer_of, stream_of
+    from humanline.train.online.rewards.check import check_scoring
+    from humanline.train.policy.build import describe_adapter, outline_checks, package_checks
+    from humanline.train.policy.load import load_outline, load_tokenizer
+    from humanline.train.preflight.disk import bytes_written
+    from humanline.train.preflight.memory import static_bytes
+    from humanline.train.run.tracking import check_trackers
+    from humanline.train.step.held_out import held_out_evaluator
+
+    if processes < 1:
+        raise NotReadyError(f"--processes must be >= 1; got {processes}")
+    findings, console = _Findings(), Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+    def show(text: str) -> None:
+        console.print("\n".join(shorten(line, _LONGEST_LINE) for line in told(text, keep="\n").split("\n")))
+
+    show(describe_config(config))
+    with findings.about("launcher"):
+        launched_processes()
+    with findings.about("tracking"):
+        check_trackers(config.tracking)
+
+    tokenizer = outline = renderer = stream = evaluator = None
+    with findings.about("model"):
+        tokenizer = load_tokenizer(config.model)
+    for check in package_checks(config, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
+        with findings.about("packages"):
+            check()
+    with findings.about("model"):
+        outline = load_outline(config.model)
+    if tokenizer is not None:
+        tokens = {name: getattr(tokenizer, f"{name}_token") for name in ("pad", "eos", "bos")}
+        show("tokens       " + ", ".join(f"{name} {token!r}" for name, token in tokens.items()))
+        if tokens["pad"] == tokens["eos"] is not None:
+            findings.remarks.append(
+                "pad and eos are the same token: fine here, masks go by position, so the end of an answer is trained"
+            )
+    if outline is not None:
+        for check in outline_checks(config, outline, tokenizer):
+            with findings.about("model"):
+                check()
+    if tokenizer is not None and (outline is None or tokenizer.eos_token is not None):
+        with findings.about("template"):
+            renderer = renderer_of(config, tokenizer)
+            show(f"template     {config.data.template}, SHA-256 {renderer.template_hash}")
+
+    steps, data = config.training.steps or 0, None
+    if renderer is not None:
+        with findings.about("data"):
+            data = read_data(config, renderer, ReadingProgress(show=True))
+    else:  # without a template, the rows alone
+        for name, path in (("data.train", config.data.train), ("data.eval", config.data.eval)):
+            with findings.about(name):
+                if path is not None:
+                    ours, ignore = config.data.columns, config.data.ignore
+                    rows, columns = read_set(path, config.data_shape, columns=ours, ignore=ignore)
+                    show(f"data         {path}: {len(rows)} rows, not tokenised")
+                    show(f"columns      {columns.also_read(scored_columns(config), ours)}")
+    if renderer is not None and data is not None:
+        for report in data.sets.reports.values():
+            twice = report.duplicates.duplicates or report.duplicates.contradictions
+            show(f"data         {report}{'' if twice else '; no duplicates or contradictions'}")
+            show(f"columns      {report.columns}")
+        with findings.about("training"):
+            stream, steps = stream_of(config, data, renderer, ranks=processes)
+            show(_describe_steps(config, stream, steps))
+        with findings.about("evaluation"):
+            if config.rounds is None:
+                evaluator = held_out_evaluator(config, data.sets, renderer, _never, _never, torch.device("cpu"))
+        if config.scoring is not None:
+            with findings.about("scoring"):
+                findings.remarks += check_scoring(config.scoring, [*data.contexts, *data.held_out])
+
+    parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
+    sizes, adapted = None, ""
+    if outline is not None:
+        with findings.about("model"):
+            sizes = static_bytes(config, outline)
+            if config.adapter is not None:
+                adapted = f" and {sizes.trained:,} of an adapter, which alone are trained"
+                for line in describe_adapter(config, outline):
+                    show(line.replace("adapter: ", "adapter      ", 1))
+        show(f"parameters   {parameters:,} ({type(outline).__name__}){adapted}")
+        show("fits         not looked at here: humanline estimate tells, and train refuses a run that does not")
+    is_path = resumable = False
+    with findings.about("output"):
+        output_path(config.output)
+        is_path = True
+        resumable = _look_at_output(config, show)
+    if sizes is not None and stream is not None and is_path:  # else that was said of the output
+        with findings.about("disk"):
+            writes = bytes_written(config, outline, stream, steps, evaluator, processes)
+            show(f"disk         {writes.describe()}; {in_words(writes.free())} free")
+            writes.refuse()
+    if renderer is not None and data is not None:
+        _show_example(console, config, _shown_unit(data), renderer)
+    findings.remarks += _without_effect(config)
+    for remark in findings.remarks:
+        show(f"remark       {remark}")
+    if findings.problems:
+        count = len(findings.problems)
+        listed = "\n".join("- " + problem.replace("\n", "\n  ") for problem in findings.problems)
+        raise NotReadyError(f"not ready, {count} problem{'s' if count > 1 else ''}:\n{listed}")
+    return Validation(parameters, steps, resumable, tuple(findings.remarks))
+
+
+def _without_effect(config: TrainConfig) -> list[str]:
+    """Say which settings of rounds do nothing in this combination."""
+    rounds, remarks = config.rounds, []
+    if rounds is None:
+        return []
+    if config.keeps_groups and "score_margin" in rounds.model_fields_set:
+        remarks.append("rounds.score_margin is for best_worst: here whole groups are kept, whatever their scores")
+    if "batch_size" in config.evaluation.model_fields_set:
+        remarks.append("evaluation.batch_size is for fixed data: held-out prompts are answered as sampling.engine says")
+    return remarks
+
+
+def _never(*_: Any) -> Any:
+    raise AssertionError("validation scores nothing")
+
+
+def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
+    from humanline.train.data.units import count_tokens
+
+    batch, count = stream.batch_size, len(stream.units)
+    if config.rounds is not None:
+        return (
+            f"steps        at most {steps} of {batch} {_UNITS[config.objective.kind]}, {config.round_steps} a round, "
+            "if no round leaves anything out; warm-up is a share of these"
+        )
+    a_step, trained = (round(batch * tokens / count) for tokens in count_tokens(stream.units))
+    passes = stream.step(0).total_micro_batches // stream.ranks
+    about = "about " if stream.micro_batch_tokens is not None else ""  # steps differ
+    shared = f" on each of {stream.ranks} processes" if stream.ranks > 1 else ""
+    return (
+        f"steps        {steps} of {batch} {_UNITS[config.objective.kind]} ({steps * batch / count:.2f} epochs); about "
+        f"{a_step:,} tokens a step, {trained:,} of them in the loss; {about}{passes} pass(es) a step{shared}"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Output and disk
+
+
+def _look_at_output(config: TrainConfig, show: Any) -> bool:
+    """Say what the output folder is and return whether it holds a run to go on with; raise if it cannot be used."""
+    from humanline.system.disk import nearest
+    from humanline.system.files import OutputError
+    from humanline.train.run.folder import RunFolder
+
+    resumable = False
+    try:
+        RunFolder(config.output, resume=False)
+    except OutputError:
+        folder = RunFolder(config.output, resume=True)
+        folder.refuse_other_settings(written(config))
+        resumable = True
+    there = nearest(config.output)
+    if not there.is_dir():
+        raise OutputError(f"output {config.output!r} cannot be made: {there} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise OutputError(f"output {config.output!r} cannot be written: no permission in {there}")
+    state = "holds a run that --resume would continue" if resumable else "free"
+    if resumable and folder.final.exists():
+        state = "holds a finished run, which --resume would leave as it is"
+    show(f"output       {config.output}: {state}")
+    return resumable

@@ -1,0 +1,208 @@
+"""What a step computes on: the largest batches of a run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from humanline.train.config import TrainConfig
+from humanline.train.data.batch import Block
+from humanline.train.data.stream import Stream
+
+LOOKED_AT = 64  # steps of a run whose batches are formed to find the largest
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a step computes on
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How much a step computes on, on average and over all ranks, under either layout of rows."""
+
+    padded_tokens: float = 0.0
+    real_tokens: float = 0.0
+    padded_pairs: float = 0.0  # of a token and one it might attend to
+    real_pairs: float = 0.0
+    counted: float = 0.0  # tokens in the loss
+
+    @classmethod
+    def of(cls, blocks: Iterable[Block], steps: int) -> Work:
+        """Return the average over steps."""
+        blocks = list(blocks)
+        return cls(
+            sum(b.input_ids.numel() for b in blocks) / steps,
+            sum(sum(b.lengths) for b in blocks) / steps,
+            sum(b.input_ids.numel() * b.input_ids.shape[1] for b in blocks) / steps,
+            sum(n * n for b in blocks for n in b.lengths) / steps,
+            sum(int(b.mask.sum()) for b in blocks) / steps,
+        )
+
+    def laid_out(self, padding: str) -> tuple[float, float]:
+        """Return the tokens, and the pairs of tokens, that a pass runs over."""
+        free = padding == "free"
+        return (self.real_tokens, self.real_pairs) if free else (self.padded_tokens, self.padded_pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The batches of a run as far as they decide over memory and time.
+
+    Parameters
+    ----------
+    first : Block
+        The largest one that a step trains on first, while there are no gradients yet.
+    later : Block or None
+        The largest one of those that follow, where there are any.
+    scored : Block
+        The largest one that is scored.
+    held_out : Block or None
+        The largest of the evaluation.
+    passes : int
+        Micro-batches a step and rank, at most.
+    work, other : Work
+        Of a step's micro-batches, and of KTO's mismatched pairs.
+    window : int
+        Bytes of log-probabilities of one step and rank.
+    steps, ranks : int
+    remark : str
+        Where these numbers do not come from the data.
+    """
+
+    first: Block
+    later: Block | None
+    scored: Block
+    held_out: Block | None
+    passes: int
+    work: Work
+    other: Work
+    window: int
+    steps: int
+    ranks: int = 1
+    remark: str = ""
+
+    @classmethod
+    def of_stream(cls, stream: Stream, steps: int, held_out: Sequence[Block] = ()) -> Workload:
+        """Look at the first batches of a run; raise ValueError as the stream does.
+
+        Parameters
+        ----------
+        stream : Stream
+            As rank 0 sees it; it has the longest rows.
+        steps : int
+            Length of the run.
+        held_out : sequence of Block
+            Of the evaluation.
+        """
+        size = functools.partial(_size, padding=stream.padding)
+        batches = [stream.step(step) for step in range(min(steps, LOOKED_AT))]
+        micros = [micro for batch in batches for micro in batch.micro_batches]
+        trained = [micro.block for micro in micros]
+        mismatched = [micro.mismatched for micro in micros if micro.mismatched is not None]
+        work, other = Work.of(trained, len(batches)), Work.of(mismatched, len(batches))
+        if stream.ranks > 1:  # rank 0's share stands for the others'
+            work, other = (_times(one, stream.ranks) for one in (work, other))
+        return cls(
+            first=max((batch.micro_batches[0].block for batch in batches), key=size),
+            later=max((m.block for b in batches for m in b.micro_batches[1:]), key=size, default=None),
+            scored=max([*trained, *mismatched], key=size),
+            held_out=max(held_out, key=size) if held_out else None,
+            passes=max(len(batch.micro_batches) for batch in batches),
+            work=work,
+            other=other,
+            window=max(sum(_scores(m.block) + _scores(m.mismatched) for m in b.micro_batches) for b in batches),
+            steps=steps,
+            ranks=stream.ranks,
+        )
+
+    @classmethod
+    def at_limits(cls, config: TrainConfig, *, ranks: int = 1, why: str) -> Workload:
+        """Return what there would be if every row had `data.max_length` tokens, all of them in the loss.
+
+        Parameters
+        ----------
+        config : TrainConfig
+        ranks : int
+        why : str
+            Why the data cannot be looked at.
+        """
+        training, width, together = config.training, config.data.max_length, config.rows_together
+        units = -(-training.batch_size * config.rows_a_unit // (ranks * together))  # of what stays together, a process
+        most = training.micro_batch_tokens // width if training.micro_batch_tokens else config.rows_a_pass(ranks)
+        fit = min(units, max(1, most // together))  # of these, in a pass
+        block = full_block(fit * together, width)
+        whole = full_block(1, width)
+        work = _times(Work.of([whole], 1), training.batch_size * config.rows_a_unit)
+        kto = config.objective.kind == "kto"
+        return cls(
+            first=block,
+            later=block if fit < units else None,
+            scored=block,
+            held_out=full_block(config.evaluation.batch_size * config.rows_a_unit, width) if config.data.eval else None,
+            passes=-(-units // fit),
+            work=work,
+            other=work if kto else Work(),
+            window=4 * units * together * (width - 1) * (2 if kto else 1),
+            steps=training.steps or 0,
+            ranks=ranks,
+            remark=f"every row is taken to have {width} tokens (data.max_length), all in the loss: {why}",
+        )
+
+    def with_rows(self, share: float) -> Workload:
+        """Return what there is if a pass has a share of its rows, the longest ones."""
+        first, scored = _cut(self.first, share), _cut(self.scored, share)
+        cuts = len(self.first.lengths) / len(first.lengths)
+        passes = max(self.passes, round(self.passes * cuts))
+        # The rows that are left make the passes that follow.
+        later = first if self.later is None else _cut(self.later, share)
+        return replace(self, first=first, later=later if passes > 1 else None, scored=scored, passes=passes)
+
+
+def full_block(rows: int, width: int) -> Block:
+    """Return a block in which every row is whole and every label counts; its tokens are on the meta device."""
+    ids = torch.empty((rows, width), dtype=torch.long, device="meta")
+    return Block(("row",) * rows, ids, torch.ones((rows, width - 1), dtype=torch.bool), (width,) * rows)
+
+
+def _cut(block: Block, share: float) -> Block:
+    """Return a share of a block's rows, the longest and those with most in the loss."""
+    rows = max(1, round(len(block.lengths) * share))
+    order = sorted(range(len(block.lengths)), key=lambda row: -block.lengths[row])[:rows]
+    return Block(
+        tuple(block.names[row] for row in order),
+        block.input_ids[order],
+        block.mask[order],
+        tuple(block.lengths[row] for row in order),
+    )
+
+
+def _size(block: Block, padding: str) -> float:
+    """Return what blocks are compared by: tokens, and a little for attention that holds all pairs of them."""
+    rows, width = block.input_ids.shape
+    lengths = block.lengths if padding == "free" else [width] * rows
+    return sum(n * (1 + n / 2048) for n in lengths) + int(block.mask.sum()) / 2048
+
+
+def _shape(block: Block) -> tuple[Any, ...]:
+    """Return all of a block that a dry run looks at."""
+    return tuple(block.input_ids.shape), block.lengths, int(block.mask.sum())
+
+
+def _scores(block: Block | None) -> int:
+    return 0 if block is None else 4 * block.mask.numel()
+
+
+def _times(work: Work, factor: float) -> Work:
+    return Work(*(factor * getattr(work, name) for name in Work.__slots__))
+
+
+def cheap_shape(stream: Stream, config: TrainConfig) -> tuple[int, int]:
+    """Return at least the rows and the width of a run's largest block, from its first batch and its limits."""
+    budget, longest = config.training.micro_batch_tokens, config.data.max_length
+    if budget is not None:
+        return 4 * budget // longest + 1, longest
+    return max(len(micro.block.lengths) for micro in stream.step(0).micro_batches), longest

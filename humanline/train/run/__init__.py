@@ -1,0 +1,1 @@
+"""A run: what outlives a process, and the processes of it."""

@@ -1,0 +1,227 @@
+"""What a run depends on, in a form that can be compared: a resumed run must be the same run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from humanline.system.terminal import HIDDEN, redacted
+from humanline.train.config.settings import hidden, settings_digest
+
+# Sections and fields that change where a run writes, what it shows, whom it asks and what it puts up with, never what
+# it computes from the same samples and scores.
+_FREE = (
+    "output",
+    "checkpoint",
+    "tracking",
+    "training.disk_full",
+    "training.stall_minutes",
+    "training.collapse",
+    "rounds.too_few",
+    "scoring.failed",
+    "scoring.failed_share",
+    "scoring.workers",
+    "scoring.seconds",
+    "scoring.first_seconds",
+    "scoring.memory",
+    "scoring.environment",
+    "sampling.engine.url",
+    "sampling.engine.allow_hosts",
+    "sampling.engine.key_variable",
+    "sampling.engine.concurrency",
+    "sampling.engine.seconds",
+    "sampling.engine.attempts",
+    "sampling.engine.proof",
+    "sampling.mismatch_limit",
+)
+
+
+# Settings that came later, with the value that says what held before: runs from before them go on.
+_LATER: dict[str, Any] = {
+    "data.ignore": [],
+    "sampling.engine.new_weights.requests": [],
+    "sampling.engine.new_weights.sleep": [],
+}
+
+
+# Settings of a model that are its name, or the type its weights happen to be in.
+_KEPT = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "quantization_config")
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """Return the SHA-256 of a tokenizer: its rules where it can tell them, its vocabulary and special tokens."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    facts = [
+        backend.to_str() if backend is not None else None,
+        sorted(tokenizer.get_vocab().items()),
+        sorted((name, str(token)) for name, token in tokenizer.special_tokens_map.items()),
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def model_hash(model: Any) -> str:
+    """Return the SHA-256 of a model's settings: what it computes besides its weights."""
+    facts = {k: v for k, v in model.config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def base_hash(model: Any) -> str:
+    """Return the SHA-256 of a model's settings but for what its weights are kept in, and what differs from run to run.
+
+    Only settings that are not the defaults of its kind count, so that other versions of transformers agree.
+    """
+
+    def plain(tree: Any) -> Any:
+        return {k: plain(v) for k, v in tree.items() if k not in _KEPT} if isinstance(tree, dict) else tree
+
+    facts = plain(model.config.to_diff_dict())
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def trained_hash(module: nn.Module) -> str:
+    """Return a SHA-256 of the parameters that are trained (`frozen_hash`): the version of a policy."""
+    sha = hashlib.sha256()
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            sha.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} {_checksum(parameter)}".encode())
+    return sha.hexdigest()
+
+
+def frozen_hash(module: nn.Module) -> str:
+    """Return a SHA-256 of the parameters that are not trained: of names, shapes and weighted sums of their bits."""
+    sha = hashlib.sha256()
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            sha.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} {_checksum(parameter)}".encode())
+            kept = getattr(parameter, "quant_state", None)  # of 4-bit codes: what they stand for
+            for part, tensor in sorted(kept.as_dict(packed=True).items()) if kept is not None else ():
+                sha.update(f"{part} {_checksum(tensor)}".encode())
+    return sha.hexdigest()
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    """Return the sum of a tensor's bytes, eight at a time, each times its place, modulo 2^64."""
+    bits = tensor.detach().contiguous().flatten().clone().view(torch.uint8)
+    bits = torch.nn.functional.pad(bits, (0, -bits.numel() % 8)).view(torch.int64)
+    total = 0
+    for start in range(0, len(bits), 1 << 22):
+        words = bits[start : start + (1 << 22)]
+        places = torch.arange(start + 1, start + 1 + len(words), device=words.device)
+        total += int((words * places).sum())
+    return total % 2**64
+
+
+def software() -> dict[str, str]:
+    """Return the versions that the last bits of a result depend on."""
+    import accelerate
+    import transformers
+
+    import humanline
+
+    return {
+        "humanline": humanline.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "accelerate": accelerate.__version__,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a nested mapping as dotted names and plain values."""
+    result: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            result |= flat(value, f"{prefix}{name}.")
+        else:
+            result[f"{prefix}{name}"] = value
+    return result
+
+
+def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a dumped configuration, by dotted name, that a resumed run must share.
+
+    They may be of an earlier version, and dotted names already. Secrets are left out: a key may be replaced.
+    """
+    free = tuple(f"{name}." for name in _FREE)
+    return {
+        name: value
+        for name, value in flat(hidden(config)).items()
+        if not f"{name}.".startswith(free) and not (name in _LATER and value == _LATER[name])
+    }
+
+
+def as_planned(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings (`same_settings`) as a plan has them: fit to be read, and a digest of what they truly are."""
+    return {"settings": redacted(settings), "digest": settings_digest(settings)}
+
+
+def is_planned(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether a plan (`as_planned`, or one of an earlier version) has these settings.
+
+    The digest tells where both have the same names: what is written down depends on what the environment calls secret.
+    Other versions have other names, or no digest; then the settings themselves are compared.
+    """
+    settings = before["settings"]
+    if "digest" in before and settings.keys() == now.keys():
+        return bool(before["digest"] == settings_digest(now))
+    return not differences(same_settings(settings), now)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return a table of the names whose values differ, empty if none does; secrets aside.
+
+    What is written down has `***` where a text was a secret on that day (`terminal.redact`); with another key, or in
+    another environment, the same text is none. So `***` on one side agrees with any text in its place on the other.
+    """
+    before, now, absent = redacted(before), redacted(now), object()
+
+    def shown(value: Any) -> str:
+        if value is absent:
+            return "(absent)"
+        text = json.dumps(value) if not isinstance(value, str) else value
+        return text if len(text) <= 40 else f"{text[:12]}...{text[-24:]}"
+
+    rows = [
+        (name, shown(before.get(name, absent)), shown(now.get(name, absent)))
+        for name in dict.fromkeys([*before, *now])
+        if not _agree(before.get(name, absent), now.get(name, absent))
+    ]
+    if not rows:
+        return ""
+    rows.insert(0, ("what", "then", "now"))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "\n".join(f"  {name:<{widths[0]}}  {then:<{widths[1]}}  {today}" for name, then, today in rows)
+
+
+def _agree(then: Any, now: Any) -> bool:
+    """Return whether two values are the same, but for texts that one of them hides."""
+    if isinstance(then, str) and isinstance(now, str):
+        return then == now or _stands_for(then, now) or _stands_for(now, then)
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        return then.keys() == now.keys() and all(_agree(value, now[key]) for key, value in then.items())
+    if isinstance(then, list | tuple) and isinstance(now, list | tuple):
+        return len(then) == len(now) and all(map(_agree, then, now))
+    return bool(then == now)
+
+
+def _stands_for(written: str, text: str) -> bool:
+    """Return whether a text is what was written, with something in place of each `***`."""
+    first, *parts = written.split(HIDDEN)
+    if not parts or not text.startswith(first):
+        return False
+    at = len(first)
+    for part in parts[:-1]:  # the earliest place of each leaves most room for the others
+        at = text.find(part, at + 1)
+        if at < 0:
+            return False
+        at += len(part)
+    return len(text) - len(parts[-1]) > at and text.endswith(parts[-1])

@@ -1,0 +1,173 @@
+"""The metrics file of a run: JSON lines, one a step and one an evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from humanline.system.disk import StoppedWaiting, WriteError, is_full, patient, tell
+from humanline.system.files import free_name, sync, text_of_open, write_all, write_text
+from humanline.system.lock import LockLostError
+
+_CHUNK = 1 << 20  # bytes
+
+
+class MetricsLog:
+    """Append one JSON line after another; a reader always finds whole lines, also where a write has failed.
+
+    A file that is removed, or replaced by another, while the run goes on is made again from the one that is still open.
+
+    Parameters
+    ----------
+    path : Path or None
+        None writes nothing (the other processes of a run).
+    remake : callable
+        Makes the run's folder again if it is gone.
+    refuse_lost : callable
+        Looks whether another run has taken over the folder, and raises LockLostError then.
+    lost : callable
+        Returns whether that is known, at no cost; rows are kept from then on, and nothing is written.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        remake: Callable[[], None] = lambda: None,
+        refuse_lost: Callable[[], None] = lambda: None,
+        lost: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.path, self._remake, self._refuse_lost, self._lost = path, remake, refuse_lost, lost
+        self._file: int | None = None
+        self._unwritten = b""
+        self._size = 0
+        if path is not None:
+            self._open(path)
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._file is None or self.path is None:
+            return
+        file, path = self._file, self.path
+        try:
+            # Where the run has failed, by a full disk perhaps, that is what is to be said, and nothing else.
+            with contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext():
+                if kind is None:
+                    self._refuse_lost()
+                    self.flush()
+                    file = self._file
+                if self._lost() is None:
+                    _bring_to_disk(file, path)
+        finally:
+            self._file = None
+            with contextlib.suppress(OSError):
+                os.close(file)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Write one row.
+
+        Where the run is asked to stop while it waits for space, or has lost its folder to another run, the row is kept
+        until the next `flush`: that is called where all processes can stop.
+
+        Raises
+        ------
+        WriteError
+            If it cannot be written; nothing is left of it.
+        """
+        if self._file is not None:
+            before = self._unwritten
+            self._unwritten += (json.dumps(row, allow_nan=False) + "\n").encode()
+            try:
+                with contextlib.suppress(StoppedWaiting):
+                    self.flush()
+            except BaseException:
+                self._unwritten = before  # else a save after the failure writes it, and a resumed run once more
+                raise
+
+    def flush(self) -> None:
+        """Look after the file, and write what could not be written yet; raise as `patient` does."""
+        if self._file is not None and self.path is not None and self._lost() is None:
+            with contextlib.suppress(LockLostError):  # which every process is told at the next safe point
+                self._look(self.path)
+            if self._unwritten and self._lost() is None:
+                patient(self.path, self._append, len(self._unwritten))
+
+    def _append(self) -> None:
+        assert self._file is not None
+        start = os.fstat(self._file).st_size
+        try:
+            write_all(self._file, self._unwritten)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, start)
+            raise
+        self._size, self._unwritten = start + len(self._unwritten), b""
+
+    def _open(self, path: Path) -> None:
+        before, self._file = self._file, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        if before is not None:
+            os.close(before)
+        self._size = os.fstat(self._file).st_size
+
+    def _look(self, path: Path) -> None:
+        """Make sure that the file under its name is the one that is written to."""
+        assert self._file is not None
+        mine = os.fstat(self._file)
+        if mine.st_size < self._size:
+            tell(
+                f"warning: {path} was cut while the run went on: {self._size - mine.st_size} bytes of metrics are lost "
+                "from it; what comes now is added"
+            )
+            self._size = mine.st_size
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found = os.stat(path)
+            if (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino):
+                return
+            if found.st_size == mine.st_size and _same(path, self._file):  # a copy, or numbers that are not stable
+                self._open(path)
+                return
+            self._refuse_lost()
+            aside = free_name(path.parent, "metrics-other.jsonl")
+            path.rename(aside)
+            tell(f"warning: another file was put in the place of {path}; it is now {aside}")
+        self._refuse_lost()
+        self._remake()
+        try:
+            write_text(path, text_of_open(self._file))
+            how = "made again, with all its lines"
+        except (OSError, ValueError) as error:
+            if is_full(error):  # nothing is lost yet
+                raise
+            how = f"begun anew: its lines so far are lost ({error})"
+        self._open(path)
+        tell(f"warning: {path} was gone while the run went on: it is {how}")
+
+
+def _bring_to_disk(file: int, path: Path) -> None:
+    try:
+        sync(file, path)
+    except OSError as error:
+        if not is_full(error):
+            raise WriteError(path, error) from error
+        write_text(path, text_of_open(file))  # what could not be flushed is not tried again by a second flush
+
+
+def _same(path: Path, file: int) -> bool:
+    with open(path, "rb") as other:
+        at = 0
+        while piece := other.read(_CHUNK):
+            if os.pread(file, len(piece), at) != piece:
+                return False
+            at += len(piece)
+    return True
+
+
+def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a metrics file."""
+    with open(path, encoding="utf-8") as lines:
+        yield from map(json.loads, lines)

@@ -1,0 +1,270 @@
+"""The processes of a run: the accelerator, what they agree on, and moving a step's batch to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from humanline.system.activity import HERE
+from humanline.system.disk import StoppedWaiting, stopped_elsewhere
+from humanline.system.launcher import launched_processes
+from humanline.system.lock import LockLostError
+from humanline.system.stop import SamplingStopped, StopRequested, StopSignal
+from humanline.train.data.stream import StepBatch
+
+
+class MainProcessError(ValueError):
+    """What the other processes of a run raise when the main one has failed, so that none waits for it."""
+
+
+class MainProcessFault(MainProcessError):
+    """That of a main process whose failure was none of its input or of the disk: an error nobody has thought of."""
+
+
+_AGREED = "humanline_agreed"  # attribute of an error that all processes have agreed on
+
+
+def is_agreed(error: BaseException, ranks: int) -> bool:
+    """Return whether all processes of a run know of an error in one of them, so that they can save together."""
+    return ranks == 1 or isinstance(error, MainProcessError | RoundError) or hasattr(error, _AGREED)
+
+
+def start_accelerator(precision: str, *, waits: bool = False) -> Any:
+    """Return an Accelerator for this run, also where an earlier run in the process had another precision.
+
+    What the environment of accelerate could change behind the configuration's back is pinned or refused.
+
+    Parameters
+    ----------
+    precision : "float32" or "bf16"
+    waits : bool
+        Whether a process may wait for space on the disk (training.disk_full), as long as that takes, while the others
+        wait for it.
+
+    Raises
+    ------
+    ValueError
+        If the launcher asks for anything but plain data parallelism, or its variables make no sense (`LauncherError`).
+    """
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
+    from accelerate.utils import AutocastKwargs, GradientAccumulationPlugin, InitProcessGroupKwargs
+
+    launched_processes()
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    # Without its weight cache autocast holds no second, bf16 copy of the float32 weights.
+    accelerator = Accelerator(
+        mixed_precision="bf16" if precision == "bf16" else "no",
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # a plain number loses to the environment
+        dynamo_backend="no",
+        # The other processes wait for as long as the main one writes or verifies a checkpoint.
+        kwargs_handlers=[
+            AutocastKwargs(cache_enabled=False),
+            InitProcessGroupKwargs(timeout=timedelta(days=365) if waits else timedelta(hours=4)),
+        ],
+    )
+    how = accelerator.distributed_type.value
+    if how != "NO" and not how.startswith("MULTI_"):
+        raise ValueError(
+            f"the launcher asks for {how}; only one process or plain data parallelism (MULTI_*) works so far"
+        )
+    return accelerator
+
+
+def on_device(batch: StepBatch, device: torch.device) -> StepBatch:
+    """Return the step's batch with its micro-batches on a device."""
+    return replace(batch, micro_batches=tuple(micro.to(device) for micro in batch.micro_batches))
+
+
+def over_ranks(accelerator: Any) -> Reduce:
+    """Return a function that reduces a tensor over all ranks, by "sum" or "max"."""
+
+    def reduce(value: Tensor, how: str) -> Tensor:
+        if accelerator.num_processes == 1:
+            return value
+        with HERE.waits():
+            value = value.to(accelerator.device)
+            largest = how == "max"
+            value = accelerator.gather(value.unsqueeze(0)).amax(0) if largest else accelerator.reduce(value, how)
+            if value.is_cuda:  # where waiting begins only when the value is asked for
+                torch.cuda.current_stream(value.device).synchronize()
+            return value
+
+    return reduce
+
+
+def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> int:
+    """Run `act` in the main process and return its number, 0 for none, in all of them.
+
+    Raises
+    ------
+    Exception
+        What `act` raises, in the main process, and in the others MainProcessError; where that is neither OSError nor
+        ValueError, MainProcessFault. StoppedWaiting in all of them.
+    """
+    number, error = 0, None
+    if accelerator.is_main_process:
+        try:
+            with HERE.works_alone():
+                number = act() or 0
+        except Exception as raised:
+            error = raised
+    failed = 0
+    if error is not None:
+        failed = 3 if isinstance(error, StoppedWaiting) else 1 if isinstance(error, OSError | ValueError) else 2
+    agreed = reduce(torch.tensor([failed, number], dtype=torch.float64), "max").tolist()
+    failed, number = map(int, agreed)
+    if error is not None:
+        setattr(error, _AGREED, True)
+        raise error
+    if failed == 3:
+        raise stopped_elsewhere()
+    if failed:
+        kind = MainProcessError if failed == 1 else MainProcessFault
+        raise kind("the main process could not go on; its own message says why")
+    return number
+
+
+def asked_to_end(stop: StopSignal | None, lost: Callable[[], str | None]) -> Callable[[], bool]:
+    """Return what tells whether this process was asked to stop, or has lost its output folder to another run.
+
+    Asking notes that it is at work.
+    """
+
+    def answer() -> bool:
+        HERE.touch()
+        return lost() is not None or (stop is not None and stop.requested is not None)
+
+    return answer
+
+
+def safe_points(stop: StopSignal | None, reduce: Reduce, lost: Callable[[], str | None]) -> Callable[[], None]:
+    """Return what all processes of a run call alike where it can be stopped.
+
+    It raises StopRequested in all of them once one of them was asked to stop, and, once one of them has lost the output
+    folder to another run, LockLostError in that one and MainProcessError in the others.
+    """
+
+    def check() -> None:
+        gone = lost()
+        asked = 2.0 if gone is not None else 0.0 if stop is None or stop.requested is None else 1.0
+        asked = reduce(torch.tensor(asked), "max").item()
+        if gone is not None:
+            raise LockLostError(gone)
+        if asked > 1:
+            raise MainProcessError("the main process could not go on; its own message says why")
+        if asked:
+            raise StopRequested((stop and stop.requested) or "a signal to another process")
+
+    return check
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes of a run, as one of them sees them; all of them call its methods alike.
+
+    Parameters
+    ----------
+    accelerator, reduce
+    check : callable
+        `safe_points`.
+    stopping : callable
+        Returns whether this process was asked to stop; asked where the others are not listening.
+    """
+
+    accelerator: Any
+    reduce: Reduce
+    check: Callable[[], None]
+    stopping: Callable[[], bool]
+
+    @property
+    def rank(self) -> int:
+        """Return the number of this process."""
+        return int(self.accelerator.process_index)
+
+    @property
+    def ranks(self) -> int:
+        """Return how many there are."""
+        return int(self.accelerator.num_processes)
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of this process."""
+        device: torch.device = self.accelerator.device
+        return device
+
+    def on_main(self, act: Callable[[], int | None]) -> int:
+        """Run `act` in the main process, as `on_main` does."""
+        return on_main(self.accelerator, self.reduce, act)
+
+    def agree(self, answer: bool) -> bool:
+        """Return the main process's answer in all of them."""
+        return bool(self.on_main(lambda: int(answer)))
+
+    def each(self, act: Callable[[], None]) -> None:
+        """Run `act` in every process and wait for all of them.
+
+        Raises
+        ------
+        Exception
+            What `act` raises, in its process, and MainProcessError in the others.
+        StopRequested
+            If a process was asked to stop meanwhile, in all of them.
+        """
+        error: Exception | None = None
+        try:
+            act()
+        except SamplingStopped:
+            pass  # and the check below stops all
+        except Exception as raised:
+            error = raised
+        failed = bool(self.reduce(torch.tensor(float(error is not None)), "max").item())
+        self.check()
+        if error is not None:
+            setattr(error, _AGREED, True)
+            raise error
+        if failed:
+            raise MainProcessError("another process could not go on; its own message says why")
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """What `Processes` asks of an accelerator, for a process that trains nothing."""
+
+    device: torch.device
+    precision: str
+    process_index: int = 0
+    num_processes: int = 1
+    is_main_process: bool = True
+
+    def autocast(self) -> Any:
+        """Return the context in which the run computes."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
+
+
+def alone(precision: str, device: torch.device) -> Processes:
+    """Return a single process that is part of no run and is not asked to stop."""
+    return Processes(_Alone(device, precision), lambda value, how: value, lambda: None, lambda: False)
+
+
+def leave_processes() -> None:
+    """Take the process out of its group, if it is in one; without it gloo may abort a finished process at its exit."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+Reduce = Callable[[Tensor, str], Tensor]  # over ranks, "sum" or "max"
+
+
+class NonFiniteError(FloatingPointError):
+    """A loss or gradient that is not finite; the run stopped before the update and saved nothing."""
+
+
+class RoundError(ValueError):
+    """A round that cannot be trained on."""

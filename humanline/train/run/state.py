@@ -1,0 +1,171 @@
+"""States as dicts of tensors: what checkpoints are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from humanline.system.files import DamagedError
+
+
+class Stateful(Protocol):
+    """Something whose state is a dict of tensors."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the state; the tensors may be live, they are written before anything changes."""
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take a state over; raise DamagedError if it does not fit."""
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """Something whose state may be whole and yet such that a run must not go on from it as it is."""
+
+    def refuse_state(self, state: dict[str, Tensor], updates: int) -> None:
+        """Raise DamagedError if a run must not go on from a state after so many updates; nothing is taken over."""
+
+    def renew(self, updates: int, others: Iterable[Stateful]) -> None:
+        """Once all states are taken over: give up what of it must be made again, here and in the others."""
+
+
+class ModuleState:
+    """Parameters that are trained, each once however often it is tied, and the buffers that a module saves."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the live tensors."""
+        saved = self.module.state_dict(keep_vars=True)
+        buffers = {name: tensor for name, tensor in self.module.named_buffers() if name in saved}
+        return {name: tensor.detach() for name, tensor in [*trained_parameters(self.module).items(), *buffers.items()]}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Copy the tensors in."""
+        copy_in(self.state(), state)
+
+
+def copy_in(mine: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+    """Copy a state into tensors of the same names; raise DamagedError, with `mine` as it was, if it does not fit."""
+    require_same(mine.keys(), state.keys())
+    for name, tensor in mine.items():
+        if tensor.shape != state[name].shape or tensor.dtype != state[name].dtype:
+            raise DamagedError(f"{name} is {_kind(state[name])} in place of {_kind(tensor)}")
+    for name, tensor in mine.items():
+        tensor.copy_(state[name])
+
+
+class OptimizerState:
+    """What a torch optimizer keeps for each parameter, by the parameter's name.
+
+    A state that is a tensor made of others (8-bit codes and their scales) is written as these.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
+        self.optimizer = optimizer
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        self.names = [names[id(parameter)] for _, parameter in self._places()]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the live tensors, as `kind/parameter`, or `kind:part/parameter`."""
+        kept = self.optimizer.state_dict()["state"]
+        state = {}
+        for i, one in kept.items():
+            for kind, value in one.items():
+                tensor = torch.as_tensor(value)
+                for part, inner in _parts(tensor).items():
+                    state[f"{kind}{part}/{self.names[i]}"] = inner
+        return state
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Replace the optimizer's state; its settings stay those of the configuration."""
+        places = {name: i for i, name in enumerate(self.names)}
+        kept: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in state.items():
+            kind, _, parameter = name.partition("/")
+            if parameter not in places:
+                raise DamagedError(f"the optimizer's state names an unknown parameter {parameter}")
+            kept.setdefault(places[parameter], {})[kind] = tensor
+        for i, parts in kept.items():
+            kept[i] = self._whole(i, parts)
+        kinds = {frozenset(one) for one in kept.values()}
+        if kept and (len(kept) < len(places) or len(kinds) > 1):
+            raise DamagedError("the optimizer's state covers a part of the parameters only")
+        for index, (group, weight) in enumerate(self._places()):
+            if index in kept:  # load_state_dict would round float32 states to the type of bf16 weights
+                on_device = group.get("fused") or group.get("capturable")
+                self.optimizer.state[weight] = {
+                    kind: tensor if kind == "step" and not on_device else tensor.to(weight.device)
+                    for kind, tensor in kept[index].items()
+                }
+
+    def _places(self) -> list[tuple[dict[str, Any], nn.Parameter]]:
+        """Return every parameter with its group, in the order of `names`."""
+        return [(group, parameter) for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def _whole(self, index: int, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return a parameter's state with tensors that are made of others put together again."""
+        whole = {kind: tensor for kind, tensor in parts.items() if ":" not in kind}
+        inner: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in parts.items():
+            kind, colon, part = name.partition(":")
+            if colon:
+                inner.setdefault(kind, {})[part] = tensor
+        if inner:  # only the optimizer knows how to make an empty one
+            _, parameter = self._places()[index]
+            make: Any = self.optimizer
+            for kind, tensors in inner.items():
+                empty = make._new_buffer(parameter, kind == "exp_avg")
+                copy_in({part.removeprefix(":"): t for part, t in _parts(empty).items()}, tensors)
+                whole[kind] = empty
+        return whole
+
+
+def _parts(tensor: Tensor) -> dict[str, Tensor]:
+    """Return the plain tensors that a tensor is made of, each under `:name`; a plain one under no name."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return {"": tensor}
+    names, _ = tensor.__tensor_flatten__()
+    return {f":{name}": getattr(tensor, name) for name in names}
+
+
+class RandomState:
+    """torch's random numbers: the host's and the device's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the generators' states."""
+        state = {"cpu": torch.get_rng_state()}
+        if self.device.type in ("cuda", "mps"):
+            state[self.device.type] = getattr(torch, self.device.type).get_rng_state()
+        return state
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Set the generators; one of another kind of device is left out."""
+        require_same({"cpu"}, state.keys() & {"cpu"})
+        torch.set_rng_state(state["cpu"])
+        if self.device.type != "cpu" and self.device.type in state:
+            getattr(torch, self.device.type).set_rng_state(state[self.device.type])
+
+
+def require_same(expected: Iterable[str], got: Iterable[str]) -> None:
+    """Raise DamagedError, with the first few names, unless both hold the same names."""
+    missing, foreign = sorted(set(expected) - set(got)), sorted(set(got) - set(expected))
+    if missing or foreign:
+        parts = [f"{what} {', '.join(names[:4])}" for what, names in (("lacks", missing), ("has", foreign)) if names]
+        raise DamagedError(f"it {' and '.join(parts)}")
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that training changes, by name: all of them, or those of the adapter."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}

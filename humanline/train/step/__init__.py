@@ -1,0 +1,1 @@
+"""A step: references, losses, held-out metrics."""

@@ -1,0 +1,234 @@
+"""Held-out metrics, always against the initial policy.
+
+The reference of training moves with the schedule; measured against it, two variants could not be compared. Here every
+variant is held against the same fixed point, the weights the run started from, with untransformed log-ratios.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from humanline.objectives import token_log_ratio
+from humanline.system.activity import HERE
+from humanline.system.files import DamagedError
+from humanline.train.config import TrainConfig
+from humanline.train.config.objective import DpoObjective, NoTransform, Objective
+from humanline.train.data.batch import Unit
+from humanline.train.data.render import Renderer
+from humanline.train.data.run_data import _pad_id
+from humanline.train.data.sets import DataSets
+from humanline.train.data.stream import StepBatch, Stream
+from humanline.train.run.processes import Reduce
+from humanline.train.step.loss import ObjectiveStep
+from humanline.train.step.reference import Score, Scored, load_scored, scored_state
+
+
+class Evaluator:
+    """Measure a policy on held-out data.
+
+    Building it only forms the batches; `start` scores them with the initial policy.
+
+    Parameters
+    ----------
+    objective : Objective
+        Its loss is reported, with its own settings.
+    units : sequence of Unit
+        Of the objective's own kind.
+    pairs : sequence of Unit
+        The same data as (chosen, rejected) pairs where `units` are not pairs themselves (KTO); else empty.
+    score : callable
+        The policy's scoring pass.
+    reduce : callable
+        Reduction over ranks.
+    batch_size : int
+        Units a forward pass and rank.
+    pad_id, max_length, rank, ranks : int
+    device : torch.device
+    check : callable, optional
+        Called after each forward pass; it may raise to stop the run, and the evaluation is done again later.
+
+    Raises
+    ------
+    ValueError
+        If there are too few units for the objective (KTO needs two prompts).
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        units: Sequence[Unit],
+        pairs: Sequence[Unit],
+        *,
+        score: Score,
+        reduce: Reduce,
+        batch_size: int,
+        pad_id: int,
+        max_length: int,
+        device: torch.device,
+        rank: int = 0,
+        ranks: int = 1,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self.score, self.reduce, self.device, self.ranks, self.check = score, reduce, device, ranks, check
+
+        def share(of: Sequence[Unit], kind: Objective) -> StepBatch:
+            """Return this rank's micro-batches of the whole set, at most batch_size units each."""
+            rows = max(len(unit.sequences) for unit in of) if kind.kind == "grpo" else 1  # a stream counts these there
+            try:
+                stream = Stream(
+                    of,
+                    kind,
+                    batch_size=len(of),
+                    micro_batch_size=min(batch_size, len(of)) * rows,
+                    seed=None,
+                    pad_id=pad_id,
+                    max_length=max_length,
+                    whole_units=True,
+                )
+            except ValueError as error:
+                raise ValueError(f"the held-out data (data.eval) cannot be evaluated: {error}") from None
+            batch = stream.step(0)  # of all ranks; shares may be uneven, since no gradient is exchanged
+            return replace(batch, micro_batches=batch.micro_batches[rank::ranks])
+
+        self.objective = ObjectiveStep(objective, NoTransform(), seed=0, device=device)
+        self.batch = share(units, objective)
+        self.pairs = share(pairs, DpoObjective()) if pairs else None
+        if objective.kind in ("dpo", "grpo"):
+            self.pairs = self.batch
+        self.initial: list[Scored] = []
+        self.initial_pairs: list[Scored] = []
+
+    @HERE.doing("evaluating")
+    def start(self) -> dict[str, float]:
+        """Score the data with the initial policy, which the policy must still be, and return its metrics."""
+        scored = self._score(self.batch)
+        self.initial_pairs = scored if self.pairs is self.batch else self._score(self.pairs)
+        self.initial = scored
+        return self._measure(scored, self.initial_pairs)
+
+    @HERE.doing("evaluating")
+    @torch.no_grad()
+    def __call__(self) -> dict[str, float]:
+        """Return the metrics of the policy as it is now.
+
+        Returns
+        -------
+        dict
+            ``loss`` (the objective's, against the initial policy); for nll ``perplexity``; for preference data
+            ``accuracy`` (share of pairs whose chosen answer gained more than the rejected one; a tie counts one
+            half), its standard error ``accuracy_se``, ``margin`` (mean difference of sequence log-ratios, nats), and
+            ``chosen_logprob``, ``rejected_logprob`` (mean log-probability a token, nats).
+        """
+        scored = self._score(self.batch)
+        return self._measure(scored, scored if self.pairs is self.batch else self._score(self.pairs))
+
+    @torch.no_grad()
+    def _measure(self, scored: list[Scored], scored_pairs: list[Scored]) -> dict[str, float]:
+        micros = tuple(micro.to(self.device) for micro in self.batch.micro_batches)
+        mismatched = iter([other for _, other in scored if other is not None])  # scored already, so not once more
+        batch = replace(self.batch, micro_batches=micros)
+        facts = self.objective.look(0, batch, self.initial, lambda _: next(mismatched), self.reduce)
+        total = torch.zeros((), device=self.device)
+        for micro, (now, _), (initial, _) in zip(micros, scored, self.initial, strict=True):
+            total += self.objective.loss(facts, micro, now, initial, None)[0]
+        result = {"loss": float(self.reduce(total, "sum"))}
+        if self.objective.objective.kind == "nll":
+            result["perplexity"] = math.exp(min(result["loss"], 700.0))
+        if self.pairs is not None:
+            result |= self._preferences(self.pairs, scored_pairs)
+        return result
+
+    def _preferences(self, pairs: StepBatch, scored: list[Scored]) -> dict[str, float]:
+        sums = torch.zeros(6, dtype=torch.float64)
+        for micro, (now, _), (initial, _) in zip(pairs.micro_batches, scored, self.initial_pairs, strict=True):
+            half, mask, now = len(micro.units), micro.block.mask, now.cpu().double()
+            z = token_log_ratio(now, initial.cpu().double(), mask).sum(1)
+            margin = z[:half] - z[half:]
+            wins = 0.5 * ((margin > 0).double() + (margin >= 0).double())
+            lengths, totals = mask.sum(1), now.sum(1)
+            sums += torch.stack(
+                [
+                    wins.sum(),
+                    margin.sum(),
+                    totals[:half].sum(),
+                    totals[half:].sum(),
+                    lengths[:half].sum(),
+                    lengths[half:].sum(),
+                ]
+            )
+        count = pairs.total_units
+        won, margin_sum, chosen, rejected, chosen_tokens, rejected_tokens = self.reduce(sums, "sum").tolist()
+        accuracy = won / count
+        return {
+            "accuracy": accuracy,
+            "accuracy_se": math.sqrt(accuracy * (1 - accuracy) / count),
+            "margin": margin_sum / count,
+            "chosen_logprob": chosen / chosen_tokens,
+            "rejected_logprob": rejected / rejected_tokens,
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the scores of the initial policy, of which nothing is left but them."""
+        state = scored_state(self.initial, "units/")
+        return state if self.pairs is self.batch else state | scored_state(self.initial_pairs, "pairs/")
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take such scores over; none at all if the run was stopped before it had any."""
+
+        def load(batch: StepBatch | None, prefix: str) -> list[Scored]:
+            scored = load_scored(state, prefix)
+            if state and batch is not None and len(scored) != len(batch.micro_batches):
+                raise DamagedError(f"it has {len(scored)} of {len(batch.micro_batches)} held-out micro-batches")
+            return [(r.to(self.device), None if m is None else m.to(self.device)) for r, m in scored]
+
+        self.initial = load(self.batch, "units/")
+        self.initial_pairs = self.initial if self.pairs is self.batch else load(self.pairs, "pairs/")
+
+    def _score(self, batch: StepBatch | None) -> list[Scored]:
+        if batch is None:
+            return []
+        scored: list[Scored] = []
+        for turn in range(-(-batch.total_micro_batches // self.ranks)):  # the same number in every process
+            if turn < len(batch.micro_batches):
+                micro = batch.micro_batches[turn].to(self.device)
+                other = None if micro.mismatched is None else self.score(micro.mismatched)
+                scored.append((self.score(micro.block), other))
+            if self.check is not None:
+                self.check()
+        return scored
+
+
+def held_out_evaluator(
+    config: TrainConfig,
+    sets: DataSets,
+    renderer: Renderer,
+    score: Score,
+    reduce: Reduce,
+    device: torch.device,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    check: Callable[[], None] | None = None,
+) -> Evaluator | None:
+    """Return what measures the held-out set, if there is one; raise ValueError as `Evaluator` does."""
+    if config.data.eval is None:
+        return None
+    return Evaluator(
+        config.objective,
+        sets.held_out,
+        sets.held_out_pairs,
+        score=score,
+        reduce=reduce,
+        batch_size=config.evaluation.batch_size,
+        pad_id=_pad_id(renderer),
+        max_length=config.data.max_length,
+        device=device,
+        rank=rank,
+        ranks=ranks,
+        check=check,
+    )

@@ -1,0 +1,288 @@
+"""Who scores a batch: the policy itself ahead of time, or a second model in memory.
+
+Both stores answer the same questions for every schedule. `ScoreAhead` keeps token log-probabilities and no weights:
+at the start of step t it runs the policy, without gradient, over the batches of all steps that theta_t has to score.
+`SecondModel` is the paper's way, a copy of the trained weights that is overwritten at the schedule's events; it serves
+as comparison and as the oracle of the tests. Under an adapter the initial policy is there all along: `BaseModel` scores
+with the adapter switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from humanline.schedule import Snapshots
+from humanline.system.activity import HERE
+from humanline.system.files import DamagedError
+from humanline.train.data.batch import Block, MicroBatch
+from humanline.train.data.stream import Batches
+from humanline.train.run.processes import NonFiniteError, Reduce
+from humanline.train.run.state import Stateful, copy_in, trained_parameters
+
+Score = Callable[[Block], Tensor]  # token log-probabilities of a block, without gradient
+Scored = tuple[Tensor, Tensor | None]  # of a micro-batch's rows, and of its mismatched pairs
+
+
+class Reference(Stateful, Protocol):
+    """The life of a reference within one step, in this order; its state is that between two steps."""
+
+    shared: bool  # its state is the same in every process
+
+    def begin_step(self, step: int) -> None:
+        """Prepare the step; the policy holds theta_step."""
+
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+        """Return the reference's token log-probabilities for micro-batch `index` of the step."""
+
+    def before_update(self, step: int) -> None:
+        """Be told that all losses of the step are computed and the optimizer is about to step."""
+
+    def after_update(self, step: int) -> None:
+        """Be told that the optimizer has stepped; the policy holds theta_{step+1}."""
+
+
+class ScoreAhead:
+    """Score the batches of coming steps with the weights the schedule names, while the policy still holds them.
+
+    Parameters
+    ----------
+    schedule : Snapshots
+    score : callable
+        The policy's scoring pass, in eval mode, with exactly the micro-batches of training.
+    batches : Batches
+        Of which all that are known are scored as soon as the schedule says.
+    device : torch.device
+        Where training wants the log-probabilities; they wait in host memory.
+    reduce : callable
+        Reduction over ranks, so that all of them stop together.
+    progress : callable, optional
+        Called with (done, due) while a window is scored.
+    check : callable, optional
+        Called after each scored step; it may raise to stop the run, and what is scored by then is not lost.
+
+    Raises
+    ------
+    NonFiniteError
+        From `begin_step`, if a scored log-probability that counts is not finite.
+    """
+
+    shared = False
+
+    def __init__(
+        self,
+        schedule: Snapshots,
+        score: Score,
+        batches: Batches,
+        device: torch.device,
+        reduce: Reduce,
+        progress: Callable[[int, int], None] | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self.schedule, self.score, self.batches = schedule, score, batches
+        self.device, self.reduce, self.progress, self.check = device, reduce, progress, check
+        self.window: dict[int, list[Scored]] = {}
+        self.next_step = 0
+
+    @HERE.doing("scoring")
+    def begin_step(self, step: int) -> None:
+        """Score every step whose snapshot is theta_step and drop the window of steps gone by."""
+        for past in [s for s in self.window if s < step]:
+            del self.window[past]
+        end = self.next_step
+        while end < self.batches.end and self.schedule.snapshot(end) == step:
+            end += 1
+        due = range(self.next_step, end)
+        for done, ahead in enumerate(due):
+            if self.progress is not None:
+                self.progress(done, len(due))
+            batches = (batch.to(self.device) for batch in self.batches.step(ahead).micro_batches)
+            self.window[ahead] = [
+                (self._host(b.block, step), None if b.mismatched is None else self._host(b.mismatched, step))
+                for b in batches
+            ]
+            self.next_step = ahead + 1
+            if self.check is not None:
+                self.check()
+
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+        """Return what was scored for this micro-batch."""
+        rows, mismatched = self.window[step][index]
+        return rows.to(self.device), None if mismatched is None else mismatched.to(self.device)
+
+    def before_update(self, step: int) -> None:
+        """Do nothing: no weights are kept."""
+
+    def after_update(self, step: int) -> None:
+        """Do nothing: no weights are kept."""
+
+    def forget(self, step: int) -> None:
+        """Drop what was scored of this step and later ones, whose batches are others than they were."""
+        self.window = {past: scored for past, scored in self.window.items() if past < step}
+        self.next_step = min(self.next_step, step)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the window and the first step that is not in it yet."""
+        state = {"next_step": torch.tensor(self.next_step)}
+        for step, scored in self.window.items():
+            state |= scored_state(scored, f"{step}/")
+        return state
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take a window over."""
+        if "next_step" not in state:
+            raise DamagedError("it has no next_step")
+        self.next_step = int(state["next_step"])
+        steps = sorted({int(name.partition("/")[0]) for name in state if name != "next_step"})
+        if steps != list(range(self.next_step - len(steps), self.next_step)):
+            raise DamagedError(f"its window ends before step {self.next_step} or has gaps")
+        self.window = {step: load_scored(state, f"{step}/") for step in steps}
+
+    def _host(self, block: Block, step: int) -> Tensor:
+        scores = self.score(block)
+        wrong = ~torch.isfinite(scores) & block.mask
+        if self.reduce(wrong.any().to(torch.float32), "max").item():
+            names = [name for name, row in zip(block.names, wrong.any(1).tolist(), strict=True) if row]
+            raise NonFiniteError(
+                f"step {step}: scoring gave log-probabilities that are not finite for "
+                f"{', '.join(names[:8]) or 'examples of another process'}. The weights, or these examples, are broken; "
+                "nothing was updated or saved by this step. Lower optimizer.lr if the run was going well before."
+            )
+        return scores.cpu()
+
+
+class SecondModel:
+    """Keep a copy of the weights that are trained and overwrite it at the schedule's events.
+
+    Under an adapter that is a second adapter over the same base.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    policy : nn.Module
+        The unwrapped policy, whose weights are copied now and taken over later.
+    scoring_pass : callable
+        Gives the scoring pass of a policy with other weights in place of its own.
+    """
+
+    shared = True
+
+    def __init__(
+        self, schedule: Snapshots, policy: nn.Module, scoring_pass: Callable[[nn.Module, dict[str, Tensor]], Score]
+    ) -> None:
+        self.schedule, self.trained = schedule, trained_parameters(policy)
+        self.copy = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        self.score = scoring_pass(policy, self.copy)
+
+    def begin_step(self, step: int) -> None:
+        """Do nothing: the copy scores when asked."""
+
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+        """Run the copy over the micro-batch."""
+        return self.score(batch.block), None if batch.mismatched is None else self.score(batch.mismatched)
+
+    def before_update(self, step: int) -> None:
+        """Take over theta_step if the schedule says so."""
+        if self.schedule.copies_before_update(step):
+            self._take_over()
+
+    def after_update(self, step: int) -> None:
+        """Take over theta_{step+1} if the schedule says so."""
+        if self.schedule.copies_after_update(step):
+            self._take_over()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the copied weights."""
+        return self.copy
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take weights over."""
+        copy_in(self.copy, state)
+
+    def _take_over(self) -> None:
+        for name, parameter in self.trained.items():
+            self.copy[name].copy_(parameter.detach())
+
+
+class BaseModel:
+    """Score with the adapter switched off: the initial policy, with nothing kept and nothing scored ahead.
+
+    Parameters
+    ----------
+    score : callable
+        The policy's scoring pass.
+    off : callable
+        Gives a context in which the policy has no adapter.
+    """
+
+    shared = False  # nothing is kept
+
+    def __init__(self, score: Score, off: Callable[[], AbstractContextManager[None]]) -> None:
+        self.score, self.off = score, off
+
+    def begin_step(self, step: int) -> None:
+        """Do nothing: the base model does not change."""
+
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+        """Run the base model over the micro-batch."""
+        with self.off():
+            return self.score(batch.block), None if batch.mismatched is None else self.score(batch.mismatched)
+
+    def before_update(self, step: int) -> None:
+        """Do nothing."""
+
+    def after_update(self, step: int) -> None:
+        """Do nothing."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return nothing."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take nothing over."""
+
+
+def scored_state(scored: Sequence[Scored], prefix: str = "") -> dict[str, Tensor]:
+    """Return scores of micro-batches as named tensors: `<index>/rows` and, under KTO, `<index>/mismatched`."""
+    state = {}
+    for index, (rows, mismatched) in enumerate(scored):
+        state[f"{prefix}{index}/rows"] = rows
+        if mismatched is not None:
+            state[f"{prefix}{index}/mismatched"] = mismatched
+    return state
+
+
+def load_scored(state: Mapping[str, Tensor], prefix: str = "") -> list[Scored]:
+    """Return what `scored_state` was given."""
+    scored: list[Scored] = []
+    while (rows := state.get(f"{prefix}{len(scored)}/rows")) is not None:
+        scored.append((rows, state.get(f"{prefix}{len(scored)}/mismatched")))
+    return scored
+
+
+def scoring_pass(policy: nn.Module, weights: dict[str, Tensor] | None = None) -> Score:
+    """Return the policy's scoring pass: no gradient, no dropout, otherwise the code path of training.
+
+    Parameters
+    ----------
+    policy : nn.Module
+    weights : dict, optional
+        Take the place of the policy's parameters of these names.
+    """
+
+    def score(block: Block) -> Tensor:
+        was_training = policy.training
+        policy.eval()
+        try:
+            with torch.no_grad():
+                if weights is None:
+                    return policy(*block.inputs)  # type: ignore[no-any-return]
+                return torch.func.functional_call(policy, weights, block.inputs)  # type: ignore[no-any-return]
+        finally:
+            policy.train(was_training)
+
+    return score

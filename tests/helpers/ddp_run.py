@@ -1,0 +1,82 @@
+"""Run the toy task under `python -m torch.distributed.run`: a script for test_distributed.py.
+
+A job is {"config", "resume", "stop_after", "full", "expect"}: `stop_after` asks one process alone to stop once the log
+has so many steps, `full` has the main process find so many times no space for a checkpoint, `expect` names the
+exception that every process must raise.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from humanline.system import disk
+from humanline.system import files as durable
+from humanline.system.stop import StopRequested
+from humanline.train.config import TrainConfig
+from humanline.train.loop import train
+from humanline.train.run import checkpoint
+from humanline.train.run.collapse import CollapseError
+
+
+class StopOfOne:
+    """A StopSignal that only the second process receives, after so many steps."""
+
+    holding = True
+
+    def __init__(self, metrics: Path, after: int) -> None:
+        self.metrics, self.after = metrics, after
+
+    def hold(self) -> None:
+        """Do nothing: it never raises by itself."""
+
+    @property
+    def requested(self) -> str | None:
+        text = self.metrics.read_text() if self.metrics.exists() else ""
+        return "SIGTERM" if os.environ["RANK"] == "1" and text.count('"step"') >= self.after else None
+
+
+def fill_disk(times: int) -> None:
+    """Have the main process find no space for a checkpoint, so many times."""
+    left, begin = [times], durable.begin_folder
+
+    def begin_folder(folder: Path, *, room: int) -> Path:
+        if left[0] and os.environ["RANK"] == "0":
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return begin(folder, room=room)
+
+    checkpoint.begin_folder, disk.LOOK_AGAIN = begin_folder, 0.2
+
+
+def run(job: dict[str, Any]) -> str:
+    fill_disk(job["full"])
+    config = TrainConfig.model_validate(job["config"])
+    stop: Any = StopOfOne(Path(config.output) / "metrics.jsonl", job["stop_after"]) if job["stop_after"] else None
+    try:
+        train(config, resume=job["resume"], stop=stop, show_progress=False)
+    except (StopRequested, CollapseError, ValueError) as error:
+        print(f"rank {os.environ['RANK']}: {type(error).__name__}: {error}", file=sys.stderr)
+        return type(error).__name__
+    return ""
+
+
+def main() -> None:
+    for job in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")):
+        got = run(job)
+        if got not in job["expect"]:
+            print(f"{job}: got {got!r}", file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(1)
+    # Without its teardown: gloo aborts now and then in a finished process ("terminate called without an active
+    # exception"), in a script of five lines of torch alone just as here, whether or not the group is destroyed first.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

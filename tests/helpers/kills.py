@@ -1,0 +1,91 @@
+"""Kill training runs at chosen moments, resume them, and compare what comes out with a run that was left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from humanline.train.config import TrainConfig
+from humanline.train.run.metrics import read_metrics
+from tests.conftest import ROOT
+from tests.helpers.support import without_timing
+
+KILLED = -9
+
+
+class Server:
+    """A process that forks one child a run; one thread each, so that results are the same bit for bit.
+
+    With `mount`, a folder, it has a file system of its own there, of 80 MiB, which nobody else sees.
+    """
+
+    def __init__(self, model: str, mount: Path | None = None) -> None:
+        self.model, self.mount = model, mount
+
+    def __enter__(self) -> Self:
+        mount = 'mount -t tmpfs -o size=80m tmpfs "$0" && exec "$@"'
+        small = ["unshare", "-rm", "sh", "-c", mount, str(self.mount)] if self.mount is not None else []
+        self.process = subprocess.Popen(
+            [*small, sys.executable, "-m", "tests.helpers.fork_server", self.model],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+    def run(self, config: TrainConfig, *, resume: bool = False, **when: Any) -> dict[str, Any]:
+        """Run a configuration; `kill_at=n` kills it at its n-th write barrier, `kill_after`, `stop_after` in seconds.
+
+        `stop_after` sends `signal` (SIGTERM), `signal_at=[n, ...]` at write barriers; the clock starts when the path
+        `once_there` exists. `ignored` names signals that the run finds ignored, `flock` the error that flock gives.
+        `largest_file` (bytes) makes longer writes fail, `slow_to_save` makes a save take a minute. `fill_at=n` fills
+        the disk by a file `ballast` at the n-th barrier; it is removed after `free_after` seconds, or the run stopped
+        after `stop_full_after`, and `look_again` is how long it waits for space. `log` is where its standard error
+        goes, by itself beside the output. Returns exit code (-9 when killed, 75 when stopped), seconds, log, and the
+        barriers passed by one that ended.
+        """
+        log = Path(when.pop("log", Path(config.output).with_suffix(".log")))
+        log.parent.mkdir(exist_ok=True, parents=True)
+        outcome = self._ask({"config": config.model_dump(), "resume": resume, "log": str(log), **when})
+        outcome["log"] = log.read_text(encoding="utf-8") if log.exists() else ""
+        barriers = log.with_suffix(".barriers")
+        outcome["barriers"] = json.loads(barriers.read_text()) if barriers.exists() else []
+        barriers.unlink(missing_ok=True)
+        return outcome
+
+    def shell(self, *words: object) -> None:
+        """Run a command where the server's file system can be seen."""
+        assert self._ask({"shell": list(map(str, words))})["code"] == 0, words
+
+    def _ask(self, job: dict[str, Any]) -> dict[str, Any]:
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+def result_of(config: TrainConfig) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Return the checksums of the finished model's files and the metrics without timings."""
+    folder = Path(config.output)
+    files = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (folder / "final").iterdir()
+        if path.name != "manifest.json"
+    }
+    return files, without_timing(list(read_metrics(folder / "metrics.jsonl")))
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Return the names of hidden files that unfinished writes have left anywhere in a run's folder."""
+    return [str(path) for path in folder.rglob(".*")]

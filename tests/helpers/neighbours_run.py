@@ -1,0 +1,126 @@
+"""Run pairs of processes of one run, have one of them die, raise or hang, and see how the other ends: a script.
+
+`test_neighbours.py` talks to it. Everything heavy is imported once and each process is forked, so that a pair costs
+little more than its work. Each line of standard input is a job, each line of standard output its outcome.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from accelerate.state import PartialState
+
+import humanline.train.loop as loop
+import humanline.train.online.stages as stages
+import humanline.train.run.checkpoint as checkpoint
+import humanline.train.run.neighbours as neighbours
+import humanline.train.step.held_out as evaluate
+import humanline.train.step.loss as objective
+import humanline.train.step.reference as reference
+from humanline.cli import main
+from humanline.system.identity import Identity
+from tests.helpers.fork_server import warm_up
+
+PLACES = {
+    "load": (loop, "load_tokenizer"),
+    "score": (reference.ScoreAhead, "_host"),
+    "train": (objective.ObjectiveStep, "loss"),
+    "save": (checkpoint, "_write"),
+    "evaluate": (evaluate.Evaluator, "_score"),
+    "sample": (stages, "sample_into"),
+}
+
+
+def harm(place: str, how: str, after: int, note: Path) -> None:
+    """Have this process end, fail or stop at its call of that number."""
+    owner, name = PLACES[place]
+    true, calls = getattr(owner, name), 0
+
+    def harmful(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls <= after or (how == "freeze" and calls > after + 1):
+            return true(*args, **kwargs)
+        note.write_text(str(time.monotonic()))
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "freeze":
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return true(*args, **kwargs)
+        if how == "stop":
+            os.kill(os.getpid(), signal.SIGTERM)
+        if how == "hang":
+            time.sleep(10_000)
+        raise KeyError(f"made by a test, hf_{'x' * 20}")
+
+    setattr(owner, name, harmful)
+
+
+def child(job: dict[str, Any], rank: int, log: Path) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job["port"]), "ACCELERATE_USE_CPU": "true"}
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY)):
+        os.dup2(os.open(os.devnull, flags), number)
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    PartialState._reset_state()
+    if "periods" in job:
+        neighbours.PERIODS = dataclasses.replace(neighbours.PERIODS, **job["periods"])
+    if job.get("elsewhere"):  # as if the two were on two machines
+        away = dataclasses.replace(Identity.own(), boot=f"machine {rank}", namespace="")
+        neighbours.Identity = type("Elsewhere", (Identity,), {"own": classmethod(lambda cls: away), "__slots__": ()})
+    fault = job.get("fault")
+    if fault and fault["rank"] == rank:
+        harm(fault["place"], fault["how"], fault["after"], log.with_name("fault"))
+    options = ["--resume"] if job["resume"] else []
+    code = main(["train", job["recipe"], *options])
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Run two processes; return their exit codes, what they said, and when they ended after the fault, in seconds."""
+    folder = Path(job["recipe"]).parent
+    fault, thaw = folder / "fault", job.get("thaw")
+    fault.unlink(missing_ok=True)
+    logs = [folder / f"rank-{rank}.log" for rank in range(2)]
+    pids = []
+    for rank in range(2):
+        pid = os.fork()
+        if pid == 0:
+            child(job, rank, logs[rank])
+        pids.append(pid)
+    codes: dict[int, int] = {}
+    ended: dict[int, float] = {}
+    until = time.monotonic() + job.get("limit", 120)
+    while len(codes) < 2:
+        for rank, pid in enumerate(pids):
+            done, status = (0, 0) if rank in codes else os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[rank], ended[rank] = os.waitstatus_to_exitcode(status), time.monotonic()
+        if thaw and fault.exists() and time.monotonic() > float(fault.read_text()) + thaw:
+            os.kill(pids[job["fault"]["rank"]], signal.SIGCONT)
+            thaw = None
+        if time.monotonic() > until:
+            for rank in {0, 1} - codes.keys():
+                os.kill(pids[rank], signal.SIGKILL)
+        time.sleep(0.01)
+    since = float(fault.read_text()) if fault.exists() else 0.0
+    return {
+        "codes": [codes[rank] for rank in range(2)],
+        "seconds": [ended[rank] - since for rank in range(2)],
+        "said": [log.read_text(encoding="utf-8", errors="replace") for log in logs],
+    }
+
+
+if __name__ == "__main__":
+    warm_up(sys.argv[1])
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)

@@ -1,0 +1,175 @@
+"""Configurations of rounds that make no sense are refused before anything is read, with what to do about it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from humanline.train.config import TrainConfig
+from humanline.train.config.describe import describe_config
+from humanline.train.data.prompts import read_contexts
+from humanline.train.data.render import Renderer
+from humanline.train.data.source import DataError
+from humanline.train.preflight.validate import validate
+
+SCORING = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}]}
+SERVER = {"kind": "server", "url": "http://127.0.0.1:9", "new_weights": {"kind": "path"}}
+BEFORE = {"schedule": {"kind": "before_step", "every": 4}}
+
+
+def tree(**changes) -> dict:
+    base = {
+        "model": "m",
+        "output": "o",
+        "objective": {"kind": "grpo"},
+        "data": {"train": "prompts.jsonl", "max_length": 64},
+        "rounds": {"contexts_per_round": 16, "samples": 4, "count": 2},
+        "scoring": SCORING,
+        "reference": {"schedule": {"kind": "each_round"}},
+        "training": {"batch_size": 8},
+        "optimizer": {"lr": 1e-5},
+    }
+    return {name: value for name, value in (base | changes).items() if value is not None}
+
+
+WRONG = {
+    "no scoring": ({"scoring": None}, "rounds need the section scoring"),
+    "scoring without rounds": (
+        {"rounds": None, "training": {"steps": 1}, "reference": {}},
+        "scoring: used in rounds only",
+    ),
+    "no rewards' weight": (
+        {"scoring": {"rewards": [{"kind": "format", "weight": 0}]}},
+        "every weight in scoring.rewards is 0",
+    ),
+    "nll": ({"objective": {"kind": "nll"}, "reference": {}}, "objective nll has no use for scores"),
+    "groups for pairs": (
+        {"objective": {"kind": "dpo"}, "rounds": {"select": "all", "count": 1}},
+        "makes groups, which dpo cannot read",
+    ),
+    "a shape": ({"data": {"train": "p", "shape": "preference"}}, "data.shape: rounds read prompts"),
+    "no length": ({"rounds": {"samples": 4}}, "give exactly one of steps, epochs and rounds.count"),
+    "two lengths": ({"training": {"steps": 3}}, "give exactly one of steps, epochs and rounds.count"),
+    "a round's steps twice": (
+        {"reference": {"schedule": {"kind": "each_round", "round_steps": 4}}},
+        "the section rounds says how long rounds are",
+    ),
+    "never, ahead": ({"reference": {"schedule": {"kind": "never"}}}, "set reference.storage: model"),
+    "kept, ahead": ({"reference": BEFORE | {"round_start": "keep"}}, "set reference.storage: model"),
+    "an initial baseline, ahead": (
+        {"reference": {"schedule": {"kind": "each_round"}, "baseline": "initial"}},
+        "reference.storage: model, or train an adapter",
+    ),
+    "one step, by name": (
+        {"reference": BEFORE, "rounds": {"contexts_per_round": 64, "count": 1, "steps": 1}},
+        "make every ratio 1",
+    ),
+    "one step, by size": (
+        {"reference": BEFORE, "rounds": {"contexts_per_round": 8, "count": 1}},
+        "make every ratio 1",
+    ),
+    "greedy": ({"sampling": {"temperature": 0}}, "all completions of a prompt the same"),
+    "a server's adapter without one": (
+        {"sampling": {"engine": SERVER | {"new_weights": {"kind": "adapter"}}}},
+        "take another kind",
+    ),
+    "an adapter by path": ({"sampling": {"engine": SERVER}, "adapter": {"rank": 2}}, "set it, or take engine"),
+    "overlap and a server that sleeps": (
+        {
+            "sampling": {"engine": SERVER | {"new_weights": {"kind": "vllm", "sleep": True}}},
+            "rounds": {"contexts_per_round": 16, "samples": 4, "count": 2, "overlap": True},
+        },
+        "rounds.overlap with a server that sleeps",
+    ),
+    **{
+        f"requests: {name}": ({"sampling": {"engine": SERVER | {"new_weights": {"kind": "request"} | how}}}, message)
+        for name, how, message in (
+            ("none", {}, "takes a path, or a list of requests, and not both"),
+            ("both", {"path": "/a", "requests": [{"path": "/b"}]}, "takes a path, or a list of requests, and not both"),
+            ("a body of its own", {"body": {}, "requests": [{"path": "/{path}"}]}, "each of the requests has its own"),
+            ("no folder", {"path": "/a", "body": {"model": "{name}"}}, "no request says where the weights are"),
+            ("no folder in a list", {"requests": [{"path": "/a"}]}, "no request says where the weights are"),
+            (
+                "an unknown word",
+                {"path": "/a", "body": [{"m": ["{path}", "{weights}"]}]},
+                "{weights} stands for nothing",
+            ),
+            ("in a list", {"requests": [{"path": "/a", "body": "{dir}/{path}"}]}, "{dir} stands for nothing"),
+            ("not finite", {"path": "/{path}", "body": [float("inf")]}, "a number that JSON has not"),
+            ("asleep, with a folder", {"path": "/{path}", "sleep": [{"path": "/{path}"}]}, "is told of no weights"),
+        )
+    },
+    "overlap, a server and held-out prompts": (
+        {
+            "sampling": {"engine": SERVER},
+            "rounds": {"overlap": True, "count": 2},
+            "data": {"train": "p", "eval": "e", "max_length": 64},
+        },
+        "leave out data.eval, or rounds.overlap",
+    ),
+    "one sample": ({"rounds": {"samples": 1, "count": 1}}, "greater than or equal to 2"),
+    "no module": ({"scoring": {"rewards": [{"kind": "function", "call": "len"}]}}, "should match pattern"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_makes_no_sense_is_refused(name):
+    """Each combination is refused, with words that say what to change."""
+    changes, message = WRONG[name]
+    with pytest.raises(ValueError, match=message):
+        TrainConfig.model_validate(tree(**changes))
+
+
+def test_what_makes_sense_is_taken():
+    """The base of these tests, and what the messages advise, are right."""
+    for changes in (
+        {},
+        {"reference": {"schedule": {"kind": "never"}, "storage": "model"}},
+        {"reference": BEFORE | {"round_start": "keep", "storage": "model"}, "rounds": {"steps": 1, "count": 1}},
+        {"reference": {"schedule": {"kind": "never"}}, "adapter": {"rank": 2}},
+        {"sampling": {"engine": SERVER | {"new_weights": {"kind": "adapter"}}}, "adapter": {"rank": 2}},
+    ):
+        config = TrainConfig.model_validate(tree(**changes))
+        assert TrainConfig.model_validate(config.model_dump()) == config
+        assert "scoring" in describe_config(config)
+
+
+def test_columns_that_are_no_json_are_named(tokenizer, tmp_path):
+    """A column of dates, which no samples file could hold, is refused with its row and name when data are read."""
+    path = tmp_path / "prompts.parquet"
+    rows = [{"prompt": f"What is {i}?", "when": datetime.datetime(2024, 1, 1 + i), "answer": str(i)} for i in range(3)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    config = TrainConfig.model_validate(tree(data={"train": str(path), "max_length": 64}))
+    with pytest.raises(DataError, match="3 values cannot be kept") as found:
+        read_contexts(config, str(path), Renderer(tokenizer, "chat", 64))
+    assert "column 'when' holds a datetime" in found.value.problems[0]
+
+
+def test_validate_looks_at_rounds(toy, tmp_path, capsys):
+    """Validation shows prompt, rounds and what has no effect, and names a reward that cannot be given."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"{i} + 1", "answer": str(i + 1)}) + "\n" for i in range(20)))
+    rounds = {"contexts_per_round": 16, "samples": 4, "count": 2, "score_margin": 0.1}
+    good = tree(
+        model=toy["model"],
+        output=str(tmp_path / "run"),
+        data={"train": str(path), "max_length": 64},
+        rounds=rounds,
+        sampling={"max_tokens": 8},
+        evaluation={"batch_size": 4},
+    )
+    validate(TrainConfig.model_validate(good))
+    said = capsys.readouterr().out
+    assert "GRPO, online" in said and "16 prompts, 4 completions each" in said and "at most 4 of 8 groups" in said
+    assert "rounds.score_margin is for best_worst" in said and "evaluation.batch_size is for fixed data" in said
+    assert "of samples, scores and served weights at most" in said and not (tmp_path / "run").exists()
+    bad = good | {"scoring": {"rewards": [{"kind": "number", "answer": "anser"}, SCORING["rewards"][0]]}}
+    with pytest.raises(ValueError, match="did you mean answer"):
+        validate(TrainConfig.model_validate(bad))
+    few = good | {"rounds": rounds | {"contexts_per_round": 30}}
+    with pytest.raises(ValueError, match="contexts_per_round 30 is larger than the data: 20 prompts"):
+        validate(TrainConfig.model_validate(few))

@@ -1,0 +1,137 @@
+"""The two data sets of a run: what is read from them, what is reported, and how both are refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from humanline.train.config import TrainConfig
+from humanline.train.data.render import Renderer
+from humanline.train.data.sets import read_sets
+from humanline.train.data.source import DataError
+
+LONG = "The cat sat on the mat. " * 9
+
+
+@pytest.fixture
+def sets(tmp_path, tokenizer):
+    """Read a training set and a held-out set given as rows (or the held-out one as a file name)."""
+
+    def read(train, held_out=None, objective="dpo", too_long="error", **data):
+        files = {}
+        for name, rows in (("train", train), ("eval", held_out)):
+            if isinstance(rows, list):
+                (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+                rows = str(tmp_path / f"{name}.jsonl")
+            if rows is not None:
+                files[name] = rows
+        config = TrainConfig.model_validate(
+            {
+                "model": "m",
+                "output": "o",
+                "objective": {"kind": objective},
+                "data": files | data,
+                "training": {"steps": 1},
+                "optimizer": {"lr": 1e-3},
+            }
+        )
+        return read_sets(config, Renderer(tokenizer, "chat", 40, too_long))
+
+    return read
+
+
+SIDES = ("chosen", "rejected")
+
+
+def pair(number, **changes):
+    return {"prompt": f"Question {number}", "chosen": "yes", "rejected": "no"} | changes
+
+
+def labelled(number, label, answer="yes"):
+    return {"prompt": f"Question {number}", "completion": answer, "label": label}
+
+
+def test_the_overlap_of_both_sets_is_reported(sets):
+    """The report of the held-out set says how many of its prompts are also trained on, each counted once."""
+    train = [pair(i) for i in range(6)] + [pair(0, rejected="maybe")]
+    got = sets(train, [pair(4), pair(5), pair(5, rejected="never"), pair(6)])
+    report = got.reports["held_out"]
+    assert (report.prompts, report.prompts_in_training) == (3, 2)
+    assert str(report).endswith("; 2 of 3 prompts also occur in the training set")
+    assert (got.reports["train"].prompts, got.reports["train"].prompts_in_training) == (6, None)
+    assert "training set" not in str(got.reports["train"])
+    apart = sets([pair(1)], [pair(2)]).reports["held_out"]
+    assert apart.prompts_in_training == 0 and "training set" not in str(apart)
+
+
+def test_the_same_file_twice_is_reported_not_refused(sets, tmp_path):
+    """Training and measuring on one file is allowed, and the report says that nothing is held out."""
+    rows = [pair(i) for i in range(3)]
+    got = sets(rows, str(tmp_path / "train.jsonl"))
+    assert len(got.train) == len(got.held_out) == 3
+    assert "3 of 3 prompts also occur in the training set" in str(got.reports["held_out"])
+
+
+def test_without_a_held_out_set_there_is_one_report(sets):
+    """A run without data.eval has a training set alone."""
+    got = sets([pair(1)])
+    assert (len(got.train), got.held_out, got.held_out_pairs, list(got.reports)) == (1, [], [], ["train"])
+
+
+def test_held_out_pairs_are_kept_whole_for_kto(sets):
+    """KTO on pairs trains on their halves and is measured on halves and pairs."""
+    got = sets([pair(1), pair(2)], [pair(3)], "kto", shape="preference")
+    assert [len(units) for units in (got.train, got.held_out, got.held_out_pairs)] == [4, 2, 1]
+    assert len(got.held_out_pairs[0].sequences) == 2 and got.reports["held_out"].prompts == 1
+
+
+def test_reports_name_files_in_full(sets, tmp_path):
+    """A report names its file with its whole path, whatever way was written to it."""
+    rows = [pair(1)]
+    got = sets(rows, f"{tmp_path}/../{tmp_path.name}/./train.jsonl")
+    assert got.reports["held_out"].path == str(tmp_path / "train.jsonl")
+
+
+def test_problems_of_both_files_are_found_in_one_go(sets, tmp_path):
+    """If neither set can be used, one error holds the problems of both, few lines of each."""
+    bad = [pair(i, **{side: [{"role": f"{side}{i}", "content": "a"}] for side in SIDES}) for i in range(50)]
+    with pytest.raises(DataError) as caught:
+        sets(bad, bad[:1])
+    text = str(caught.value)
+    assert len(caught.value.problems) == 102 and len(text.splitlines()) <= 30
+    assert f"data.train: {tmp_path / 'train.jsonl'}: 100 problems" in text and "and 92 more" in text
+    assert f"data.eval: {tmp_path / 'eval.jsonl'}: 2 problems" in text
+    with pytest.raises(DataError, match=r"data\.train: .*100 problems(.*\n)*data\.eval: .*no\.jsonl does not exist"):
+        sets(bad, str(tmp_path / "no.jsonl"))
+    with pytest.raises(FileNotFoundError, match=r"no\.jsonl does not exist"):
+        sets([pair(1)], str(tmp_path / "no.jsonl"))
+
+
+def test_a_label_lost_to_lengths_is_an_error_that_says_so(sets, tmp_path):
+    """KTO data that keep one label only once long answers are left out are refused, with the counts."""
+    rows = [labelled(0, True), labelled(1, True), labelled(2, False, LONG)]
+    with pytest.raises(DataError) as caught:
+        sets(rows, objective="kto", too_long="drop")
+    first = str(caught.value).splitlines()[0]
+    assert first.startswith(
+        f"{tmp_path / 'train.jsonl'}: labels must hold both true and false; got 2 true and 0 false ("
+    )
+    assert "2 of 3 kept, 1 dropped: too long" in first
+    assert len(sets(rows, objective="kto", too_long="truncate").train) == 3
+    with pytest.raises(DataError, match=r"got 2 true and 0 false\nAdd rows with the other label"):
+        sets(rows[:2], objective="kto")
+
+
+def test_lengths_name_the_file(sets, tmp_path):
+    """A set that does not fit its limits is named, with the examples."""
+    with pytest.raises(
+        DataError, match=r"train\.jsonl: 1 of 2 examples cannot be used with max_length 40\n  train.jsonl:2"
+    ):
+        sets([pair(1), pair(2, chosen=LONG)])
+
+
+def test_kto_says_which_other_shape_it_reads(sets):
+    """Pairs given to KTO without saying so are refused with the way out."""
+    with pytest.raises(DataError, match=r"no column 'label'(.*\n)*.*KTO also reads preference or unpaired rows"):
+        sets([pair(1)], objective="kto")

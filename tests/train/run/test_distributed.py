@@ -1,0 +1,240 @@
+"""Two processes compute what one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from humanline.train.config import TrainConfig
+from humanline.train.data.stream import StepBatch
+from humanline.train.loop import train
+from humanline.train.online.rounds import Rounds
+from humanline.train.run.checkpoint import CheckpointError
+from humanline.train.run.metrics import read_metrics
+from tests.conftest import ROOT
+from tests.helpers.kills import result_of
+from tests.helpers.support import CLIP, OBJECTIVES, config
+
+TRAINING = {"steps": 5, "batch_size": 12, "micro_batch_size": 3}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def job(
+    config: TrainConfig, resume: bool = False, stop_after: int = 0, expect: tuple[str, ...] = ("",), full: int = 0
+) -> dict:
+    facts = {"resume": resume, "stop_after": stop_after, "full": full, "expect": expect}
+    return {"config": config.model_dump(), **facts}
+
+
+def two_processes(tmp_path, jobs: list[dict]) -> str:
+    """Run jobs (`ddp_run.py`) in two gloo processes, one after the other, and return what they printed."""
+    tasks = tmp_path / "tasks.json"
+    tasks.write_text(json.dumps(jobs))
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
+    result = subprocess.run(
+        [sys.executable, *launcher, "tests/helpers/ddp_run.py", str(tasks)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"},
+    )
+    assert result.returncode == 0, result.stderr[-9000:]
+    return result.stderr
+
+
+UNSCORED = ("RoundError", "MainProcessError")
+REFUSED = ("OutputError", "CheckpointError", "MainProcessError")
+
+
+BUDGET = {"micro_batch_size": None, "micro_batch_tokens": 130, "padding": "free"}
+VARIANTS = {
+    **{name: (name, {}) for name in OBJECTIVES},
+    "local": (OBJECTIVES["grpo"] | {"normalise": "local"}, {"training": TRAINING | {"micro_batch_size": 5}}),
+    "lora": ("grpo", {"adapter": {"rank": 4, "alpha": 8.0}, "baseline": "initial"}),
+    "packed": ("kto", {"training": TRAINING | BUDGET | {"activation_checkpointing": True}}),
+}
+
+
+def settings(toy, folder, name, objective="kto", baseline="reference", **changes) -> TrainConfig:
+    changes = {"training": TRAINING, **changes}
+    return config(
+        toy,
+        folder / name,
+        objective,
+        transform=CLIP,
+        data__eval=toy["held_out"],
+        evaluation={"batch_size": 2, "every": 2},  # 5 shares for 2 ranks
+        reference={"schedule": {"kind": "before_step", "every": 2}, "baseline": baseline},
+        **changes,
+    )
+
+
+def variant(toy, folder, name) -> TrainConfig:
+    objective, changes = VARIANTS[name]
+    return settings(toy, folder, name, objective, **changes)
+
+
+def ragged(toy, folder) -> TrainConfig:
+    """One round of groups that lose some of their answers, in passes of one row; some steps have an odd number."""
+    training = {"steps": None, "batch_size": 3, "micro_batch_size": 1}
+    return online(toy, folder, "ragged", "digits_unless_fifth", {"failed": "drop"}, training=training)
+
+
+def online(toy, folder, name="online", call="digits", scoring=(), **changes) -> TrainConfig:
+    """One round: the samples of a second one would depend on how two processes round their gradients."""
+    reward = {"kind": "function", "call": f"tests.helpers.toy_rewards:{call}"}
+    return config(
+        toy,
+        folder / name,
+        "grpo",
+        data={"train": toy["pairs"], "max_length": 64},
+        rounds={"contexts_per_round": 12, "samples": 4, "count": 1, "steps": 3},
+        sampling={"max_tokens": 8, "engine": {"kind": "generate", "batch_size": 8}},
+        reference={"schedule": {"kind": "before_step", "every": 2}},
+        **{
+            "scoring": {"rewards": [reward], "workers": 1} | dict(scoring),
+            "training": TRAINING | {"steps": None},
+            **changes,
+        },
+    )
+
+
+def row_count(batch: StepBatch) -> int:
+    return sum(len(micro.rows) for micro in batch.micro_batches)
+
+
+def trained(folder) -> dict[str, torch.Tensor]:
+    (path,) = folder.glob("*.safetensors")
+    return load_file(path)
+
+
+def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch):
+    """Two gloo processes compute what one does, for every objective, LoRA and packed rows; they go on together.
+
+    Groups are split, kept whole (`local`), or so ragged that one process has a row less than the other. Loss, z_0,
+    token counts and weights are those of one process; a run that a signal to one of two has stopped ends with the same
+    bits as one left alone. A run that has broken, which the main process sees, ends in both. Where nothing can be
+    scored, both end, and each time again until that is allowed. One launch for all of it: starting two processes takes
+    longest.
+    """
+    two = tmp_path / "two"
+    stopped, other = settings(toy, two, "stopped"), settings(toy, two, "stopped", seed=9)
+    limits = {"action": "stop", "steps": 2, "loss": None, "log_ratio": 1e-9}
+    broken = settings(toy, two, "broken", training=TRAINING | {"collapse": limits})
+    said = two_processes(
+        tmp_path,
+        [
+            *(job(variant(toy, two, name)) for name in VARIANTS),
+            job(online(toy, two)),
+            job(ragged(toy, two)),
+            job(online(toy, two, "stopped-online"), stop_after=1, expect=("StopRequested",)),
+            job(online(toy, two, "stopped-online"), resume=True),
+            job(online(toy, two, "unscored", "nan", {"failed": 0.0}), expect=UNSCORED),
+            job(online(toy, two, "unscored", "nan", {"failed": 0.0}), resume=True, expect=UNSCORED),
+            job(online(toy, two, "unscored", "nan", {"failed": 0.0, "failed_share": 1.0}), resume=True),
+            job(stopped, stop_after=3, expect=("StopRequested",)),
+            job(other, resume=True, expect=REFUSED),  # other settings: both raise, none waits for the other
+            job(stopped, expect=REFUSED),  # not without --resume
+            job(stopped, resume=True),
+            job(broken, expect=("CollapseError",)),
+            job(broken, resume=True, expect=("CollapseError",)),
+        ],
+    )
+    assert said.count("the run has broken; the main process says how") == 2  # of the other process, each time
+    assert said.count("the run seems to have broken, after 2 updates") == 2
+    rows, step = [], Rounds.step
+    monkeypatch.setattr(Rounds, "step", lambda self, s: (rows.append(row_count(b := step(self, s))), b)[1])
+    for name in (*VARIANTS, "online", "ragged"):
+        make = {"online": online, "ragged": ragged}.get(name, lambda toy, folder, name=name: variant(toy, folder, name))
+        one = make(toy, tmp_path / "one")
+        single = train(one, show_progress=False)
+        mine, theirs = (list(read_metrics(tmp_path / where / name / "metrics.jsonl")) for where in ("one", "two"))
+        for row, other_row in zip(mine, theirs, strict=True):
+            for key in set(row) - {"seconds", "tokens_per_second"}:
+                assert other_row[key] == pytest.approx(row[key], rel=2e-3, abs=2e-5), (name, key)
+        alone = trained(single.model)
+        for key, tensor in trained(two / name / "final").items():
+            torch.testing.assert_close(tensor, alone[key], rtol=1e-3, atol=2e-4)
+
+    assert any(count % 2 for count in rows)  # in some step of `ragged`
+
+    for file in ("plan.json", "samples.jsonl", "scores.jsonl", "kept.jsonl"):
+        parts = [(tmp_path / where / "online" / "rounds" / "00000" / file).read_bytes() for where in ("one", "two")]
+        assert parts[0] == parts[1], file
+
+    assert said.count("round 0: 48 of 48 completions have no score (48 not_finite)") == 2
+    for name, tensor in trained(two / "stopped-online" / "final").items():
+        assert torch.equal(tensor, trained(two / "online" / "final")[name])
+
+    assert re.search("after [34] of 5 updates", said), said  # the second process may read the log a step late
+    (saved,) = (two / "stopped/checkpoints").iterdir()
+    names = {path.name for path in saved.iterdir()}
+    assert {"rank-0-reference-0-0.safetensors", "rank-1-reference-0-0.safetensors"} <= names
+    assert result_of(stopped) == result_of(settings(toy, two, "kto"))
+    shutil.rmtree(two / "stopped/final")
+    with pytest.raises(CheckpointError, match=r"processes +2 +1"):  # one alone does not go on with it
+        train(stopped, resume=True, show_progress=False)
+
+
+@pytest.mark.slow
+def test_two_ranks_do_not_go_on_with_a_run_of_one(toy, tmp_path):
+    """A checkpoint of one process is refused by two; a run that two have finished they leave as it is."""
+    single = settings(toy, tmp_path, "single", checkpoint={"every": 2})
+    train(single, show_progress=False)
+    shutil.rmtree(tmp_path / "single/final")
+    whole = settings(toy, tmp_path, "whole")
+    jobs = [job(single, resume=True, expect=REFUSED), job(whole), job(whole, resume=True)]
+    said = two_processes(tmp_path, jobs)
+    assert re.search(r"processes +1 +2", said), said
+    assert result_of(whole)[1]
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused(toy):
+    """A number of micro-batches that does not divide by the ranks is refused before anything runs."""
+    from humanline.train.config.objective import DpoObjective
+    from humanline.train.data.batch import Unit
+    from humanline.train.data.sequences import TokenSequence
+    from humanline.train.data.stream import Stream
+
+    unit = Unit("a", (TokenSequence((1, 2), 1), TokenSequence((1, 3), 1)))
+    with pytest.raises(ValueError, match="makes 3 of them, which 2 processes cannot share evenly"):
+        Stream(
+            [unit] * 9,
+            DpoObjective(),
+            batch_size=9,
+            micro_batch_size=3,
+            seed=0,
+            pad_id=0,
+            max_length=8,
+            rank=0,
+            ranks=2,
+        )
+
+
+def test_two_processes_wait_for_the_disk_together(toy, tmp_path):
+    """A full disk that one process finds keeps both waiting; a stop of the other ends both, and nothing is lost."""
+    waits = {"training": TRAINING | {"disk_full": "wait"}, "checkpoint": {"every": 2}}
+    plain, waited, ended = (settings(toy, tmp_path, name, **waits) for name in ("plain", "waited", "ended"))
+    stopped = {"stop_after": 2, "full": 1000, "expect": ("StopRequested",)}
+    jobs = [job(plain), job(waited, full=3), job(ended, **stopped), job(ended, resume=True)]
+    said = two_processes(tmp_path, jobs)
+    assert (
+        said.count("it is tried again every 0.2 seconds") == 2 and said.count("there is space on the disk again") >= 1
+    )
+    assert len(re.findall(r"rank [01]: StopRequested: stopped by .* while it waited for space", said)) == 2
+    assert result_of(waited) == result_of(plain) == result_of(ended)

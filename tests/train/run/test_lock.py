@@ -1,0 +1,515 @@
+"""One process at a time works in a folder, on any file system, and a dead one stands in nobody's way."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from humanline.system import lock
+from humanline.system import lock as module
+from humanline.system.files import publish_file
+from humanline.system.identity import Identity
+from humanline.system.lock import FolderLock, LockHeldError, LockLostError
+from humanline.system.stop import StopRequested
+from humanline.train.loop import train
+from humanline.train.run.folder import RunFolder
+from tests.helpers.kills import KILLED, result_of
+from tests.helpers.support import config
+
+
+def refuse(number: int):
+    def call(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def held(folder: Path, number: int = 1, *, seconds_ago: float = 0.0, **changes) -> Path:
+    """The lock of a process of another machine, or of what `changes` say."""
+    row = {"host": "elsewhere", "process": 7, "boot": "b", "namespace": "n", "started": "1"}
+    path = folder / f"run.lock.{number}"
+    path.write_text(json.dumps(row | {"nonce": "x" * 32, "renewals": 0, "free": False} | changes))
+    then = time.time() - seconds_ago
+    os.utime(path, (then, then))
+    return path
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only waiting moves, and a list of what happens at which second of it."""
+    clock = SimpleNamespace(now=0.0, events={})
+
+    def sleep(seconds):
+        clock.now += seconds
+        for at in [at for at in clock.events if at <= clock.now]:
+            clock.events.pop(at)()
+
+    fake = SimpleNamespace(
+        monotonic=lambda: clock.now, sleep=sleep, time=time.time, clock_gettime=lambda _: clock.now, CLOCK_MONOTONIC=1
+    )
+    monkeypatch.setattr(lock, "time", fake)
+    return clock
+
+
+def take(folder: Path, *, wait: bool = True) -> tuple[FolderLock, list[str]]:
+    said: list[str] = []
+    one = FolderLock(folder)
+    one.take(wait=wait, say=said.append)
+    return one, said
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+class TestTaking:
+    @pytest.mark.parametrize("before", ["nothing", "free", "dead", "old format", "no links"])
+    def test_of_many_at_once_exactly_one_wins(self, tmp_path, before, monkeypatch):
+        """Four processes of four threads each want a folder at the same moment: one gets it."""
+        if before == "no links":
+            monkeypatch.setattr(os, "link", refuse(errno.EPERM))
+        for attempt in range(3):
+            folder = tmp_path / str(attempt)
+            folder.mkdir()
+            if before == "free":
+                take(folder)[0].release()
+            elif before == "dead":
+                held(folder, 3, **Identity.own().row() | {"started": "0"})
+            elif before == "old format":
+                (folder / "run.lock").write_text(f"process 1 on {platform.node()}\n")
+            (begin, go), (wins, won), (end, done) = os.pipe(), os.pipe(), os.pipe()
+            children = []
+            for _ in range(4):
+                children.append(os.fork())
+                if not children[-1]:
+                    os.close(go), os.close(done)
+                    os.read(begin, 1)
+                    self.race(folder, won, end)
+            os.close(begin), os.close(won), os.close(end)
+            os.close(go)
+            got = b""
+            while len(got) < 16:
+                got += os.read(wins, 16)
+            os.close(done)
+            for child in children:
+                os.waitpid(child, 0)
+            os.close(wins)
+            assert got.count(b"1") == 1, (attempt, got)
+            assert len(names(folder)) == 1
+
+    @staticmethod
+    def race(folder, won, end):
+        def attempt(_):
+            try:
+                take(folder)
+                return b"1"
+            except LockHeldError:
+                return b"0"
+            except BaseException as error:
+                return type(error).__name__[:1].encode()
+
+        with ThreadPoolExecutor(4) as pool:
+            os.write(won, b"".join(pool.map(attempt, range(4))))
+        os.read(end, 1)  # until all have tried
+        os._exit(0)
+
+    @pytest.mark.parametrize("how", ["gone", "zombie", "number used again"])
+    def test_a_holder_that_is_dead_on_this_machine_is_followed_at_once(self, tmp_path, clock, how):
+        """Killed and gone, killed and not asked after, or with a number that another process has: no waiting."""
+        child = os.fork()
+        if not child:
+            take(tmp_path)
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        if how != "zombie":
+            os.waitpid(child, 0)
+        if how == "number used again":
+            row = json.loads((tmp_path / "run.lock.1").read_text())
+            (tmp_path / "run.lock.1").write_text(json.dumps(row | {"process": os.getpid()}))
+        one, said = take(tmp_path, wait=False)
+        if how == "zombie":
+            os.waitpid(child, 0)
+        assert clock.now == 0 and names(tmp_path) == ["run.lock.2"]
+        assert len(said) == 1 and re.fullmatch(r"took over the lock of process \d+ on .+, which is gone", said[0])
+        one.release()
+
+    def test_a_holder_that_is_alive_is_left_alone(self, tmp_path):
+        """Its process is named, and nothing is left of the one that was refused."""
+        one, said = take(tmp_path)
+        with pytest.raises(
+            LockHeldError, match=rf"in use by another run \(process {os.getpid()} on .*, last seen \d+ s"
+        ):
+            take(tmp_path)
+        assert said == [] and names(tmp_path) == ["run.lock.1"]
+        one.release()
+        assert names(tmp_path) == ["run.lock.1"] and take(tmp_path)[1] == []
+
+    OTHERS = ({}, {"boot": ""}, {"process": 2**40}, {"nonce": 3, "process": "x"})
+
+    @pytest.mark.parametrize("of", [*OTHERS, "container", "empty"], ids=str)
+    def test_another_machines_lock_is_followed_after_five_minutes(self, tmp_path, clock, of):
+        """Not waiting, one is told for how long; waiting, one gets it when nothing was heard for five minutes."""
+        own = Identity.own()
+        changes = {"boot": own.boot, "namespace": "pid:[1]", "process": 1} if of == "container" else {}
+        path = held(tmp_path, seconds_ago=100, **(of if isinstance(of, dict) else changes))
+        if of == "empty":
+            path.write_text("")
+            os.utime(path, (time.time() - 100,) * 2)
+        with pytest.raises(
+            LockHeldError, match=r"last seen 1\d\d s ago\); it cannot be seen .* dead, (1\d\d|200) s until"
+        ):
+            take(tmp_path, wait=False)
+        assert clock.now == 0 and names(tmp_path) == ["run.lock.1"]
+        one, said = take(tmp_path)
+        assert 100 <= clock.now <= 201 and names(tmp_path) == ["run.lock.2"]
+        assert len(said) == 2 and "waiting until" in said[0]
+        assert re.search(r"which has not renewed it for 30[01] s", said[1])
+        one.release()
+
+    @pytest.mark.parametrize("ago,wait", [(1000, False), (1000, True), (-1000, True)])
+    def test_no_clock_but_our_own_is_believed_alone(self, tmp_path, clock, ago, wait):
+        """A lock that looks old is watched for 75 seconds, one from the future for five minutes, before it is taken."""
+        held(tmp_path, seconds_ago=ago)
+        if ago < 0:
+            with pytest.raises(LockHeldError, match="300 s until"):
+                take(tmp_path, wait=False)
+        take(tmp_path, wait=wait)[0].release()
+        assert clock.now == (75 if ago > 0 else 300)
+
+    @pytest.mark.parametrize("ago", [100, 1000])
+    @pytest.mark.parametrize("how", ["content", "time", "taken", "freed"])
+    def test_a_holder_that_shows_itself_is_refused_at_once(self, tmp_path, clock, ago, how):
+        """Whatever its clock says: a renewal that we see ends the waiting; if it gives the lock back, we have it."""
+        path = held(tmp_path, seconds_ago=ago)
+
+        def renew():
+            if how == "taken":
+                held(tmp_path, 2)
+            elif how == "time":
+                os.utime(path, (5, 5))
+            else:
+                held(tmp_path, seconds_ago=ago, free=how == "freed", renewals=1)
+
+        clock.events[20] = renew
+        if how == "freed":
+            assert len(take(tmp_path)[1]) == 1
+        else:
+            with pytest.raises(LockHeldError, match="it has just renewed its lock"):
+                take(tmp_path)
+        assert 20 <= clock.now <= 21
+
+    def test_a_process_that_hangs_is_followed_too(self, tmp_path, clock):
+        """A live process of this machine that has renewed nothing for long is watched, then followed."""
+        held(tmp_path, seconds_ago=1000, **Identity.own().row())
+        one, said = take(tmp_path, wait=False)
+        assert clock.now == 75 and re.search(r"has not renewed it for 1\d\d\d s", said[1])
+        one.release()
+
+    def test_a_stop_ends_the_waiting_and_leaves_nothing(self, tmp_path, clock):
+        """A signal while it waits passes through."""
+        path = held(tmp_path)
+        before = path.read_bytes()
+
+        def stop():
+            raise StopRequested("SIGTERM")
+
+        clock.events[30] = stop
+        with pytest.raises(StopRequested):
+            take(tmp_path)
+        assert names(tmp_path) == ["run.lock.1"] and path.read_bytes() == before
+
+
+class TestOldFormat:
+    """`run.lock` with a line, of versions that held it by flock."""
+
+    def old(self, folder, process, host=None):
+        path = folder / "run.lock"
+        path.write_text(f"process {process} on {host or platform.node()}\n")
+        os.utime(path, (5, 5))
+        return path
+
+    @pytest.mark.parametrize("host", [None, "elsewhere"])
+    def test_flock_tells_whether_it_is_held(self, tmp_path, clock, host):
+        """Held, it is refused however old it is; not held, it is taken over at once."""
+        path = self.old(tmp_path, os.getpid(), host)
+        with open(path, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with pytest.raises(LockHeldError, match="in use by another run"):
+                take(tmp_path)
+        take(tmp_path)[0].release()
+        assert clock.now == 0 and names(tmp_path) == ["run.lock.1"]
+
+    def test_without_flock_the_process_tells(self, tmp_path, clock, monkeypatch):
+        """A live process of this machine is refused, a dead one followed, another machine's after it was watched."""
+        monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOSYS))
+        self.old(tmp_path, os.getpid())
+        with pytest.raises(LockHeldError, match="in use by another run"):
+            take(tmp_path)
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        self.old(tmp_path, child)
+        take(tmp_path)[0].release()
+        assert clock.now == 0
+        (tmp_path / "run.lock.1").unlink()
+        self.old(tmp_path, 1, "elsewhere")
+        take(tmp_path)[0].release()
+        assert clock.now == 75
+
+
+class TestHolding:
+    def test_it_is_renewed(self, tmp_path, monkeypatch):
+        """A thread renews it in place; where the file cannot be written, its time is set; errors end nothing."""
+        monkeypatch.setattr(lock, "RENEW", 0.01)
+        one, _ = take(tmp_path)
+        path = tmp_path / "run.lock.1"
+
+        def changes(what):
+            before, until = what(), time.monotonic() + 20
+            while what() == before:
+                assert time.monotonic() < until
+                time.sleep(0.005)
+
+        size, inode = path.stat().st_size, path.stat().st_ino
+        changes(path.read_bytes)
+        assert (path.stat().st_size, path.stat().st_ino) == (size, inode)
+        monkeypatch.setattr(os, "pwrite", refuse(errno.ENOSPC))
+        changes(lambda: path.stat().st_mtime_ns)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "utime", refuse(errno.EIO))
+            time.sleep(0.1)
+        changes(lambda: path.stat().st_mtime_ns)
+        assert one.lost() is None
+        one.release()
+
+    def test_a_lock_file_that_somebody_removed_is_made_again(self, tmp_path):
+        """Alone, or with its folder: the lock is still ours."""
+        one, _ = take(tmp_path)
+        (tmp_path / "run.lock.1").unlink()
+        one.refuse_lost()
+        assert names(tmp_path) == ["run.lock.1"]
+        with pytest.raises(LockHeldError):
+            take(tmp_path)
+        tmp_path.rename(tmp_path.with_name("aside"))
+        one.refuse_lost()
+        tmp_path.mkdir()
+        one.refuse_lost()
+        assert names(tmp_path) == ["run.lock.1"]
+
+    @pytest.mark.parametrize("other", [1, 2, 9])
+    def test_a_holder_that_was_asleep_notices_and_changes_nothing(self, tmp_path, clock, other):
+        """After more than a minute it looks by itself, before a save always; giving back leaves the other's lock."""
+        one, _ = take(tmp_path)
+        (tmp_path / "run.lock.1").unlink()
+        theirs = held(tmp_path, other)
+        before = theirs.read_bytes()
+        assert one.lost() is None
+        clock.now += 61
+        how = "was taken over by" if other > 1 else "was removed while the run went on, and"
+        assert f"{how} process 7 on elsewhere" in one.lost()
+        with pytest.raises(LockLostError, match="ends here and writes nothing more"):
+            one.refuse_lost()
+        one.release()
+        assert theirs.read_bytes() == before and names(tmp_path) == [theirs.name]
+
+    def test_a_slow_taker_that_makes_a_removed_number_again_has_not_won(self, tmp_path):
+        """It saw number 1 dead, but by the time it makes number 2 that was followed by 3 and removed."""
+        one = FolderLock(tmp_path)
+        one._holder, one._nonce = Identity.own(), "y" * 32
+        held(tmp_path, 3)
+        assert not one._make(2)
+        assert names(tmp_path) == ["run.lock.3"]
+
+    def test_a_run_that_lost_its_folder_ends_before_it_writes(self, toy, tmp_path, monkeypatch):
+        """At its next safe point or, if it has not noticed, at its next save: no checkpoint and no model of its own."""
+        for noticed, every in ((True, None), (False, 2), (False, None)):
+            output = tmp_path / f"run-{noticed}-{every}"
+            monkeypatch.setattr(lock, "RENEW", 0.01 if noticed else 30.0)
+
+            class Steal:
+                def __init__(self, metrics):
+                    self.metrics = metrics
+
+                def hold(self):
+                    pass
+
+                @property
+                def requested(self):
+                    if self.metrics.exists() and '"step": 2' in self.metrics.read_text():
+                        (self.metrics.parent / "run.lock.1").unlink(missing_ok=True)
+                        held(self.metrics.parent, 2)
+                        time.sleep(0.1)
+
+            one = config(toy, output, checkpoint={"every": every, "minutes": None}, training__steps=6)
+            with pytest.raises(LockLostError, match="taken over by process 7 on elsewhere"):
+                train(one, stop=Steal(output / "metrics.jsonl"), show_progress=False)
+            kept = [path.name for path in (output / "checkpoints").glob("*")]
+            assert kept == (["step-00000002"] if every else []) and not (output / "final").exists()
+            assert (output / "metrics.jsonl").read_text().count('"step"') == (3 if noticed else 4 if every else 6)
+            assert "run.lock.2" in names(output)
+
+
+@pytest.fixture(scope="module")
+def whole(toy, tmp_path_factory, server):
+    """A run that was left alone, and the number of its write barriers."""
+    one = config(toy, tmp_path_factory.mktemp("whole") / "run", **SHORT)
+    return one, len(server.run(one)["barriers"])
+
+
+SHORT = {"checkpoint": {"every": 2, "minutes": None}, "training__steps": 5}
+
+
+@pytest.mark.parametrize("moments", [[2], pytest.param([1, 2, 3, 4, 5, 6, 7, 8, 9], marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize("answer", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
+def test_a_killed_run_goes_on_where_there_is_no_flock(toy, tmp_path, server, whole, answer, moments):
+    """SIGKILL on such a file system, at each tenth of a run: --resume enters, and ends with the same bits."""
+    one, count = whole
+    for tenth in moments:
+        killed = config(toy, tmp_path / str(tenth), **SHORT)
+        assert server.run(killed, flock=answer, kill_at=count * tenth // 10)["code"] == KILLED
+        resumed = server.run(killed, flock=answer, resume=True)
+        assert resumed["code"] == 0 and "took over the lock of process" in resumed["log"], resumed["log"]
+        assert result_of(killed) == result_of(one)
+
+
+def test_a_new_run_does_not_wait_and_a_resumed_one_does(toy, tmp_path, clock, capsys):
+    """Where another machine's lock is young, the former is refused with the seconds, the latter goes on after them."""
+    one = config(toy, tmp_path / "run", training__steps=1)
+    (tmp_path / "run").mkdir()
+    held(tmp_path / "run", seconds_ago=10)
+    with pytest.raises(ValueError, match=r"output '.*run' is in use .* 7 on elsewhere.* if it is dead, 2\d\d s"):
+        train(one)
+    train(one, resume=True)
+    said = capsys.readouterr().err
+    assert "waiting until" in said and "took over the lock of process 7 on elsewhere" in said and 200 < clock.now < 291
+    assert (tmp_path / "run" / "final").is_dir()
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_publishing_a_file_replaces_nothing(tmp_path, monkeypatch, links):
+    """With hard links or without: what has the name keeps it, and the new file stays where it is."""
+    if not links:
+        monkeypatch.setattr(os, "link", refuse(errno.EPERM))
+    new, target = tmp_path / "new", tmp_path / "target"
+    new.write_text("new")
+    target.write_text("mine")
+    with pytest.raises(FileExistsError):
+        publish_file(new, target)
+    assert target.read_text() == "mine" and new.read_text() == "new"
+    target.unlink()
+    publish_file(new, target)
+    assert target.read_text() == "new" and not new.exists()
+
+
+def test_threads_end_with_their_lock(tmp_path):
+    """No thread goes on renewing what was given back."""
+    one, _ = take(tmp_path)
+    assert any(thread.name == "lock" for thread in threading.enumerate())
+    one.release()
+    assert not one._thread.is_alive()
+
+
+class TestARunThatWokeUp:
+    """A run that was stopped while another took over its folder leaves what the other has written as it is."""
+
+    @pytest.fixture
+    def folder(self, toy, tmp_path):
+        folder = RunFolder(tmp_path / "run", resume=False)
+        folder.take()
+        folder.begin({}, {}, dict, print)
+        yield folder
+        folder.release()
+
+    @staticmethod
+    def as_if_asleep(folder, seconds=600):
+        """Make the lock look as if it had not been renewed for so long."""
+        lock = folder._lock
+        lock._ended.set()
+        lock._renewed -= seconds
+
+    def test_it_writes_no_metrics_over_those_of_the_run_that_took_over(self, folder, tmp_path):
+        with pytest.raises(LockLostError, match="taken over"), folder.open_log(True) as log:
+            log.write({"step": 0})
+            (tmp_path / "run" / "run.lock.2").write_text("the other's")
+            folder.metrics.unlink()
+            folder.metrics.write_text('{"step": 0, "of": "the other"}\n')
+            self.as_if_asleep(folder)
+            log.write({"step": 1})
+        assert folder.metrics.read_text() == '{"step": 0, "of": "the other"}\n'
+        assert not list(folder.path.glob("metrics-other*")) and folder.lost() is not None
+
+    def test_a_folder_that_was_removed_and_begun_anew_is_not_touched(self, folder):
+        with pytest.raises(LockLostError, match="was removed while the run went on"), folder.open_log(True) as log:
+            log.write({"step": 0})
+            shutil.rmtree(folder.path)
+            other = RunFolder(folder.path, resume=False)
+            other.take()
+            other.begin({}, {}, dict, print)
+            with other.open_log(True) as theirs:
+                theirs.write({"step": 0, "of": "the other"})
+                log.write({"step": 1})
+        other.release()
+        assert folder.metrics.read_text() == '{"step": 0, "of": "the other"}\n'
+        assert not list(folder.path.glob("metrics-other*"))
+
+    def test_its_settings_are_not_written_again_either(self, folder, tmp_path):
+        (tmp_path / "run" / "run.lock.2").write_text("the other's")
+        folder.config.unlink()
+        with pytest.raises(LockLostError, match="taken over"):
+            folder.remake()
+        assert not folder.config.exists()
+
+
+def test_many_threads_that_look_at_a_lock_do_not_lose_it(tmp_path):
+    """The lock's file is made again where it is gone, by one thread at a time."""
+    lock = FolderLock(tmp_path)
+    lock.take(wait=False, say=print)
+    failed = []
+
+    def look() -> None:
+        for _ in range(30):
+            (tmp_path / "run.lock.1").unlink(missing_ok=True)
+            try:
+                lock.refuse_lost()
+            except LockLostError as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    lock.release()
+
+
+def test_waiting_for_a_lock_is_no_standing_still(tmp_path, monkeypatch):
+    """Whoever watches over processes sees that one waits for the lock, and that it looks every second."""
+    monkeypatch.setattr(module, "STALE", 0.5)
+    monkeypatch.setattr(module, "LOOK", 0.5)
+    told = []
+    monkeypatch.setattr(module.HERE, "held_up", told.append)
+    elsewhere = FolderLock(tmp_path)
+    elsewhere.take(wait=False, say=print)
+    elsewhere._ended.set()
+    file = tmp_path / "run.lock.1"
+    row = json.loads(file.read_text())
+    file.write_text(json.dumps(row | {"host": "another", "boot": "another"}))
+    lock = FolderLock(tmp_path)
+    lock.take(wait=True, say=print)
+    assert set(told) == {"waiting for the lock of the output folder", None} and told[-1] is None
+    lock.release()
