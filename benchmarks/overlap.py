@@ -77,9 +77,15 @@ def _config(base: dict[str, Any], output: Path, workload: Any, prompts: int, ove
             "objective": {"kind": "grpo", "kl_coef": 0.0},
             "reference": {"schedule": {"kind": "each_round"}},
             "data": {"train": str(file), "template": "plain", "max_length": workload.prompt + workload.answer + 8},
-            "rounds": {"contexts_per_round": prompts, "samples": 4, "count": ROUNDS, "overlap": overlap},
-            "sampling": {"max_tokens": workload.answer, "engine": {"kind": "generate", "batch_size": 4 * prompts}},
-            "scoring": {"rewards": [{"kind": "format"}], "workers": 1},
+            "source": {
+                "kind": "rounds",
+                "contexts_per_round": prompts,
+                "samples": 4,
+                "count": ROUNDS,
+                "overlap": overlap,
+                "sampling": {"max_tokens": workload.answer, "engine": {"kind": "generate", "batch_size": 4 * prompts}},
+                "scoring": {"rewards": [{"kind": "format"}], "workers": 1},
+            },
             "training": {
                 "batch_size": max(1, prompts // 2),
                 "micro_batch_size": max(4, workload.micro_batch),

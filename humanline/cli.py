@@ -210,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     score = commands.add_parser("score", help="score the completions of a samples file as a recipe says")
     pair = commands.add_parser("pair", help="make preference pairs of scored completions: best against worst")
     for stage, given, run in ((sample, None, _sample), (score, "samples", _score), (pair, "scored", _pair)):
-        stage.add_argument("recipe", help="YAML recipe with the section rounds, or the name of a shipped one")
+        stage.add_argument("recipe", help="YAML recipe whose source is rounds, or the name of a shipped one")
         if given is not None:
             stage.add_argument(given, help=f"file made by humanline {'sample' if given == 'samples' else 'score'}")
         stage.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")

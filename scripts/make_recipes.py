@@ -455,7 +455,7 @@ def _about_rounds(recipe: Recipe) -> list[str]:
         "Sampling is by transformers' generate, in the training process: slow, the same again, and needs nothing else. "
         "A vLLM server, restarted with each round's weights by a script of yours "
         "(humanline/train/online/samplers/README.md):",
-        "  sampling.engine=\"{kind: server, url: 'http://127.0.0.1:8000', model: policy,",
+        "  source.sampling.engine=\"{kind: server, url: 'http://127.0.0.1:8000', model: policy,",
         "    new_weights: {kind: command, command: [restart.sh, '{path}']}}\"",
     ]
     return remarks
@@ -561,7 +561,8 @@ def _online_data(recipe: Recipe) -> list[tuple[str, str]]:
         ("  max_prompt_length: 2048", ""),
         ("  too_long: drop", "prompts that are longer"),
         ("  special_tokens: drop", "texts that hold a token such as <pad> would be read as control"),
-        ("rounds:", ""),
+        ("source:", ""),
+        ("  kind: rounds", ""),
         ("  contexts_per_round: 1024", "Table 1"),
         ("  samples: 8", "Table 1: completions a prompt"),
         ("  count: 12", "Table 1: 12288 contexts; in every round one pass over its pairs"),
@@ -569,22 +570,22 @@ def _online_data(recipe: Recipe) -> list[tuple[str, str]]:
         ("  score_margin: 0.01", "Table 1, tau: pairs whose scores differ by less are left out"),
         ("  truncated: keep", "our choice; the paper does not say"),
         ("  too_few: error", "no round should leave less than a batch"),
-        ("sampling:", ""),
-        ("  temperature: 0.7", "Table 1"),
-        ("  top_p: 0.95", "Table 1"),
-        ("  max_tokens: 2048", "Table 1"),
+        ("  sampling:", ""),
+        ("    temperature: 0.7", "Table 1"),
+        ("    top_p: 0.95", "Table 1"),
+        ("    max_tokens: 2048", "Table 1"),
         (
-            f"  engine: {{kind: generate, batch_size: {model.sampled}}}",
+            f"    engine: {{kind: generate, batch_size: {model.sampled}}}",
             f"completions together; keys and values take {model.cache} a token (bf16)",
         ),
-        ("scoring:", ""),
-        ("  rewards:", ""),
-        ("    - kind: model", "the one that scored the offline pairs (appendix C.1.2)"),
-        ("      model: hub:RLHFlow/ArmoRM-Llama3-8B-v0.1", ""),
-        ("      head: armorm", "without the repository's own code"),
-        ("      between_rounds: host", "our choice: the device is the policy's while it trains"),
-        ("      max_length: 8192", "our choice: what a Llama 3 reads; nothing sampled here is longer"),
-        ("  failed: drop", "our choice: an answer without a score is left out and counted"),
+        ("  scoring:", ""),
+        ("    rewards:", ""),
+        ("      - kind: model", "the one that scored the offline pairs (appendix C.1.2)"),
+        ("        model: hub:RLHFlow/ArmoRM-Llama3-8B-v0.1", ""),
+        ("        head: armorm", "without the repository's own code"),
+        ("        between_rounds: host", "our choice: the device is the policy's while it trains"),
+        ("        max_length: 8192", "our choice: what a Llama 3 reads; nothing sampled here is longer"),
+        ("    failed: drop", "our choice: an answer without a score is left out and counted"),
     ]
 
 
@@ -700,7 +701,7 @@ def _math_header(end: str) -> list[str]:
     else:
         remarks.append(
             "The reference is the policy that sampled the round; the KL term is against the start model, as TRL has it "
-            "without humanline. Rounds of another length: rounds.steps=16 rounds.contexts_per_round=512."
+            "without humanline. Rounds of another length: source.steps=16 source.contexts_per_round=512."
         )
     copies = "one copy of the weights" if every else "two copies of the weights (reference and KL anchor)"
     remarks.append(
@@ -779,7 +780,8 @@ def _math_body(end: str) -> list[str]:
         ("  max_prompt_length: 512", f"{RELEASED}; the system prompt counts"),
         ("  too_long: drop", "prompts that are longer"),
         ("  special_tokens: drop", "texts that hold a token such as <|im_end|> would be read as control"),
-        ("rounds:", ""),
+        ("source:", ""),
+        ("  kind: rounds", ""),
         (
             f"  contexts_per_round: {32 * steps}",
             "Table 2: 256 sequences in groups of 8" if steps == 1 else "64 steps of 32 prompts, sampled at once",
@@ -788,23 +790,23 @@ def _math_body(end: str) -> list[str]:
         (f"  steps: {steps}", f"{'a round is a step' if steps == 1 else f'{RELEASED}: 64 updates'}"),
         ("  select: all", "a group is all 8, with their scores"),
         ("  truncated: keep", f"{RELEASED}: no masking of truncated completions"),
-        ("sampling:", ""),
-        ("  temperature: 0.7", "Table 2"),
-        ("  top_p: 1.0", "Table 2"),
-        ("  max_tokens: 2048", "Table 2"),
-        ("  # Our own words; the released prompt asks for the same two blocks.", ""),
-        ("  system_prompt: |-", ""),
+        ("  sampling:", ""),
+        ("    temperature: 0.7", "Table 2"),
+        ("    top_p: 1.0", "Table 2"),
+        ("    max_tokens: 2048", "Table 2"),
+        ("    # Our own words; the released prompt asks for the same two blocks.", ""),
+        ("    system_prompt: |-", ""),
     ]
-    texts = _aligned(lines) + [f"    {line}" for line in SYSTEM_PROMPT.splitlines()]
+    texts = _aligned(lines) + [f"      {line}" for line in SYSTEM_PROMPT.splitlines()]
     lines = [
-        ("  engine: {kind: generate, batch_size: 128}", "completions together; keys and values take 28 KiB a token"),
-        ("scoring:", ""),
-        ("  rewards:", ""),
-        ("    - {kind: math, weight: 8, answer: solution}", "Table 2's weights; the last box of the solution"),
-        ("    - {kind: format, weight: 1}", "<think>, then <answer>, and nothing else"),
-        ("    - {kind: tag_count, weight: 1}", "a quarter for each of the four tags"),
-        ("  failed: 0.0", "our choice: an answer that keeps a verifier too busy gets 0; counted"),
-        ("  seconds: 5", "our choice: limit of an answer"),
+        ("    engine: {kind: generate, batch_size: 128}", "completions together; keys and values take 28 KiB a token"),
+        ("  scoring:", ""),
+        ("    rewards:", ""),
+        ("      - {kind: math, weight: 8, answer: solution}", "Table 2's weights; the last box of the solution"),
+        ("      - {kind: format, weight: 1}", "<think>, then <answer>, and nothing else"),
+        ("      - {kind: tag_count, weight: 1}", "a quarter for each of the four tags"),
+        ("    failed: 0.0", "our choice: an answer that keeps a verifier too busy gets 0; counted"),
+        ("    seconds: 5", "our choice: limit of an answer"),
         ("training:", ""),
         ("  steps: 1600", "section 5.2.2"),
         ("  batch_size: 32", "Table 2: groups of 8 a step, 256 sequences"),
@@ -903,17 +905,18 @@ data:
   train: demo-out/words.jsonl                     # 384 words; six rounds are a pass
   eval: demo-out/words-held-out.jsonl             # other words
   max_length: 48                                  # tokens, prompt and answer
-rounds:
+source:
+  kind: rounds
   contexts_per_round: 64
   samples: 8                                      # answers to a word
   count: 12
   score_margin: 0.01                              # words whose answers score alike are left out
-sampling:
-  temperature: 1.0
-  max_tokens: 12                                  # a word has at most 7 letters
-scoring:
-  rewards:
-    - {{kind: function, call: "humanline.demo:letters_in_place"}}  # called in a worker process
+  sampling:
+    temperature: 1.0
+    max_tokens: 12                                # a word has at most 7 letters
+  scoring:
+    rewards:
+      - {{kind: function, call: "humanline.demo:letters_in_place"}}  # called in a worker process
 training:
   batch_size: 16                                  # pairs a step: at most 4 steps a round, 48 in all
 optimizer:

@@ -114,12 +114,13 @@ def test_the_committed_recipes_are_what_the_script_makes():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_reads_as_if_written_by_hand(name):
-    """A recipe starts with the line for editors and a title, gives its command, and has no line that is too long."""
+    """A recipe starts with the line for editors and a title, gives its command, and wraps all but the system prompt."""
     lines = text(name).splitlines()
     assert lines[0] == "# yaml-language-server: $schema=schema.json"
     assert recipes.describe(name) == lines[1].removeprefix("# ") and lines[1].endswith(".")
     assert f"#   humanline train {name}" in lines
-    assert max(map(len, lines)) <= 120
+    prompt = load(name).rounds.sampling.system_prompt if name in MATH else ""
+    assert all(len(line) <= 120 or line.strip() in prompt.splitlines() for line in lines)
     assert not any(line.endswith(" ") for line in lines)
     assert load(name).output == f"runs/{name}"
 
@@ -156,7 +157,7 @@ def test_the_readme_lists_exactly_the_recipes_that_exist(stand_in):
         ("  count: 12\n", "  count: null\n"),
         ("  batch_size: 16", "  steps: 3\n  batch_size: 16"),
         ("  batch_size: 16", "  epochs: 3\n  batch_size: 16"),
-        ("rounds:\n", "round:\n"),
+        ("source:\n", "sources:\n"),
     ],
 )
 def test_the_schema_knows_the_three_lengths_of_a_run(old, new):
@@ -207,13 +208,13 @@ def test_table_1(name):
 def test_table_1_online(name):
     """Online runs share Table 1's rounds and sampling, the offline pairs' reward model, and Algorithm 1's reference."""
     config = load(name)
-    rounds, sampling = config.rounds, config.sampling
+    rounds, sampling = config.rounds, config.rounds.sampling
     assert rounds.count * rounds.contexts_per_round == 12288 and rounds.contexts_per_round == 1024
     assert (rounds.samples, rounds.select, rounds.score_margin, rounds.steps) == (8, "best_worst", 0.01, None)
     assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.7, 0.95, 2048)
     assert config.training.steps is None and config.round_steps == 32 and 12 * 32 == 384
     assert config.reference.round_start == "sync" and config.reference.storage == "score_ahead"
-    (reward,) = config.scoring.rewards
+    (reward,) = config.rounds.scoring.rewards
     assert (reward.kind, reward.head) == ("model", "armorm")
     assert reward.model == "hub:RLHFlow/ArmoRM-Llama3-8B-v0.1"
     assert config.data.max_length == config.data.max_prompt_length + sampling.max_tokens
@@ -288,18 +289,18 @@ def test_table_5_online():
 def test_table_2(name):
     """The runs on mathematics have the numbers of Table 2, and those of the released recipes where it has none."""
     config = load(name)
-    adam, sampling, rounds = config.optimizer, config.sampling, config.rounds
+    adam, sampling, rounds = config.optimizer, config.rounds.sampling, config.rounds
     assert (adam.adam_beta1, adam.adam_beta2, adam.adam_eps, adam.weight_decay) == (0.9, 0.999, 1e-8, 0.0)
     assert (adam.lr, adam.warmup_fraction, adam.max_grad_norm) == (1e-6, 0.1, 1.0)
     assert config.training.batch_size * rounds.samples == 256 and rounds.samples == 8
     assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.7, 1.0, 2048)
     assert (config.objective.clip_eps, config.objective.kl_coef) == (0.2, 1e-4)
-    assert [(reward.kind, reward.weight) for reward in config.scoring.rewards] == [
+    assert [(reward.kind, reward.weight) for reward in config.rounds.scoring.rewards] == [
         ("math", 8.0),
         ("format", 1.0),
         ("tag_count", 1.0),
     ]
-    assert config.training.steps == 1600 and rounds.select == "all" and config.scoring.failed == 0.0
+    assert config.training.steps == 1600 and rounds.select == "all" and config.rounds.scoring.failed == 0.0
     rarely = "64x" in name
     assert (rounds.steps, rounds.contexts_per_round) == ((64, 2048) if rarely else (1, 32))
     assert config.reference.storage == "model"
@@ -321,9 +322,9 @@ def test_the_prompt_for_mathematics_asks_for_what_is_rewarded():
     from humanline.train.online.rewards.verifiers import format_verdict, tag_count_verdict
 
     config = load(MATH[0])
-    shown = config.sampling.system_prompt
+    shown = config.rounds.sampling.system_prompt
     answer = shown[shown.index("<think>\n") :]
-    assert format_verdict(answer, config.scoring.rewards[1].pattern).value == 1.0
+    assert format_verdict(answer, config.rounds.scoring.rewards[1].pattern).value == 1.0
     assert tag_count_verdict(answer).value == 1.0
 
 
@@ -400,7 +401,7 @@ SAMPLE = [
     "llama3-8b-kto-online-humanline",
     "qwen2.5-1.5b-math-64x-humanline-k12",
 ]
-LETTERS = "scoring.rewards=[{kind: function, call: 'humanline.demo:letters_in_place'}]"
+LETTERS = "source.scoring.rewards=[{kind: function, call: 'humanline.demo:letters_in_place'}]"
 
 
 @pytest.fixture(scope="session")
@@ -424,13 +425,13 @@ def in_rounds(config) -> list[str]:
     batch = 4 if config.objective.kind == "kto" else 2
     short = [
         f"training.batch_size={batch}",
-        f"rounds.contexts_per_round={8 if steps is None else batch * min(steps, 2)}",
-        "sampling.max_tokens=6",
-        "scoring.workers=1",
-        "scoring.seconds=60",
+        f"source.contexts_per_round={8 if steps is None else batch * min(steps, 2)}",
+        "source.sampling.max_tokens=6",
+        "source.scoring.workers=1",
+        "source.scoring.seconds=60",
     ]
-    short += [f"rounds.steps={min(steps, 2)}"] if steps else []
-    return [*short, "rounds.count=2"] if config.rounds.count else [*short, "training.steps=4", "evaluation.every=4"]
+    short += [f"source.steps={min(steps, 2)}"] if steps else []
+    return [*short, "source.count=2"] if config.rounds.count else [*short, "training.steps=4", "evaluation.every=4"]
 
 
 @pytest.mark.parametrize(
@@ -454,7 +455,7 @@ def test_a_recipe_runs(name, toy, words, tmp_path):
         f"data.eval={held_out}",
         f"output={tmp_path / 'run'}",
         f"data.max_length={120 if name in MATH else 64}",
-        *(["data.max_prompt_length=110", "sampling.system_prompt=Add."] if name in MATH else []),
+        *(["data.max_prompt_length=110", "source.sampling.system_prompt=Add."] if name in MATH else []),
         *(["data.max_prompt_length=50"] if name in ONLINE else []),
         *sizes,
     )
@@ -567,11 +568,11 @@ def test_paper_on_other_recipes():
     assert changes("llama3-8b-dpo-humanline-clip-1.0-3.0", "paper") == clipped
     assert changes("gemma2-27b-dpo-offline-llama3-data", "paper") == {"objective.beta": (0.3, 0.1)}
     rounds = {
-        "rounds.contexts_per_round": (64, 1024),
-        "rounds.select": (None, "best_worst"),
-        "sampling.temperature": (1.0, 0.7),
-        "sampling.top_p": (1.0, 0.95),
-        "sampling.max_tokens": (12, 2048),
+        "source.contexts_per_round": (64, 1024),
+        "source.select": (None, "best_worst"),
+        "source.sampling.temperature": (1.0, 0.7),
+        "source.sampling.top_p": (1.0, 0.95),
+        "source.sampling.max_tokens": (12, 2048),
     }
     assert changes("tiny-online", "paper") == expected | rounds
 
@@ -599,13 +600,13 @@ def test_a_preset_sees_the_kinds_that_the_command_line_makes():
 
 
 def test_a_preset_sees_rounds_where_there_are_some():
-    """Entries for rounds apply with a section rounds, also one that the command line makes, and not without."""
+    """Entries for rounds apply where these are the source, also one that the command line makes, and not elsewhere."""
 
     def sampled(name: str, *overrides: str) -> bool:
-        return "rounds.samples=8" in recipes.preset_overrides("paper", recipes.path(name), overrides)
+        return "source.samples=8" in recipes.preset_overrides("paper", recipes.path(name), overrides)
 
-    assert sampled("tiny-online") and not sampled("tiny") and not sampled("tiny-online", "rounds=null")
-    assert sampled("tiny", "rounds.count=3")
+    assert sampled("tiny-online") and not sampled("tiny") and not sampled("tiny-online", "source={kind: fixed}")
+    assert sampled("tiny", "source.kind=rounds")
 
 
 def test_entries_of_presets_are_well_formed():
@@ -616,7 +617,7 @@ def test_entries_of_presets_are_well_formed():
         "objective": {"dpo", "kto", "grpo"},
         "transform": {"clip"},
         "schedule": {"never", "before_step"},
-        "rounds": {True},
+        "source": {"rounds"},
     }
     for preset in recipes.PRESETS:
         entries = YAML(typ="safe").load(recipes.FOLDER / "presets" / f"{preset}.yaml")

@@ -64,9 +64,15 @@ def online(objective: dict[str, Any], lr: float, rounds: int, **more: Any) -> di
     return {
         "objective": objective,
         "data": {"train": "words.jsonl", "eval": "words-held-out.jsonl", "max_length": 48},
-        "rounds": {"contexts_per_round": 32, "samples": 8, "count": rounds, "too_few": "skip"},
-        "sampling": {"max_tokens": 12, "engine": {"kind": "generate", "batch_size": 256}},
-        "scoring": {"rewards": [{"kind": "function", "call": reward}], "workers": 1},
+        "source": {
+            "kind": "rounds",
+            "contexts_per_round": 32,
+            "samples": 8,
+            "count": rounds,
+            "too_few": "skip",
+            "sampling": {"max_tokens": 12, "engine": {"kind": "generate", "batch_size": 256}},
+            "scoring": {"rewards": [{"kind": "function", "call": reward}], "workers": 1},
+        },
         "reference": {"schedule": {"kind": "each_round"}},
         "training": {"batch_size": 16 if objective["kind"] == "kto" else 8},
         "optimizer": {"lr": lr, "warmup_fraction": 0.1, "max_grad_norm": more.pop("norm", 1.0)},

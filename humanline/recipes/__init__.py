@@ -108,7 +108,7 @@ def preset_overrides(preset: str, recipe: str | Path, overrides: Sequence[str] =
     """Return what a preset says about a recipe, as overrides to be put before the user's own.
 
     A preset is a list of entries `{when, set, why}`; an entry applies when the kinds that it names (of objective,
-    transform and schedule) are the recipe's, and, where it says `rounds: true`, when the recipe has rounds.
+    transform, schedule and source) are the recipe's.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def preset_overrides(preset: str, recipe: str | Path, overrides: Sequence[str] =
 
 
 def _kinds(recipe: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the kinds of objective, transform and schedule of a recipe with overrides, and whether it has rounds."""
+    """Return the kinds of objective, transform, schedule and source of a recipe with overrides."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -178,7 +178,7 @@ def _kinds(recipe: Path, overrides: Sequence[str]) -> dict[str, Any]:
         "objective": kind("", "objective"),
         "transform": kind("none", "transform"),
         "schedule": kind("never", "reference", "schedule"),
-        "rounds": tree.get("rounds") is not None,
+        "source": kind("fixed", "source"),
     }
 
 

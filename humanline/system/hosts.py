@@ -69,8 +69,8 @@ def refuse_host(host: str, address: str | None, allowed: Sequence[str]) -> None:
         kind = "link-local" if one.is_link_local else "private"
         shown = f"{one}" if host == str(one) else f"{host}, which is {one}"
         raise HostError(
-            f"sampling.engine.url: {shown}, a {kind} address, is not asked unless it is named; if that is your server, "
-            f"set sampling.engine.allow_hosts: [{host}]"
+            f"source.sampling.engine.url: {shown}, a {kind} address, is not asked unless it is named; if that is your "
+            f"server, set source.sampling.engine.allow_hosts: [{host}]"
         )
 
 

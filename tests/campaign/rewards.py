@@ -216,7 +216,8 @@ def play(stage: Stage) -> None:
     tree = recipes(stage.world.toy, stage.folder / "run")["rounds"]
     shutil.copy(samples(stage, tree), stage.folder / "samples.jsonl")
     (stage.folder / "reward_functions.py").write_text(FUNCTIONS + MORE, encoding="utf-8")
-    tree["scoring"] |= {
+    scoring = tree["source"]["scoring"]
+    scoring |= {
         "rewards": [{"kind": "function", "call": f"reward_functions:{stage.name}"}],
         "seconds": 1.0,
         "first_seconds": 1.0,
@@ -229,7 +230,7 @@ def play(stage: Stage) -> None:
         ("scored-or-not.jsonl", 1.0, (0, 2) if scores is None else (0,)),
     ):
         more = {"failed": "drop", "failed_share": share}
-        write_recipe(tree | {"scoring": tree["scoring"] | more}, stage.folder / "recipe.yaml")
+        write_recipe(tree | {"source": tree["source"] | {"scoring": scoring | more}}, stage.folder / "recipe.yaml")
         stage.run("score", "recipe.yaml", "samples.jsonl", "--out", out, allowed=allowed)
         _look(stage, stage.folder / out, scores)
 

@@ -247,7 +247,7 @@ def served(number: int, seed: int, model: str, words: tuple[str, ...]) -> int:
 
     ServerSampler.__init__.__kwdefaults__["sleep"] = nap
     with serving(answer) as server:
-        return main([*words, f"sampling.engine.url={server.url}"])
+        return main([*words, f"source.sampling.engine.url={server.url}"])
 
 
 def play(stage: Stage) -> None:

@@ -36,7 +36,25 @@ class World:
         return Path(shutil.copytree(self.toy["model"], to))
 
 
-def online(toy: dict[str, str], output: Path, objective: str = "grpo", **changes: Any) -> TrainConfig:
+_ROUNDS = {"contexts_per_round": 4, "samples": 2, "count": 2, "score_margin": 0.001, "steps": 2}
+_SAMPLING = {"max_tokens": 8, "engine": {"kind": "generate", "batch_size": 8}}
+_SCORING = {
+    "rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}],
+    "workers": 1,
+    "seconds": 20.0,
+}
+
+
+def online(
+    toy: dict[str, str],
+    output: Path,
+    objective: str = "grpo",
+    *,
+    rounds: Tree = _ROUNDS,
+    sampling: Tree = _SAMPLING,
+    scoring: Tree = _SCORING,
+    **changes: Any,
+) -> TrainConfig:
     """Two rounds of four prompts with two completions each."""
     return config(
         toy,
@@ -44,13 +62,7 @@ def online(toy: dict[str, str], output: Path, objective: str = "grpo", **changes
         objective,
         **{
             "data": {"train": toy["prompts"], "max_length": 64},
-            "rounds": {"contexts_per_round": 4, "samples": 2, "count": 2, "score_margin": 0.001, "steps": 2},
-            "sampling": {"max_tokens": 8, "engine": {"kind": "generate", "batch_size": 8}},
-            "scoring": {
-                "rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}],
-                "workers": 1,
-                "seconds": 20.0,
-            },
+            "source": {"kind": "rounds", **rounds, "sampling": sampling, "scoring": scoring},
             "training": {"batch_size": 4, "micro_batch_size": 4},
             "reference": {"schedule": {"kind": "each_round"}},
             "checkpoint": {"every": 2, "minutes": None},

@@ -39,7 +39,7 @@ def engine(url: str, *allowed: str) -> ServerEngine:
 )
 def test_private_and_link_local_addresses_have_to_be_named(host):
     """However an address is written, it is refused with the setting that allows it, and taken where that is set."""
-    with pytest.raises(ValidationError, match=r"sampling\.engine\.allow_hosts: \["):
+    with pytest.raises(ValidationError, match=r"source\.sampling\.engine\.allow_hosts: \["):
         engine(f"http://{host}:8000")
     assert engine(f"http://{host}:8000", host).allow_hosts == (host,)
 

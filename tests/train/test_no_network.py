@@ -101,14 +101,20 @@ def recipes(toy, folder: Path) -> tuple[str, str]:
         "objective": {"kind": "grpo", "kl_coef": 0.1},
         "data": {"train": str(prompts), "max_length": 64},
         "reference": {"schedule": {"kind": "each_round"}},
-        "rounds": {"contexts_per_round": 4, "samples": 2, "count": 1, "steps": 1},
-        "sampling": {"max_tokens": 4},
-        "training": {"batch_size": 2},
-        "scoring": {
-            "rewards": [{"kind": "math"}, {"kind": "function", "call": "tests.helpers.toy_rewards:digits"}],
-            "workers": 1,
-            "failed": 0.0,
+        "source": {
+            "kind": "rounds",
+            "contexts_per_round": 4,
+            "samples": 2,
+            "count": 1,
+            "steps": 1,
+            "sampling": {"max_tokens": 4},
+            "scoring": {
+                "rewards": [{"kind": "math"}, {"kind": "function", "call": "tests.helpers.toy_rewards:digits"}],
+                "workers": 1,
+                "failed": 0.0,
+            },
         },
+        "training": {"batch_size": 2},
     }
     for name, tree in (("offline", plain), ("online", online)):
         (folder / f"{name}.yaml").write_text(json.dumps(tree))

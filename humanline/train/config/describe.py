@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from humanline.system.terminal import told
+from humanline.train.config.rounds import RoundsSource, SamplingConfig, ScoringConfig
 from humanline.train.config.run import AdapterConfig, TrainConfig
 
 _VARIANTS = {
@@ -54,8 +55,9 @@ def describe_config(config: TrainConfig) -> str:
         "checkpoints": f"{' and '.join([*when, 'when stopped'])}; the last {config.checkpoint.keep} are kept",
         "output": config.output,
     }
-    if config.rounds is not None and config.scoring is not None:
-        lines |= {"rounds": _describe_rounds(config), "sampling": _sampling(config), "scoring": _scoring(config)}
+    if config.rounds is not None:
+        lines |= {"rounds": _describe_rounds(config, config.rounds)}
+        lines |= {"sampling": _sampling(config.rounds.sampling), "scoring": _scoring(config.rounds.scoring)}
     if config.adapter is not None:
         lines["adapter"] = _adapter(config.adapter)
     if config.tracking.trackers:
@@ -63,9 +65,7 @@ def describe_config(config: TrainConfig) -> str:
     return "\n".join(f"{name:<12} {told(str(text))}" for name, text in lines.items())
 
 
-def _describe_rounds(config: TrainConfig) -> str:
-    rounds = config.rounds
-    assert rounds is not None
+def _describe_rounds(config: TrainConfig, rounds: RoundsSource) -> str:
     kept = "all of them" if config.keeps_groups else f"best against worst, at least {rounds.score_margin:g} apart"
     length = f"{rounds.steps} steps each" if rounds.steps else "one pass over what they make"
     what = f"{rounds.contexts_per_round} prompts, {rounds.samples} completions each, of which {kept}; {length}"
@@ -75,8 +75,7 @@ def _describe_rounds(config: TrainConfig) -> str:
     return what + ("; the next one sampled meanwhile, one round stale" if rounds.overlap else "")
 
 
-def _sampling(config: TrainConfig) -> str:
-    sampling = config.sampling
+def _sampling(sampling: SamplingConfig) -> str:
     engine = sampling.engine
     where = f"server {engine.url}, new weights by {engine.new_weights.kind}" if engine.kind == "server" else engine.kind
     top_p = "" if sampling.top_p == 1 else f", top-p {sampling.top_p:g}"
@@ -84,9 +83,7 @@ def _sampling(config: TrainConfig) -> str:
     return f"temperature {sampling.temperature:g}{top_p}, at most {sampling.max_tokens} tokens{stops}; by {where}"
 
 
-def _scoring(config: TrainConfig) -> str:
-    scoring = config.scoring
-    assert scoring is not None
+def _scoring(scoring: ScoringConfig) -> str:
     names = {"model": "model", "function": "call"}
     parts = [
         f"{reward.weight:g} x {reward.kind}"

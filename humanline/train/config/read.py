@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from humanline.train.config.rounds import EARLIER
 from humanline.train.config.run import TrainConfig
 from humanline.train.config.settings import hidden, learn
 
@@ -81,6 +83,9 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
             shown = hidden(override, sent=True)[:200]
             problems.append(f"command line: the value of {shown!r} is not valid YAML")
             continue
+        if keys[0] in EARLIER:
+            problems.append(f"command line: {'.'.join(keys)}: {_now(keys, value)}")
+            continue
         place: Any = tree
         for key in keys[:-1]:
             if not isinstance(place.get(key), dict):
@@ -106,6 +111,15 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         raise ConfigError("\n".join([f"{len(problems)} problem(s) in the configuration:", *problems[:_SHOWN], *more]))
     return config
+
+
+def _now(keys: Sequence[str], given: Any) -> str:
+    """Return what a key that began with such a section is called now, or each of the keys that are given below it."""
+    if keys[0] == "rounds" and given is None:
+        return "is now source.kind: fixed"
+    below = [str(key) for key in given] if len(keys) == 1 and isinstance(given, dict) else []
+    names = [".".join([EARLIER[keys[0]], *keys[1:], *one]) for one in ([[key] for key in below] or [[]])]
+    return f"is now {', '.join(names)}" + (", with source.kind: rounds" if keys[0] == "rounds" else "")
 
 
 _SHOWN = 20  # problems listed; the rest is counted
@@ -165,9 +179,10 @@ def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) 
     """Return place and key, and what is wrong with the nearest name."""
     keys: list[str] = []
     node, model = tree, TrainConfig
-    place = str(path)
+    place, entered = str(path), False
     for part in problem["loc"]:
-        if isinstance(part, str) and isinstance(node, dict) and part not in node and part == node.get("kind"):
+        if entered and isinstance(node, dict) and part == node.get("kind") and part in _kinds(model, keys):
+            entered = False
             continue  # pydantic puts the tag of a union into the location
         if keys and not isinstance(node, dict):
             break  # and the names of the types it tried for a plain value
@@ -176,14 +191,15 @@ def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) 
             if hasattr(node, "lc") and part in (node.lc.data or {}):
                 line, column = node.lc.key(part)
                 place = f"{path}:{line + 1}:{column + 1}"
-            node = node[part]
+            node, entered = node[part], True
     if any(tuple(keys[: len(one)]) == one or (keys and one[: len(keys)] == tuple(keys)) for one in given):
         place = "command line"
     name, text = ".".join(keys), problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        text = "unknown key"
-        near = difflib.get_close_matches(keys[-1], _names(model, keys[:-1], tree), n=1)
-        text += f"; did you mean {near[0]}?" if near else f"; known: {', '.join(_names(model, keys[:-1], tree))}"
+        known = _names(model, keys[:-1], tree)
+        near = difflib.get_close_matches(keys[-1], known, n=1)
+        text = "unknown key" + (f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}")
+        text = _now(keys, problem["input"]) if keys[0] in EARLIER else text
     elif problem["type"] == "missing":
         text = "is missing"
     elif problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
@@ -212,7 +228,8 @@ def _kinds(model: type[BaseModel], keys: list[str]) -> list[str]:
     """Return the values of `kind` among which the section that `keys` lead to is chosen."""
     for key, inner in itertools.pairwise(keys):
         model = next(c for c in _choices(model.model_fields[key].annotation) if inner in c.model_fields)
-    return [c.model_fields["kind"].default for c in _choices(model.model_fields[keys[-1]].annotation)]
+    sections = _choices(model.model_fields[keys[-1]].annotation)
+    return [section.model_fields["kind"].default for section in sections if "kind" in section.model_fields]
 
 
 def _names(model: type[BaseModel], keys: list[str], tree: Any) -> list[str]:

@@ -1,41 +1,21 @@
-"""The sections of a run that makes its own data: rounds, sampling and scoring."""
+"""The section source: fixed rows, or rounds, which make their own data by sampling and scoring."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from humanline.schedule import PositiveInt
 from humanline.system.hosts import host_of, refuse_host, refuse_network
 from humanline.train.config.base import IN_FLOAT32, Finite, NonEmpty, NonNegative, Positive, Section
-from humanline.train.config.settings import hidden
+from humanline.train.config.settings import hidden, learn
 
-
-class RoundsConfig(Section):
-    """Algorithm 1: sample from the policy, score, make pairs or groups, train on them, and again."""
-
-    contexts_per_round: PositiveInt = 1024
-    """Prompts a round; they are drawn without replacement, pass by pass over the prompts."""
-    samples: Annotated[int, Field(ge=2, le=65536)] = 8
-    """Completions a prompt."""
-    count: PositiveInt | None = None
-    """Rounds of the run; give these, training.steps or training.epochs."""
-    steps: PositiveInt | None = None
-    """Optimizer steps a round; by itself one pass over what the round has made."""
-    select: Literal["best_worst", "all"] | None = None
-    """What is kept of a prompt's completions; by itself all for grpo, and the best against the worst for the others."""
-    score_margin: NonNegative = 0.01
-    """best_worst: the least difference of their scores (tau); prompts below it are left out and counted."""
-    truncated: Literal["keep", "drop"] = "keep"
-    """What happens to completions that ran into their length limit."""
-    too_few: Literal["error", "skip"] = "error"
-    """What happens to a round that leaves too little for a batch."""
-    overlap: bool = False
-    """Sample and score the next round in a second process while this one trains: its data are one round stale."""
+# Sections of earlier versions, and where what they held is now.
+EARLIER = {"rounds": "source", "sampling": "source.sampling", "scoring": "source.scoring"}
 
 
 class GenerateEngine(Section):
@@ -226,7 +206,7 @@ class ServerEngine(Section):
             host = host_of(self.url)
         except ValueError:
             raise ValueError(
-                f"sampling.engine.url: {hidden({'url': self.url})['url']!r} is no URL of a server, such as "
+                f"source.sampling.engine.url: {hidden({'url': self.url})['url']!r} is no URL of a server, such as "
                 "http://127.0.0.1:8000"
             ) from None
         refuse_host(host, None, self.allow_hosts)
@@ -264,7 +244,7 @@ class SamplingConfig(Section):
     """What samples."""
     mismatch_limit: Positive = 0.1
     """A round warns where sampler and training differ by more nats (root mean square) on the tokens that were drawn;
-    not of a round that rounds.overlap has sampled with older weights: there the difference is logged as staleness."""
+    not of a round that source.overlap has sampled with older weights: there the difference is logged as staleness."""
 
 
 class _Reward(Section):
@@ -378,8 +358,81 @@ class ScoringConfig(Section):
     @model_validator(mode="after")
     def _some_weight(self) -> ScoringConfig:
         if not any(reward.weight for reward in self.rewards):
-            raise ValueError("every weight in scoring.rewards is 0, so that all scores are equal")
+            raise ValueError("every weight in source.scoring.rewards is 0, so that all scores are equal")
         return self
+
+
+class FixedSource(Section):
+    """Train on the rows of data.train."""
+
+    kind: Literal["fixed"] = "fixed"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_of_rounds(cls, given: Any) -> Any:
+        names = given if isinstance(given, dict) else ()
+        wrong = [name for name in names if name != "kind" and name in RoundsSource.model_fields]
+        if wrong:
+            raise ValueError(
+                f"{', '.join(wrong)}: for kind: rounds alone; set that, or leave them out "
+                '(source="{kind: fixed}" on the command line replaces the whole section)'
+            )
+        return given
+
+
+class RoundsSource(Section):
+    """Algorithm 1: sample from the policy, score, make pairs or groups, train on them, and again."""
+
+    kind: Literal["rounds"] = "rounds"
+    contexts_per_round: PositiveInt = 1024
+    """Prompts a round; they are drawn without replacement, pass by pass over the prompts."""
+    samples: Annotated[int, Field(ge=2, le=65536)] = 8
+    """Completions a prompt."""
+    count: PositiveInt | None = None
+    """Rounds of the run; give these, training.steps or training.epochs."""
+    steps: PositiveInt | None = None
+    """Optimizer steps a round; by itself one pass over what the round has made."""
+    select: Literal["best_worst", "all"] | None = None
+    """What is kept of a prompt's completions; by itself all for grpo, and the best against the worst for the others."""
+    score_margin: NonNegative = 0.01
+    """best_worst: the least difference of their scores (tau); prompts below it are left out and counted."""
+    truncated: Literal["keep", "drop"] = "keep"
+    """What happens to completions that ran into their length limit."""
+    too_few: Literal["error", "skip"] = "error"
+    """What happens to a round that leaves too little for a batch."""
+    overlap: bool = False
+    """Sample and score the next round in a second process while this one trains: its data are one round stale."""
+    sampling: SamplingConfig = SamplingConfig()
+    """How completions are drawn."""
+    scoring: ScoringConfig
+    """What completions are worth."""
+
+    @model_validator(mode="after")
+    def _learn_secrets(self) -> RoundsSource:
+        if self.sampling.engine.kind == "server":
+            learn({"engine": self.sampling.engine.model_dump(mode="json")})
+        return self
+
+    @model_validator(mode="after")
+    def _scores_differ(self) -> RoundsSource:
+        if self.sampling.temperature == 0:
+            raise ValueError(
+                "source.sampling.temperature: 0 makes all completions of a prompt the same, and their scores equal"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sampled_meanwhile(self) -> RoundsSource:
+        engine = self.sampling.engine
+        if self.overlap and engine.kind == "server" and engine.sleeps:
+            raise ValueError(
+                "source.overlap with a server that sleeps while the run trains: the next round could not be sampled "
+                "meanwhile; leave out source.sampling.engine.new_weights.sleep, or source.overlap"
+            )
+        return self
+
+
+Source = Annotated[FixedSource | RoundsSource, Field(discriminator="kind")]
 
 
 def columns_of(reward: Reward) -> tuple[str, ...]:

@@ -14,8 +14,7 @@ from humanline._checks import refuse_twice
 from humanline.schedule import Never, PositiveInt, Schedule
 from humanline.train.config.base import IN_FLOAT32, Fraction, NonEmpty, NonNegative, Positive, Section, Temperature
 from humanline.train.config.objective import GrpoObjective, NoTransform, Objective, Transform
-from humanline.train.config.rounds import RoundsConfig, SamplingConfig, ScoringConfig
-from humanline.train.config.settings import learn
+from humanline.train.config.rounds import FixedSource, RoundsSource, Source
 
 
 class ReferenceConfig(Section):
@@ -235,13 +234,9 @@ class TrainConfig(Section):
     adapter: AdapterConfig | None = None
     """LoRA; by itself all weights are trained."""
     data: DataConfig
-    """What to train on."""
-    rounds: RoundsConfig | None = None
-    """Rounds of sampling, scoring and training; by itself training is on fixed data."""
-    sampling: SamplingConfig = SamplingConfig()
-    """How completions are drawn in rounds."""
-    scoring: ScoringConfig | None = None
-    """What completions are worth in rounds."""
+    """The rows to read, and how."""
+    source: Source = FixedSource()
+    """What batches are made of: these rows, or answers that the policy gives to prompts, round by round."""
     training: TrainingConfig
     """How far, and how much at a time."""
     optimizer: OptimizerConfig
@@ -252,6 +247,11 @@ class TrainConfig(Section):
     """When the run is saved to go on from."""
     tracking: TrackingConfig = TrackingConfig()
     """Where metrics are shown besides the run's own files."""
+
+    @property
+    def rounds(self) -> RoundsSource | None:
+        """Return the source of a run in rounds; None on fixed data."""
+        return self.source if isinstance(self.source, RoundsSource) else None
 
     @property
     def own_baseline(self) -> bool:
@@ -328,18 +328,12 @@ class TrainConfig(Section):
         return "prompt" if self.rounds is not None else self.data.shape or _SHAPES[self.objective.kind][0]
 
     @model_validator(mode="after")
-    def _learn_secrets(self) -> TrainConfig:
-        if self.sampling.engine.kind == "server":
-            learn({"engine": self.sampling.engine.model_dump(mode="json")})
-        return self
-
-    @model_validator(mode="after")
     def _one_length(self) -> TrainConfig:
         given = [n for n, v in (("steps", self.training.steps), ("epochs", self.training.epochs)) if v is not None]
         if self.rounds is not None and self.rounds.count is not None:
-            given.append("rounds.count")
+            given.append("source.count")
         if len(given) != 1:
-            either = "steps and epochs" if self.rounds is None else "steps, epochs and rounds.count"
+            either = "steps and epochs" if self.rounds is None else "steps, epochs and source.count"
             raise ValueError(
                 f"training: give exactly one of {either} (training.epochs=null on the command line takes one back)"
             )
@@ -349,45 +343,31 @@ class TrainConfig(Section):
     def _rounds_fit(self) -> TrainConfig:
         kind, schedule, rounds = self.objective.kind, self.reference.schedule, self.rounds
         if rounds is None:
-            given = ["sampling"] if self.sampling != SamplingConfig() else []
-            given += ["scoring"] if self.scoring is not None else []
-            if given:
-                raise ValueError(f"{' and '.join(given)}: used in rounds only, but there is no section rounds")
             if schedule.kind == "each_round" and schedule.round_steps is None:
-                raise ValueError("reference.schedule.round_steps is needed where there is no section rounds")
+                raise ValueError("reference.schedule.round_steps is needed where the source is fixed")
             return self
         if kind == "nll":
-            raise ValueError("rounds: objective nll has no use for scores; take dpo, kto or grpo")
-        if self.scoring is None:
-            raise ValueError("rounds need the section scoring, which says what a completion is worth")
+            raise ValueError("source.kind: objective nll has no use for scores; take dpo, kto or grpo")
         if self.data.shape is not None:
             raise ValueError("data.shape: rounds read prompts; leave it out")
         if schedule.kind == "each_round" and schedule.round_steps is not None:
             raise ValueError(
-                "reference.schedule.round_steps: the section rounds says how long rounds are; leave it out"
+                "reference.schedule.round_steps: the section source says how long rounds are; leave it out"
             )
-        if self.sampling.temperature == 0:
-            raise ValueError(
-                "sampling.temperature: 0 makes all completions of a prompt the same, and their scores equal"
-            )
-        engine = self.sampling.engine
+        engine = rounds.sampling.engine
         if rounds.overlap and engine.kind == "server" and self.data.eval is not None:
             raise ValueError(
-                "rounds.overlap with a server and data.eval: held-out prompts would be answered by the weights that "
-                "the next round is sampled from; leave out data.eval, or rounds.overlap"
-            )
-        if rounds.overlap and engine.kind == "server" and engine.sleeps:
-            raise ValueError(
-                "rounds.overlap with a server that sleeps while the run trains: the next round could not be sampled "
-                "meanwhile; leave out sampling.engine.new_weights.sleep, or rounds.overlap"
+                "source.overlap with a server and data.eval: held-out prompts would be answered by the weights that "
+                "the next round is sampled from; leave out data.eval, or source.overlap"
             )
         if engine.kind == "server" and (engine.new_weights.kind == "adapter") != (self.adapter is not None):
             raise ValueError(
-                "sampling.engine.new_weights: kind: adapter is how a server gets an adapter's weights, and only these: "
+                "source.sampling.engine.new_weights: kind: adapter is how a server gets an adapter's weights, and "
+                "only these: "
                 + ("set it, or take engine: {kind: generate}" if self.adapter is not None else "take another kind")
             )
         if kind != "grpo" and rounds.select == "all":
-            raise ValueError(f"rounds.select: all makes groups, which {kind} cannot read; leave it out")
+            raise ValueError(f"source.select: all makes groups, which {kind} cannot read; leave it out")
         if self.reference.storage == "score_ahead":
             keeps = self.reference.round_start == "keep" and schedule.kind in ("before_step", "after_step")
             if keeps or (schedule.kind == "never" and self.adapter is None):

@@ -33,20 +33,20 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def _lengths() -> list[dict[str, Any]]:
-    """Return the ways to say how long a run is: exactly one of training.steps, training.epochs and rounds.count."""
+    """Return the ways to say how long a run is: exactly one of training.steps, training.epochs and source.count."""
     null = {"type": "null"}
 
     def one(name: str, kind: str, other: str) -> dict[str, Any]:
         training = {"required": [name], "properties": {name: {"type": kind}, other: null}}
-        return {"properties": {"training": training, "rounds": {"properties": {"count": null}}}}
+        return {"properties": {"training": training, "source": {"properties": {"count": null}}}}
 
     counted = {"type": "object", "required": ["count"], "properties": {"count": {"type": "integer"}}}
     return [
         one("steps", "integer", "epochs"),
         one("epochs", "number", "steps"),
         {
-            "required": ["rounds"],
-            "properties": {"training": {"properties": {"steps": null, "epochs": null}}, "rounds": counted},
+            "required": ["source"],
+            "properties": {"training": {"properties": {"steps": null, "epochs": null}}, "source": counted},
         },
     ]
 

@@ -32,7 +32,8 @@ def read_contexts(
     Parameters
     ----------
     config : TrainConfig
-        Its sampling.system_prompt is put before prompts that begin with no message of the system or the developer.
+        Its source.sampling.system_prompt is put before prompts that begin with no message of the system or the
+        developer.
     path : str
         A file or a set of the hub, as `read_set` takes it.
     renderer : Renderer
@@ -45,7 +46,9 @@ def read_contexts(
         As `read_set` and `tokenize`.
     """
     reader = SetReader(path, "prompt", columns=config.data.columns, ignore=config.data.ignore, counting=counting)
-    system, name = config.sampling.system_prompt, reader.source.name
+    rounds = config.rounds
+    assert rounds is not None
+    system, name = rounds.sampling.system_prompt, reader.source.name
     names, duplicates = Names(), Duplicates()
     tokenizing: Tokenizing[PromptOnly] = Tokenizing(renderer)
     kept: list[PromptOnly] = []
@@ -88,7 +91,8 @@ def scored_columns(config: TrainConfig) -> list[str]:
     """Return the columns that rewards read, by our names."""
     from humanline.train.config.rounds import columns_of
 
-    return [] if config.scoring is None else [name for reward in config.scoring.rewards for name in columns_of(reward)]
+    rewards = () if config.rounds is None else config.rounds.scoring.rewards
+    return [name for reward in rewards for name in columns_of(reward)]
 
 
 def _plain(extra: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -137,7 +141,7 @@ class Draw:
     def __init__(self, contexts: Sequence[Context], per_round: int, seed: int) -> None:
         if per_round > len(contexts):
             raise ValueError(
-                f"rounds.contexts_per_round {per_round} is larger than the data: {len(contexts)} prompts to use"
+                f"source.contexts_per_round {per_round} is larger than the data: {len(contexts)} prompts to use"
             )
         self.contexts, self.per_round, self.seed = list(contexts), per_round, seed
         self.rounds_a_pass = len(contexts) // per_round

@@ -98,7 +98,7 @@ def stream_of(
         if most < batch:
             raise ValueError(
                 f"a round of {config.rounds.contexts_per_round} prompts gives at most {most} of the "
-                f"training.batch_size {batch}: raise rounds.contexts_per_round or lower training.batch_size"
+                f"training.batch_size {batch}: raise source.contexts_per_round or lower training.batch_size"
             )
         Draw(data.contexts, config.rounds.contexts_per_round, config.seed)
     rows = config.training.batch_size * config.rows_a_unit
@@ -129,12 +129,13 @@ def round_steps(config: TrainConfig, prompts: int) -> int:
 
 def rehearsal(config: TrainConfig, contexts: Sequence[Context], renderer: Renderer) -> list[Unit]:
     """Return a batch of units as long as those of a round can be: the longest prompts, with answers of full length."""
-    members = config.rows_a_unit
+    rounds, members = config.rounds, config.rows_a_unit
+    assert rounds is not None
     longest = sorted(contexts, key=lambda context: -len(context.ids))
     units = []
     for number in range(config.training.batch_size):
         context = longest[number % len(longest)]
-        room = min(config.sampling.max_tokens, config.data.max_length - len(context.ids))
+        room = min(rounds.sampling.max_tokens, config.data.max_length - len(context.ids))
         sequence = TokenSequence((*context.ids, *(renderer.tokenizer.eos_token_id,) * room), len(context.ids))
         scores = tuple(float(member) for member in range(members)) if members > 1 else ()
         units.append(Unit(f"{context.id}@{number}", (sequence,) * members, desirable=number % 2 == 0, scores=scores))

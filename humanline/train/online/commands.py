@@ -20,6 +20,7 @@ from humanline.system.paths import PathError, absolute
 from humanline.system.stop import SamplingStopped, StopRequested, StopSignal
 from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
+from humanline.train.config.rounds import RoundsSource
 from humanline.train.online.ledger import digest, each_line, json_rows, read_lines
 from humanline.train.online.select import in_place_of, preference_rows, refuse_unscored, select
 from humanline.train.online.stages import (
@@ -55,7 +56,7 @@ def sample(
     Parameters
     ----------
     config : TrainConfig
-        With the section rounds, of which `samples` is read.
+        Whose source is rounds.
     out : str
         File to make; one row a prompt.
     limit : int, optional
@@ -66,7 +67,7 @@ def sample(
     Raises
     ------
     ToolError, ValueError, OSError
-        If the output exists, the recipe has no rounds, or model, prompts or sampler cannot be used.
+        If the output exists, the recipe's source is not rounds, or model, prompts or sampler cannot be used.
     StopRequested
         If `stop` was asked; what is sampled is kept.
     """
@@ -100,7 +101,7 @@ def sample(
             "prompts": contexts_hash(contexts),
             "seed": config.seed,
             "samples": rounds.samples,
-            **same_settings({"sampling": config.sampling.model_dump(mode="json")}),
+            **same_settings({"source": {"sampling": rounds.sampling.model_dump(mode="json")}}),
             "max_length": config.data.max_length,
             "precision": config.training.precision,
         }
@@ -121,7 +122,7 @@ def sample(
                 sampler,
                 key=(config.seed, 0),
                 policy=version,
-                trainable=Trainable(renderer, config.sampling.max_tokens, vocabulary_of(scorer.model)),
+                trainable=Trainable(renderer, rounds.sampling.max_tokens, vocabulary_of(scorer.model)),
                 progress=progress,
             )
             if served is not None:
@@ -161,7 +162,7 @@ def score(
     ToolError, ValueError, OSError
         If the output exists, the samples cannot be read, or a reward cannot be given.
     RoundError
-        If a larger share of completions than scoring.failed_share has no score; the other scores are kept.
+        If a larger share of completions than source.scoring.failed_share has no score; the other scores are kept.
     StopRequested
         If `stop` was asked; the scores so far are kept.
     """
@@ -170,25 +171,24 @@ def score(
     from humanline.train.run.fingerprint import same_settings
     from humanline.train.run.processes import start_accelerator
 
-    _rounds(config)
-    assert config.scoring is not None
+    scoring = _rounds(config).scoring
     source, target = _file(samples), _free_file(out)
     accelerator = start_accelerator(config.training.precision)
     _alone(accelerator)
     with _claimed(out, target, stop, say) as work:
         rollouts = _read(source, config)
-        for remark in check_scoring(config.scoring, rollouts):
+        for remark in check_scoring(scoring, rollouts):
             say(remark)
-        scoring = same_settings({"scoring": config.scoring.model_dump(mode="json")})
-        folder = work.begin({"samples": digest(source), **scoring})
+        settings = same_settings({"source": {"scoring": scoring.model_dump(mode="json")}})
+        folder = work.begin({"samples": digest(source), **settings})
         with contextlib.closing(
-            build_scorer(config.scoring, cache=folder / "cache.jsonl", device=accelerator.device)
+            build_scorer(scoring, cache=folder / "cache.jsonl", device=accelerator.device)
         ) as scorer:
             found = list(score_share(rollouts, scorer, progress=progress, stopping=work.stopping))
             if work.stopping():
                 raise SamplingStopped
         table = score_table(rollouts, found)
-        share_alone = config.scoring.model_copy(update={"failed": "drop"})  # what becomes of the rest, `pair` decides
+        share_alone = scoring.model_copy(update={"failed": "drop"})  # what becomes of the rest, `pair` decides
         mend = "The other scores are kept: mend what scores, then give the same command again to have these scored."
         refuse_unscored(rollouts, table, share_alone, of=samples, mend=mend)
         scored = score_rows(rollouts, table)
@@ -208,7 +208,7 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = show) -> Path
     Parameters
     ----------
     config : TrainConfig
-        Of which rounds.score_margin, rounds.truncated, scoring.failed and scoring.failed_share are read.
+        Of which source.score_margin, source.truncated, source.scoring.failed and source.scoring.failed_share are read.
     scored : str
         Of `score`.
     out : str
@@ -221,8 +221,7 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = show) -> Path
         If the output exists, the rows cannot be read, more completions have no score than is allowed, or no pair is
         left; the message says by how much scores missed the margin.
     """
-    rounds, scoring = _rounds(config), config.scoring
-    assert scoring is not None
+    rounds = _rounds(config)
     source, target = _file(scored), _free_file(out)
     with _claimed(out, target, None, say) as work:
         rollouts = _read(source, config)
@@ -230,13 +229,13 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = show) -> Path
             raise ToolError(f"{scored!r} has rows without scores; `humanline score` adds them")
         scores = read_scores(source, rollouts)
         mend = "Mend what scores, then score the samples again: humanline score."
-        selection = select(rollouts, scores, rounds, scoring, "best_worst", of=scored, mend=mend)
+        selection = select(rollouts, scores, rounds, rounds.scoring, "best_worst", of=scored, mend=mend)
         pairs = list(preference_rows(selection.kept))
         rows = [row for row in pairs if row["chosen"].strip() and row["rejected"].strip()]
         blank = f"; {len(pairs) - len(rows)} with a blank answer left out" if len(rows) < len(pairs) else ""
         why = selection.why_so_few(rounds.score_margin)
         if not rows:
-            raise RoundError(f"no pair is left of {len(rollouts)} prompts: {why}{blank}. Lower rounds.score_margin.")
+            raise RoundError(f"no pair is left of {len(rollouts)} prompts: {why}{blank}. Lower source.score_margin.")
         write_text(work.finished, json_rows(rows))
         work.publish()
     say(f"{len(rows)} pairs of {len(rollouts)} prompts; {why}{blank}")
@@ -244,7 +243,7 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = show) -> Path
     if cut:
         say(
             f"warning: {cut} pairs hold a truncated completion, behind which offline training will put an end token; "
-            "rounds.truncated=drop leaves such completions out"
+            "source.truncated=drop leaves such completions out"
         )
     return target
 
@@ -273,7 +272,7 @@ def _check_of(config: TrainConfig) -> Callable[[Rollout], None]:
     @functools.cache
     def trainable() -> Trainable:
         renderer = renderer_of(config, load_tokenizer(config.model))
-        return Trainable(renderer, config.sampling.max_tokens, vocabulary_of(load_outline(config.model)))
+        return Trainable(renderer, _rounds(config).sampling.max_tokens, vocabulary_of(load_outline(config.model)))
 
     def check(rollout: Rollout) -> None:
         if not any(completion.ids for completion in rollout.completions):
@@ -287,9 +286,9 @@ def _check_of(config: TrainConfig) -> Callable[[Rollout], None]:
     return check
 
 
-def _rounds(config: TrainConfig) -> Any:
+def _rounds(config: TrainConfig) -> RoundsSource:
     if config.rounds is None:
-        raise ToolError("this recipe has no section rounds; copy one that has: humanline cp tiny-online")
+        raise ToolError("this recipe's source is not rounds; copy one whose source is: humanline cp tiny-online")
     return config.rounds
 
 

@@ -103,7 +103,7 @@ class Rounds:
     Parameters
     ----------
     config : TrainConfig
-        With the section rounds.
+        Whose source is rounds.
     contexts : sequence of Context
         Every prompt of the run.
     folder : Path
@@ -115,7 +115,7 @@ class Rounds:
     version : callable
         Returns the version of the policy's weights as they are now.
     save_weights : callable
-        Writes them to a file, for the second process (rounds.overlap).
+        Writes them to a file, for the second process (source.overlap).
     processes : Processes
     log : callable
         Told the numbers of a round, at its first step.
@@ -142,8 +142,8 @@ class Rounds:
         log: Callable[[dict[str, Any]], None],
         say: Callable[[str], None],
     ) -> None:
-        assert config.rounds is not None and config.scoring is not None
-        self.config, self.rounds, self.scoring = config, config.rounds, config.scoring
+        assert config.rounds is not None
+        self.config, self.rounds = config, config.rounds
         self.draw = Draw(contexts, self.rounds.contexts_per_round, config.seed)
         self.context_ids = {context.id: context.ids for context in contexts}
         self.folder, self.make_stream, self.stages, self.version = folder, make_stream, stages, version
@@ -186,8 +186,8 @@ class Rounds:
         Raises
         ------
         RoundError
-            If a round leaves too little to train on and rounds.too_few is "error", or a completion has no score and
-            scoring.failed is "error", or no prompt of a whole pass leaves anything.
+            If a round leaves too little to train on and source.too_few is "error", or a completion has no score and
+            source.scoring.failed is "error", or no prompt of a whole pass leaves anything.
         StopRequested, SamplerError, LedgerError, OSError
             What is sampled and scored by then is kept.
         """
@@ -229,9 +229,9 @@ class Rounds:
                 again = ", after it has scored again what has no score"
                 self.processes.on_main(lambda: self._forget_scores(number))
             raise RoundError(
-                f"{what}: {report['why']}. Samples and scores are kept: --resume with rounds.too_few=skip leaves the "
-                f"round out and goes on{again}. A new run can have a lower rounds.score_margin or training.batch_size, "
-                "or more rounds.contexts_per_round or rounds.samples."
+                f"{what}: {report['why']}. Samples and scores are kept: --resume with source.too_few=skip leaves the "
+                f"round out and goes on{again}. A new run can have a lower source.score_margin or training.batch_size, "
+                "or more source.contexts_per_round or source.samples."
             )
         self.say(f"{what}; skipped: {report['why']}")
         self.processes.on_main(lambda: self.open_ledger().record(number, "DONE"))
@@ -395,7 +395,7 @@ class Rounds:
                         rollouts,
                         read_scores(scores, rollouts),
                         self.rounds,
-                        self.scoring,
+                        self.rounds.scoring,
                         "all" if self.config.keeps_groups else "best_worst",
                         of=f"round {number}",
                         mend=BY_RESUMING,
@@ -416,10 +416,8 @@ class Rounds:
 
     def plan(self, number: int, policy: str) -> Plan:
         """Return what a round shall do."""
-        tree = self.config.model_dump(mode="json", include={"seed", "rounds", "sampling", "scoring"})
-        settings = {
-            k: v for k, v in same_settings(tree).items() if k == "rounds.samples" or not k.startswith("rounds.")
-        }
+        used: Any = {"seed": True, "source": {"samples", "sampling", "scoring"}}
+        settings = same_settings(self.config.model_dump(mode="json", include=used))
         return Plan(number, policy, tuple(context.id for context in self.draw.round(number)), settings)
 
     def _begin(self, plan: Plan) -> None:
@@ -477,7 +475,7 @@ class Rounds:
                 if self.version() != self.policy:
                     raise RoundError(
                         f"{job.weights} is missing, with which round {number} was to be sampled; remove {folder} and "
-                        "resume from an earlier checkpoint, or start a new run without rounds.overlap"
+                        "resume from an earlier checkpoint, or start a new run without source.overlap"
                     )
                 self.save_weights(job.weights)
             self.ahead.start(job)
@@ -550,12 +548,13 @@ class Rounds:
         if self.line:
             self.say(self.line + ("" if rms is None else f"; sampler off by {rms:.2g} nats (rms)"))
         self.line = ""
-        limit = self.config.sampling.mismatch_limit
+        limit = self.rounds.sampling.mismatch_limit
         if rms is not None and rms > limit:
             self.say(
                 f"warning: round {self.number}: the sampler's log-probabilities of its own tokens differ from those "
-                f"that training computes by {rms:.3g} nats (rms), more than sampling.mismatch_limit: {limit:g}: it may "
-                "have other weights, settings or a cache of older ones, and then the data are not from this policy"
+                f"that training computes by {rms:.3g} nats (rms), more than source.sampling.mismatch_limit: {limit:g}: "
+                "it may have other weights, settings or a cache of older ones, and then the data are not from this "
+                "policy"
             )
 
 
@@ -573,8 +572,8 @@ def make_rounds(
     """Return the rounds of a run with what samples and scores them; raise ValueError as these do."""
     from humanline.train.online.rewards.check import check_scoring
 
-    assert config.scoring is not None
-    scoring = config.scoring
+    assert config.rounds is not None
+    scoring = config.rounds.scoring
 
     def check() -> None:
         for remark in check_scoring(scoring, [*data.contexts, *data.held_out]):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from humanline.train.config.rounds import RoundsConfig, ScoringConfig
+from humanline.train.config.rounds import RoundsSource, ScoringConfig
 from humanline.train.data.batch import Unit
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.online.rewards.scorer import reward_names
@@ -114,7 +114,7 @@ class Selection:
         if self.below_margin:
             short = sorted((gap for gap in self.gaps if gap < margin or gap == 0), reverse=True)
             parts.append(
-                f"{self.below_margin} prompts have scores that differ by less than rounds.score_margin {margin:g} "
+                f"{self.below_margin} prompts have scores that differ by less than source.score_margin {margin:g} "
                 f"(the largest difference among them is {short[0]:.3g}, the median {short[len(short) // 2]:.3g})"
             )
         if self.statuses:
@@ -166,16 +166,19 @@ def refuse_unscored(
     lines = [f"- {count} times {shown(kind)} (first: {shown(first[kind], 100)})" for kind, count in told]
     if rest := len(lost) - sum(count for _, count in told):
         lines.append(f"- {rest} times something else")
-    left_out = "scoring.failed=drop, which leaves them out, or scoring.failed=0 or another score that they shall have"
+    left_out = (
+        "source.scoring.failed=drop, which leaves them out, or source.scoring.failed=0 or another score that they "
+        "shall have"
+    )
     if not too_many:
         way = f"It goes on without with {left_out}."
     elif scoring.failed == "error":
-        way = f"It goes on without with scoring.failed_share=1 and {left_out}."
+        way = f"It goes on without with source.scoring.failed_share=1 and {left_out}."
     else:
-        way = "With scoring.failed_share=1 it goes on however many they are."
+        way = "With source.scoring.failed_share=1 it goes on however many they are."
     raise RoundError(
         f"{of}: {len(lost)} of {total} completions have no score ({counts})"
-        + (f", a larger share than scoring.failed_share {scoring.failed_share:g}:" if too_many else ":")
+        + (f", a larger share than source.scoring.failed_share {scoring.failed_share:g}:" if too_many else ":")
         + "".join(f"\n{line}" for line in lines)
         + f"\n{mend} {way}"
     )
@@ -194,7 +197,7 @@ def in_place_of(asked_again: Counter[str]) -> str:
 def select(
     rollouts: Sequence[Rollout],
     scores: Sequence[Sequence[Score]],
-    rounds: RoundsConfig,
+    rounds: RoundsSource,
     scoring: ScoringConfig,
     how: Literal["best_worst", "all"],
     *,
@@ -208,7 +211,7 @@ def select(
     rollouts : sequence of Rollout
     scores : sequence of sequence of Score
         One a completion.
-    rounds : RoundsConfig
+    rounds : RoundsSource
         Of which score_margin and truncated are read: a pair is kept where max - min >= score_margin.
     scoring : ScoringConfig
         Of which failed and failed_share are read: what happens to completions without a score.

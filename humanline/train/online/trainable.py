@@ -71,8 +71,8 @@ class Trainable:
         if len(completion.ids) > room:
             raise Untrainable(
                 "too_many_tokens",
-                f"it has {len(completion.ids)} tokens, where sampling.max_tokens {self.max_tokens} and data.max_length "
-                f"{self.renderer.max_length} leave {room}",
+                f"it has {len(completion.ids)} tokens, where source.sampling.max_tokens {self.max_tokens} and "
+                f"data.max_length {self.renderer.max_length} leave {room}",
             )
         if not self._says(completion):
             text, found = completion.text, self.decode(completion.ids)

@@ -131,8 +131,8 @@ def _of_rounds(config: TrainConfig, steps: int, weights: int) -> int:
         return 0
     number = (rounds.count or -(-steps // config.round_steps)) + 1  # a round's samples are there twice as it ends
     completions = rounds.samples * rounds.contexts_per_round * number
-    copies = 2 * (config.sampling.engine.kind == "server") + rounds.overlap  # the served ones and those before them
-    return (_A_TOKEN * config.sampling.max_tokens + _A_SCORE) * completions + copies * weights
+    copies = 2 * (rounds.sampling.engine.kind == "server") + rounds.overlap  # the served ones and those before them
+    return (_A_TOKEN * rounds.sampling.max_tokens + _A_SCORE) * completions + copies * weights
 
 
 def _scored(batch: StepBatch) -> int:

@@ -165,9 +165,9 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
         with findings.about("evaluation"):
             if config.rounds is None:
                 evaluator = held_out_evaluator(config, data.sets, renderer, _never, _never, torch.device("cpu"))
-        if config.scoring is not None:
-            with findings.about("scoring"):
-                findings.remarks += check_scoring(config.scoring, [*data.contexts, *data.held_out])
+        if config.rounds is not None:
+            with findings.about("source.scoring"):
+                findings.remarks += check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out])
 
     parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
     sizes, adapted = None, ""
@@ -208,9 +208,11 @@ def _without_effect(config: TrainConfig) -> list[str]:
     if rounds is None:
         return []
     if config.keeps_groups and "score_margin" in rounds.model_fields_set:
-        remarks.append("rounds.score_margin is for best_worst: here whole groups are kept, whatever their scores")
+        remarks.append("source.score_margin is for best_worst: here whole groups are kept, whatever their scores")
     if "batch_size" in config.evaluation.model_fields_set:
-        remarks.append("evaluation.batch_size is for fixed data: held-out prompts are answered as sampling.engine says")
+        remarks.append(
+            "evaluation.batch_size is for fixed data: held-out prompts are answered as source.sampling.engine says"
+        )
     return remarks
 
 

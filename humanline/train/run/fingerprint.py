@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from humanline.system.terminal import HIDDEN, redacted
+from humanline.train.config.rounds import EARLIER
 from humanline.train.config.settings import hidden, settings_digest
 
 # Sections and fields that change where a run writes, what it shows, whom it asks and what it puts up with, never what
@@ -23,30 +24,30 @@ _FREE = (
     "training.disk_full",
     "training.stall_minutes",
     "training.collapse",
-    "rounds.too_few",
-    "scoring.failed",
-    "scoring.failed_share",
-    "scoring.workers",
-    "scoring.seconds",
-    "scoring.first_seconds",
-    "scoring.memory",
-    "scoring.environment",
-    "sampling.engine.url",
-    "sampling.engine.allow_hosts",
-    "sampling.engine.key_variable",
-    "sampling.engine.concurrency",
-    "sampling.engine.seconds",
-    "sampling.engine.attempts",
-    "sampling.engine.proof",
-    "sampling.mismatch_limit",
+    "source.too_few",
+    "source.scoring.failed",
+    "source.scoring.failed_share",
+    "source.scoring.workers",
+    "source.scoring.seconds",
+    "source.scoring.first_seconds",
+    "source.scoring.memory",
+    "source.scoring.environment",
+    "source.sampling.engine.url",
+    "source.sampling.engine.allow_hosts",
+    "source.sampling.engine.key_variable",
+    "source.sampling.engine.concurrency",
+    "source.sampling.engine.seconds",
+    "source.sampling.engine.attempts",
+    "source.sampling.engine.proof",
+    "source.sampling.mismatch_limit",
 )
 
 
 # Settings that came later, with the value that says what held before: runs from before them go on.
 _LATER: dict[str, Any] = {
     "data.ignore": [],
-    "sampling.engine.new_weights.requests": [],
-    "sampling.engine.new_weights.sleep": [],
+    "source.sampling.engine.new_weights.requests": [],
+    "source.sampling.engine.new_weights.sleep": [],
 }
 
 
@@ -154,9 +155,22 @@ def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     free = tuple(f"{name}." for name in _FREE)
     return {
         name: value
-        for name, value in flat(hidden(config)).items()
+        for name, value in _named_now(flat(hidden(config))).items()
         if not f"{name}.".startswith(free) and not (name in _LATER and value == _LATER[name])
     }
+
+
+def _named_now(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted name under the names of today: source was three sections, of which rounds was null."""
+    fixed = "rounds" in settings and settings["rounds"] is None
+    result = {"source.kind": "fixed" if fixed else "rounds"} if fixed or "rounds.contexts_per_round" in settings else {}
+    for name, value in settings.items():
+        section, _, rest = name.partition(".")
+        if section not in EARLIER:
+            result[name] = value
+        elif not fixed:
+            result[f"{EARLIER[section]}.{rest}"] = value
+    return result
 
 
 def as_planned(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -197,7 +197,7 @@ class RunFolder:
         for path, tree in trees.items():
             self._texts[path] = json.dumps(tree, indent=2) + "\n"
             write_text(path, self._texts[path])
-        self._device, self._has_rounds = self.path.stat().st_dev, config.get("rounds") is not None
+        self._device, self._has_rounds = self.path.stat().st_dev, config["source"]["kind"] == "rounds"
 
     def open_log(self, writes: bool) -> MetricsLog:
         """Return the log of the run's metrics, which `ready` looks after; a process that does not write has none."""

@@ -243,9 +243,16 @@ def test_every_field_is_read_by_a_run(toy, tmp_path, monkeypatch):
             tmp_path / "online",
             "grpo",
             data={"train": str(prompts), "max_length": 64},
-            rounds={"contexts_per_round": 4, "samples": 2, "select": "best_worst", "count": 1, "too_few": "skip"},
-            sampling={"max_tokens": 4, "stop": ["?"], "system_prompt": "Add."},
-            scoring={"rewards": rewards, "failed": "drop"},
+            source={
+                "kind": "rounds",
+                "contexts_per_round": 4,
+                "samples": 2,
+                "select": "best_worst",
+                "count": 1,
+                "too_few": "skip",
+                "sampling": {"max_tokens": 4, "stop": ["?"], "system_prompt": "Add."},
+                "scoring": {"rewards": rewards, "failed": "drop"},
+            },
             reference={"schedule": {"kind": "before_step"}},
             training={"batch_size": 2},
         )
@@ -335,9 +342,93 @@ def test_counts_that_no_run_has_are_refused(tmp_path):
         "checkpoint.keep": 10**400,
         "training.steps": 10**16,
         "adapter": "{rank: 100000000}",
-        "rounds": "{samples: 1000000000}",
-        "scoring": "{rewards: [{kind: format}], workers: 1000000000}",
+        "source": "{kind: rounds, samples: 1000000000, scoring: {rewards: [{kind: format}]}}",
     }
     for place, value in problems.items():
         with pytest.raises(ConfigError, match=place):
             load(tmp_path, GOOD, f"{place}={value}")
+    workers = "source={kind: rounds, scoring: {rewards: [{kind: format}], workers: 1000000000}}"
+    with pytest.raises(ConfigError, match=r"source\.scoring\.workers"):
+        load(tmp_path, GOOD, workers)
+
+
+ROUNDS = (
+    GOOD.replace("training:\n  steps: 3\n", "training: {batch_size: 8}\n")
+    + """\
+source:
+  kind: rounds
+  samples: 4
+  count: 2
+  sampling: {top_p: 0.9, max_tokens: 8}
+  scoring: {rewards: [{kind: format}]}
+"""
+)
+
+
+def test_a_source_is_switched_and_its_keys_replaced_on_the_command_line(tmp_path):
+    """Keys of a source have its name before them; a mapping replaces it; without one batches are made of the rows."""
+    fixed, rounds = load(tmp_path), load(tmp_path, ROUNDS, "source.sampling.temperature=.7", "source.samples=3")
+    assert fixed.source.kind == "fixed" and fixed.rounds is None
+    assert rounds.rounds is rounds.source and (rounds.rounds.samples, rounds.rounds.count) == (3, 2)
+    assert (rounds.rounds.sampling.temperature, rounds.rounds.sampling.top_p) == (0.7, 0.9)
+    assert load(tmp_path, ROUNDS, "source={kind: fixed}", "training.steps=3") == fixed.model_copy(
+        update={"training": fixed.training.model_copy(update={"batch_size": 8})}
+    )
+
+
+@pytest.mark.parametrize(
+    "text,override,message",
+    [
+        (ROUNDS, "source.sampels=4", "source.sampels: unknown key; did you mean samples?"),
+        (ROUNDS, "source.sampling.temprature=1", "source.sampling.temprature: unknown key; did you mean temperature?"),
+        (ROUNDS, "source.rounds={samples: 4}", "source.rounds: unknown key; known: kind, contexts_per_round, samples"),
+        (ROUNDS, "source.kind=round", "source.kind: must be one of fixed, rounds; got round; did you mean rounds?"),
+        (ROUNDS, "source.scoring=null", "source.scoring: must be a section such as {key: value}; got None"),
+        (
+            ROUNDS,
+            "source.kind=fixed",
+            "source: samples, count, sampling, scoring: for kind: rounds alone; set that",
+        ),
+        (GOOD, "source={kind: rounds}", "source.scoring: is missing"),
+        (GOOD, "source.samples=4", "source.kind: must be one of fixed, rounds; got nothing"),
+        (
+            GOOD,
+            "source={kind: fixed, steps: 4}",
+            "source: steps: for kind: rounds alone; set that",
+        ),
+        (GOOD, "source={kind: fixed, step: 4}", "source.step: unknown key; known: kind"),
+        (GOOD, "objective={kind: dpo, dpo: 1}", "objective.dpo: unknown key; known: kind, beta"),
+        (GOOD, "data={train: t, kind: train}", "data.kind: unknown key; known: train, eval"),
+    ],
+)
+def test_what_is_wrong_with_a_source_is_said_in_its_words(tmp_path, text, override, message):
+    """Unknown and missing keys, unknown kinds, and keys of rounds under fixed rows are named with what is right."""
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, text, override)
+    assert str(error.value).startswith(f"1 problem(s) in the configuration:\ncommand line: {message}")
+
+
+def test_sections_of_earlier_versions_are_refused_with_the_names_of_today(tmp_path):
+    """Rounds, sampling and scoring are named at once, in a file and on the command line, each with its new name."""
+    old = GOOD + (
+        "rounds: {samples: 4, count: 2}\n"
+        "sampling:\n  top_p: 0.9\n  engine: {kind: generate}\n"
+        "scoring: {rewards: [{kind: format}]}\n"
+    )
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, old, "training.step=3")
+    path = tmp_path / "recipe.yaml"
+    assert set(str(error.value).splitlines()[1:]) == {
+        "command line: training.step: unknown key; did you mean steps?",
+        f"{path}:13:1: rounds: is now source.samples, source.count, with source.kind: rounds",
+        f"{path}:14:1: sampling: is now source.sampling.top_p, source.sampling.engine",
+        f"{path}:17:1: scoring: is now source.scoring.rewards",
+    }
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, ROUNDS, "sampling.temperature=.7", "rounds.count=3", "scoring.workers=1", "rounds=null")
+    assert str(error.value).splitlines()[1:] == [
+        "command line: sampling.temperature: is now source.sampling.temperature",
+        "command line: rounds.count: is now source.count, with source.kind: rounds",
+        "command line: scoring.workers: is now source.scoring.workers",
+        "command line: rounds: is now source.kind: fixed",
+    ]

@@ -21,14 +21,20 @@ SERVER = {"kind": "server", "url": "http://127.0.0.1:9", "new_weights": {"kind":
 BEFORE = {"schedule": {"kind": "before_step", "every": 4}}
 
 
+ROUNDS = {"contexts_per_round": 16, "samples": 4, "count": 2}
+
+
+def source(rounds=ROUNDS, scoring=SCORING, **sampling) -> dict:
+    return {"kind": "rounds", **rounds, "sampling": sampling, "scoring": scoring}
+
+
 def tree(**changes) -> dict:
     base = {
         "model": "m",
         "output": "o",
         "objective": {"kind": "grpo"},
         "data": {"train": "prompts.jsonl", "max_length": 64},
-        "rounds": {"contexts_per_round": 16, "samples": 4, "count": 2},
-        "scoring": SCORING,
+        "source": source(),
         "reference": {"schedule": {"kind": "each_round"}},
         "training": {"batch_size": 8},
         "optimizer": {"lr": 1e-5},
@@ -37,26 +43,26 @@ def tree(**changes) -> dict:
 
 
 WRONG = {
-    "no scoring": ({"scoring": None}, "rounds need the section scoring"),
+    "no scoring": ({"source": {"kind": "rounds", **ROUNDS}}, r"source.rounds.scoring\n +Field required"),
     "scoring without rounds": (
-        {"rounds": None, "training": {"steps": 1}, "reference": {}},
-        "scoring: used in rounds only",
+        {"source": {"kind": "fixed", "scoring": SCORING}, "training": {"steps": 1}, "reference": {}},
+        "scoring: for kind: rounds alone",
     ),
     "no rewards' weight": (
-        {"scoring": {"rewards": [{"kind": "format", "weight": 0}]}},
-        "every weight in scoring.rewards is 0",
+        {"source": source(scoring={"rewards": [{"kind": "format", "weight": 0}]})},
+        "every weight in source.scoring.rewards is 0",
     ),
     "nll": ({"objective": {"kind": "nll"}, "reference": {}}, "objective nll has no use for scores"),
     "groups for pairs": (
-        {"objective": {"kind": "dpo"}, "rounds": {"select": "all", "count": 1}},
+        {"objective": {"kind": "dpo"}, "source": source({"select": "all", "count": 1})},
         "makes groups, which dpo cannot read",
     ),
     "a shape": ({"data": {"train": "p", "shape": "preference"}}, "data.shape: rounds read prompts"),
-    "no length": ({"rounds": {"samples": 4}}, "give exactly one of steps, epochs and rounds.count"),
-    "two lengths": ({"training": {"steps": 3}}, "give exactly one of steps, epochs and rounds.count"),
+    "no length": ({"source": source({"samples": 4})}, "give exactly one of steps, epochs and source.count"),
+    "two lengths": ({"training": {"steps": 3}}, "give exactly one of steps, epochs and source.count"),
     "a round's steps twice": (
         {"reference": {"schedule": {"kind": "each_round", "round_steps": 4}}},
-        "the section rounds says how long rounds are",
+        "the section source says how long rounds are",
     ),
     "never, ahead": ({"reference": {"schedule": {"kind": "never"}}}, "set reference.storage: model"),
     "kept, ahead": ({"reference": BEFORE | {"round_start": "keep"}}, "set reference.storage: model"),
@@ -65,28 +71,29 @@ WRONG = {
         "reference.storage: model, or train an adapter",
     ),
     "one step, by name": (
-        {"reference": BEFORE, "rounds": {"contexts_per_round": 64, "count": 1, "steps": 1}},
+        {"reference": BEFORE, "source": source({"contexts_per_round": 64, "count": 1, "steps": 1})},
         "make every ratio 1",
     ),
     "one step, by size": (
-        {"reference": BEFORE, "rounds": {"contexts_per_round": 8, "count": 1}},
+        {"reference": BEFORE, "source": source({"contexts_per_round": 8, "count": 1})},
         "make every ratio 1",
     ),
-    "greedy": ({"sampling": {"temperature": 0}}, "all completions of a prompt the same"),
+    "greedy": ({"source": source(temperature=0)}, "all completions of a prompt the same"),
     "a server's adapter without one": (
-        {"sampling": {"engine": SERVER | {"new_weights": {"kind": "adapter"}}}},
+        {"source": source(engine=SERVER | {"new_weights": {"kind": "adapter"}})},
         "take another kind",
     ),
-    "an adapter by path": ({"sampling": {"engine": SERVER}, "adapter": {"rank": 2}}, "set it, or take engine"),
+    "an adapter by path": ({"source": source(engine=SERVER), "adapter": {"rank": 2}}, "set it, or take engine"),
     "overlap and a server that sleeps": (
         {
-            "sampling": {"engine": SERVER | {"new_weights": {"kind": "vllm", "sleep": True}}},
-            "rounds": {"contexts_per_round": 16, "samples": 4, "count": 2, "overlap": True},
+            "source": source(
+                ROUNDS | {"overlap": True}, engine=SERVER | {"new_weights": {"kind": "vllm", "sleep": True}}
+            ),
         },
-        "rounds.overlap with a server that sleeps",
+        "source.overlap with a server that sleeps",
     ),
     **{
-        f"requests: {name}": ({"sampling": {"engine": SERVER | {"new_weights": {"kind": "request"} | how}}}, message)
+        f"requests: {name}": ({"source": source(engine=SERVER | {"new_weights": {"kind": "request"} | how})}, message)
         for name, how, message in (
             ("none", {}, "takes a path, or a list of requests, and not both"),
             ("both", {"path": "/a", "requests": [{"path": "/b"}]}, "takes a path, or a list of requests, and not both"),
@@ -105,14 +112,16 @@ WRONG = {
     },
     "overlap, a server and held-out prompts": (
         {
-            "sampling": {"engine": SERVER},
-            "rounds": {"overlap": True, "count": 2},
+            "source": source({"overlap": True, "count": 2}, engine=SERVER),
             "data": {"train": "p", "eval": "e", "max_length": 64},
         },
-        "leave out data.eval, or rounds.overlap",
+        "leave out data.eval, or source.overlap",
     ),
-    "one sample": ({"rounds": {"samples": 1, "count": 1}}, "greater than or equal to 2"),
-    "no module": ({"scoring": {"rewards": [{"kind": "function", "call": "len"}]}}, "should match pattern"),
+    "one sample": ({"source": source({"samples": 1, "count": 1})}, "greater than or equal to 2"),
+    "no module": (
+        {"source": source(scoring={"rewards": [{"kind": "function", "call": "len"}]})},
+        "should match pattern",
+    ),
 }
 
 
@@ -129,9 +138,9 @@ def test_what_makes_sense_is_taken():
     for changes in (
         {},
         {"reference": {"schedule": {"kind": "never"}, "storage": "model"}},
-        {"reference": BEFORE | {"round_start": "keep", "storage": "model"}, "rounds": {"steps": 1, "count": 1}},
+        {"reference": BEFORE | {"round_start": "keep", "storage": "model"}, "source": source({"steps": 1, "count": 1})},
         {"reference": {"schedule": {"kind": "never"}}, "adapter": {"rank": 2}},
-        {"sampling": {"engine": SERVER | {"new_weights": {"kind": "adapter"}}}, "adapter": {"rank": 2}},
+        {"source": source(engine=SERVER | {"new_weights": {"kind": "adapter"}}), "adapter": {"rank": 2}},
     ):
         config = TrainConfig.model_validate(tree(**changes))
         assert TrainConfig.model_validate(config.model_dump()) == config
@@ -153,23 +162,23 @@ def test_validate_looks_at_rounds(toy, tmp_path, capsys):
     """Validation shows prompt, rounds and what has no effect, and names a reward that cannot be given."""
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"{i} + 1", "answer": str(i + 1)}) + "\n" for i in range(20)))
-    rounds = {"contexts_per_round": 16, "samples": 4, "count": 2, "score_margin": 0.1}
+    rounds = ROUNDS | {"score_margin": 0.1}
     good = tree(
         model=toy["model"],
         output=str(tmp_path / "run"),
         data={"train": str(path), "max_length": 64},
-        rounds=rounds,
-        sampling={"max_tokens": 8},
+        source=source(rounds, max_tokens=8),
         evaluation={"batch_size": 4},
     )
     validate(TrainConfig.model_validate(good))
     said = capsys.readouterr().out
     assert "GRPO, online" in said and "16 prompts, 4 completions each" in said and "at most 4 of 8 groups" in said
-    assert "rounds.score_margin is for best_worst" in said and "evaluation.batch_size is for fixed data" in said
+    assert "source.score_margin is for best_worst" in said and "evaluation.batch_size is for fixed data" in said
     assert "of samples, scores and served weights at most" in said and not (tmp_path / "run").exists()
-    bad = good | {"scoring": {"rewards": [{"kind": "number", "answer": "anser"}, SCORING["rewards"][0]]}}
+    rewards = [{"kind": "number", "answer": "anser"}, SCORING["rewards"][0]]
+    bad = good | {"source": source(rounds, {"rewards": rewards}, max_tokens=8)}
     with pytest.raises(ValueError, match="did you mean answer"):
         validate(TrainConfig.model_validate(bad))
-    few = good | {"rounds": rounds | {"contexts_per_round": 30}}
+    few = good | {"source": source(rounds | {"contexts_per_round": 30}, max_tokens=8)}
     with pytest.raises(ValueError, match="contexts_per_round 30 is larger than the data: 20 prompts"):
         validate(TrainConfig.model_validate(few))

@@ -575,9 +575,9 @@ def online(toy, tmp_path, tokenizer, write):
     recipe.write_text(
         f"model: {model}\noutput: {tmp_path / 'run'}\nobjective: {{kind: dpo}}\n"
         f"data: {{train: {write(*prompts, name='prompts.jsonl')}, max_length: 128}}\n"
-        "rounds: {contexts_per_round: 2, samples: 4, count: 1, score_margin: 0.0}\n"
-        "sampling: {max_tokens: 6, engine: {kind: generate, batch_size: 2}}\n"
-        "scoring:\n  workers: 1\n"
+        "source:\n  kind: rounds\n  contexts_per_round: 2\n  samples: 4\n  count: 1\n  score_margin: 0.0\n"
+        "  sampling: {max_tokens: 6, engine: {kind: generate, batch_size: 2}}\n"
+        "  scoring:\n    workers: 1\n"
         "  rewards: [{kind: function, call: 'tests.helpers.toy_rewards:scrambled', columns: [answer]}]\n"
         "training: {batch_size: 2, micro_batch_size: 2}\noptimizer: {lr: 1e-3}\n"
         "reference: {schedule: {kind: each_round}}\n"

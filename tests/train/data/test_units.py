@@ -327,9 +327,14 @@ def test_prompts_of_rounds_are_read_in_batches_too(tmp_path, tokenizer, monkeypa
     rows = [{"prompt": text(rng, 4), "answer": i} for i in range(40)]
     path = write(tmp_path / "prompts.jsonl", rows + rows[:3])
     tree = config_of(path, "grpo").model_dump() | {
-        "rounds": {"contexts_per_round": 4, "samples": 2, "count": 1},
-        "sampling": {"max_tokens": 8, "system_prompt": "Be brief."},
-        "scoring": {"rewards": [{"kind": "format"}]},
+        "source": {
+            "kind": "rounds",
+            "contexts_per_round": 4,
+            "samples": 2,
+            "count": 1,
+            "sampling": {"max_tokens": 8, "system_prompt": "Be brief."},
+            "scoring": {"rewards": [{"kind": "format"}]},
+        },
         "reference": {"schedule": {"kind": "each_round"}},
         "data": {"train": str(path), "max_length": 64},
         "training": {"batch_size": 2},

@@ -62,9 +62,15 @@ def practise(folder: Path, seed: int) -> float:
         objective={"kind": "grpo"},
         reference={"schedule": {"kind": "each_round"}},
         data={"train": sums, "max_length": 24},
-        rounds={"contexts_per_round": 36, "samples": 8, "count": 12, "steps": 4},
-        sampling={"max_tokens": 6, "engine": {"kind": "generate", "batch_size": 288}},
-        scoring={"rewards": [{"kind": "number"}], "workers": 1},
+        source={
+            "kind": "rounds",
+            "contexts_per_round": 36,
+            "samples": 8,
+            "count": 12,
+            "steps": 4,
+            "sampling": {"max_tokens": 6, "engine": {"kind": "generate", "batch_size": 288}},
+            "scoring": {"rewards": [{"kind": "number"}], "workers": 1},
+        },
         training={"batch_size": 36},
         optimizer={"lr": 1e-3, "warmup_fraction": 0.0},
     )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanline.train.config.objective import GrpoObjective
-from humanline.train.config.rounds import RoundsConfig, ScoringConfig
+from humanline.train.config.rounds import RoundsSource, ScoringConfig
 from humanline.train.data.batch import make_micro_batch, rows_of
 from humanline.train.data.messages import Message
 from humanline.train.data.rows import read_rows
@@ -43,8 +43,8 @@ def scoring(*rewards, failed="drop", failed_share=1.0):
 
 def chosen(groups, how, *, margin=0.01, truncated="keep", **failed):
     rollouts, scores = build(groups)
-    rounds = RoundsConfig(score_margin=margin, truncated=truncated)
-    return select(rollouts, scores, rounds, scoring(**failed), how, of="round 3", mend="Mend it.")
+    rounds = RoundsSource(score_margin=margin, truncated=truncated, scoring=scoring(**failed))
+    return select(rollouts, scores, rounds, rounds.scoring, how, of="round 3", mend="Mend it.")
 
 
 def algorithm_1(groups, how, margin, truncated, failed):
@@ -136,15 +136,15 @@ def test_ties_take_the_first():
 
 
 def test_a_completion_without_a_score_ends_the_round_if_so_set():
-    """Under scoring.failed: error the message names the prompt, the completion (from 1), its status and reason."""
+    """Under failed: error the message names the prompt, the completion (from 1), its status and reason."""
     groups = [[(1.0, "end", 1), (0.0, "end", 1)], [(1.0, "end", 1), (None, "end", 1)]]
     with pytest.raises(RoundError) as caught:
         chosen(groups, "all", failed="error")
     assert str(caught.value).splitlines() == [
         "round 3: 1 of 4 completions have no score (1 timeout):",
         "- 1 times timeout: slow (first: p1, completion 2)",
-        "Mend it. It goes on without with scoring.failed=drop, which leaves them out, or scoring.failed=0 or another "
-        "score that they shall have.",
+        "Mend it. It goes on without with source.scoring.failed=drop, which leaves them out, or "
+        "source.scoring.failed=0 or another score that they shall have.",
     ]
 
 
@@ -156,7 +156,7 @@ def test_more_than_a_share_without_a_score_ends_the_round(failed, lost, share, r
     groups = [[(value, "end", 1) for value in values[i::4]] for i in range(4)]
     if refused:
         with pytest.raises(
-            RoundError, match=rf"^round 3: {lost} of 16 .*larger share than scoring.failed_share {share}"
+            RoundError, match=rf"^round 3: {lost} of 16 .*larger share than source.scoring.failed_share {share}"
         ):
             chosen(groups, "all", failed=failed, failed_share=share)
     else:
@@ -185,13 +185,13 @@ def test_which_reward_failed_and_why_is_told():
         refuse_unscored(rollouts, [found], settings, of="round 0", mend="Mend it.")
     assert str(caught.value).splitlines() == [
         "round 0: 8 of 8 completions have no score (8 error; by reward: 8 function, 7 function_2, 2 tag_count), a "
-        "larger share than scoring.failed_share 0.5:",
+        "larger share than source.scoring.failed_share 0.5:",
         "- 3 times error: down (first: p0, completion 1)",
         "- 1 times error: refused (first: p0, completion 2)",
         r"- 1 times error: \x1b[2Jdown (first: p0, completion 4)",
         "- 1 times error: other (first: p0, completion 6)",
         "- 2 times something else",
-        "Mend it. With scoring.failed_share=1 it goes on however many they are.",
+        "Mend it. With source.scoring.failed_share=1 it goes on however many they are.",
     ]
 
 
@@ -200,7 +200,7 @@ def test_the_reason_says_by_how_much_scores_missed():
     gaps = [0.02, 0.3, 0.04, 0.0, 5.0]
     found = chosen([[(gap, "end", 1), (0.0, "length", 1)] for gap in gaps], "best_worst", margin=0.5)
     text = found.why_so_few(0.5)
-    assert "4 prompts have scores that differ by less than rounds.score_margin 0.5" in text
+    assert "4 prompts have scores that differ by less than source.score_margin 0.5" in text
     assert "largest difference among them is 0.3" in text and "median 0.02" in text
     assert "5 completions were truncated" in text
     found = chosen([[(None, "end", 1), (0.0, "end", 1)]], "best_worst")

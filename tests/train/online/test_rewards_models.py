@@ -215,8 +215,8 @@ def test_tools_are_written_where_the_template_takes_them_else_it_is_said(folder,
     assert "the key 'tool_calls' of message 2 (assistant)" in keyed.reason
     remarks = check_scoring(scoring(folder), [plain, tools])
     assert remarks == [
-        "scoring.rewards[0] (model): the reward model's template does not write tool 1 (get_weather), and scores "
-        "without it: 1 of 2 prompts: b"
+        "source.scoring.rewards[0] (model): the reward model's template does not write tool 1 (get_weather), and "
+        "scores without it: 1 of 2 prompts: b"
     ]
 
 
@@ -246,7 +246,7 @@ def test_models_that_are_no_reward_models_are_refused(folder, tokenizer, tmp_pat
         with pytest.raises(ModelError, match=words):
             RewardModel(reward(tmp_path / name), "cpu")
         if name != "headless":
-            with pytest.raises(RewardError, match=rf"scoring.rewards\[0\] \(model\): .*{words}"):
+            with pytest.raises(RewardError, match=rf"source.scoring.rewards\[0\] \(model\): .*{words}"):
                 check_scoring(scoring(tmp_path / name), [rollout("x")])
     check_scoring(scoring(folder), [rollout("x")])
 

@@ -208,7 +208,7 @@ def test_harm_is_bounded_and_nobody_elses(here):
     assert all(verdict.value is None and verdict.reason for verdict in verdicts[::2])
     assert all(verdict == (3.0, "ok", "") for verdict in verdicts[1::2])
     reasons = {name: verdict.reason for name, verdict in zip(HARM, verdicts[::2], strict=True)}
-    assert reasons["loop"] == "longer than 1 seconds for a first call" and "scoring.memory" in reasons["hog"]
+    assert reasons["loop"] == "longer than 1 seconds for a first call" and "source.scoring.memory" in reasons["hog"]
     assert reasons["leave"] == "SystemExit: 3" and reasons["leave_at_once"].endswith("exited with 7")
     assert reasons["fault"].endswith("killed by SIGSEGV") and "coroutine" in reasons["later"]
     assert len(reasons["angry"]) <= 300 and reasons["angry"].isprintable()

@@ -95,8 +95,8 @@ def test_one_reward_without_a_value_leaves_no_score():
     assert [found[i, 0].status for i in range(3)] == ["no_reference", "not_finite", "no_reference"]
     assert all(score.value is None for score in found.values())
     assert found[0, 0].parts == {"tag_count": 0.0} and found[1, 0].parts == {"tag_count": 0.0, "number": 1.0}
-    assert found[0, 0].reason.startswith("scoring.rewards[1] (number): the reference holds no number: 'none'; ")
-    assert "scoring.rewards[2] (function): it returned nan" in found[0, 0].reason
+    assert found[0, 0].reason.startswith("source.scoring.rewards[1] (number): the reference holds no number: 'none'; ")
+    assert "source.scoring.rewards[2] (function): it returned nan" in found[0, 0].reason
     assert "c has no column 'answer'" in found[2, 0].reason
 
 
@@ -234,14 +234,14 @@ def test_what_workers_do_not_get_is_said(here, monkeypatch):
         monkeypatch.setenv(name, "the-value")
     wanted = "worker processes of scoring do not get what looks like a secret: A_TOKEN, SERVICE_KEY; a function reward"
     (remark,) = check_scoring(scoring({"kind": "number"}), prompts)
-    assert remark.startswith(wanted) and "scoring.environment.keep" in remark and "the-value" not in remark
+    assert remark.startswith(wanted) and "source.scoring.environment.keep" in remark and "the-value" not in remark
     (here / "paying.py").write_text("import os\nkey = os.environ['SERVICE_KEY']\ndef f(prompt, completion): return 1\n")
     paying = {"kind": "function", "call": "paying:f"}
     found = problems(scoring(paying), prompts)
     assert "KeyError: 'SERVICE_KEY'" in found[0] and found[1].startswith(wanted)
     kept = scoring(paying, environment={"keep": ["SERVICE_KEY", "NOT_SET"], "drop": ["A_TOKEN"]})
     (remark,) = check_scoring(kept, prompts)
-    assert remark == "scoring.environment.keep: NOT_SET cannot be kept: not set in the environment"
+    assert remark == "source.scoring.environment.keep: NOT_SET cannot be kept: not set in the environment"
     with pytest.raises(ValueError, match="keep and drop both name A"):
         scoring(paying, environment={"keep": ["A"], "drop": ["A"]})
 
@@ -251,8 +251,8 @@ def test_unknown_columns_are_named():
     config = scoring({"kind": "number", "answer": "anser"}, {**PAID, "columns": ["wh"]})
     found = problems(config, [rollout("a", answer="5", why="x")])
     assert found == [
-        "scoring.rewards[0] (number): anser: no such column; did you mean answer?",
-        "scoring.rewards[1] (function): wh: no such column; did you mean why?",
+        "source.scoring.rewards[0] (number): anser: no such column; did you mean answer?",
+        "source.scoring.rewards[1] (function): wh: no such column; did you mean why?",
     ]
     assert "no columns but the prompt" in problems(scoring({"kind": "math"}), [rollout("a")])[0]
 
@@ -262,13 +262,15 @@ def test_prompts_without_a_usable_reference_are_named_and_counted():
     prompts = [rollout(f"row {i}", answer=[None, " ", "x", "5"][i % 4]) for i in range(40)] + [rollout("last")]
     found = problems(scoring({"kind": "number"}), prompts)
     assert found == [
-        "scoring.rewards[0] (number): no value in column 'answer': 21 of 41 prompts: row 0, row 1, row 4, row 5, "
-        "row 8 and 16 more",
-        "scoring.rewards[0] (number): the value in column 'answer' cannot be read: 10 of 20 prompts: row 2, row 6, "
-        "row 10, row 14, row 18 and 5 more",
+        "source.scoring.rewards[0] (number): no value in column 'answer': 21 of 41 prompts: row 0, row 1, row 4, "
+        "row 5, row 8 and 16 more",
+        "source.scoring.rewards[0] (number): the value in column 'answer' cannot be read: 10 of 20 prompts: row 2, "
+        "row 6, row 10, row 14, row 18 and 5 more",
     ]
     found = problems(scoring({"kind": "math"}), [rollout("a", answer=r"\boxed{}"), rollout("b", answer={"x": {1}})])
-    assert found == ["scoring.rewards[0] (math): the value in column 'answer' cannot be read: 2 of 2 prompts: a, b"]
+    assert found == [
+        "source.scoring.rewards[0] (math): the value in column 'answer' cannot be read: 2 of 2 prompts: a, b"
+    ]
 
 
 def test_more_prompts_without_a_reference_than_may_lack_a_score_are_refused():
@@ -279,7 +281,7 @@ def test_more_prompts_without_a_reference_than_may_lack_a_score_are_refused():
         (remark,) = check_scoring(config, prompts)
         assert "cannot be read: 5 of 10 prompts" in remark
         (found,) = problems(config, prompts[:-1])
-        assert "5 of 9 prompts" in found and found.endswith("; a larger share than scoring.failed_share")
+        assert "5 of 9 prompts" in found and found.endswith("; a larger share than source.scoring.failed_share")
         assert len(check_scoring(config.model_copy(update={"failed_share": 1.0}), prompts[:-1])) == 1
 
 
@@ -288,15 +290,15 @@ def test_callables_patterns_and_models_are_tried(here):
     (here / "loud.py").write_text("import os\nopen('imported', 'a').write(str(os.getpid()))\ndef f(p, c): return 1\n")
     config = scoring({"kind": "function", "call": "loud:f"}, {"kind": "function", "call": "loud:g"})
     (found,) = problems(config, [rollout("a")])
-    assert found.startswith("scoring.rewards[1] (function): loud:g cannot be imported: AttributeError")
+    assert found.startswith("source.scoring.rewards[1] (function): loud:g cannot be imported: AttributeError")
     import os
 
     assert str(os.getpid()) not in (here / "imported").read_text()
     found = problems(
         scoring({"kind": "format", "pattern": "(a"}, {"kind": "model", "model": "nowhere"}), [rollout("a")]
     )
-    assert found[0].startswith("scoring.rewards[0] (format): '(a' is no regular expression: missing )")
-    assert found[1].startswith("scoring.rewards[1] (model): model 'nowhere': no config.json")
+    assert found[0].startswith("source.scoring.rewards[0] (format): '(a' is no regular expression: missing )")
+    assert found[1].startswith("source.scoring.rewards[1] (model): model 'nowhere': no config.json")
 
 
 def test_math_verify_must_be_there(monkeypatch):

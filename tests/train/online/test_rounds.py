@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from humanline.cli import main
+from humanline.system import files as durable
 from humanline.system.files import OutputError
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
@@ -52,7 +53,22 @@ def prompts(toy, tmp_path_factory) -> str:
     return str(path)
 
 
-def online(toy, prompts: str, output: Path, objective: str = "grpo", **changes) -> TrainConfig:
+ROUNDS = {"contexts_per_round": 16, "samples": 4, "count": 2, "steps": 4, "score_margin": 0.001}
+DRAWN = {"max_tokens": 10, "engine": {"kind": "generate", "batch_size": 16}}
+SCORED = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}], "workers": 1}
+
+
+def online(
+    toy,
+    prompts: str,
+    output: Path,
+    objective: str = "grpo",
+    *,
+    rounds: dict = ROUNDS,
+    sampling: dict = DRAWN,
+    scoring: dict = SCORED,
+    **changes,
+) -> TrainConfig:
     """Two rounds of 16 prompts with four completions each, of four steps each."""
     return plain_config(
         toy,
@@ -60,9 +76,7 @@ def online(toy, prompts: str, output: Path, objective: str = "grpo", **changes) 
         objective,
         **{
             "data": {"train": prompts, "max_length": 64},
-            "rounds": {"contexts_per_round": 16, "samples": 4, "count": 2, "steps": 4, "score_margin": 0.001},
-            "sampling": {"max_tokens": 10, "engine": {"kind": "generate", "batch_size": 16}},
-            "scoring": {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}], "workers": 1},
+            "source": {"kind": "rounds", **rounds, "sampling": sampling, "scoring": scoring},
             "training": {"batch_size": 8, "micro_batch_size": 4},
             "reference": {"schedule": {"kind": "each_round"}},
             "optimizer": {"lr": 1e-2, "warmup_fraction": 0.0},
@@ -170,7 +184,7 @@ class TestRounds:
 
         small = {"batch_size": 2}
         result = train(
-            online(toy, prompts, tmp_path / "run", "dpo", rounds__steps=None, training=small), show_progress=False
+            online(toy, prompts, tmp_path / "run", "dpo", source__steps=None, training=small), show_progress=False
         )
         folder = tmp_path / "run" / "rounds"
         seen: set[str] = set()
@@ -361,8 +375,8 @@ class TestNothingScored:
             assert main(["train", str(tmp_path / "run.yaml"), "--quiet", "--resume"]) == 2
             said = capsys.readouterr().err
             assert "round 0: 16 of 16 completions have no score (16 not_finite; by reward: 16 function_2)" in said
-            assert "16 times not_finite: scoring.rewards[1] (function_2): it returned nan (first: " in said
-            assert "--resume" in said and "scoring.failed_share=1" in said
+            assert "16 times not_finite: source.scoring.rewards[1] (function_2): it returned nan (first: " in said
+            assert "--resume" in said and "source.scoring.failed_share=1" in said
         assert not (tmp_path / "run" / "final").exists() and not (tmp_path / "run" / "checkpoints").exists()
         paid = sorted((tmp_path / "calls").read_text().splitlines())
         assert len(paid) == len(set(paid)) == _distinct(settings.output)
@@ -376,7 +390,7 @@ class TestNothingScored:
     def test_the_share_can_be_switched_off(self, toy, prompts, tmp_path):
         """At failed_share 1 a run goes on with what `failed` says, and where it was refused before, too."""
         scoring = {"rewards": [function("nan_once")], "failed": 0.0}
-        with pytest.raises(RoundError, match=r"scoring\.failed_share 0\.5"):
+        with pytest.raises(RoundError, match=r"source\.scoring\.failed_share 0\.5"):
             train(short(toy, prompts, tmp_path / "run", scoring), show_progress=False)
         allowed = short(toy, prompts, tmp_path / "run", scoring | {"failed_share": 1.0})
         result = train(allowed, resume=True, show_progress=False)
@@ -425,7 +439,7 @@ class TestNothingScored:
         scoring = {"rewards": [function("nan_once")], "failed": 0.0}
         rounds = {"contexts_per_round": 8, "samples": 2, "count": 2, "steps": 2, "overlap": True}
         settings = short(toy, prompts, tmp_path / "run", scoring).model_copy(
-            update={"rounds": online(toy, prompts, tmp_path / "run", rounds=rounds).rounds}
+            update={"source": online(toy, prompts, tmp_path / "run", rounds=rounds, scoring=scoring).source}
         )
         with pytest.raises(RoundError, match=r"(?s)second process: round 1: 16 of 16.*it returned nan"):
             train(settings, show_progress=False)
@@ -499,7 +513,7 @@ class TestKills:
         """Killed at write barriers of every ledger state, and resumed, a run has the same bytes, and pays once."""
         calls = tmp_path / "calls.txt"
         scoring = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:paid"}], "workers": 1}
-        whole = online(toy, prompts, tmp_path / "whole", scoring=scoring, rounds__steps=2)
+        whole = online(toy, prompts, tmp_path / "whole", scoring=scoring, source__steps=2)
         alone = server.run(whole, env={"PAID_CALLS": str(calls)})
         assert alone["code"] == 0, alone["log"]
         files = round_files(whole.output)
@@ -554,7 +568,7 @@ class TestKills:
         assert round_files(stopped.output) == round_files(whole.output)
 
     def test_what_failed_means_may_change_in_the_middle_of_a_round(self, toy, prompts, tmp_path):
-        """A run that is resumed with another scoring.failed goes on with the completions that its round had kept."""
+        """A run that is resumed with another `failed` goes on with the completions that its round had kept."""
         scoring = {
             "rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:fails_on_long"}],
             "failed": 0.5,
@@ -812,7 +826,65 @@ SERVER = {
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 512, "stop": [], "system_prompt": None}
 
 
+def three_sections(tree: dict) -> dict:
+    """Settings as they were written down while rounds, sampling and scoring were sections of their own."""
+    now = dict(tree["source"])
+    found = {name: now.pop(name, {"temperature": 1.0} if name == "sampling" else None) for name in SECTIONS}
+    rounds = now if now.pop("kind") == "rounds" else None
+    return {name: value for name, value in tree.items() if name != "source"} | found | {"rounds": rounds}
+
+
+SECTIONS = ("sampling", "scoring")
+
+
+def written_before(folder: Path) -> None:
+    """Give a run that was stopped the names of that time, in its settings, its checkpoints and plans of its rounds."""
+    config = three_sections(json.loads((folder / "config.json").read_text()))
+    (folder / "config.json").write_text(json.dumps(config))
+    for checkpoint in (folder / "checkpoints").iterdir():
+        state, manifest = (json.loads((checkpoint / name).read_text()) for name in ("state.json", "manifest.json"))
+        (checkpoint / "state.json").write_text(json.dumps(state | {"config": config}))
+        files = manifest["files"] | {"state.json": durable._facts(checkpoint / "state.json")}
+        (checkpoint / "manifest.json").write_text(json.dumps({"files": files, "digest": durable._digest(files)}))
+    for file in folder.glob("rounds/*/plan.json"):
+        plan = json.loads(file.read_text())
+        plan["settings"] = {
+            name.replace("source.samples", "rounds.samples").replace("source.", ""): value
+            for name, value in plan["settings"].items()
+        }
+        file.write_text(json.dumps(plan))
+
+
 class TestEarlierVersions:
+    @pytest.mark.parametrize("kind", ["rounds", "fixed"])
+    def test_runs_of_three_sections_go_on_to_the_same_bits(self, toy, prompts, tmp_path, kind):
+        """A run is gone on with from before source was one section; with other settings it is refused, in new words."""
+        if kind == "rounds":
+            whole = online(toy, prompts, tmp_path / "whole", checkpoint={"every": 1, "minutes": None})
+        else:
+            whole = plain_config(toy, tmp_path / "whole", checkpoint={"every": 1, "minutes": None})
+        train(whole, show_progress=False)
+        one = whole.model_copy(update={"output": str(tmp_path / "one")})
+
+        class AfterThree:
+            def hold(self) -> None:
+                pass
+
+            @property
+            def requested(self) -> str | None:
+                metrics = tmp_path / "one" / "metrics.jsonl"
+                return "SIGTERM" if metrics.exists() and '"step": 2,' in metrics.read_text() else None
+
+        with pytest.raises(StopRequested):
+            train(one, stop=AfterThree(), show_progress=False)
+        written_before(tmp_path / "one")
+        other = online(toy, prompts, tmp_path / "one", sampling=DRAWN | {"top_p": 0.5}).source
+        changed = {"rounds": r"source.sampling.top_p +1.0 +0.5", "fixed": r"source.kind +fixed +rounds"}[kind]
+        with pytest.raises(OutputError, match=changed):
+            train(one.model_copy(update={"source": other}), resume=True, show_progress=False)
+        train(one, resume=True, show_progress=False)
+        assert result_of(one) == result_of(whole)
+
     @pytest.mark.parametrize(
         "engine",
         [
@@ -830,15 +902,15 @@ class TestEarlierVersions:
         folder.path.mkdir()
         for sampling in ({"engine": engine}, limits):
             now = online(toy, prompts, tmp_path / "run", sampling=sampling).model_dump(mode="json")
-            folder.config.write_text(json.dumps(now | {"sampling": before}))
+            folder.config.write_text(json.dumps(three_sections(now) | {"sampling": before}))
             folder.refuse_other_settings(now)
-            plan = Plan(1, "policy", ("a", "b"), same_settings({"sampling": now["sampling"]}))
-            for settings in (flat({"sampling": before}), flat({"sampling": now["sampling"]})):
+            plan = Plan(1, "policy", ("a", "b"), same_settings({"source": {"sampling": now["source"]["sampling"]}}))
+            for settings in (flat({"sampling": before}), flat({"sampling": now["source"]["sampling"]}), plan.settings):
                 (tmp_path / "plan.json").write_text(Plan(1, "policy", ("a", "b"), settings).text())
                 assert plan.is_in(tmp_path / "plan.json")
             other = Plan(1, "policy", ("a", "b"), flat({"sampling": before | {"temperature": 0.5}}))
             (tmp_path / "plan.json").write_text(other.text())
             assert not plan.is_in(tmp_path / "plan.json")
-            folder.config.write_text(json.dumps(now | {"sampling": before | {"temperature": 0.5}}))
-            with pytest.raises(OutputError, match=r"sampling.temperature +0.5 +1.0"):
+            folder.config.write_text(json.dumps(three_sections(now) | {"sampling": before | {"temperature": 0.5}}))
+            with pytest.raises(OutputError, match=r"source.sampling.temperature +0.5 +1.0"):
                 folder.refuse_other_settings(now)

@@ -43,9 +43,19 @@ def online(toy, prompts, output: Path, url: str, engine=(), sampling=(), rounds=
         "grpo",
         **{
             "data": {"train": prompts, "max_length": 64},
-            "rounds": {"contexts_per_round": 6, "samples": 4, "count": 3, "steps": 1} | dict(rounds),
-            "sampling": {"max_tokens": 6, "engine": server | dict(engine)} | dict(sampling),
-            "scoring": {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}], "workers": 1},
+            "source": {
+                "kind": "rounds",
+                "contexts_per_round": 6,
+                "samples": 4,
+                "count": 3,
+                "steps": 1,
+                **dict(rounds),
+                "sampling": {"max_tokens": 6, "engine": server | dict(engine)} | dict(sampling),
+                "scoring": {
+                    "rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}],
+                    "workers": 1,
+                },
+            },
             "training": {"batch_size": 4, "micro_batch_size": 4},
             "reference": {"schedule": {"kind": "each_round"}},
             "optimizer": {"lr": lr, "warmup_fraction": 0.0},
@@ -163,7 +173,7 @@ def test_what_a_sampler_is_off_by_is_said_and_warned_of(toy, prompts, tmp_path, 
         config = online(toy, prompts, tmp_path / "run", server.url, engine={"proof": None})
         train(config)
     said = capsys.readouterr().err
-    assert said.count("warning: round") == said.count("more than sampling.mismatch_limit: 0.1") == 3
+    assert said.count("warning: round") == said.count("more than source.sampling.mismatch_limit: 0.1") == 3
     rms = [row["sampler_mismatch_rms"] for row in read_metrics(Path(config.output) / "metrics.jsonl") if "step" in row]
     for number, value in enumerate(rms):
         assert value > 0.1 and f"round {number}: score" in said and f"sampler off by {value:.2g} nats (rms)" in said

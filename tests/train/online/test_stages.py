@@ -419,12 +419,17 @@ def recipe(toy, tmp_path, monkeypatch):
         "training": {"steps": 2, "batch_size": 2, "micro_batch_size": 2},
         "optimizer": {"lr": 1e-3},
         "reference": {"schedule": {"kind": "each_round"}},
-        "rounds": {"contexts_per_round": 4, "samples": 3, "score_margin": 0.01},
-        "sampling": {"max_tokens": 6, "engine": {"kind": "generate", "batch_size": 6}},
-        "scoring": {
-            "rewards": [{"kind": "function", "call": "own_rewards:letters", "columns": ["answer"]}],
-            "workers": 1,
-            "seconds": 30.0,
+        "source": {
+            "kind": "rounds",
+            "contexts_per_round": 4,
+            "samples": 3,
+            "score_margin": 0.01,
+            "sampling": {"max_tokens": 6, "engine": {"kind": "generate", "batch_size": 6}},
+            "scoring": {
+                "rewards": [{"kind": "function", "call": "own_rewards:letters", "columns": ["answer"]}],
+                "workers": 1,
+                "seconds": 30.0,
+            },
         },
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
@@ -551,15 +556,15 @@ def test_scores_of_which_too_many_lack_are_no_file(recipe, tmp_path, capsys, fai
     command("sample", recipe, "--out", "samples.jsonl")
     own = {"kind": "function", "call": "own_rewards:letters", "columns": ["answer"]}
     rewards = json.dumps([own, {"kind": "function", "call": "breaking:breaks"}])
-    words = ["score", recipe, "samples.jsonl", f"scoring.rewards={rewards}", "--out", "scored.jsonl"]
-    words.append(f"scoring.failed={failed}")
+    words = ["score", recipe, "samples.jsonl", f"source.scoring.rewards={rewards}", "--out", "scored.jsonl"]
+    words.append(f"source.scoring.failed={failed}")
     for share in (0.5, 0.99):  # which belongs to no plan
-        assert command(*words, f"scoring.failed_share={share}") == 2
+        assert command(*words, f"source.scoring.failed_share={share}") == 2
         said = capsys.readouterr().err
         assert (
             "samples.jsonl: 18 of 18 completions have no score (18 error; by reward: 18 function_2), a larger " in said
         )
-        assert "- 18 times error: scoring.rewards[1] (function_2): ConnectionError: nobody answers (first: " in said
+        assert "- 18 times error: source.scoring.rewards[1] (function_2): ConnectionError: nobody answers" in said
         assert "give the same command again" in said and "--resume" not in said
     assert not (tmp_path / "scored.jsonl").exists()
     paid = (tmp_path / "calls.txt").read_text()
@@ -575,12 +580,13 @@ def test_scores_that_lack_by_leave_are_written_down_and_pair_decides(recipe, tmp
     """At failed_share 1 the file holds statuses; pair refuses it by the same rules, and without talk of --resume."""
     (tmp_path / "breaking.py").write_text(BREAKS)
     command("sample", recipe, "--out", "samples.jsonl")
-    broken = f"scoring.rewards={json.dumps([{'kind': 'function', 'call': 'breaking:breaks'}])}"
-    assert command("score", recipe, "samples.jsonl", broken, "scoring.failed_share=1", "--out", "scored.jsonl") == 0
+    broken = f"source.scoring.rewards={json.dumps([{'kind': 'function', 'call': 'breaking:breaks'}])}"
+    words = ["score", recipe, "samples.jsonl", broken, "source.scoring.failed_share=1"]
+    assert command(*words, "--out", "scored.jsonl") == 0
     scored = read_lines(tmp_path / "scored.jsonl")
     assert {score["status"] for row in scored for score in row["scores"]} == {"error"}
     for failed, share in (("error", 1.0), ("drop", 0.5), ("0", 0.5)):
-        change = [f"scoring.failed={failed}", f"scoring.failed_share={share}"]
+        change = [f"source.scoring.failed={failed}", f"source.scoring.failed_share={share}"]
         assert command("pair", recipe, "scored.jsonl", *change, "--out", "pairs.jsonl") == 2
         said = capsys.readouterr().err
         assert "scored.jsonl: 18 of 18 completions have no score (18 error)" in said
@@ -596,7 +602,7 @@ def test_sample_says_how_it_is_gone_on_with(recipe, tmp_path, capsys):
 
     with serving(answer) as server:
         engine = {"kind": "server", "url": server.url, "attempts": 1, "concurrency": 1, "new_weights": {"kind": "path"}}
-        words = ["sample", recipe, f"sampling.engine={json.dumps(engine)}", "--out", "samples.jsonl"]
+        words = ["sample", recipe, f"source.sampling.engine={json.dumps(engine)}", "--out", "samples.jsonl"]
         assert command(*words) == 2
     said = capsys.readouterr().err
     assert "503" in said and "give the same command again" in said and "--resume" not in said
@@ -661,7 +667,7 @@ def test_a_second_sample_is_refused_before_any_request(recipe, tmp_path):
 
     with serving(answer) as server, ThreadPoolExecutor(1) as pool:
         engine = {"kind": "server", "url": server.url, "attempts": 1, "concurrency": 1, "new_weights": {"kind": "path"}}
-        config = load_config(recipe, [f"sampling.engine={json.dumps(engine)}"])
+        config = load_config(recipe, [f"source.sampling.engine={json.dumps(engine)}"])
         first = pool.submit(tools.sample, config, "samples.jsonl", say=lambda text: None)
         while not any(asked.path.endswith("/completions") for asked in server.asked):
             assert not first.done()
@@ -694,7 +700,13 @@ def test_an_output_that_something_else_has_made_meanwhile_is_left_alone(recipe, 
 
 @pytest.mark.parametrize(
     "change",
-    ["seed=1", "rounds.samples=2", "sampling.temperature=0.5", "sampling.engine.batch_size=3", "data.max_length=40"],
+    [
+        "seed=1",
+        "source.samples=2",
+        "source.sampling.temperature=0.5",
+        "source.sampling.engine.batch_size=3",
+        "data.max_length=40",
+    ],
 )
 def test_work_of_another_recipe_is_not_gone_on_with(recipe, tmp_path, capsys, change):
     """Settings that draw other completions refuse the folder of work under way, which is left alone."""
@@ -710,18 +722,18 @@ def test_work_of_another_recipe_is_not_gone_on_with(recipe, tmp_path, capsys, ch
 
 
 def test_work_of_the_same_recipe_is_gone_on_with_whatever_need_not_be_the_same(recipe, tmp_path):
-    """A limit that only warns may change, and a plan of an earlier version, nested and without it, is the same plan."""
+    """A limit that only warns may change; a plan of an earlier version, nested and by its names, is the same plan."""
     config = load_config(recipe, [])
     with pytest.raises(StopRequested):
         tools.sample(config, "samples.jsonl", stop=StopAt(8), say=lambda text: None)
     partial = tmp_path / "samples.jsonl.partial"
     journal = (partial / "samples.journal.jsonl").read_text()
     plan = json.loads((partial / "plan.json").read_text())
-    sampling = config.sampling.model_dump(mode="json")
+    sampling = config.rounds.sampling.model_dump(mode="json")
     del sampling["mismatch_limit"]
-    plan = {name: value for name, value in plan.items() if not name.startswith("sampling")} | {"sampling": sampling}
+    plan = {name: value for name, value in plan.items() if not name.startswith("source.")} | {"sampling": sampling}
     (partial / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
-    assert command("sample", recipe, "sampling.mismatch_limit=0.5", "--out", "samples.jsonl") == 0
+    assert command("sample", recipe, "source.sampling.mismatch_limit=0.5", "--out", "samples.jsonl") == 0
     assert journal and (tmp_path / "samples.jsonl").read_text().startswith(journal)
 
 
@@ -760,14 +772,14 @@ def test_no_pair_above_the_margin_is_an_error_that_says_by_how_much(recipe, tmp_
     scores = [[0.5, 0.375], [0.25, 0.0]]
     rows = [row | {"id": f"{i}", "scores": [SCORE | {"value": v} for v in own]} for i, own in enumerate(scores)]
     (tmp_path / "scored.jsonl").write_text(text_of(rows))
-    assert command("pair", recipe, "scored.jsonl", "rounds.score_margin=0.3", "--out", "pairs.jsonl") == 2
+    assert command("pair", recipe, "scored.jsonl", "source.score_margin=0.3", "--out", "pairs.jsonl") == 2
     said = capsys.readouterr().err
     assert "largest difference among them is 0.25" in said and "score_margin" in said
     (tmp_path / "equal.jsonl").write_text(text_of([row | {"scores": [SCORE, SCORE]}]))
-    assert command("pair", recipe, "equal.jsonl", "rounds.score_margin=0.0", "--out", "pairs.jsonl") == 2
+    assert command("pair", recipe, "equal.jsonl", "source.score_margin=0.0", "--out", "pairs.jsonl") == 2
     assert "no pair is left of 1 prompts" in capsys.readouterr().err
     assert not (tmp_path / "pairs.jsonl").exists()
-    assert command("pair", recipe, "scored.jsonl", "rounds.score_margin=0.25", "--out", "pairs.jsonl") == 0
+    assert command("pair", recipe, "scored.jsonl", "source.score_margin=0.25", "--out", "pairs.jsonl") == 0
     assert len(read_lines(tmp_path / "pairs.jsonl")) == 1
 
 
@@ -807,7 +819,7 @@ def test_a_users_file_without_a_last_line_end_is_read_whole_and_left_alone(recip
         text = text_of(content).rstrip("\n")
         (tmp_path / f"{name}.jsonl").write_text(text)
         words = {"samples": "score", "scored": "pair"}[name]
-        rewards = ["scoring.rewards=[{kind: tag_count}]"]
+        rewards = ["source.scoring.rewards=[{kind: tag_count}]"]
         assert command(words, recipe, f"{name}.jsonl", *rewards, "--out", f"{words}.out") == 0
         assert (tmp_path / f"{name}.jsonl").read_text() == text
         assert len(read_lines(tmp_path / f"{words}.out")) == 2
@@ -833,7 +845,7 @@ def test_a_recipe_without_rounds_is_refused(toy, tmp_path, monkeypatch, capsys):
         ["pair", "plain.yaml", "given.jsonl"],
     ):
         assert command(*words, "--out", "out.jsonl") == 2
-        assert "no section rounds" in capsys.readouterr().err
+        assert "source is not rounds" in capsys.readouterr().err
     assert os.listdir(tmp_path) and not Path("out.jsonl").exists()
 
 

@@ -22,7 +22,7 @@ from humanline.train.policy.load import load_tokenizer
 from humanline.train.run.metrics import read_metrics
 from tests.helpers.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 
-LIMIT = 12  # sampling.max_tokens
+LIMIT = 12  # of tokens of a completion
 
 
 @pytest.fixture(scope="module")
@@ -45,21 +45,26 @@ def recipe(toy, tmp_path, monkeypatch):
         "training": {"batch_size": 3, "micro_batch_size": 3},
         "optimizer": {"lr": 1e-3},
         "reference": {"schedule": {"kind": "each_round"}},
-        "rounds": {"contexts_per_round": 3, "samples": 2, "count": 1},
-        "sampling": {
-            "max_tokens": LIMIT,
-            "engine": {
-                "kind": "server",
-                "url": "http://127.0.0.1:9",
-                "attempts": 2,
-                "concurrency": 2,
-                "new_weights": {"kind": "path"},
+        "source": {
+            "kind": "rounds",
+            "contexts_per_round": 3,
+            "samples": 2,
+            "count": 1,
+            "sampling": {
+                "max_tokens": LIMIT,
+                "engine": {
+                    "kind": "server",
+                    "url": "http://127.0.0.1:9",
+                    "attempts": 2,
+                    "concurrency": 2,
+                    "new_weights": {"kind": "path"},
+                },
             },
-        },
-        "scoring": {
-            "rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}],
-            "workers": 1,
-            "seconds": 60.0,
+            "scoring": {
+                "rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}],
+                "workers": 1,
+                "seconds": 60.0,
+            },
         },
         "checkpoint": {"minutes": None},
     }
@@ -111,8 +116,8 @@ WRONG = {
     "negative": (negative, r"token id -1 is none"),
     "ids_of_another_text": (another_text, r"its token ids say 'abc'"),
     "under SGLang's name": (another_text_of_sglang, r"its token ids say 'abc'"),
-    "too_many_tokens": (too_many, rf"tokens, where sampling.max_tokens {LIMIT}"),
-    "too many, of a text alone": (too_many_untold, rf"tokens, where sampling.max_tokens {LIMIT}"),
+    "too_many_tokens": (too_many, rf"tokens, where source.sampling.max_tokens {LIMIT}"),
+    "too many, of a text alone": (too_many_untold, rf"tokens, where source.sampling.max_tokens {LIMIT}"),
 }
 
 
@@ -136,7 +141,7 @@ def answers(tokenizer, spoil=None, *, each: int = 1):
 
 
 def train(recipe: str, url: str, *words: str) -> int:
-    return main(["train", recipe, f"sampling.engine.url={url}", *words])
+    return main(["train", recipe, f"source.sampling.engine.url={url}", *words])
 
 
 def samples(folder: Path) -> list[dict]:
@@ -164,7 +169,7 @@ def test_a_server_of_bad_answers_ends_the_run_and_a_healthy_one_goes_on(recipe, 
         assert train(recipe, server.url) == 2
         asked = server.chats()
     said = " ".join(capsys.readouterr().err.split())
-    assert "2 times in a row (sampling.engine.attempts) what cannot be trained on" in said
+    assert "2 times in a row (source.sampling.engine.attempts) what cannot be trained on" in said
     assert said.count("--resume") == said.count("What is finished is kept") == 1
     assert re.search(sentence, said), said
     assert len({one.body["seed"] for one in asked}) == len(asked)  # asked again with another seed
@@ -179,7 +184,7 @@ def test_some_bad_answers_are_asked_for_again_and_counted(recipe, tokenizer, tmp
     spoils = [outside, another_text, too_many]
     turn = iter(range(1000))
     with serving(answers(tokenizer, lambda *one: spoils[next(turn) % 3](*one), each=3)) as server:
-        assert train(recipe, server.url, "sampling.engine.concurrency=1") == 0
+        assert train(recipe, server.url, "source.sampling.engine.concurrency=1") == 0
     rows = samples(tmp_path)
     assert all(right(tokenizer, row) and len(row["completions"]) == 2 for row in rows)
     counts = sum((Counter(row.get("asked_again", {})) for row in rows), Counter())
@@ -239,7 +244,9 @@ def unchecked(monkeypatch):
 def test_a_poisoned_round_is_named_and_made_again(recipe, tokenizer, tmp_path, capsys, unchecked, monkeypatch, kind):
     """Samples in the ledger that cannot be trained on are named with their line and sampled again, to exit code 0."""
     spoil, _ = WRONG[kind]
-    scoring = "scoring.rewards=[{kind: function, call: 'tests.helpers.toy_rewards:nan_once'}]"  # so that it stops here
+    scoring = (
+        "source.scoring.rewards=[{kind: function, call: 'tests.helpers.toy_rewards:nan_once'}]"  # so that it stops here
+    )
     monkeypatch.setenv("NAN_UNTIL", str(tmp_path / "mended"))
     with serving(answers(tokenizer, spoil)) as server, unchecked():
         assert train(recipe, server.url, scoring) == 2
@@ -267,7 +274,7 @@ def test_rows_of_a_journal_are_held_to_the_same(recipe, tokenizer, tmp_path, unc
         return good(asked)
 
     with serving(answer) as server, unchecked():
-        assert train(recipe, server.url, "sampling.engine.concurrency=1") == 2
+        assert train(recipe, server.url, "source.sampling.engine.concurrency=1") == 2
     (journal,) = (tmp_path / "run").rglob("*.journal.jsonl")
     assert len(read_lines(journal)) == 2
     with serving(answers(tokenizer)) as server:
@@ -301,9 +308,9 @@ def test_a_checkpoint_in_the_middle_of_a_poisoned_round_is_skipped(
     """Training goes back to the start of the poisoned round; where no checkpoint is that old, it says what to do."""
     given = iter(range(1000))
     spoil = lambda tok, choice: another_text(tok, choice) if next(given) >= 6 * older else choice  # noqa: E731
-    changes = ["rounds.count=2", "rounds.steps=2", "checkpoint.every=1"]
+    changes = ["source.count=2", "source.steps=2", "checkpoint.every=1"]
     with serving(answers(tokenizer, spoil)) as server, unchecked():
-        config = load_config(recipe, [f"sampling.engine.url={server.url}", *changes])
+        config = load_config(recipe, [f"source.sampling.engine.url={server.url}", *changes])
         with pytest.raises(StopRequested):
             run(config, stop=_StopAt(tmp_path / "run/metrics.jsonl", 3 if older else 1), show_progress=False)
     capsys.readouterr()
@@ -330,7 +337,7 @@ def test_stages_on_files_name_file_and_line(recipe, tokenizer, tmp_path, capsys)
     """Sample ends on bad answers and goes on; score and pair name the row of a file that no training must stand on."""
     words = ["--quiet", "--out"]
     with serving(answers(tokenizer, outside)) as server:
-        url = f"sampling.engine.url={server.url}"
+        url = f"source.sampling.engine.url={server.url}"
         assert main(["sample", recipe, url, *words, "samples.jsonl"]) == 2
     assert "what cannot be trained on" in capsys.readouterr().err
     with serving(answers(tokenizer, another_text, each=7), server.port) as server:

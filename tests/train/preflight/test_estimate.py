@@ -330,9 +330,14 @@ def grpo_config(samples: int, normalise: str = "global", **training: Any) -> Tra
         objective={"kind": "grpo", "normalise": normalise},
         data={"train": "rows.jsonl", "max_length": 256},
         reference={"schedule": {"kind": "each_round"}},
-        rounds={"contexts_per_round": 64, "samples": samples, "count": 1},
-        sampling={"max_tokens": 128},
-        scoring={"rewards": [{"kind": "format"}]},
+        source={
+            "kind": "rounds",
+            "contexts_per_round": 64,
+            "samples": samples,
+            "count": 1,
+            "sampling": {"max_tokens": 128},
+            "scoring": {"rewards": [{"kind": "format"}]},
+        },
         training={"steps": None, "batch_size": 4, "precision": "float32"} | training,
     )
 

@@ -32,7 +32,7 @@ SYNCED = {"reference": {"schedule": {"kind": "before_step", "every": 1}}}
 BROKEN = {"steps": 3, "log_ratio": 1e-9}  # limits that every toy run passes at its third step
 
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "collapse"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "collapse"
 
 
 class Rows(list):
@@ -319,9 +319,18 @@ class TestRuns:
                 tmp_path / name,
                 "grpo",
                 data={"train": toy["pairs"], "eval": toy["held_out"], "max_length": 64},
-                rounds={"contexts_per_round": 8, "samples": 4, "count": 2, "steps": 4},
-                sampling={"max_tokens": 8},
-                scoring={"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}], "workers": 1},
+                source={
+                    "kind": "rounds",
+                    "contexts_per_round": 8,
+                    "samples": 4,
+                    "count": 2,
+                    "steps": 4,
+                    "sampling": {"max_tokens": 8},
+                    "scoring": {
+                        "rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}],
+                        "workers": 1,
+                    },
+                },
                 reference={"schedule": {"kind": "before_step", "every": 1}},
                 training={"batch_size": 8, "collapse": BROKEN | {"action": action}},
             )

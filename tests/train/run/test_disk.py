@@ -404,7 +404,7 @@ class TestGone:
             folder = RunFolder(link, resume=True)
             folder.take()  # which makes the target
             (target / "start.json").write_text("{}\n")
-            folder.begin({"rounds": {}}, {}, None, print)
+            folder.begin({"source": {"kind": "rounds"}}, {}, None, print)
             shutil.rmtree(tmp_path / place[0])
             assert disk.nearest(link) == tmp_path
             folder.remake()

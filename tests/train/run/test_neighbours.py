@@ -89,10 +89,16 @@ def online(toy, folder) -> Any:
         folder / "run",
         "grpo",
         data={"train": toy["pairs"], "max_length": 64},
-        rounds={"contexts_per_round": 16, "samples": 4, "count": 3, "steps": 2},
-        sampling={"max_tokens": 8, "engine": {"kind": "generate", "batch_size": 8}},
+        source={
+            "kind": "rounds",
+            "contexts_per_round": 16,
+            "samples": 4,
+            "count": 3,
+            "steps": 2,
+            "sampling": {"max_tokens": 8, "engine": {"kind": "generate", "batch_size": 8}},
+            "scoring": {"rewards": [REWARD], "workers": 1},
+        },
         reference={"schedule": {"kind": "before_step", "every": 2}},
-        scoring={"rewards": [REWARD], "workers": 1},
         training={"batch_size": 8, "micro_batch_size": 4},
     )
 

@@ -59,12 +59,12 @@ def recipe_of(toy, prompts, tmp_path, url, secrets, engine=(), **changes) -> lis
     } | dict(engine)
     config = online(toy, prompts, tmp_path / "run", url, rounds={"count": 2}, **changes)
     tree = config.model_dump(mode="json")
-    tree["sampling"]["engine"] = engine | {"kind": "server", "concurrency": 2, "attempts": 1}
+    tree["source"]["sampling"]["engine"] = engine | {"kind": "server", "concurrency": 2, "attempts": 1}
     tree["tracking"] = {"trackers": ["wandb"]}
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(json.dumps(tree))
     sleep = [{"path": "/sleep", "body": {"password": argument}}]
-    return [str(recipe), f"sampling.engine.new_weights.sleep={json.dumps(sleep)}"]
+    return [str(recipe), f"source.sampling.engine.new_weights.sleep={json.dumps(sleep)}"]
 
 
 def hits(folder: Path, *texts: str, canary: str = CANARY) -> list[str]:
@@ -99,7 +99,7 @@ def test_no_secret_of_a_recipe_gets_into_a_run(toy, prompts, tmp_path, capfd, mo
         assert "403" in said and "not allowed" in said and "***" in said
         assert not hits(tmp_path / "run", said, str(fakes.made["wandb"].given))
         plan = json.loads((tmp_path / "run/rounds/00000/plan.json").read_text())
-        sent = plan["settings"]["sampling.engine.new_weights.requests"][0]
+        sent = plan["settings"]["source.sampling.engine.new_weights.requests"][0]
         assert sent["path"] == "/update?api_key=***" and sent["body"]["headers"] == {"Authorization": "Bearer ***"}
 
         refusing = False
@@ -154,7 +154,7 @@ def test_names_tell_secrets(tree, clean):
 
 def test_words_of_a_command_are_hidden_and_the_rest_can_be_read():
     """Every way in which a command names a secret is known, and a message that repeats one later hides it."""
-    config = {"sampling.engine.new_weights.command": COMMAND}
+    config = {"source.sampling.engine.new_weights.command": COMMAND}
     text = json.dumps(hidden(config))
     assert "kanarie" not in text and all(word in text for word in ("push", "--token", "-H", "host/x?b=1", "bash -c"))
     learn(config)
@@ -192,13 +192,13 @@ def test_free_form_settings_are_all_where_names_count():
 @pytest.mark.parametrize(
     "override",
     [
-        f"sampling.engine.new_weights={{kind: command, command: push --token {CANARY}}}",
-        f"sampling.engine.new_weights={{kind: request, body: {{api_key: '{CANARY}'}}}}",
-        f"sampling.engine.new_weights={{kind: post, headers: {{Authorization: '{CANARY}'}}}}",
-        f"sampling.engine.model={{password: '{CANARY}'}}",
-        f"sampling.engine.url='ftp://me:{CANARY}@host'",
-        f"sampling.engine.url='http://me:{CANARY}@host'",
-        f"sampling.engine.new_weights.body.api_key={{{CANARY}",
+        f"source.sampling.engine.new_weights={{kind: command, command: push --token {CANARY}}}",
+        f"source.sampling.engine.new_weights={{kind: request, body: {{api_key: '{CANARY}'}}}}",
+        f"source.sampling.engine.new_weights={{kind: post, headers: {{Authorization: '{CANARY}'}}}}",
+        f"source.sampling.engine.model={{password: '{CANARY}'}}",
+        f"source.sampling.engine.url='ftp://me:{CANARY}@host'",
+        f"source.sampling.engine.url='http://me:{CANARY}@host'",
+        f"source.sampling.engine.new_weights.body.api_key={{{CANARY}",
         f"--api-key={CANARY}",
     ],
 )
@@ -237,13 +237,13 @@ def test_plans_are_compared_as_they_truly_are(tmp_path, monkeypatch):
     """A plan written with an environment that hides a part of it is known again without, and another part is not."""
     file = tmp_path / "plan.json"
     monkeypatch.setenv("SOME_KEY", "models-of-2026-07")
-    before = plan_of({"sampling.engine.model": "models-of-2026-07/small", "seed": 1})
+    before = plan_of({"source.sampling.engine.model": "models-of-2026-07/small", "seed": 1})
     file.write_text(before.text())
     assert "models-of-2026-07" not in file.read_text() and before.is_in(file)
     monkeypatch.delenv("SOME_KEY")
     assert before.is_in(file)
     monkeypatch.setenv("SOME_KEY", "models-of-2026-08")
-    other = plan_of({"sampling.engine.model": "models-of-2026-08/small", "seed": 1})
+    other = plan_of({"source.sampling.engine.model": "models-of-2026-08/small", "seed": 1})
     assert json.loads(other.text())["settings"] == json.loads(file.read_text())["settings"]
     assert not other.is_in(file)
 
@@ -251,13 +251,13 @@ def test_plans_are_compared_as_they_truly_are(tmp_path, monkeypatch):
 def test_plans_of_before_are_gone_on_with(tmp_path):
     """A plan that was written in clear, without a digest or with a setting that is free now, is the same plan."""
     file = tmp_path / "plan.json"
-    body, name = {"api_key": "old-secret", "folder": "{path}"}, "sampling.engine.new_weights.body"
+    body, name = {"api_key": "old-secret", "folder": "{path}"}, "source.sampling.engine.new_weights.body"
     now = plan_of({f"{name}.api_key": "***", f"{name}.folder": "{path}", "seed": 1})
     old = {f"{name}.{key}": value for key, value in body.items()} | {"seed": 1}
     facts = {"round": 3, "policy": "abc", "contexts": ["a", "b"]}
     file.write_text(json.dumps(facts | {"settings": old}))
     assert now.is_in(file)
-    file.write_text(json.dumps(facts | {"settings": old | {"sampling.engine.url": "http://x"}, "digest": "0"}))
+    file.write_text(json.dumps(facts | {"settings": old | {"source.sampling.engine.url": "http://x"}, "digest": "0"}))
     assert now.is_in(file)
     file.write_text(json.dumps(facts | {"settings": old | {"seed": 2}}))
     assert not now.is_in(file)
@@ -274,7 +274,7 @@ def test_work_of_a_stage_holds_no_secret_and_goes_on_with_another(tmp_path):
 
     def plan(command: list[str]) -> dict:
         learn(settings := {"engine": {"new_weights": {"command": command}}})
-        return {"seed": 1, **same_settings({"sampling": settings})}
+        return {"seed": 1, **same_settings({"source": {"sampling": settings}})}
 
     def work(command: list[str], fault: type[BaseException] | None = None) -> Path:
         with _claimed(str(target), target, None, print) as work:

@@ -72,14 +72,15 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
     -------
     list of str
         What templates of reward models do not write of prompts; what workers are not given of the environment; where
-        scoring.failed is not "error": prompts without a reference that can be read, whose completions will have no
-        score.
+        source.scoring.failed is not "error": prompts without a reference that can be read, whose completions will have
+        no score.
 
     Raises
     ------
     RewardError
-        If a column does not exist, a prompt has no value in it or one that cannot be read (where scoring.failed is not
-        "error", if that is so of more than the share scoring.failed_share), a pattern is no regular expression,
+        If a column does not exist, a prompt has no value in it or one that cannot be read (where source.scoring.failed
+        is not "error", if that is so of more than the share source.scoring.failed_share), a pattern is no regular
+        expression,
         math-verify is not installed, a callable cannot be imported or called, a reward model's folder is missing or it
         is no such model, or worker processes do not start.
     """
@@ -87,7 +88,7 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
     remarks: list[str] = []
     columns = sorted({name for prompt in prompts for name in prompt.extra})
     for number, reward in enumerate(config.rewards):
-        where = f"scoring.rewards[{number}] ({reward.kind})"
+        where = f"source.scoring.rewards[{number}] ({reward.kind})"
         for name in columns_of(reward):
             if name not in columns:
                 problems.append(f"{where}: {_unknown_column(name, columns)}")
@@ -116,10 +117,11 @@ def _not_given(config: ScoringConfig) -> list[str]:
     if left_out:
         remarks.append(
             f"worker processes of scoring do not get what looks like a secret: {', '.join(left_out)}; a function "
-            "reward that needs one gets it by scoring.environment.keep: [NAME]"
+            "reward that needs one gets it by source.scoring.environment.keep: [NAME]"
         )
     if unset := [name for name in config.environment.keep if name not in environment]:
-        remarks.append(f"scoring.environment.keep: {', '.join(unset)} cannot be kept: not set in the environment")
+        names = ", ".join(unset)
+        remarks.append(f"source.scoring.environment.keep: {names} cannot be kept: not set in the environment")
     return remarks
 
 
@@ -166,7 +168,7 @@ def _left_out(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]
                 continue
             lost += [prompt.id] if what else []
             first = first or what
-        where = f"scoring.rewards[{number}] (model)"
+        where = f"source.scoring.rewards[{number}] (model)"
         remarks += _named(lost, len(prompts), f"{where}: {first}, and scores without it")
     return remarks
 
@@ -179,7 +181,7 @@ def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> tuple
     try:
         loaded = pool.functions() if any(isinstance(reward, FunctionReward) for reward in config.rewards) else {}
         for number, reward in enumerate(config.rewards):
-            where = f"scoring.rewards[{number}] ({reward.kind})"
+            where = f"source.scoring.rewards[{number}] ({reward.kind})"
             if isinstance(reward, FunctionReward) and isinstance(loaded[reward.call], str):
                 problems.append(f"{where}: {reward.call} {loaded[reward.call]}")
             for name in columns_of(reward):
@@ -193,7 +195,7 @@ def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> tuple
                 ):
                     named = _named(names, of, f"{where}: {what}")
                     if named and config.failed != "error" and len(names) / of > config.failed_share:
-                        problems += [f"{one}; a larger share than scoring.failed_share" for one in named]
+                        problems += [f"{one}; a larger share than source.scoring.failed_share" for one in named]
                     else:
                         (problems if config.failed == "error" or len(names) == of else remarks).extend(named)
     except PoolError as error:

@@ -204,7 +204,7 @@ class RewardScorer:
         for number, (reward, name) in enumerate(zip(self._config.rewards, self._names, strict=True)):
             value, status, reason = verdicts[number]
             if value is None:
-                failed.append((status, f"scoring.rewards[{number}] ({name}): {reason}"))
+                failed.append((status, f"source.scoring.rewards[{number}] ({name}): {reason}"))
             else:
                 parts[name] = value
                 total += reward.weight * value

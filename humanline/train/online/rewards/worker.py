@@ -102,7 +102,7 @@ def _guarded(task: dict[str, Any], functions: dict[str, Callable[..., Any] | str
     try:
         return _verdict(task, functions)
     except MemoryError:
-        return Verdict(None, "memory", "it needed more memory than scoring.memory allows")
+        return Verdict(None, "memory", "it needed more memory than source.scoring.memory allows")
     except BaseException as error:  # sys.exit among them
         return Verdict(None, "error", described(error))
 

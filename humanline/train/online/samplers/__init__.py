@@ -37,21 +37,20 @@ def make_sampler(
     ValueError
         If the engine cannot be used here.
     """
-    engine = config.sampling.engine
+    assert config.rounds is not None
+    sampling, engine = config.rounds.sampling, config.rounds.sampling.engine
     if engine.kind == "server":
         from humanline.train.online.samplers.server import ServerSampler
 
-        return ServerSampler(
-            config.sampling, renderer, vocabulary=vocabulary_of(model), say=say, stopping=processes.stopping
-        )
+        return ServerSampler(sampling, renderer, vocabulary=vocabulary_of(model), say=say, stopping=processes.stopping)
     autocast = processes.accelerator.autocast
     if engine.kind == "continuous":
         from humanline.train.online.samplers.continuous import ContinuousSampler
 
-        return ContinuousSampler(model, renderer, config.sampling, autocast=autocast, stopping=processes.stopping)
+        return ContinuousSampler(model, renderer, sampling, autocast=autocast, stopping=processes.stopping)
     from humanline.train.online.samplers.generate import GenerateSampler
 
-    return GenerateSampler(model, renderer, config.sampling, autocast=autocast, stopping=processes.stopping)
+    return GenerateSampler(model, renderer, sampling, autocast=autocast, stopping=processes.stopping)
 
 
 def make_served(
@@ -71,7 +70,8 @@ def make_served(
         In which the weights lie for the server.
     say : callable
     """
-    engine = config.sampling.engine
+    assert config.rounds is not None
+    engine = config.rounds.sampling.engine
     if engine.kind != "server":
         return None
     from humanline.train.online.samplers.served import ServedWeights
@@ -111,18 +111,18 @@ def make_stages(
     """
     from humanline.train.online.rewards.scorer import build_scorer
 
-    assert config.rounds is not None and config.scoring is not None
-    scoring, cache = config.scoring, folder / f"cache-rank-{processes.rank}.jsonl"
+    assert config.rounds is not None
+    rounds, scoring, cache = config.rounds, config.rounds.scoring, folder / f"cache-rank-{processes.rank}.jsonl"
     sampler: Any = make_sampler(config, scorer.model, renderer, processes, say)
 
     return RoundStages(
-        config.rounds.samples,
+        rounds.samples,
         config.seed,
         sampler,
         lambda: build_scorer(scoring, cache=cache, device=processes.device),
         processes,
         scoring=scoring,
-        trainable=Trainable(renderer, config.sampling.max_tokens, vocabulary_of(scorer.model)),
+        trainable=Trainable(renderer, rounds.sampling.max_tokens, vocabulary_of(scorer.model)),
         served=make_served(config, sampler, scorer, adapter, folder, say),
         progress=progress,
     )

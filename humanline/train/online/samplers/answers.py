@@ -60,7 +60,8 @@ def read_answers(content: bytes, context: Context, asked: int, config: SamplingC
         raise BadAnswer(f"an answer without choices: {quoted(answer)}")
     if len(choices) > asked:
         raise SamplerError(
-            f"asked for {asked} completions, the server sent {len(choices)}; set sampling.engine.samples_per_request: 1"
+            f"asked for {asked} completions, the server sent {len(choices)}; set "
+            "source.sampling.engine.samples_per_request: 1"
         )
     _check_prompt(answer, choices[0], context, asked)
     return [_read(choice, config) for choice in choices]
@@ -81,7 +82,8 @@ def _check_prompt(answer: dict[str, Any], choice: dict[str, Any], context: Conte
         raise SamplerError(
             f"the server reads the prompt as {counts}: its chat template or tokenizer is "
             "another one, or it puts a begin token before a text that has one. Serve the tokenizer and template that "
-            "are trained with (the folders that training saves hold both), or try the other sampling.engine.endpoint"
+            "are trained with (the folders that training saves hold both), or try the other "
+            "source.sampling.engine.endpoint"
         )
 
 
@@ -92,7 +94,7 @@ def _read(choice: dict[str, Any], config: SamplingConfig) -> Answer:
         raise SamplerError(
             "the server takes answers apart (reasoning or tool calls), so that what was "
             "sampled is not known. Start it without its reasoning and tool parsers, or set "
-            "sampling.engine.endpoint: completions"
+            "source.sampling.engine.endpoint: completions"
         )
     if not isinstance(text, str) or not _encodes(text):
         raise BadAnswer(f"a completion that is no text: {quoted(choice)}")
@@ -188,8 +190,9 @@ class Completer:
         if len(text) > _FREE_CHARACTERS + room * self.longest:
             raise Untrainable(
                 "too_many_tokens",
-                f"its text has {len(text)} characters, which are more than {room} tokens, what sampling.max_tokens "
-                f"{self.trainable.max_tokens} and data.max_length {self.renderer.max_length} leave",
+                f"its text has {len(text)} characters, which are more than {room} tokens, what "
+                f"source.sampling.max_tokens {self.trainable.max_tokens} and data.max_length "
+                f"{self.renderer.max_length} leave",
             )
 
     def _ended(self, text: str, ids: tuple[int, ...], finish: Finish) -> tuple[str, tuple[int, ...], Finish]:

@@ -62,7 +62,8 @@ class ContinuousSampler:
         assert isinstance(config.engine, ContinuousEngine)
         if not hasattr(model, "init_continuous_batching"):
             raise ValueError(
-                f"{type(model).__name__} does not support continuous batching; set sampling.engine.kind: generate"
+                f"{type(model).__name__} does not support continuous batching; set "
+                "source.sampling.engine.kind: generate"
             )
         self.model, self.renderer, self.config, self.engine = model, renderer, config, config.engine
         self.autocast, self.stopping = autocast, stopping

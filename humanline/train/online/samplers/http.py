@@ -51,7 +51,7 @@ def api_key(engine: ServerEngine) -> str | None:
     key = os.environ.get(engine.key_variable, "").strip()
     if not key:
         raise SamplerError(
-            f"sampling.engine.key_variable: the environment variable {engine.key_variable} is not set; "
+            f"source.sampling.engine.key_variable: the environment variable {engine.key_variable} is not set; "
             "set it to the server's API key, or leave key_variable out for a server without one"
         )
     if not (key.isascii() and key.isprintable()) or " " in key:
@@ -147,7 +147,7 @@ class Client:
                 raise Refused(status, reason, told)
             wait = _retry_after(headers.get("retry-after"), wait)
         raise SamplerError(
-            f"{self.shown}{redact(path)} gave nothing usable in {attempts} attempts (sampling.engine.attempts); "
+            f"{self.shown}{redact(path)} gave nothing usable in {attempts} attempts (source.sampling.engine.attempts); "
             f"the last: {self._clean(trouble)}. See to the server"
         )
 
@@ -169,7 +169,7 @@ class Client:
                         raise ConnectionError(f"an answer of more than {LARGEST_ANSWER} bytes")
                 return response.status_code, response.headers, bytes(content)
         except (TimeoutError, httpx2.TimeoutException):
-            raise ConnectionError(f"no answer within {seconds:g} s (sampling.engine.seconds)") from None
+            raise ConnectionError(f"no answer within {seconds:g} s (source.sampling.engine.seconds)") from None
         except httpx2.RequestError as error:
             raise ConnectionError(f"{type(error).__name__}: {error}") from None
 
@@ -187,7 +187,8 @@ def root(engine: ServerEngine) -> str:
     except httpx2.InvalidURL:
         host = ""
     if not host:
-        raise SamplerError(f"sampling.engine.url: {visible(redact(hidden({'url': engine.url})['url']))!r} is no URL")
+        shown = visible(redact(hidden({"url": engine.url})["url"]))
+        raise SamplerError(f"source.sampling.engine.url: {shown!r} is no URL")
     return url
 
 
@@ -199,7 +200,7 @@ class Checked:
     backend
         What connects.
     allowed : sequence of str
-        `sampling.engine.allow_hosts`.
+        `source.sampling.engine.allow_hosts`.
     """
 
     def __init__(self, backend: Any, allowed: Sequence[str]) -> None:
@@ -231,7 +232,7 @@ class Checked:
 
     async def connect_unix_socket(self, path: str, **options: Any) -> Any:
         """Refuse: a server has a host."""
-        raise SamplerError(f"sampling.engine.url: {path} is no host")
+        raise SamplerError(f"source.sampling.engine.url: {path} is no host")
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -268,12 +269,12 @@ def _reason(content: bytes) -> str:
 
 def _advice(status: int, engine: ServerEngine) -> str:
     if status in (401, 403):
-        where = engine.key_variable or "the variable that sampling.engine.key_variable names"
+        where = engine.key_variable or "the variable that source.sampling.engine.key_variable names"
         return f"; check the API key in {where}"
     if 300 <= status < 400:
-        return "; redirects are not followed: set sampling.engine.url to where the server is"
+        return "; redirects are not followed: set source.sampling.engine.url to where the server is"
     if status == 404:
-        return "; check sampling.engine.url and the model's name: is this model, or this path, served there?"
+        return "; check source.sampling.engine.url and the model's name: is this model, or this path, served there?"
     return ""
 
 

@@ -196,7 +196,7 @@ def run_command(how: ByCommand, path: str, stopping: Callable[[], bool]) -> None
             time.sleep(LOOK)
             if stopping():
                 raise SamplingStopped
-        late = f"took more than {how.seconds:g} s (sampling.engine.new_weights.seconds)"
+        late = f"took more than {how.seconds:g} s (source.sampling.engine.new_weights.seconds)"
         output.seek(0)
         tail = visible(redact(output.read().decode("utf-8", "replace"))[-2000:], keep="\n").strip()
         trouble = late if code is None else f"ended with status {code}"

@@ -237,12 +237,12 @@ class Prover:
                     f"{where} was given the weights {reading.version} and took them, to judge by its answer, but it "
                     f"still has those of {one.version}: what it says of {reading.tokens} given tokens follows the "
                     f"policy's change by {slope}, where 1 is new weights and 0 old ones; nothing was sampled since. "
-                    "See to sampling.engine.new_weights and to the server's log"
+                    "See to source.sampling.engine.new_weights and to the server's log"
                 )
         if not rms <= self.config.tolerance:
             raise WrongWeights(
                 f"{where} does not have the weights {reading.version} that it was given: it differs from the policy by "
-                f"{rms:.3g} nats (rms over {reading.tokens} tokens), more than sampling.engine.proof.tolerance: "
+                f"{rms:.3g} nats (rms over {reading.tokens} tokens), more than source.sampling.engine.proof.tolerance: "
                 f"{self.config.tolerance:g}. Is another model served, or a quantised one, or do its log-probabilities "
                 "come after a temperature? Else raise the tolerance"
             )

@@ -277,8 +277,8 @@ class ServerSampler:
             if in_vain == self.engine.attempts:
                 raise SamplerError(
                     f"context {context.id!r}: {client.shown}{path} sent {in_vain} times in a row "
-                    f"(sampling.engine.attempts) what cannot be trained on; the last: {trouble}. Serve the model and "
-                    "the tokenizer that are trained with, on a server that keeps to max_tokens"
+                    f"(source.sampling.engine.attempts) what cannot be trained on; the last: {trouble}. Serve the "
+                    "model and the tokenizer that are trained with, on a server that keeps to max_tokens"
                 )
         return found, again
 
@@ -290,7 +290,7 @@ class ServerSampler:
             self._one_by_one = True
             self.say(
                 "the server draws the same completion n times (SGLang does so in its deterministic mode): from now on "
-                "they are asked for one by one, as with sampling.engine.samples_per_request: 1"
+                "they are asked for one by one, as with source.sampling.engine.samples_per_request: 1"
             )
         return completions[:1]
 
@@ -301,7 +301,7 @@ class ServerSampler:
                 f"context {context.id!r}: its {len(completions)} completions are the same though chance would not make "
                 "them so: the server draws the same whatever the seed. SGLang does so in its deterministic mode where "
                 "it does not read the seed: start it without --enable-deterministic-inference, or try the other "
-                "sampling.engine.endpoint"
+                "source.sampling.engine.endpoint"
             )
 
     def _copies(self, completions: Sequence[Completion]) -> bool:
@@ -370,10 +370,10 @@ class ServerSampler:
         if self._alike == GREEDY_AFTER:
             self.say(
                 f"warning: the completions of each of the first {GREEDY_AFTER} prompts are all the same, though "
-                f"sampling.temperature is {self.config.temperature:g}: the server seems to take the most probable "
-                "token. transformers serve does so unless the model's generation_config.json has "
+                f"source.sampling.temperature is {self.config.temperature:g}: the server seems to take the most "
+                "probable token. transformers serve does so unless the model's generation_config.json has "
                 '"do_sample": true; SGLang draws alike in its deterministic mode, for the n of a request '
-                "(sampling.engine.samples_per_request) or where it does not read seeds"
+                "(source.sampling.engine.samples_per_request) or where it does not read seeds"
             )
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ class ServerSampler:
         Raises
         ------
         SamplerError
-            If the server refuses or does not come back within `sampling.engine.seconds`, or the command fails.
+            If the server refuses or does not come back within `source.sampling.engine.seconds`, or the command fails.
         """
         how, path = self.engine.new_weights, str(folder.absolute())
         if not folder.is_dir():
@@ -471,8 +471,8 @@ class ServerSampler:
                 await self._sleep(wait)
                 waited, wait = waited + wait, min(5.0, 2 * wait)
             raise SamplerError(
-                f"{client.shown} did not come back within {self.engine.seconds:g} s (sampling.engine.seconds) after it "
-                f"was given new weights; the last: {visible(redact(trouble))}. See to the server"
+                f"{client.shown} did not come back within {self.engine.seconds:g} s (source.sampling.engine.seconds) "
+                f"after it was given new weights; the last: {visible(redact(trouble))}. See to the server"
             )
 
     def _finish(self, work: Coroutine[Any, Any, None]) -> None:
