@@ -229,7 +229,7 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = show) -> Path
             raise ToolError(f"{scored!r} has rows without scores; `humanline score` adds them")
         scores = read_scores(source, rollouts)
         mend = "Mend what scores, then score the samples again: humanline score."
-        selection = select(rollouts, scores, rounds, rounds.scoring, "best_worst", of=scored, mend=mend)
+        selection = select(rollouts, scores, rounds, "best_worst", of=scored, mend=mend)
         pairs = list(preference_rows(selection.kept))
         rows = [row for row in pairs if row["chosen"].strip() and row["rejected"].strip()]
         blank = f"; {len(pairs) - len(rows)} with a blank answer left out" if len(rows) < len(pairs) else ""

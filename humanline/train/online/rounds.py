@@ -395,7 +395,6 @@ class Rounds:
                         rollouts,
                         read_scores(scores, rollouts),
                         self.rounds,
-                        self.rounds.scoring,
                         "all" if self.config.keeps_groups else "best_worst",
                         of=f"round {number}",
                         mend=BY_RESUMING,

@@ -198,7 +198,6 @@ def select(
     rollouts: Sequence[Rollout],
     scores: Sequence[Sequence[Score]],
     rounds: RoundsSource,
-    scoring: ScoringConfig,
     how: Literal["best_worst", "all"],
     *,
     of: str,
@@ -212,9 +211,8 @@ def select(
     scores : sequence of sequence of Score
         One a completion.
     rounds : RoundsSource
-        Of which score_margin and truncated are read: a pair is kept where max - min >= score_margin.
-    scoring : ScoringConfig
-        Of which failed and failed_share are read: what happens to completions without a score.
+        Of which are read score_margin (a pair is kept where max - min >= score_margin), truncated, and of its scoring
+        what happens to completions without a score.
     how : {"best_worst", "all"}
     of, mend : str
         Words for the message of `refuse_unscored`.
@@ -224,8 +222,8 @@ def select(
     RoundError
         As `refuse_unscored` does.
     """
-    refuse_unscored(rollouts, scores, scoring, of=of, mend=mend)
-    found = Selection()
+    refuse_unscored(rollouts, scores, rounds.scoring, of=of, mend=mend)
+    found, failed = Selection(), rounds.scoring.failed
     for rollout, own in zip(rollouts, scores, strict=True):
         found.contexts += 1
         found.asked_again.update(rollout.asked_again)
@@ -239,9 +237,9 @@ def select(
             value = score.value
             if value is None:
                 found.statuses[score.status] += 1
-                if isinstance(scoring.failed, str):
+                if isinstance(failed, str):
                     continue
-                value = scoring.failed
+                value = failed
             found.scores.append(value)
             if completion.ids and not (completion.truncated and rounds.truncated == "drop"):
                 usable.append((number, value))

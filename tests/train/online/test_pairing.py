@@ -44,7 +44,7 @@ def scoring(*rewards, failed="drop", failed_share=1.0):
 def chosen(groups, how, *, margin=0.01, truncated="keep", **failed):
     rollouts, scores = build(groups)
     rounds = RoundsSource(score_margin=margin, truncated=truncated, scoring=scoring(**failed))
-    return select(rollouts, scores, rounds, rounds.scoring, how, of="round 3", mend="Mend it.")
+    return select(rollouts, scores, rounds, how, of="round 3", mend="Mend it.")
 
 
 def algorithm_1(groups, how, margin, truncated, failed):
