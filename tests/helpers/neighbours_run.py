@@ -17,8 +17,8 @@ from typing import Any
 
 from accelerate.state import PartialState
 
-import humanline.train.loop as loop
 import humanline.train.online.stages as stages
+import humanline.train.policy.build as policy
 import humanline.train.run.checkpoint as checkpoint
 import humanline.train.run.neighbours as neighbours
 import humanline.train.step.held_out as evaluate
@@ -29,7 +29,7 @@ from humanline.system.identity import Identity
 from tests.helpers.fork_server import warm_up
 
 PLACES = {
-    "load": (loop, "load_tokenizer"),
+    "load": (policy, "load_tokenizer"),
     "score": (reference.ScoreAhead, "_host"),
     "train": (objective.ObjectiveStep, "loss"),
     "save": (checkpoint, "_write"),

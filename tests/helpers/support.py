@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from humanline.train.config import TrainConfig
-from humanline.train.loop import train
+from humanline.train.loop import take_steps, train
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.result import RunResult
+from humanline.train.setup import Run, set_up
 
 SCHEDULES = {
     "never": {"kind": "never"},
@@ -56,6 +58,12 @@ def config(toy: dict[str, str], output: Path, objective: str | dict[str, Any] = 
 
 def run(*args: Any, **changes: Any) -> RunResult:
     return train(config(*args, **changes), show_progress=False)
+
+
+def run_with(change: Callable[[Run], Run], *args: Any, **changes: Any) -> RunResult:
+    """Train with what `change` makes of the run before its first step: here spies are handed in."""
+    with set_up(config(*args, **changes), show_progress=False) as ready:
+        return take_steps(change(ready))
 
 
 def weights(result: RunResult) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What a configuration makes of its data: the batches of training and the held-out evaluation.
+"""What a configuration makes of its data: units, the batches of training, and how many steps there are.
 
 The loop runs on them, and `humanline validate` only looks whether they can be made.
 """
@@ -158,7 +158,7 @@ def training_stream(
         batch_size=config.training.batch_size,
         micro_batch_size=config.training.micro_batch_size,
         seed=config.seed if seed is None else seed,
-        pad_id=_pad_id(renderer),
+        pad_id=pad_id(renderer),
         max_length=config.data.max_length,
         rank=rank,
         ranks=ranks,
@@ -172,7 +172,7 @@ def run_length(config: TrainConfig, stream: Stream) -> int:
     return config.training.steps or stream.steps(config.training.epochs or 0.0)
 
 
-def _pad_id(renderer: Renderer) -> int:
+def pad_id(renderer: Renderer) -> int:
     """Return any token to pad with: what counts goes by position."""
     pad: int | None = renderer.tokenizer.pad_token_id
     return int(renderer.tokenizer.eos_token_id) if pad is None else pad

@@ -58,6 +58,9 @@ class Batches(Protocol):
     def mismatch(self, step: int, batch: StepBatch, scored: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
         """Return how far log-probabilities that came with the data are from the policy's own, where there are any."""
 
+    def close(self) -> None:
+        """End what makes batches; nothing that is needed to go on is lost."""
+
 
 class FixedBatches:
     """So many steps of a stream whose data are there from the start."""
@@ -80,6 +83,9 @@ class FixedBatches:
     def mismatch(self, step: int, batch: StepBatch, scored: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
         """Return nothing: fixed data come without."""
         return {}
+
+    def close(self) -> None:
+        """Do nothing: nobody makes them."""
 
 
 class Stream:

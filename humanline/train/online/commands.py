@@ -10,9 +10,9 @@ import contextlib
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from humanline.system.files import finish_removal, publish_file, remove_folder, write_text
 from humanline.system.lock import FolderLock, LockHeldError, is_lock
@@ -21,6 +21,7 @@ from humanline.system.stop import SamplingStopped, StopRequested, StopSignal
 from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
 from humanline.train.config.rounds import RoundsSource
+from humanline.train.data.prompts import Context
 from humanline.train.online.ledger import digest, each_line, json_rows, read_lines
 from humanline.train.online.select import in_place_of, preference_rows, refuse_unscored, select
 from humanline.train.online.stages import (
@@ -33,6 +34,9 @@ from humanline.train.online.stages import (
 )
 from humanline.train.online.types import Rollout, saying_how_to_go_on
 from humanline.train.run.processes import RoundError
+
+if TYPE_CHECKING:  # which imports what takes seconds
+    from humanline.train.data.render import Renderer
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -71,63 +75,20 @@ def sample(
     StopRequested
         If `stop` was asked; what is sampled is kept.
     """
-    from humanline.train.data.prompts import contexts_hash, read_contexts
-    from humanline.train.data.run_data import renderer_of
-    from humanline.train.online.samplers import make_sampler, make_served
-    from humanline.train.online.stages import gather_samples, sample_into, served_name
-    from humanline.train.online.trainable import Trainable, vocabulary_of
-    from humanline.train.policy.build import build_policy, checked_outline
-    from humanline.train.policy.load import load_tokenizer
-    from humanline.train.run.fingerprint import model_hash, same_settings, trained_hash
-    from humanline.train.run.processes import Processes, over_ranks, start_accelerator
+    from humanline.train.data.prompts import read_contexts
+    from humanline.train.policy.build import checked_model
+    from humanline.train.run.processes import start_accelerator
 
     rounds = _rounds(config)
     target = _free_file(out)
     accelerator = start_accelerator(config.training.precision)
     _alone(accelerator)
     with _claimed(out, target, stop, say) as work:
-        tokenizer = load_tokenizer(config.model)
-        renderer = renderer_of(config, tokenizer)
+        renderer = checked_model(config, accelerator.device).renderer
         contexts, report = read_contexts(config, config.data.train, renderer)
         contexts = contexts[:limit]
         say(str(report))
-        checked_outline(config, tokenizer, accelerator.device)
-        scorer, adapter = build_policy(config, accelerator.device)
-        scorer.to(accelerator.device).eval()
-        version = trained_hash(scorer)
-        plan = {
-            "model": model_hash(scorer.model),
-            "policy": version,
-            "prompts": contexts_hash(contexts),
-            "seed": config.seed,
-            "samples": rounds.samples,
-            **same_settings({"source": {"sampling": rounds.sampling.model_dump(mode="json")}}),
-            "max_length": config.data.max_length,
-            "precision": config.training.precision,
-        }
-        processes = Processes(accelerator, over_ranks(accelerator), lambda: None, work.stopping)
-        folder = work.begin(plan)
-        with (
-            saying_how_to_go_on("give the same command again"),
-            contextlib.closing(make_sampler(config, scorer.model, renderer, processes, say)) as sampler,
-        ):
-            served = make_served(config, sampler, scorer, adapter, folder, say)
-            if served is not None:
-                served.publish(served_name(version))
-            journal = folder / "samples.journal.jsonl"
-            sample_into(
-                journal,
-                contexts,
-                rounds.samples,
-                sampler,
-                key=(config.seed, 0),
-                policy=version,
-                trainable=Trainable(renderer, rounds.sampling.max_tokens, vocabulary_of(scorer.model)),
-                progress=progress,
-            )
-            if served is not None:
-                served.sampled([journal], contexts)
-            gather_samples(work.finished, [journal], contexts, version)
+        _sample_work(work, config, contexts, rounds, renderer, accelerator, say, progress)
         work.publish()
     asked_again: Counter[str] = Counter()
     for row in each_line(target):
@@ -135,6 +96,63 @@ def sample(
     if asked_again:
         say(in_place_of(asked_again))
     return target
+
+
+def _sample_work(
+    work: _Work,
+    config: TrainConfig,
+    contexts: Sequence[Context],
+    rounds: RoundsSource,
+    renderer: Renderer,
+    accelerator: Any,
+    say: Say,
+    progress: Progress | None,
+) -> None:
+    """Load the policy, sample completions of prompts, as far as that is not done, and write them to `finished`."""
+    from humanline.train.data.prompts import contexts_hash
+    from humanline.train.online.samplers import make_sampler, make_served
+    from humanline.train.online.stages import gather_samples, sample_into, served_name
+    from humanline.train.online.trainable import Trainable, vocabulary_of
+    from humanline.train.policy.build import build_policy
+    from humanline.train.run.fingerprint import model_hash, same_settings, trained_hash
+    from humanline.train.run.processes import Processes, over_ranks
+
+    scorer, adapter = build_policy(config, accelerator.device)
+    scorer.to(accelerator.device).eval()
+    version = trained_hash(scorer)
+    plan = {
+        "model": model_hash(scorer.model),
+        "policy": version,
+        "prompts": contexts_hash(contexts),
+        "seed": config.seed,
+        "samples": rounds.samples,
+        **same_settings({"source": {"sampling": rounds.sampling.model_dump(mode="json")}}),
+        "max_length": config.data.max_length,
+        "precision": config.training.precision,
+    }
+    processes = Processes(accelerator, over_ranks(accelerator), lambda: None, work.stopping)
+    folder = work.begin(plan)
+    with (
+        saying_how_to_go_on("give the same command again"),
+        contextlib.closing(make_sampler(config, scorer.model, renderer, processes, say)) as sampler,
+    ):
+        served = make_served(config, sampler, scorer, adapter, folder, say)
+        if served is not None:
+            served.publish(served_name(version))
+        journal = folder / "samples.journal.jsonl"
+        sample_into(
+            journal,
+            contexts,
+            rounds.samples,
+            sampler,
+            key=(config.seed, 0),
+            policy=version,
+            trainable=Trainable(renderer, rounds.sampling.max_tokens, vocabulary_of(scorer.model)),
+            progress=progress,
+        )
+        if served is not None:
+            served.sampled([journal], contexts)
+        gather_samples(work.finished, [journal], contexts, version)
 
 
 def score(

@@ -157,11 +157,9 @@ class _Worker:
 
         from humanline.system.imports import quiet_libraries
         from humanline.train.data.prompts import Draw, read_contexts
-        from humanline.train.data.run_data import renderer_of
         from humanline.train.online.ledger import Ledger
         from humanline.train.online.samplers import make_stages
-        from humanline.train.policy.build import build_policy
-        from humanline.train.policy.load import load_tokenizer
+        from humanline.train.policy.build import build_policy, checked_model
         from humanline.train.run.processes import alone
 
         quiet_libraries()
@@ -169,7 +167,7 @@ class _Worker:
         config, rounds = job.config, job.config.rounds
         assert rounds is not None
         self.device = torch.device(job.device)
-        renderer = renderer_of(config, load_tokenizer(config.model))
+        renderer = checked_model(config, self.device).renderer
         contexts, _ = read_contexts(config, config.data.train, renderer)
         self.draw = Draw(contexts, rounds.contexts_per_round, config.seed)
         self.ledger = Ledger(job.folder / "ledger.jsonl", alone=False)

@@ -1,20 +1,26 @@
 """The policy of a run, as its configuration wants it: what is refused before its weights are read, and what is built.
 
-Loading, adapters, precision, activation checkpointing and the layout of batches come together here and nowhere else.
+Loading, adapters, precision, activation checkpointing and the layout of batches come together here and nowhere else:
+training, its second process and the commands that sample call `checked_model` and `build_policy`; `validate`, which
+names all problems at once, makes the same checks one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from humanline.train.config import TrainConfig
+from humanline.train.data.render import Renderer
+from humanline.train.data.run_data import renderer_of
 from humanline.train.policy.adapter import Adapter, adapted_weights, base_name, describe_coverage
 from humanline.train.policy.head import logprob_function, refuse_softcap
 from humanline.train.policy.load import (
     load_outline,
+    load_tokenizer,
     load_weights,
     refuse_misfits,
     refuse_missing_quantizer,
@@ -79,6 +85,39 @@ def checked_outline(config: TrainConfig, tokenizer: Any, device: torch.device) -
     for check in outline_checks(config, outline, tokenizer):
         check()
     return outline
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """What is known of a run's model before its weights are read.
+
+    Parameters
+    ----------
+    tokenizer
+    outline
+        The model on the meta device.
+    renderer : Renderer
+        The template path of the run.
+    """
+
+    tokenizer: Any
+    outline: Any
+    renderer: Renderer
+
+
+def checked_model(config: TrainConfig, device: torch.device) -> CheckedModel:
+    """Return tokenizer, outline and template path of a run's model, if nothing speaks against it.
+
+    Raises
+    ------
+    ModelError, OptimizerError, LogprobsError
+        As `load_tokenizer` and `checked_outline` do.
+    ValueError
+        As `Renderer` does.
+    """
+    tokenizer = load_tokenizer(config.model)
+    outline = checked_outline(config, tokenizer, device)
+    return CheckedModel(tokenizer, outline, renderer_of(config, tokenizer))
 
 
 def describe_adapter(config: TrainConfig, outline: Any) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import re
@@ -18,20 +19,12 @@ from humanline.system.paths import PathError, absolute_utf8
 from humanline.train.policy.adapter import adapter_base
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.model_limits import refuse_endless
 from humanline.train.policy.weight_files import refuse_files_elsewhere
-from humanline.train.run.fingerprint import flat
 
 _HUB = "hub:"
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 _LAYER = re.compile(r"(.*?\.)(\d+)\.")  # the list that a tensor's layer is in, and which of it
-# Ends of the names of settings that say how many parts of a kind there are, and more than any model has: it would be
-# built for ever, or fill the memory before it is compared with its weights.
-_LIMITS = {
-    re.compile(r"(layer|block|expert|head)s?$"): 10_000,
-    re.compile(r"labels$"): 1_000_000,
-    re.compile(r"(size|dim|rank|width)$"): 10_000_000,
-}
-_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # where 0 is none
 _OLD_BUFFERS = ("masked_bias",)  # the score that attention gave hidden tokens; no module has it now
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
@@ -107,6 +100,8 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     name, local = source(path)
+    if local:
+        refuse_files_elsewhere(name)
     with loading(f"model {path!r}"):
         model, loaded = AutoModelForCausalLM.from_pretrained(
             name,
@@ -252,27 +247,25 @@ def load_settings(path: str, what: str) -> Any:
     from transformers import AutoConfig
 
     name, local = source(path)
-    _refuse_endless(path, what)
+    _refuse_endless(name, local, what)
     with loading(what):
         settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
     return settings
 
 
-def _refuse_endless(path: str, what: str) -> None:
-    """Raise ModelError if config.json asks for so many parts that making them would never end, or for no layer."""
+def _refuse_endless(name: str, local: bool, what: str) -> None:
+    """Look at a model's config.json (`refuse_endless`): once for all that is read of a model, while it is the same."""
+    stat = (Path(name) / "config.json").stat() if local else None
+    refuse_endless(_written_settings(name, what, stat and (stat.st_ino, stat.st_size, stat.st_mtime_ns)), what)
+
+
+@functools.lru_cache(maxsize=4)
+def _written_settings(name: str, what: str, local: tuple[int, ...] | None) -> Any:
+    """Return what a model's config.json holds; of one in a folder, `local` tells the file from what it was before."""
     from transformers import PretrainedConfig
 
-    name, local = source(path)
     with loading(what):
-        written, _ = PretrainedConfig.get_config_dict(name, local_files_only=local)
-    for key, value in flat(written).items() if isinstance(written, dict) else ():
-        if not isinstance(value, int | float):
-            continue
-        most = min((limit for pattern, limit in _LIMITS.items() if pattern.search(key)), default=value)
-        if value > most:
-            raise ModelError(f"{what}: config.json: {key} is {value}, and no model has more than {most:,}")
-        if value < 1 and key in _DEPTHS:
-            raise ModelError(f"{what}: config.json: {key} is {value}: a model without layers")
+        return PretrainedConfig.get_config_dict(name, local_files_only=local is not None)[0]
 
 
 def load_tokenizer(path: str) -> Any:
@@ -286,7 +279,7 @@ def load_tokenizer(path: str) -> Any:
     from transformers import AutoTokenizer
 
     name, local = source(path)
-    _refuse_endless(path, f"model {path!r}")  # which the library reads, too
+    _refuse_endless(name, local, f"model {path!r}")  # which the library reads, too
     with loading(f"model {path!r}: its tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
     if not isinstance(tokenizer.model_max_length, int | float):
@@ -376,9 +369,10 @@ def refuse_missing_weights(path: str, outline: Any) -> None:
     from safetensors import SafetensorError, safe_open
 
     name, local = source(path)
-    folder = Path(name)
     if not local:
         return
+    refuse_files_elsewhere(name)
+    folder = Path(name)
     if any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors")):
         raise ModelError(f"model {path!r}: its weights are pickled; save them as safetensors (save_pretrained does)")
     index = folder / "model.safetensors.index.json"
@@ -481,8 +475,6 @@ def source(path: str) -> tuple[str, bool]:
             f"model {path!r}: no config.json in {name}; give a folder in Hugging Face format, "
             f"or {_HUB}organisation/name for a model on the hub"
         )
-    if local:
-        refuse_files_elsewhere(name)
     return name, local
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from humanline.system.terminal import shorten, told
@@ -20,7 +20,12 @@ from humanline.train.config.settings import written
 from humanline.train.preflight.example import _show_example, _shown_unit
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from humanline.train.data.render import Renderer
+    from humanline.train.data.run_data import RunData
     from humanline.train.data.stream import Stream
+    from humanline.train.step.held_out import Evaluator
 
 
 _LONGEST_LINE = 4000  # characters
@@ -44,12 +49,18 @@ class Validation:
 # Everything else
 
 
-@dataclass(slots=True)
 class _Findings:
-    """Problems, each under the name of what it is about, and remarks that stop nothing."""
+    """What validation shows, its problems, each under the name of what it is about, and remarks that stop nothing."""
 
-    problems: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.problems: list[str] = []
+        self.remarks: list[str] = []
+
+    def show(self, text: str) -> None:
+        """Print lines, of which one may hold what a configuration or data say."""
+        shown = "\n".join(shorten(line, _LONGEST_LINE) for line in told(text, keep="\n").split("\n"))
+        self.console.print(shown)
 
     @contextlib.contextmanager
     def about(self, what: str) -> Iterator[None]:
@@ -57,12 +68,16 @@ class _Findings:
         try:
             yield
         except (ValueError, OSError) as error:
-            self.add(what, str(error))
+            problem = str(error) if str(error).startswith(what) else f"{what}: {error}"
+            if problem not in self.problems:
+                self.problems.append(problem)
 
-    def add(self, what: str, text: str) -> None:
-        problem = text if text.startswith(what) else f"{what}: {text}"
-        if problem not in self.problems:
-            self.problems.append(problem)
+    def refuse(self) -> None:
+        """Raise NotReadyError if there is any problem."""
+        if self.problems:
+            count = len(self.problems)
+            listed = "\n".join("- " + problem.replace("\n", "\n  ") for problem in self.problems)
+            raise NotReadyError(f"not ready, {count} problem{'s' if count > 1 else ''}:\n{listed}")
 
 
 def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
@@ -87,38 +102,52 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     -----
     The network is used for what is named `hub:...` alone: a model's configuration and tokenizer, and data sets.
     """
-    import torch
     from rich.console import Console
 
-    from humanline.system.disk import in_words
-    from humanline.system.files import output_path
     from humanline.system.launcher import launched_processes
-    from humanline.system.progress import ReadingProgress
-    from humanline.train.data.prompts import scored_columns
-    from humanline.train.data.rows import read_set
-    from humanline.train.data.run_data import read_data, renderer_of, stream_of
-    from humanline.train.online.rewards.check import check_scoring
-    from humanline.train.policy.build import describe_adapter, outline_checks, package_checks
-    from humanline.train.policy.load import load_outline, load_tokenizer
-    from humanline.train.preflight.disk import bytes_written
-    from humanline.train.preflight.memory import static_bytes
     from humanline.train.run.tracking import check_trackers
-    from humanline.train.step.held_out import held_out_evaluator
 
     if processes < 1:
         raise NotReadyError(f"--processes must be >= 1; got {processes}")
-    findings, console = _Findings(), Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-
-    def show(text: str) -> None:
-        console.print("\n".join(shorten(line, _LONGEST_LINE) for line in told(text, keep="\n").split("\n")))
-
-    show(describe_config(config))
+    findings = _Findings(Console(soft_wrap=True, highlight=False, markup=False, emoji=False))
+    findings.show(describe_config(config))
     with findings.about("launcher"):
         launched_processes()
     with findings.about("tracking"):
         check_trackers(config.tracking)
+    outline, renderer = _look_at_model(config, findings)
+    data: RunData | None = None
+    batches: _Batches | None = None
+    if renderer is None:
+        _look_at_rows(config, findings)
+    else:
+        data = _look_at_data(config, renderer, findings)
+    if renderer is not None and data is not None:
+        batches = _look_at_batches(config, data, renderer, processes, findings)
+    parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
+    sized = outline is not None and _look_at_size(config, outline, parameters, findings)
+    resumable = _look_at_output(config, findings)
+    if sized and batches is not None and resumable is not None:  # else that was said of the output
+        _look_at_disk(config, outline, batches, processes, findings)
+    if renderer is not None and data is not None:
+        _show_example(findings.console, config, _shown_unit(data), renderer)
+    findings.remarks += _without_effect(config)
+    for remark in findings.remarks:
+        findings.show(f"remark       {remark}")
+    findings.refuse()
+    steps = (config.training.steps or 0) if batches is None else batches.steps
+    return Validation(parameters, steps, bool(resumable), tuple(findings.remarks))
 
-    tokenizer = outline = renderer = stream = evaluator = None
+
+def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Renderer | None]:
+    """Make the checks of `checked_model`, each of them, and return outline and template path where there are any."""
+    import torch
+
+    from humanline.train.data.run_data import renderer_of
+    from humanline.train.policy.build import outline_checks, package_checks
+    from humanline.train.policy.load import load_outline, load_tokenizer
+
+    tokenizer = outline = renderer = None
     with findings.about("model"):
         tokenizer = load_tokenizer(config.model)
     for check in package_checks(config, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
@@ -128,7 +157,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
         outline = load_outline(config.model)
     if tokenizer is not None:
         tokens = {name: getattr(tokenizer, f"{name}_token") for name in ("pad", "eos", "bos")}
-        show("tokens       " + ", ".join(f"{name} {token!r}" for name, token in tokens.items()))
+        findings.show("tokens       " + ", ".join(f"{name} {token!r}" for name, token in tokens.items()))
         if tokens["pad"] == tokens["eos"] is not None:
             findings.remarks.append(
                 "pad and eos are the same token: fine here, masks go by position, so the end of an answer is trained"
@@ -140,66 +169,86 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     if tokenizer is not None and (outline is None or tokenizer.eos_token is not None):
         with findings.about("template"):
             renderer = renderer_of(config, tokenizer)
-            show(f"template     {config.data.template}, SHA-256 {renderer.template_hash}")
+            findings.show(f"template     {config.data.template}, SHA-256 {renderer.template_hash}")
+    return outline, renderer
 
-    steps, data = config.training.steps or 0, None
-    if renderer is not None:
-        with findings.about("data"):
-            data = read_data(config, renderer, ReadingProgress(show=True))
-    else:  # without a template, the rows alone
-        for name, path in (("data.train", config.data.train), ("data.eval", config.data.eval)):
-            with findings.about(name):
-                if path is not None:
-                    ours, ignore = config.data.columns, config.data.ignore
-                    rows, columns = read_set(path, config.data_shape, columns=ours, ignore=ignore)
-                    show(f"data         {path}: {len(rows)} rows, not tokenised")
-                    show(f"columns      {columns.also_read(scored_columns(config), ours)}")
-    if renderer is not None and data is not None:
-        for report in data.sets.reports.values():
-            twice = report.duplicates.duplicates or report.duplicates.contradictions
-            show(f"data         {report}{'' if twice else '; no duplicates or contradictions'}")
-            show(f"columns      {report.columns}")
-        with findings.about("training"):
-            stream, steps = stream_of(config, data, renderer, ranks=processes)
-            show(_describe_steps(config, stream, steps))
-        with findings.about("evaluation"):
-            if config.rounds is None:
-                evaluator = held_out_evaluator(config, data.sets, renderer, _never, _never, torch.device("cpu"))
-        if config.rounds is not None:
-            with findings.about("source.scoring"):
-                findings.remarks += check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out])
 
-    parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
+def _look_at_rows(config: TrainConfig, findings: _Findings) -> None:
+    """Look at the rows alone, which needs no template."""
+    from humanline.train.data.prompts import scored_columns
+    from humanline.train.data.rows import read_set
+
+    for name, path in (("data.train", config.data.train), ("data.eval", config.data.eval)):
+        with findings.about(name):
+            if path is not None:
+                ours, ignore = config.data.columns, config.data.ignore
+                rows, columns = read_set(path, config.data_shape, columns=ours, ignore=ignore)
+                findings.show(f"data         {path}: {len(rows)} rows, not tokenised")
+                findings.show(f"columns      {columns.also_read(scored_columns(config), ours)}")
+
+
+def _look_at_data(config: TrainConfig, renderer: Renderer, findings: _Findings) -> RunData | None:
+    """Read and tokenise the data, and say what became of them."""
+    from humanline.system.progress import ReadingProgress
+    from humanline.train.data.run_data import read_data
+
+    data = None
+    with findings.about("data"):
+        data = read_data(config, renderer, ReadingProgress(show=True))
+    for report in () if data is None else data.sets.reports.values():
+        twice = report.duplicates.duplicates or report.duplicates.contradictions
+        findings.show(f"data         {report}{'' if twice else '; no duplicates or contradictions'}")
+        findings.show(f"columns      {report.columns}")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """What training would be made of, as far as it can be."""
+
+    steps: int
+    stream: Stream | None
+    evaluator: Evaluator | None
+
+
+def _look_at_batches(
+    config: TrainConfig, data: RunData, renderer: Renderer, processes: int, findings: _Findings
+) -> _Batches:
+    """Look whether batches can be made of the data, whether held-out ones can, and whether answers can be scored."""
+    import torch
+
+    from humanline.train.data.run_data import stream_of
+    from humanline.train.online.rewards.check import check_scoring
+    from humanline.train.step.held_out import held_out_evaluator
+
+    steps, stream, evaluator = config.training.steps or 0, None, None
+    with findings.about("training"):
+        stream, steps = stream_of(config, data, renderer, ranks=processes)
+        findings.show(_describe_steps(config, stream, steps))
+    with findings.about("evaluation"):
+        if config.rounds is None:
+            evaluator = held_out_evaluator(config, data.sets, renderer, _never, _never, torch.device("cpu"))
+    if config.rounds is not None:
+        with findings.about("source.scoring"):
+            findings.remarks += check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out])
+    return _Batches(steps, stream, evaluator)
+
+
+def _look_at_size(config: TrainConfig, outline: Any, parameters: int, findings: _Findings) -> bool:
+    """Say how large the model is, and return whether that can be told."""
+    from humanline.train.policy.build import describe_adapter
+    from humanline.train.preflight.memory import static_bytes
+
     sizes, adapted = None, ""
-    if outline is not None:
-        with findings.about("model"):
-            sizes = static_bytes(config, outline)
-            if config.adapter is not None:
-                adapted = f" and {sizes.trained:,} of an adapter, which alone are trained"
-                for line in describe_adapter(config, outline):
-                    show(line.replace("adapter: ", "adapter      ", 1))
-        show(f"parameters   {parameters:,} ({type(outline).__name__}){adapted}")
-        show("fits         not looked at here: humanline estimate tells, and train refuses a run that does not")
-    is_path = resumable = False
-    with findings.about("output"):
-        output_path(config.output)
-        is_path = True
-        resumable = _look_at_output(config, show)
-    if sizes is not None and stream is not None and is_path:  # else that was said of the output
-        with findings.about("disk"):
-            writes = bytes_written(config, outline, stream, steps, evaluator, processes)
-            show(f"disk         {writes.describe()}; {in_words(writes.free())} free")
-            writes.refuse()
-    if renderer is not None and data is not None:
-        _show_example(console, config, _shown_unit(data), renderer)
-    findings.remarks += _without_effect(config)
-    for remark in findings.remarks:
-        show(f"remark       {remark}")
-    if findings.problems:
-        count = len(findings.problems)
-        listed = "\n".join("- " + problem.replace("\n", "\n  ") for problem in findings.problems)
-        raise NotReadyError(f"not ready, {count} problem{'s' if count > 1 else ''}:\n{listed}")
-    return Validation(parameters, steps, resumable, tuple(findings.remarks))
+    with findings.about("model"):
+        sizes = static_bytes(config, outline)
+        if config.adapter is not None:
+            adapted = f" and {sizes.trained:,} of an adapter, which alone are trained"
+            for line in describe_adapter(config, outline):
+                findings.show(line.replace("adapter: ", "adapter      ", 1))
+    findings.show(f"parameters   {parameters:,} ({type(outline).__name__}){adapted}")
+    findings.show("fits         not looked at here: humanline estimate tells, and train refuses a run that does not")
+    return sizes is not None
 
 
 def _without_effect(config: TrainConfig) -> list[str]:
@@ -243,8 +292,21 @@ def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
 # Output and disk
 
 
-def _look_at_output(config: TrainConfig, show: Any) -> bool:
-    """Say what the output folder is and return whether it holds a run to go on with; raise if it cannot be used."""
+def _look_at_output(config: TrainConfig, findings: _Findings) -> bool | None:
+    """Say what the output folder is; return whether it holds a run to go on with, and None if it is no path."""
+    from humanline.system.files import output_path
+
+    resumable = None
+    with findings.about("output"):
+        output_path(config.output)
+        resumable = False
+        resumable, state = _state_of_output(config)
+        findings.show(f"output       {config.output}: {state}")
+    return resumable
+
+
+def _state_of_output(config: TrainConfig) -> tuple[bool, str]:
+    """Return whether the output folder holds a run to go on with, and what it is; raise if it cannot be used."""
     from humanline.system.disk import nearest
     from humanline.system.files import OutputError
     from humanline.train.run.folder import RunFolder
@@ -261,8 +323,19 @@ def _look_at_output(config: TrainConfig, show: Any) -> bool:
         raise OutputError(f"output {config.output!r} cannot be made: {there} is no folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise OutputError(f"output {config.output!r} cannot be written: no permission in {there}")
-    state = "holds a run that --resume would continue" if resumable else "free"
     if resumable and folder.final.exists():
-        state = "holds a finished run, which --resume would leave as it is"
-    show(f"output       {config.output}: {state}")
-    return resumable
+        return True, "holds a finished run, which --resume would leave as it is"
+    return resumable, "holds a run that --resume would continue" if resumable else "free"
+
+
+def _look_at_disk(config: TrainConfig, outline: Any, batches: _Batches, processes: int, findings: _Findings) -> None:
+    """Say how much a run would write, if its batches can be made, and whether its disk holds that."""
+    from humanline.system.disk import in_words
+    from humanline.train.preflight.disk import bytes_written
+
+    if batches.stream is None:
+        return
+    with findings.about("disk"):
+        writes = bytes_written(config, outline, batches.stream, batches.steps, batches.evaluator, processes)
+        findings.show(f"disk         {writes.describe()}; {in_words(writes.free())} free")
+        writes.refuse()

@@ -20,7 +20,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.config.objective import DpoObjective, NoTransform, Objective
 from humanline.train.data.batch import Unit
 from humanline.train.data.render import Renderer
-from humanline.train.data.run_data import _pad_id
+from humanline.train.data.run_data import pad_id
 from humanline.train.data.sets import DataSets
 from humanline.train.data.stream import StepBatch, Stream
 from humanline.train.run.processes import Reduce
@@ -225,7 +225,7 @@ def held_out_evaluator(
         score=score,
         reduce=reduce,
         batch_size=config.evaluation.batch_size,
-        pad_id=_pad_id(renderer),
+        pad_id=pad_id(renderer),
         max_length=config.data.max_length,
         device=device,
         rank=rank,

@@ -33,8 +33,11 @@ class Reference(Stateful, Protocol):
 
     shared: bool  # its state is the same in every process
 
-    def begin_step(self, step: int) -> None:
-        """Prepare the step; the policy holds theta_step."""
+    def begin_step(self, step: int, pause: Callable[[], None]) -> None:
+        """Prepare the step; the policy holds theta_step.
+
+        `pause` is called wherever what is done by then is not lost; it may raise to stop the run.
+        """
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
         """Return the reference's token log-probabilities for micro-batch `index` of the step."""
@@ -62,8 +65,6 @@ class ScoreAhead:
         Reduction over ranks, so that all of them stop together.
     progress : callable, optional
         Called with (done, due) while a window is scored.
-    check : callable, optional
-        Called after each scored step; it may raise to stop the run, and what is scored by then is not lost.
 
     Raises
     ------
@@ -81,15 +82,14 @@ class ScoreAhead:
         device: torch.device,
         reduce: Reduce,
         progress: Callable[[int, int], None] | None = None,
-        check: Callable[[], None] | None = None,
     ) -> None:
         self.schedule, self.score, self.batches = schedule, score, batches
-        self.device, self.reduce, self.progress, self.check = device, reduce, progress, check
+        self.device, self.reduce, self.progress = device, reduce, progress
         self.window: dict[int, list[Scored]] = {}
         self.next_step = 0
 
     @HERE.doing("scoring")
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, pause: Callable[[], None]) -> None:
         """Score every step whose snapshot is theta_step and drop the window of steps gone by."""
         for past in [s for s in self.window if s < step]:
             del self.window[past]
@@ -106,8 +106,7 @@ class ScoreAhead:
                 for b in batches
             ]
             self.next_step = ahead + 1
-            if self.check is not None:
-                self.check()
+            pause()
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
         """Return what was scored for this micro-batch."""
@@ -178,7 +177,7 @@ class SecondModel:
         self.copy = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         self.score = scoring_pass(policy, self.copy)
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, pause: Callable[[], None]) -> None:
         """Do nothing: the copy scores when asked."""
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
@@ -224,7 +223,7 @@ class BaseModel:
     def __init__(self, score: Score, off: Callable[[], AbstractContextManager[None]]) -> None:
         self.score, self.off = score, off
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, pause: Callable[[], None]) -> None:
         """Do nothing: the base model does not change."""
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:

@@ -10,13 +10,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from humanline.train import loop
 from humanline.train.data.batch import make_block
 from humanline.train.data.render import Renderer
 from humanline.train.data.sets import read_units
 from humanline.train.data.source import DataError
+from humanline.train.loop import take_steps, train
 from humanline.train.policy.load import load_policy
 from humanline.train.policy.logprobs import TokenScorer, check_scorer
+from humanline.train.setup import set_up
 from tests.helpers.paper_models import FAMILIES, WINDOW, write_paper_model
 from tests.helpers.support import CLIP, OBJECTIVES, config, run, same, steps, weights, without_timing
 
@@ -133,24 +134,18 @@ class TestTraining:
         assert without_timing(ahead) == without_timing(second)
         assert [row["log_ratio_rms"] == 0 for row in ahead] == [True, False, False]
 
-    def test_the_saved_model_is_the_trained_one(self, models, family, toy, tmp_path, monkeypatch):
+    def test_the_saved_model_is_the_trained_one(self, models, family, toy, tmp_path):
         """Plain transformers loads what a run saved: the trained policy's logits, its settings and its template."""
         ids = torch.randint(0, 300, (2, 30), generator=torch.Generator().manual_seed(0))
-        trained: list[torch.Tensor] = []
-        save_model = loop.save_model
-
-        def look(folder: Path, model: Any, *rest: Any) -> None:
+        with set_up(config(toy, tmp_path / "run", **settings(models, family)), show_progress=False) as ready:
+            result = take_steps(ready)
             with torch.no_grad():
-                trained.append(model.eval()(ids).logits)
-            save_model(folder, model, *rest)
-
-        monkeypatch.setattr(loop, "save_model", look)
-        result = run(toy, tmp_path / "run", **settings(models, family))
+                trained = ready.trained.policy.model.eval()(ids).logits
         model, tokenizer = (kind.from_pretrained(result.model) for kind in (AutoModelForCausalLM, AutoTokenizer))
         before, start = (kind.from_pretrained(models[family]) for kind in (AutoModelForCausalLM, AutoTokenizer))
         with torch.no_grad():
             logits = model.eval()(ids).logits
-            assert torch.equal(logits, trained[0]) and not torch.equal(logits, before(ids).logits)
+            assert torch.equal(logits, trained) and not torch.equal(logits, before(ids).logits)
         for name in ("tie_word_embeddings", "final_logit_softcapping", "attn_logit_softcapping", "sliding_window"):
             assert getattr(model.config, name, None) == getattr(before.config, name, None)
         assert tokenizer.chat_template == start.chat_template and tokenizer.get_vocab() == start.get_vocab()
@@ -183,7 +178,7 @@ class TestTemplates:
             assert "Be brief." in tokenizer.decode(prompt.ids) and "Be brief." not in tokenizer.decode(plain.ids)
             return
         with pytest.raises(DataError) as caught:
-            loop.train(one, show_progress=False)
+            train(one, show_progress=False)
         (problem,) = caught.value.problems
         assert problem.startswith("rows.jsonl:2") and "no role system" in problem
         assert "refuses the roles system, user" in problem and not (tmp_path / "run").exists()

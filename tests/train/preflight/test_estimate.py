@@ -549,7 +549,7 @@ def test_a_run_that_cannot_fit_is_refused_before_it_is_loaded(toy, tmp_path, mon
     """Training ends before weights are read and anything is written; the message has the peak and what to change."""
     monkeypatch.setattr(budget, "capacity", lambda device: 1e6)
     monkeypatch.setattr(changes, "_CHANGES", changes._CHANGES[:2])
-    monkeypatch.setattr("humanline.train.loop.build_policy", lambda *_: pytest.fail("weights were loaded"))
+    monkeypatch.setattr("humanline.train.setup.build_policy", lambda *_: pytest.fail("weights were loaded"))
     given = config(toy, tmp_path / "run", transform=CLIP, reference=AHEAD | {"storage": "model"})
     with pytest.raises(DoesNotFitError, match="nothing was loaded") as refused:
         train(given, show_progress=False)

@@ -11,15 +11,15 @@ from safetensors.torch import load_file, save_file
 
 from humanline.system.files import OutputError
 from humanline.system.lock import is_lock
-from humanline.train import loop
 from humanline.train.loop import train
+from humanline.train.setup import set_up
 from tests.helpers.support import config, same, weights
 
 ADAPTER = {"rank": 2, "alpha": 4.0}
 
 
 @pytest.fixture
-def begun(toy, tmp_path, monkeypatch):
+def begun(toy, tmp_path):
     """Begin a run of a model of its own, and have it die when all is written down that a start writes."""
     model, data = tmp_path / "model", tmp_path / "pairs.jsonl"
     shutil.copytree(toy["model"], model)
@@ -27,14 +27,9 @@ def begun(toy, tmp_path, monkeypatch):
 
     def begin(name: str = "run", **changes):
         settings = config(toy, tmp_path / name, model=str(model), data__train=str(data), training__steps=2, **changes)
-        with monkeypatch.context() as patch:
-
-            def die(*_, **__):
-                raise KeyboardInterrupt
-
-            patch.setattr(loop, "start_trackers", die)
-            with pytest.raises(KeyboardInterrupt):
-                train(settings, show_progress=False)
+        with pytest.raises(KeyboardInterrupt), set_up(settings, show_progress=False) as run:
+            assert run.start.updates == 0
+            raise KeyboardInterrupt
         return settings, model, data
 
     return begin

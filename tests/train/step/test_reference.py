@@ -2,58 +2,78 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from humanline.train import loop
+from humanline.train.data.stream import StepBatch
 from humanline.train.run.metrics import read_metrics
-from humanline.train.step.loss import ObjectiveStep
-from humanline.train.step.reference import ScoreAhead
-from tests.helpers.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, run, same, steps, weights, without_timing
+from humanline.train.run.result import RunResult
+from humanline.train.setup import Run
+from humanline.train.step.reference import ScoreAhead, Scored
+from tests.helpers.support import (
+    CLIP,
+    OBJECTIVES,
+    REJECT,
+    SCHEDULES,
+    run,
+    run_with,
+    same,
+    steps,
+    weights,
+    without_timing,
+)
 
 
-@pytest.fixture
-def spy(monkeypatch):
-    """Record, for every step of a run, the policy's weights, its batch and the reference's log-probabilities."""
-    seen: dict[str, dict] = {"weights": {}, "batches": {}, "ref": {}}
-    scoring_pass, look = loop.scoring_pass, ObjectiveStep.look
+class Spy:
+    """A run's objective that records the policy's weights, the batch and the reference's scores of every step."""
 
-    def keep_policy(policy, *weights):
-        seen["policy"] = policy
-        return scoring_pass(policy, *weights)
+    def __init__(self, run: Run) -> None:
+        self.policy, self.objective, self.loss = run.trained.policy, run.objective, run.objective.loss
+        self.weights: dict[int, dict] = {}
+        self.batches: dict[int, StepBatch] = {}
+        self.ref: dict[int, list[Scored]] = {}
 
-    def keep_step(self, step, batch, ref, score, reduce):
-        seen["weights"][step] = {k: v.clone() for k, v in seen["policy"].state_dict().items()}
-        seen["batches"][step], seen["ref"][step] = batch, ref
-        return look(self, step, batch, ref, score, reduce)
-
-    monkeypatch.setattr(loop, "scoring_pass", keep_policy)
-    monkeypatch.setattr(ObjectiveStep, "look", keep_step)
-    return seen
+    def look(self, step, batch, ref, score, reduce):
+        self.weights[step] = {k: v.clone() for k, v in self.policy.state_dict().items()}
+        self.batches[step], self.ref[step] = batch, ref
+        return self.objective.look(step, batch, ref, score, reduce)
 
 
-def assert_scored_by(seen, snapshot) -> None:
+def spied(*args, **changes) -> tuple[Spy, RunResult]:
+    """Run with a spy in the place of the objective."""
+    spies = []
+
+    def hand_in(run: Run) -> Run:
+        spies.append(Spy(run))
+        return replace(run, objective=spies[0])
+
+    result = run_with(hand_in, *args, **changes)
+    return spies[0], result
+
+
+def assert_scored_by(spy, snapshot) -> None:
     """Assert that step s was scored, bit for bit, by the weights recorded at step snapshot(s) and by no others."""
-    scorer = seen["policy"].eval()
-    for step, batch in seen["batches"].items():
-        scorer.load_state_dict(seen["weights"][snapshot(step)])
-        for micro, (ref, mismatched) in zip(batch.micro_batches, seen["ref"][step], strict=True):
+    scorer = spy.policy.eval()
+    for step, batch in spy.batches.items():
+        scorer.load_state_dict(spy.weights[snapshot(step)])
+        for micro, (ref, mismatched) in zip(batch.micro_batches, spy.ref[step], strict=True):
             with torch.no_grad():
                 assert torch.equal(ref, scorer(micro.block.input_ids, micro.block.mask)), f"step {step}"
                 if mismatched is not None:
                     block = micro.mismatched
                     assert torch.equal(mismatched, scorer(block.input_ids, block.mask)), f"step {step}"
-    assert not same(seen["weights"][0], seen["weights"][1])  # so that a wrong snapshot would show
+    assert not same(spy.weights[0], spy.weights[1])  # so that a wrong snapshot would show
 
 
 @pytest.mark.parametrize("storage", ["score_ahead", "model"])
 @pytest.mark.parametrize("micro_batch_size", [8, 2])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
-def test_before_step_scores_with_the_weights_before_the_sync(toy, tmp_path, spy, k, micro_batch_size, storage):
+def test_before_step_scores_with_the_weights_before_the_sync(toy, tmp_path, k, micro_batch_size, storage):
     """With BeforeStep(k) step s is scored by theta at k * floor(max(0, s - 1) / k), at accumulation 1 and 4."""
-    run(
+    spy, _ = spied(
         toy,
         tmp_path / "run",
         training={"steps": 10, "batch_size": 8, "micro_batch_size": micro_batch_size},
@@ -64,18 +84,18 @@ def test_before_step_scores_with_the_weights_before_the_sync(toy, tmp_path, spy,
 
 @pytest.mark.parametrize("storage", ["score_ahead", "model"])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
-def test_after_step_scores_with_the_weights_after_the_sync(toy, tmp_path, spy, k, storage):
+def test_after_step_scores_with_the_weights_after_the_sync(toy, tmp_path, k, storage):
     """With AfterStep(k) step s is scored by theta at k * floor(s / k)."""
     schedule = {"kind": "after_step", "every": k}
-    run(toy, tmp_path / "run", training__steps=9, reference={"schedule": schedule, "storage": storage})
+    spy, _ = spied(toy, tmp_path / "run", training__steps=9, reference={"schedule": schedule, "storage": storage})
     assert_scored_by(spy, lambda s: s - s % k)
 
 
 @pytest.mark.parametrize("storage", ["score_ahead", "model"])
 @pytest.mark.parametrize("name,snapshot", [("never", lambda s: 0), ("round_4", lambda s: s - s % 4)])
-def test_never_and_each_round(toy, tmp_path, spy, name, snapshot, storage):
+def test_never_and_each_round(toy, tmp_path, name, snapshot, storage):
     """Never scores with theta_0, EachRound with the weights at the start of the round; KTO's other pairs too."""
-    run(toy, tmp_path / "run", "kto", reference={"schedule": SCHEDULES[name], "storage": storage})
+    spy, _ = spied(toy, tmp_path / "run", "kto", reference={"schedule": SCHEDULES[name], "storage": storage})
     assert_scored_by(spy, snapshot)
 
 
@@ -99,13 +119,13 @@ def test_scoring_ahead_equals_a_second_model_bitwise(toy, tmp_path, objective, s
     assert without_timing(steps(results[0])) == without_timing(steps(results[1]))
 
 
-def test_scoring_never_drops(toy, tmp_path, spy):
+def test_scoring_never_drops(toy, tmp_path):
     """Where training drops out, scoring still does not: the scores are those of the weights in eval mode."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     AutoModelForCausalLM.from_pretrained(toy["model"], attention_dropout=0.5).save_pretrained(tmp_path / "dropping")
     AutoTokenizer.from_pretrained(toy["model"]).save_pretrained(tmp_path / "dropping")
-    result = run(toy, tmp_path / "run", model=str(tmp_path / "dropping"), training__dropout=True)
+    spy, result = spied(toy, tmp_path / "run", model=str(tmp_path / "dropping"), training__dropout=True)
     assert steps(result)[0]["log_ratio_rms"] > 0  # training did drop out
     assert_scored_by(spy, lambda s: 0)
 
@@ -193,13 +213,26 @@ def test_log_ratios_are_exactly_zero_at_learning_rate_zero(toy, tmp_path, schedu
     assert [row["log_ratio_rms"] for row in steps(result)] == [0.0] * 6
 
 
-def test_score_ahead_keeps_one_window(toy, tmp_path, monkeypatch):
+def test_score_ahead_keeps_one_window(toy, tmp_path):
     """The store never holds more than the coming window: k + 1 steps at the start, k afterwards."""
-    from humanline.train.step.reference import ScoreAhead
+    sizes = []
 
-    sizes, begin = [], ScoreAhead.begin_step
-    monkeypatch.setattr(ScoreAhead, "begin_step", lambda self, s: (begin(self, s), sizes.append(len(self.window)))[0])
-    run(toy, tmp_path / "run", training__steps=10, reference__schedule={"kind": "before_step", "every": 3})
+    class Measured:
+        def __init__(self, reference):
+            self.reference = reference
+
+        def __getattr__(self, name):
+            return getattr(self.reference, name)
+
+        def begin_step(self, step, pause):
+            self.reference.begin_step(step, pause)
+            sizes.append(len(self.reference.window))
+
+    def measured(run: Run) -> Run:
+        return replace(run, references=[Measured(run.references[0])])
+
+    schedule = {"kind": "before_step", "every": 3}
+    run_with(measured, toy, tmp_path / "run", training__steps=10, reference__schedule=schedule)
     assert max(sizes) == 4
 
 
@@ -232,11 +265,11 @@ def test_scores_of_batches_that_became_others_are_forgotten():
         SimpleNamespace(snapshot=lambda step: 2), lambda block: torch.full((1, 2), version), Batches(), "cpu", _same
     )
     reference.next_step = 2
-    reference.begin_step(2)
+    reference.begin_step(2, lambda: None)
     assert asked == [2, 3, 4, 5]
     version = 1.0
     reference.forget(4)
-    reference.begin_step(2)
+    reference.begin_step(2, lambda: None)
     assert asked == [2, 3, 4, 5, 4, 5]
     assert [float(reference.logprobs(s, 0, None)[0][0, 0]) for s in (2, 3, 4, 5)] == [0.0, 0.0, 1.0, 1.0]
 

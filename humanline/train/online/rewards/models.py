@@ -19,6 +19,7 @@ from humanline.train.online.rewards.cache import content_key
 from humanline.train.online.rewards.verdict import Verdict, described, shown
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import TYPES, load_settings, load_tokenizer, loading, refuse_incomplete, source
+from humanline.train.policy.weight_files import refuse_files_elsewhere
 
 Conversation = Sequence[Mapping[str, Any]]  # {"role", "content", ...}, the completion last
 
@@ -199,7 +200,13 @@ def refuse_wrong_head(reward: ModelReward, settings: Any) -> None:
 
 
 def reward_settings(path: str) -> Any:
-    """Load a reward model's configuration (of transformers); raise ModelError if there is none."""
+    """Load a reward model's configuration (of transformers); raise ModelError if there is none.
+
+    Also if it, or an index beside it, names weights that are not in the model's folder (`refuse_files_elsewhere`).
+    """
+    name, local = source(path)
+    if local:
+        refuse_files_elsewhere(name)
     return load_settings(path, f"reward model {path!r}")
 
 

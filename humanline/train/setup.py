@@ -1,0 +1,362 @@
+"""All that comes before the first step of a run: what can be refused is, data and model are read, its parts are built.
+
+The parts come together here, and nowhere else: `set_up` gives them as one frozen `Run`, and `loop.py` takes its steps.
+Everything that can be refused is refused before anything new is written, and most of it before weights are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from humanline.schedule import Never, Schedule
+from humanline.system.activity import HERE
+from humanline.system.disk import of_run
+from humanline.system.progress import ReadingProgress, RunProgress
+from humanline.system.stop import StopSignal
+from humanline.train.config import TrainConfig
+from humanline.train.config.settings import written
+from humanline.train.data.run_data import RunData, read_data, stream_of
+from humanline.train.data.stream import Batches, FixedBatches, Stream
+from humanline.train.online.held_out import RolloutEvaluator
+from humanline.train.online.rounds import Rounds, make_rounds
+from humanline.train.policy.adapter import Adapter
+from humanline.train.policy.build import CheckedModel, build_policy, checked_model, describe_adapter
+from humanline.train.policy.logprobs import TokenScorer, check_scorer, refuse_random
+from humanline.train.policy.optimizer import make_optimizer
+from humanline.train.preflight.disk import bytes_written
+from humanline.train.preflight.fits import refuse_unfit
+from humanline.train.run.checkpoint import Checkpoints, Position
+from humanline.train.run.collapse import CollapseWatch, watched
+from humanline.train.run.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
+from humanline.train.run.folder import RunFolder
+from humanline.train.run.metrics import MetricsLog
+from humanline.train.run.neighbours import joined
+from humanline.train.run.processes import Processes, asked_to_end, over_ranks, safe_points
+from humanline.train.run.result import RunResult
+from humanline.train.run.state import ModuleState, OptimizerState, RandomState, Stateful, trained_parameters
+from humanline.train.run.tracking import Trackers, check_trackers, start_trackers
+from humanline.train.step.held_out import Evaluator, held_out_evaluator
+from humanline.train.step.loss import ObjectiveStep
+from humanline.train.step.reference import BaseModel, Reference, Score, ScoreAhead, SecondModel, scoring_pass
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What the steps of a run change.
+
+    Parameters
+    ----------
+    policy : TokenScorer
+    wrapped
+        The policy as a pass with gradient goes through it: gradients are averaged over all processes.
+    optimizer
+        Of accelerate.
+    adapter : Adapter or None
+        What alone is trained of the policy.
+    score : callable
+        The policy's scoring pass.
+    """
+
+    policy: TokenScorer
+    wrapped: Any
+    optimizer: Any
+    adapter: Adapter | None
+    score: Score
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Everything that the steps of a run work with.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    folder : RunFolder
+        Locked, with what the run was given written down.
+    processes : Processes
+    tokenizer
+    trained : Trained
+    objective : ObjectiveStep
+    batches : Batches
+    references : sequence of Reference
+        The reference of the objective, where it has one, and the anchor of its KL term, where that is another.
+    evaluator : optional
+        What measures the policy on held-out data.
+    steps : int
+        In rounds, at most.
+    start : Position
+        Where the run begins or goes on.
+    checkpoints : Checkpoints
+    log : MetricsLog
+        Written through `watch`, which looks whether the run has broken.
+    watch : CollapseWatch
+    trackers : Trackers
+    progress : RunProgress
+    told : list of dict
+        What rounds have told of themselves and nobody has written down yet.
+    """
+
+    config: TrainConfig
+    folder: RunFolder
+    processes: Processes
+    tokenizer: Any
+    trained: Trained
+    objective: ObjectiveStep
+    batches: Batches
+    references: Sequence[Reference]
+    evaluator: Evaluator | RolloutEvaluator | None
+    steps: int
+    start: Position
+    checkpoints: Checkpoints
+    log: MetricsLog
+    watch: CollapseWatch
+    trackers: Trackers
+    progress: RunProgress
+    told: list[dict[str, Any]]
+
+
+@contextlib.contextmanager
+def set_up(
+    config: TrainConfig, *, resume: bool = False, stop: StopSignal | None = None, show_progress: bool = True
+) -> Iterator[Run | RunResult]:
+    """Give a run that is ready for its next step, or the result of one that is finished already.
+
+    The output folder is locked, and the run's processes watch each other, until the context ends.
+
+    Parameters
+    ----------
+    config, resume, stop, show_progress
+        As in `humanline.train.loop.train`.
+
+    Raises
+    ------
+    OutputError, ModelError, DataError, ValueError, CheckpointError, NeighbourError, StopRequested
+        As `humanline.train.loop.train` does.
+    """
+    folder = RunFolder(config.output, resume=resume, say=RunProgress(0, show_progress).say)
+    how = config.training
+    try:
+        with (
+            joined(how.precision, how.stall_minutes, stop, waits=how.disk_full == "wait") as accelerator,
+            of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
+        ):
+            reduce = over_ranks(accelerator)
+            check, ending = safe_points(stop, reduce, folder.lost), asked_to_end(stop, folder.lost)
+            processes = Processes(accelerator, reduce, check, ending)
+            yield _set_up(config, folder, processes, stop, show_progress and accelerator.is_main_process)
+    finally:
+        folder.release()
+
+
+def _set_up(
+    config: TrainConfig, folder: RunFolder, processes: Processes, stop: StopSignal | None, show: bool
+) -> Run | RunResult:
+    torch.manual_seed(config.seed)
+    settings = written(config)
+    check_trackers(config.tracking)
+    if folder.resume:
+        processes.on_main(folder.take)
+        folder.refuse_other_settings(settings)
+        if processes.on_main(folder.is_finished):
+            RunProgress(0, show).say(f"finished already: {folder.final}")
+            return RunResult.read(folder)
+    given = _read(config, processes, show)
+    trained = _load(config, given.data, processes)
+    fingerprints = _fingerprints(config, given, trained, processes.ranks)
+    objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device)
+    progress = RunProgress(given.steps, show)
+    told: list[dict[str, Any]] = []
+    batches: Batches = FixedBatches(given.stream, given.steps)
+    evaluator: Evaluator | RolloutEvaluator | None = None
+    if config.rounds is not None:
+        rounds = _rounds(config, given, folder, trained, processes, progress, told)
+        batches, evaluator = rounds, rounds.evaluator(given.data.held_out)
+    elif given.data.sets.held_out:
+        evaluator = _evaluator(config, given, trained.score, processes)
+    references = _references(config, batches, trained, processes, progress)
+    shared, own = _states(trained, batches, evaluator, references, processes)
+    processes.on_main(
+        lambda: bytes_written(
+            config, given.model.outline, given.stream, given.steps, evaluator, processes.ranks
+        ).refuse()
+    )
+    checkpoints = Checkpoints(
+        folder.checkpoints,
+        config.checkpoint,
+        shared=shared,
+        own=own,
+        config=settings,
+        fingerprints=fingerprints,
+        software=software(),
+        metrics=folder.metrics,
+        refuse_lost=folder.refuse_lost,
+        ready=folder.ready,
+        accelerator=processes.accelerator,
+        reduce=processes.reduce,
+    )
+    reports = given.data.sets.reports
+    for line in [*map(str, reports.values()), *describe_adapter(config, given.model.outline)]:
+        progress.say(line)
+    restored = checkpoints.restore(progress.say) if folder.resume else None
+    if stop is not None:
+        stop.hold()  # from here on there is something to save
+    if not folder.resume:
+        processes.on_main(folder.take)
+    of_data = {"template": given.model.renderer.template_hash} | {name: asdict(r) for name, r in reports.items()}
+    start = None if restored else lambda: {"start weights": trained_hash(trained.policy), **fingerprints}
+    processes.on_main(lambda: folder.begin(settings, of_data, start, progress.say))
+    at = restored or Position()
+    progress.begin(at.updates)
+    is_main = processes.accelerator.is_main_process
+    log = folder.open_log(is_main)
+    return Run(
+        config=config,
+        folder=folder,
+        processes=processes,
+        tokenizer=given.model.tokenizer,
+        trained=trained,
+        objective=objective,
+        batches=batches,
+        references=references,
+        evaluator=evaluator,
+        steps=given.steps,
+        start=at,
+        checkpoints=checkpoints,
+        log=log,
+        watch=watched(config, log, folder.metrics if is_main else None, progress.say),
+        trackers=start_trackers(config, folder.path, processes.accelerator, progress.say, first_step=at.updates),
+        progress=progress,
+        told=told,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a run is given, before its weights are read."""
+
+    model: CheckedModel
+    data: RunData
+    stream: Stream
+    steps: int
+
+
+def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
+    """Read all but the weights, and refuse what cannot be trained, or not here."""
+    model = checked_model(config, processes.device)
+    data = read_data(config, model.renderer, ReadingProgress(show))
+    stream, steps = stream_of(config, data, model.renderer, rank=processes.rank, ranks=processes.ranks)
+    refuse_unfit(config, model.outline, stream, steps, processes.device)
+    return _Given(model, data, stream, steps)
+
+
+def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
+    """Load the policy, look whether training would work on it, and make its optimizer."""
+    scorer, adapter = build_policy(config, processes.device)
+    check_scorer(scorer, data.probe)
+    if not config.training.dropout and (config.adapter is None or not config.adapter.dropout):
+        refuse_random(scorer, data.probe)
+    optimizer = make_optimizer(trained_parameters(scorer).values(), config.optimizer, config.training.weights)
+    wrapped, optimizer = processes.accelerator.prepare(scorer, optimizer)
+    wrapped.train()
+    policy = processes.accelerator.unwrap_model(wrapped)
+    return Trained(policy, wrapped, optimizer, adapter, scoring_pass(policy))
+
+
+def _fingerprints(config: TrainConfig, given: _Given, trained: Trained, ranks: int) -> dict[str, Any]:
+    """Return what a resumed run must have alike, beside its settings."""
+    fingerprints = {
+        "processes": ranks,
+        "template": given.model.renderer.template_hash,
+        "tokenizer": tokenizer_hash(given.model.tokenizer),
+        "model settings": model_hash(trained.policy.model),
+        **given.data.hashes(config.objective.kind),
+    }
+    if trained.adapter is not None:
+        fingerprints["frozen weights"] = frozen_hash(trained.policy)
+    return fingerprints
+
+
+def _rounds(
+    config: TrainConfig,
+    given: _Given,
+    folder: RunFolder,
+    trained: Trained,
+    processes: Processes,
+    progress: RunProgress,
+    told: list[dict[str, Any]],
+) -> Rounds:
+    """Return the rounds of a run, which add to `told` what each of them comes to."""
+    rounds = make_rounds(
+        config,
+        given.data,
+        given.model.renderer,
+        folder.rounds,
+        trained.policy,
+        trained.adapter,
+        processes,
+        progress,
+        told.append,
+    )
+    folder.also.append(rounds.remake)
+    return rounds
+
+
+def _evaluator(config: TrainConfig, given: _Given, score: Score, processes: Processes) -> Evaluator | None:
+    """Return what measures the policy on held-out data that are there from the start."""
+    return held_out_evaluator(
+        config,
+        given.data.sets,
+        given.model.renderer,
+        score,
+        processes.reduce,
+        processes.device,
+        rank=processes.rank,
+        ranks=processes.ranks,
+        check=processes.check,
+    )
+
+
+def _references(
+    config: TrainConfig, batches: Batches, trained: Trained, processes: Processes, progress: RunProgress
+) -> list[Reference]:
+    """Return the reference of the objective, if it has one, and then the anchor of its KL term, if that is another."""
+
+    def make(schedule: Schedule) -> Reference:
+        if config.reference.storage == "model":
+            return SecondModel(batches.schedule(schedule), trained.policy, scoring_pass)
+        if trained.adapter is not None and schedule.kind == "never":
+            return BaseModel(trained.score, trained.adapter.off)
+        snapshots = batches.schedule(schedule)
+        return ScoreAhead(snapshots, trained.score, batches, processes.device, processes.reduce, progress.scoring)
+
+    if config.objective.kind == "nll":
+        return []
+    return [make(config.reference.schedule), *([make(Never())] if config.own_baseline else [])]
+
+
+def _states(
+    trained: Trained,
+    batches: Batches,
+    evaluator: Evaluator | RolloutEvaluator | None,
+    references: Sequence[Reference],
+    processes: Processes,
+) -> tuple[Mapping[str, Stateful], Mapping[str, Stateful]]:
+    """Return what a checkpoint holds: what all processes have alike, and what this one has of its own."""
+    shared: dict[str, Stateful] = {
+        "policy": ModuleState(trained.policy),
+        "optimizer": OptimizerState(trained.optimizer.optimizer, trained.policy),
+    }
+    if isinstance(batches, Rounds):
+        shared["rounds"] = batches
+    own: dict[str, Stateful] = {"random": RandomState(processes.device)}
+    for index, reference in enumerate(references):
+        if reference.state():  # the base of an adapter keeps nothing
+            (shared if reference.shared else own)[f"reference-{index}"] = reference
+    if isinstance(evaluator, Evaluator):  # the other one keeps nothing
+        own["held-out"] = evaluator
+    return shared, own
