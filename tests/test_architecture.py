@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 
@@ -74,3 +75,27 @@ def test_public_names():
 def test_the_loop_fits_on_a_few_screens():
     """The training loop is one file of at most 200 lines."""
     assert len((ROOT / "humanline" / "train" / "loop.py").read_text().splitlines()) <= 200
+
+
+def uses_of_later_names(code: str) -> list[str]:
+    """Return the names that functions within functions use and that are bound after them."""
+    late = []
+    for outer in [node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]:
+        inside = [node for node in ast.walk(outer) if node is not outer]
+        bound: dict[str, int] = {}
+        for node in inside:
+            stores = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            name = node.id if stores else node.name if isinstance(node, ast.FunctionDef) else None
+            if name is not None:
+                bound[name] = min(node.lineno, bound.get(name, node.lineno))
+        for inner in [node for node in inside if isinstance(node, ast.FunctionDef | ast.Lambda)]:
+            used = {node.id for node in ast.walk(inner) if isinstance(node, ast.Name)}
+            late += sorted(name for name in used if bound.get(name, 0) > (inner.end_lineno or 0))
+    return late
+
+
+@pytest.mark.parametrize("name", ["loop.py", "setup.py"])
+def test_nothing_nested_waits_for_a_name_that_comes_later(name):
+    """A function within a function of loop and set-up uses only what is bound before it, so both read downwards."""
+    assert uses_of_later_names("def f():\n    def g():\n        return x\n    x = 1\n    return g") == ["x"]
+    assert uses_of_later_names((ROOT / "humanline" / "train" / name).read_text()) == []

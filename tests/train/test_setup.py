@@ -1,0 +1,109 @@
+"""What comes before the first step: one function makes a run ready, and all that need its model load it alike."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+
+from humanline.train.loop import take_steps, train
+from humanline.train.online.commands import sample
+from humanline.train.online.overlap import Job, _Worker
+from humanline.train.policy import load as model
+from humanline.train.policy.errors import ModelError
+from humanline.train.run.metrics import read_metrics
+from humanline.train.run.result import RunResult
+from humanline.train.setup import set_up
+from tests.helpers.support import config, same, weights
+
+ROUNDS = {
+    "rounds": {"contexts_per_round": 16, "samples": 2, "count": 1, "score_margin": 0.001},
+    "sampling": {"max_tokens": 4, "engine": {"kind": "generate", "batch_size": 16}},
+    "scoring": {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}], "workers": 1},
+    "training": {"batch_size": 8, "micro_batch_size": 4},
+    "reference": {"schedule": {"kind": "each_round"}},
+}
+
+
+@pytest.fixture
+def prompts(toy, tmp_path) -> str:
+    path = tmp_path / "prompts.jsonl"
+    rows = [json.loads(line) for line in Path(toy["pairs"]).read_text().splitlines()]
+    path.write_text("".join(json.dumps({"prompt": row["prompt"]}) + "\n" for row in rows))
+    return str(path)
+
+
+def test_a_run_is_ready_before_its_steps_are_taken(toy, tmp_path):
+    """Set up and stepped in two calls, a run is what `train` makes of it; what is ready cannot be changed in place."""
+    with set_up(config(toy, tmp_path / "run"), show_progress=False) as run:
+        assert (tmp_path / "run" / "start.json").is_file() and run.start.updates == 0 and run.steps == 8
+        with pytest.raises(FrozenInstanceError):
+            run.steps = 9
+        result = take_steps(run)
+    assert same(weights(result), weights(train(config(toy, tmp_path / "whole"), show_progress=False)))
+
+
+def test_a_finished_run_is_its_result(toy, tmp_path):
+    """A run that is finished is not made ready again; and the folder is free again once the context ends."""
+    given = config(toy, tmp_path / "run", training__steps=1)
+    done = train(given, show_progress=False)
+    for _ in range(2):
+        with set_up(given, resume=True, show_progress=False) as again:
+            assert isinstance(again, RunResult) and again == done
+
+
+def test_what_rounds_told_is_written_down_also_where_they_fail(toy, tmp_path):
+    """A round that is told of and then fails has its line in the metrics, before what failed is raised."""
+    with set_up(config(toy, tmp_path / "run"), show_progress=False) as run:
+
+        class Failing:
+            def prepare(self, step: int) -> bool:
+                run.told.append({"round": 3, "steps": 4})
+                raise OSError("the disk is gone")
+
+            def close(self) -> None:
+                pass
+
+        with pytest.raises(OSError, match="the disk is gone"):
+            take_steps(replace(run, batches=Failing()))
+    assert list(read_metrics(tmp_path / "run/metrics.jsonl")) == [{"round": 3, "steps": 4}]
+
+
+def test_all_that_load_a_model_refuse_it_alike(toy, prompts, tmp_path):
+    """Training, the command that samples and the second process name the same misfit, before they read a prompt."""
+    data = {"train": prompts, "max_length": 500}
+    given = config(toy, tmp_path / "run", "grpo", **ROUNDS, data=data)
+    Path(prompts).write_text("no row")
+    job = Job(given, tmp_path, 0, "policy", "cpu", 1)
+    calls = [lambda: train(given), lambda: sample(given, str(tmp_path / "out.jsonl")), lambda: _Worker(job, print)]
+    for call in calls:
+        with pytest.raises(ModelError, match=r"data\.max_length 500 exceeds the 128 positions"):
+            call()
+
+
+def test_start_up_follows_the_names_of_weight_files_where_weights_are_looked_at_and_read(toy, tmp_path, monkeypatch):
+    """Once before anything is loaded, once as the weights are, and not for a tokenizer or settings alone."""
+    looked: list[str] = []
+    true = model.refuse_files_elsewhere
+    monkeypatch.setattr(model, "refuse_files_elsewhere", lambda path: (looked.append(path), true(path))[1])
+    model.load_tokenizer(toy["model"])
+    model.load_outline(toy["model"])
+    assert not looked
+    with set_up(config(toy, tmp_path / "run"), show_progress=False):
+        assert looked == [toy["model"]] * 2
+
+
+def test_config_json_is_looked_at_once_while_it_is_the_same(toy, tmp_path):
+    """What its limits are compared with is read once for tokenizer and settings, and again when the file is another."""
+    folder = Path(shutil.copytree(toy["model"], tmp_path / "model"))
+    misses = model._written_settings.cache_info().misses
+    model.load_tokenizer(str(folder))
+    model.load_outline(str(folder))
+    assert model._written_settings.cache_info().misses == misses + 1
+    settings = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 10**9}
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match="num_hidden_layers is 1000000000"):
+        model.load_tokenizer(str(folder))
