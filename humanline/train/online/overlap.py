@@ -2,6 +2,8 @@
 
 The second process gets the weights as a file, works in the round's folder as any round does, and ends. It holds nothing
 that is not on the disk: if it is lost, it is started again and goes on.
+
+`NextRound` decides what it is to do, `Ahead` hands that over and waits, `_Worker` does it.
 """
 
 from __future__ import annotations
@@ -15,14 +17,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from humanline.system.disk import of_run
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from humanline.system.disk import of_run, patient
+from humanline.system.files import check_room, disk_errors, flush
 from humanline.system.stop import SamplingStopped, outlive, sparing
 from humanline.system.terminal import redact
 from humanline.train.config import TrainConfig
 from humanline.train.config.settings import learn
+from humanline.train.online.make import WEIGHTS, RoundMaker, folder_of
 from humanline.train.online.rewards.keeper import die_with_parent
 from humanline.train.online.types import SamplerError
+from humanline.train.run.fingerprint import trained_hash
 from humanline.train.run.processes import RoundError
+from humanline.train.run.state import ModuleState
 
 GOES_ON = "\nWhat it did is kept, and --resume goes on with it."
 
@@ -41,7 +51,83 @@ class Job:
     @property
     def weights(self) -> Path:
         """Return the file that holds the policy's trained weights."""
-        return self.folder / f"{self.number:05d}" / "weights.safetensors"
+        return folder_of(self.folder, self.number) / WEIGHTS
+
+
+class NextRound:
+    """Have the next round made by a second process while this one trains.
+
+    Parameters
+    ----------
+    maker : RoundMaker
+    policy : nn.Module
+        Whose trained weights it samples with.
+    say : callable
+        Told what it has to say of a round, once that is over.
+    """
+
+    def __init__(self, maker: RoundMaker, policy: nn.Module, say: Callable[[str], None]) -> None:
+        self.maker, self.policy = maker, policy
+        self.ahead = Ahead(maker.processes.stopping, say)
+        self.asked_for = -1  # the round that the second process was last looked after for
+
+    def start(self, number: int, version: str) -> None:
+        """Have a round sampled by a version of the policy, unless that is done or under way; all processes call this.
+
+        Raises
+        ------
+        RoundError
+            If the policy has moved on from that version, and its weights were not kept.
+        """
+        if self.asked_for == number:
+            return
+        self.asked_for = number
+        maker = self.maker
+        device, threads = str(maker.processes.device), torch.get_num_threads()
+        job = Job(maker.config, maker.folder, number, version, device, threads)
+
+        def start() -> None:
+            maker.begin(number, version)
+            if maker.is_sampled(number):
+                return  # and its weights are no longer needed, nor there
+            if not job.weights.is_file():
+                if trained_hash(self.policy) != version:
+                    raise RoundError(
+                        f"{job.weights} is missing, with which round {number} was to be sampled; remove "
+                        f"{maker.of(number)} and resume from an earlier checkpoint, or start a new run without "
+                        "source.overlap"
+                    )
+                _save_weights(self.policy, job.weights)
+            self.ahead.start(job)
+
+        maker.processes.on_main(start)
+
+    def wait_for(self, number: int) -> None:
+        """Wait until a round is sampled and scored, if that is under way; raise as `Ahead.wait_for` does."""
+        self.maker.processes.each(lambda: self.ahead.wait_for(number))
+
+    def close(self) -> None:
+        """End the second process, if there is one; it loses nothing."""
+        self.ahead.close()
+
+
+def _save_weights(policy: nn.Module, path: Path) -> None:
+    """Write a policy's trained weights to a file, for the second process."""
+    state = {name: tensor.cpu().contiguous() for name, tensor in ModuleState(policy).state().items()}
+    size = sum(tensor.nbytes for tensor in state.values())
+    partial = path.with_name(f".{path.name}.partial")
+
+    def act() -> None:
+        check_room(path.parent, size)
+        try:
+            with disk_errors():
+                save_file(state, partial)
+            flush(partial)
+            partial.rename(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    patient(path, act, size)
 
 
 class Ahead:
@@ -153,41 +239,27 @@ class _Worker:
     """What a process needs to sample and score the rounds of a run."""
 
     def __init__(self, job: Job, say: Callable[[str], None]) -> None:
-        import torch
-
         from humanline.system.imports import quiet_libraries
-        from humanline.train.data.prompts import Draw, read_contexts
-        from humanline.train.online.ledger import Ledger
+        from humanline.train.data.prompts import read_contexts
         from humanline.train.online.samplers import make_stages
         from humanline.train.policy.build import build_policy, checked_model
         from humanline.train.run.processes import alone
 
         quiet_libraries()
         torch.set_num_threads(job.threads)
-        config, rounds = job.config, job.config.rounds
-        assert rounds is not None
+        config = job.config
         self.device = torch.device(job.device)
         renderer = checked_model(config, self.device).renderer
         contexts, _ = read_contexts(config, config.data.train, renderer)
-        self.draw = Draw(contexts, rounds.contexts_per_round, config.seed)
-        self.ledger = Ledger(job.folder / "ledger.jsonl", alone=False)
         self.policy, adapter = build_policy(config, self.device)
         self.policy.to(self.device)
         processes = alone(config.training.precision, self.device)
-        self.stages = make_stages(config, self.policy, adapter, renderer, job.folder, processes, say=say)
+        stages = make_stages(config, self.policy, adapter, renderer, job.folder, processes, say=say)
+        self.maker = RoundMaker(config, contexts, job.folder, stages, say, second=True)
 
     def make(self, job: Job) -> None:
         """Sample and score a round whose plan and weights are there."""
-        from safetensors.torch import load_file
-
-        from humanline.train.run.state import ModuleState
-
-        self.ledger.read()
         ModuleState(self.policy).load_state(load_file(job.weights, device=str(self.device)))
-        samples, scores = (job.weights.with_name(name) for name in ("samples.jsonl", "scores.jsonl"))
-        if not self.ledger.has(job.number, "SAMPLED", samples):
-            self.stages.sample(samples.parent, self.draw.round(job.number), job.number, job.policy)
-            self.ledger.record(job.number, "SAMPLED", samples)
-        if not self.ledger.has(job.number, "SCORED", scores):
-            self.stages.score(samples.parent, f"round {job.number}")
-            self.ledger.record(job.number, "SCORED", scores)
+        self.maker.open()
+        self.maker.sample(job.number, job.policy)
+        self.maker.score(job.number)

@@ -3,7 +3,7 @@
 config.json data.json    what the run was given, and what became of its data
 start.json               fingerprints of what it began with: weights, data, template, tokenizer
 metrics.jsonl            a line a step, an evaluation and a round, and one if the run has broken
-rounds/                  what each round sampled and what it was worth (humanline.train.online.rounds)
+rounds/                  what each round sampled and what it was worth (humanline.train.online.make)
 checkpoints/step-N/      everything that is needed to go on after N updates
 final/                   the finished model
 run.lock.N               who trains here, or did last (humanline.system.lock)

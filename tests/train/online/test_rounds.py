@@ -21,8 +21,8 @@ from humanline.train.config import TrainConfig
 from humanline.train.data.prompts import Context, Draw
 from humanline.train.loop import train
 from humanline.train.online.ledger import STATES, LedgerError, read_lines
+from humanline.train.online.make import Plan
 from humanline.train.online.overlap import Ahead, _in_words
-from humanline.train.online.rounds import Plan
 from humanline.train.online.types import SamplerError
 from humanline.train.preflight.validate import NotReadyError, validate
 from humanline.train.run.fingerprint import flat, same_settings
@@ -426,16 +426,16 @@ class TestNothingScored:
     @pytest.mark.slow
     def test_a_second_process_that_can_score_nothing_ends_the_run(self, toy, prompts, tmp_path, monkeypatch):
         """Under overlap, too, the round is refused with its reasons, and made whole when that is mended."""
-        from humanline.train.online.rounds import Rounds
+        from humanline.train.online.round_log import RoundLog
 
         (tmp_path / "mended").touch()
-        tell = Rounds._tell
+        made = RoundLog.made
 
         def breaks_behind_the_first(self, *told):
             (tmp_path / "mended").unlink(missing_ok=True)
-            tell(self, *told)
+            made(self, *told)
 
-        monkeypatch.setattr(Rounds, "_tell", breaks_behind_the_first)
+        monkeypatch.setattr(RoundLog, "made", breaks_behind_the_first)
         scoring = {"rewards": [function("nan_once")], "failed": 0.0}
         rounds = {"contexts_per_round": 8, "samples": 2, "count": 2, "steps": 2, "overlap": True}
         overlapping = online(toy, prompts, tmp_path / "run", rounds=rounds, scoring=scoring | {"workers": 1})

@@ -18,7 +18,7 @@ from humanline.system.progress import RunProgress
 from humanline.train.config import TrainConfig
 from humanline.train.config.settings import hidden, learn, written
 from humanline.train.online.commands import ToolError, _claimed
-from humanline.train.online.rounds import Plan
+from humanline.train.online.make import Plan
 from humanline.train.run import checkpoint
 from humanline.train.run.checkpoint import CheckpointError, Checkpoints
 from humanline.train.run.fingerprint import same_settings
