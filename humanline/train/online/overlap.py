@@ -208,9 +208,9 @@ def _work(pipe: Any, parent: int) -> None:
     said: list[str] = []
     while True:
         job = pipe.recv()
-        learn(job.config.model_dump(mode="json"))
         problem: str | None = None
         try:
+            learn(job.config.model_dump(mode="json"))
             with of_run(job.config.training.disk_full, None):  # the parent ends this process where it is to stop
                 worker = worker or _Worker(job, said.append)
                 worker.make(job)
