@@ -23,15 +23,8 @@ from humanline.train.config import TrainConfig
 from humanline.train.config.rounds import RoundsSource
 from humanline.train.data.prompts import Context
 from humanline.train.online.ledger import digest, each_line, json_rows, read_lines
-from humanline.train.online.select import in_place_of, preference_rows, refuse_unscored, select
-from humanline.train.online.stages import (
-    PoisonedError,
-    read_rollouts,
-    read_scores,
-    score_rows,
-    score_share,
-    score_table,
-)
+from humanline.train.online.select import in_place_of, preference_rows, select
+from humanline.train.online.stages import PoisonedError, checked_scores, read_rollouts, read_scores, score_share
 from humanline.train.online.types import Rollout, saying_how_to_go_on
 from humanline.train.run.processes import RoundError
 
@@ -110,8 +103,9 @@ def _sample_work(
 ) -> None:
     """Load the policy, sample completions of prompts, as far as that is not done, and write them to `finished`."""
     from humanline.train.data.prompts import contexts_hash
+    from humanline.train.online.journal import gather_samples, sample_into
     from humanline.train.online.samplers import make_sampler, make_served
-    from humanline.train.online.stages import gather_samples, sample_into, served_name
+    from humanline.train.online.stages import served_name
     from humanline.train.online.trainable import Trainable, vocabulary_of
     from humanline.train.policy.build import build_policy
     from humanline.train.run.fingerprint import model_hash, same_settings, trained_hash
@@ -205,11 +199,9 @@ def score(
             found = list(score_share(rollouts, scorer, progress=progress, stopping=work.stopping))
             if work.stopping():
                 raise SamplingStopped
-        table = score_table(rollouts, found)
         share_alone = scoring.model_copy(update={"failed": "drop"})  # what becomes of the rest, `pair` decides
         mend = "The other scores are kept: mend what scores, then give the same command again to have these scored."
-        refuse_unscored(rollouts, table, share_alone, of=samples, mend=mend)
-        scored = score_rows(rollouts, table)
+        scored = checked_scores(rollouts, found, share_alone, of=samples, mend=mend)
         rows = [rollout.row() | {"scores": own["scores"]} for rollout, own in zip(rollouts, scored, strict=True)]
         write_text(work.finished, json_rows(rows))
         work.publish()

@@ -1,4 +1,4 @@
-"""The stages of a round on files: sampling into a journal, scoring, and reading both back.
+"""The stages of a round on files: sampling into a journal (`journal.py`), scoring, and reading both back.
 
 Rounds and the commands `humanline sample` and `humanline score` run the same code. A stage's work is shared by ranks
 without talk: every rank knows from the plan, or from the content, what is its own.
@@ -10,31 +10,22 @@ import hashlib
 import json
 import math
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from humanline.system.activity import HERE
-from humanline.system.files import Lines, write_text
+from humanline.system.files import write_text
 from humanline.train.config.rounds import ScoringConfig
 from humanline.train.data.prompts import Context
-from humanline.train.online.ledger import (
-    LedgerError,
-    append,
-    cut_torn_end,
-    each_line,
-    json_rows,
-    parse_line,
-    read_lines,
-)
+from humanline.train.online.journal import Progress, gather_samples, rollout_of, sample_into
+from humanline.train.online.ledger import LedgerError, each_line, json_rows, read_lines
 from humanline.train.online.select import refuse_unscored
 from humanline.train.online.trainable import Trainable, Untrainable
-from humanline.train.online.types import Rollout, Sampler, SamplerError, Score, Scorer, saying_how_to_go_on
+from humanline.train.online.types import Rollout, Sampler, Score, Scorer, saying_how_to_go_on
 from humanline.train.run.processes import Processes
 
-Progress = Callable[[int, int], None]  # done, due
 BY_RESUMING = (
     "All samples and the other scores are kept: mend what scores, then add --resume to the same command to have these "
     "scored again."
@@ -43,154 +34,6 @@ BY_RESUMING = (
 
 class PoisonedError(LedgerError):
     """Samples on which no training must stand."""
-
-
-def sample_into(
-    journal: Path,
-    contexts: Sequence[Context],
-    samples: int,
-    sampler: Sampler,
-    *,
-    key: tuple[int, ...],
-    policy: str,
-    trainable: Trainable | None = None,
-    rank: int = 0,
-    ranks: int = 1,
-    progress: Progress | None = None,
-) -> None:
-    """Sample this rank's share of contexts into a journal, from which what is there already is not sampled again.
-
-    Parameters
-    ----------
-    journal : Path
-        One row a context, appended as soon as it is whole.
-    contexts : sequence of Context
-        All of them, in the order of the plan: batches are cut from it, the same ones however often work was stopped.
-    samples : int
-        Completions a context.
-    sampler : Sampler
-    key : tuple of int
-        (seed, round).
-    policy : str
-        Version of the weights, written into each row.
-    trainable : Trainable, optional
-        What does not pass is not written, and sampled again where the journal holds it already.
-    rank, ranks : int
-    progress : callable, optional
-        Told how many of this rank's contexts are done.
-
-    Raises
-    ------
-    SamplerError, SamplingStopped
-        As the sampler does, or if it gives what cannot be trained on.
-    LedgerError
-        If the journal is damaged.
-    """
-    prompts = {one.id: len(one.ids) for one in contexts}
-    done: set[str] = set()
-    poisoned: dict[str, str] = {}
-    for entry in _entries(journal):
-        if entry.policy != policy:
-            continue
-        fault = None if trainable is None else _fault(entry, trainable, prompts.get(entry.id, 0))
-        if fault is None:
-            done.add(entry.id)
-        else:
-            poisoned[entry.id] = fault
-    size = sampler.together(samples)
-    if size is None:
-        own = list(contexts[rank::ranks])
-        batches = [[one for one in own if one.id not in done]]
-    else:
-        cuts = [list(contexts[i : i + size]) for i in range(0, len(contexts), size)][rank::ranks]
-        own = [one for cut in cuts for one in cut]
-        batches = [cut for cut in cuts if any(one.id not in done for one in cut)]
-    wanted = {one.id for one in own}
-    for batch in batches:
-        if not batch:
-            continue
-        for rollouts in sampler.sample(batch, samples, key=key):
-            fresh = [replace(one, policy=policy) for one in rollouts if one.id not in done]
-            for one in fresh:
-                if len(one.completions) != samples:
-                    raise SamplerError(f"{one.id}: {len(one.completions)} completions came, {samples} were asked for")
-                try:
-                    if trainable is not None:
-                        trainable.check_rollout(one, prompts[one.id])
-                except Untrainable as error:
-                    raise SamplerError(f"{one.id}: what was sampled cannot be trained on: {error}") from None
-            append(journal, [_counting(one, poisoned.get(one.id)).row() for one in fresh])
-            done |= {one.id for one in fresh}
-            if progress is not None:
-                progress(len(done & wanted), len(wanted))
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A context in a journal: whose samples they are, and where."""
-
-    id: str
-    policy: str
-    journal: Path
-    number: int  # of its line
-    start: int
-    end: int
-
-
-def _entries(journal: Path) -> Iterator[_Entry]:
-    """Give what is in a journal, reading no more of each row than that; a torn end is cut off.
-
-    Raises
-    ------
-    LedgerError
-        If a row has no id or policy.
-    """
-    if not journal.is_file():
-        return
-    cut_torn_end(journal)
-    decoder, start = json.JSONDecoder(), 0
-    with open(journal, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            end = start + len(line)
-            head = line[:4096].decode("ascii", "replace")
-            try:
-                name, at = decoder.raw_decode(head, len('{"id": '))
-                policy, _ = decoder.raw_decode(head.removeprefix(head[:at] + ', "policy": '))
-            except ValueError:  # in another order, or damaged
-                row = parse_line(journal, number, line)
-                name, policy = row.get("id"), row.get("policy")
-            if not isinstance(name, str) or not isinstance(policy, str):
-                raise LedgerError(f"{journal}:{number}: damaged: no id; remove the file to do its work again")
-            yield _Entry(name, policy, journal, number, start, end)
-            start = end
-
-
-def _fault(entry: _Entry, trainable: Trainable, prompt: int) -> str | None:
-    """Return why a row of a journal cannot be trained on, if it cannot; raise LedgerError if it is none."""
-    with open(entry.journal, "rb") as file:
-        file.seek(entry.start)
-        row = parse_line(entry.journal, entry.number, file.read(entry.end - entry.start))
-    rollout = _rollout(row, f"{entry.journal}:{entry.number}", "remove the file to do its work again")
-    try:
-        trainable.check_rollout(rollout, prompt)
-    except Untrainable as error:
-        return error.reason
-    return None
-
-
-def _rollout(row: Mapping[str, Any], place: str, advice: str) -> Rollout:
-    """Return the rollout of a row; raise LedgerError, with place and advice, if it is none."""
-    try:
-        return Rollout.from_row(row)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise LedgerError(f"{place}: no row of samples ({type(error).__name__}: {error}); {advice}") from None
-
-
-def _counting(rollout: Rollout, fault: str | None) -> Rollout:
-    """Return a rollout that counts the one in whose place it was sampled, if there was one."""
-    if fault is None:
-        return rollout
-    return replace(rollout, asked_again=Counter(rollout.asked_again) + Counter([fault]))
 
 
 def read_rollouts(path: Path, check: Callable[[Rollout], None] | None = None) -> list[Rollout]:
@@ -214,7 +57,7 @@ def read_rollouts(path: Path, check: Callable[[Rollout], None] | None = None) ->
     found: list[Rollout] = []
     numbers: dict[int, int] = {}  # one object for equal token ids: 8 bytes a token in place of 36
     for number, row in enumerate(each_line(path, whole=True), start=1):
-        rollout = _rollout(row, f"{path}:{number}", "`humanline sample` writes them")
+        rollout = rollout_of(row, f"{path}:{number}", "`humanline sample` writes them")
         try:
             if check is not None:
                 check(rollout)
@@ -285,35 +128,34 @@ def score_table(rollouts: Sequence[Rollout], scores: Iterable[tuple[int, int, Sc
     return [[found[i, n] for n in range(len(rollout.completions))] for i, rollout in enumerate(rollouts)]
 
 
+def checked_scores(
+    rollouts: Sequence[Rollout],
+    scores: Iterable[tuple[int, int, Score]],
+    scoring: ScoringConfig,
+    *,
+    of: str,
+    mend: str,
+) -> list[dict[str, Any]]:
+    """Return one JSON row a rollout with the scores of its completions, if enough of them have one.
+
+    Raises
+    ------
+    LedgerError
+        As `score_table` does.
+    RoundError
+        As `refuse_unscored` does, which takes the other parameters.
+    """
+    table = score_table(rollouts, scores)
+    refuse_unscored(rollouts, table, scoring, of=of, mend=mend)
+    return score_rows(rollouts, table)
+
+
 def score_rows(rollouts: Sequence[Rollout], table: Sequence[Sequence[Score]]) -> list[dict[str, Any]]:
     """Return one JSON row a rollout with the scores of its completions."""
     return [
         {"id": rollout.id, "scores": [_score_row(score) for score in own]}
         for rollout, own in zip(rollouts, table, strict=True)
     ]
-
-
-def gather_samples(target: Path, journals: Iterable[Path], contexts: Sequence[Context], policy: str) -> None:
-    """Write the rows of journals into one file, in the order of the plan.
-
-    Raises
-    ------
-    LedgerError
-        If a context was not sampled from that policy.
-    """
-    found = {entry.id: entry for journal in journals for entry in _entries(journal) if entry.policy == policy}
-    missing = [context.id for context in contexts if context.id not in found]
-    if missing:
-        raise LedgerError(f"{target.parent}: {len(missing)} prompts were not sampled, such as {missing[0]}")
-
-    def lines() -> Iterator[str]:
-        for context in contexts:
-            entry = found[context.id]
-            with open(entry.journal, "rb") as file:
-                file.seek(entry.start)
-                yield file.read(entry.end - entry.start).decode()
-
-    write_text(target, Lines(lines))
 
 
 def _score_row(score: Score) -> dict[str, Any]:
@@ -519,9 +361,8 @@ class RoundStages:
                     for number in range(ranks)
                     for row in read_lines(part(number))
                 ]
-            table = score_table(rollouts, found)
-            refuse_unscored(rollouts, table, self.scoring, of=of, mend=BY_RESUMING)
-            write_text(folder / "scores.jsonl", json_rows(score_rows(rollouts, table)))
+            rows = checked_scores(rollouts, found, self.scoring, of=of, mend=BY_RESUMING)
+            write_text(folder / "scores.jsonl", json_rows(rows))
             for number in range(ranks):
                 part(number).unlink(missing_ok=True)
 

@@ -23,8 +23,9 @@ from humanline.train.data.prompts import Context, Draw, with_system
 from humanline.train.data.render import Renderer
 from humanline.train.data.rows import read_rows
 from humanline.train.online import commands as tools
+from humanline.train.online.journal import sample_into
 from humanline.train.online.ledger import LedgerError, append, json_rows, read_lines
-from humanline.train.online.stages import read_rollouts, read_scores, sample_into, score_rows, score_share, score_table
+from humanline.train.online.stages import read_rollouts, read_scores, score_rows, score_share, score_table
 from humanline.train.online.trainable import Trainable
 from humanline.train.online.types import Completion, Rollout, SamplerError, Score, saying_how_to_go_on
 from humanline.train.policy.load import load_tokenizer
