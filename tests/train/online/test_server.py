@@ -20,7 +20,9 @@ from humanline.train.data.messages import Message
 from humanline.train.data.prompts import Context
 from humanline.train.data.render import Renderer
 from humanline.train.online.samplers.answers import Answer, Completer
-from humanline.train.online.samplers.server import GREEDY_AFTER, ServerSampler, seed
+from humanline.train.online.samplers.copies import GREEDY_AFTER
+from humanline.train.online.samplers.dialect import seed
+from humanline.train.online.samplers.server import ServerSampler
 from humanline.train.online.trainable import Trainable, Untrainable
 from humanline.train.online.types import SamplerError
 from tests.helpers.scripted_server import Asked, Reply, script, serving

@@ -7,6 +7,7 @@ differs for SGLang, which breaks when it is woken twice: so a file beside the we
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,8 @@ import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -21,11 +24,11 @@ from humanline.system.stop import STOPPING, SamplingStopped
 from humanline.system.terminal import redact, visible
 from humanline.train.config.rounds import PLACEHOLDER, ByCommand, ByRequest, BySglang, ByVllm, ServerRequest
 from humanline.train.config.settings import hidden
-from humanline.train.online.samplers.http import BadAnswer, Client, Refused, parse, quoted
+from humanline.train.online.samplers.http import BadAnswer, Client, Refused, Sleep, parse, quoted
+from humanline.train.online.samplers.under_way import LOOK
 from humanline.train.online.types import SamplerError
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
-LOOK = 0.2  # seconds between two looks at `stopping`
 
 
 By = ByRequest | ByVllm | BySglang
@@ -156,6 +159,69 @@ class Adapters:
         except Refused as error:
             if error.status not in (400, 404):  # it is not there (any more)
                 raise
+
+
+async def wait_until_healthy(client: Client, model: str | None, seconds: float, sleep: Sleep) -> None:
+    """Return when the server answers.
+
+    Parameters
+    ----------
+    client : Client
+    model : str or None
+        Asked for where the server has no other way to say how it is.
+    seconds : float
+        Waited at most.
+    sleep : callable
+        `await sleep(seconds)`.
+
+    Raises
+    ------
+    SamplerError
+        If that takes too long.
+    """
+    waited, wait, trouble = 0.0, 0.5, ""
+    async with client:
+        while True:
+            try:
+                status, _, content = await client.send("GET", "/health")
+                if status in (404, 405):
+                    body: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+                    body |= {} if model is None else {"model": model}
+                    status, _, content = await client.send("POST", "/v1/chat/completions", body)
+                if 200 <= status < 300:
+                    return
+                trouble = f"status {status} {quoted(content.decode('utf-8', 'replace'))}"
+            except ConnectionError as error:
+                trouble = str(error)
+            if waited >= seconds:
+                break
+            await sleep(wait)
+            waited, wait = waited + wait, min(5.0, 2 * wait)
+        raise SamplerError(
+            f"{client.shown} did not come back within {seconds:g} s (sampling.engine.seconds) after it "
+            f"was given new weights; the last: {visible(redact(trouble))}. See to the server"
+        )
+
+
+def generation_settings(folder: Path, end: int | None, temperature: float) -> str:
+    """Return generation settings for transformers serve, which else takes the model's own, such as its top-k.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the model, which says itself what ends a text.
+    end : int or None
+        The token that does where it does not say so.
+    temperature : float
+    """
+    tokens: dict[str, Any] = {"eos_token_id": end}
+    try:
+        own = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+        tokens |= {name: own[name] for name in ("eos_token_id", "pad_token_id") if own.get(name) is not None}
+    except (OSError, ValueError, AttributeError):
+        pass
+    how = {"do_sample": True, "top_k": 0} if temperature else {"do_sample": False}
+    return json.dumps(how | {"repetition_penalty": 1.0} | tokens)
 
 
 def run_command(how: ByCommand, path: str, stopping: Callable[[], bool]) -> None:
