@@ -79,8 +79,8 @@ class Copies:
         if self._alike == GREEDY_AFTER:
             self.say(
                 f"warning: the completions of each of the first {GREEDY_AFTER} prompts are all the same, though "
-                f"source.sampling.temperature is {self.config.temperature:g}: the server seems to take the most probable "
-                "token. transformers serve does so unless the model's generation_config.json has "
+                f"source.sampling.temperature is {self.config.temperature:g}: the server seems to take the most "
+                "probable token. transformers serve does so unless the model's generation_config.json has "
                 '"do_sample": true; SGLang draws alike in its deterministic mode, for the n of a request '
                 "(source.sampling.engine.samples_per_request) or where it does not read seeds"
             )

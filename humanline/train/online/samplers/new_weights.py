@@ -198,8 +198,8 @@ async def wait_until_healthy(client: Client, model: str | None, seconds: float, 
             await sleep(wait)
             waited, wait = waited + wait, min(5.0, 2 * wait)
         raise SamplerError(
-            f"{client.shown} did not come back within {seconds:g} s (sampling.engine.seconds) after it "
-            f"was given new weights; the last: {visible(redact(trouble))}. See to the server"
+            f"{client.shown} did not come back within {seconds:g} s (source.sampling.engine.seconds) after "
+            f"it was given new weights; the last: {visible(redact(trouble))}. See to the server"
         )
 
 
