@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
-from humanline.theory import beta as _beta
+from humanline.theory import beta
 from humanline.theory._arrays import SUM_TOLERANCE, float64, last_axis, law_total, plain
 from humanline.theory.clipping import ClipRange
 from humanline.theory.rejection import BetaRejection, means_near
@@ -113,7 +113,7 @@ class ClipLimit:
         Source: arXiv 2509.24207, Thm 4.3.
         """
         k = _concentrations(concentration)
-        policy, ref = (_beta.cdf(k * mean, k * (1 - mean), log_x) for mean, log_x in self._tests(log_ratio))
+        policy, ref = (beta.cdf(k * mean, k * (1 - mean), log_x) for mean, log_x in self._tests(log_ratio))
         return plain(policy * ref)
 
     def error(self, log_ratio: ArrayLike, concentration: ArrayLike) -> Any:
@@ -150,9 +150,9 @@ class ClipLimit:
         inside = np.asarray(self.clip.contains(x))
         result = np.empty(x.shape)
         sides = [(k * mean, k * (1 - mean), log_x) for mean, log_x in self._tests(x)]
-        policy, ref = (_beta.survival(a[inside], b[inside], log_x[inside]) for a, b, log_x in sides)
+        policy, ref = (beta.survival(a[inside], b[inside], log_x[inside]) for a, b, log_x in sides)
         result[inside] = policy + ref * (1 - policy)
-        policy, ref = (_beta.cdf(a[~inside], b[~inside], log_x[~inside]) for a, b, log_x in sides)
+        policy, ref = (beta.cdf(a[~inside], b[~inside], log_x[~inside]) for a, b, log_x in sides)
         result[~inside] = policy * ref
         return plain(result)
 

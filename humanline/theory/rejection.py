@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
-from humanline.theory import beta as _beta
+from humanline.theory import beta
 from humanline.theory._arrays import float64, floats, plain
 from humanline.theory.beta import BetaShape
 from humanline.theory.clipping import ClipRange
@@ -107,7 +107,7 @@ class BetaTest:
         log_x = self._log_x(log_ratio)
         if self.shape.b == 1:
             return plain(np.exp(self.shape.a * log_x))
-        return plain(_beta.cdf(self.shape.a, self.shape.b, log_x))
+        return plain(beta.cdf(self.shape.a, self.shape.b, log_x))
 
     def log_acceptance_probability(self, log_ratio: ArrayLike) -> Any:
         """Return the log of `acceptance_probability` (nats), also where the probability itself underflows.
@@ -120,7 +120,7 @@ class BetaTest:
         log_x = self._log_x(log_ratio)
         if self.shape.b == 1:
             return plain(self.shape.a * log_x)
-        return plain(_beta.log_cdf(self.shape.a, self.shape.b, log_x))
+        return plain(beta.log_cdf(self.shape.a, self.shape.b, log_x))
 
     def _log_x(self, log_ratio: ArrayLike) -> NDArray[np.float64]:
         x: NDArray[np.float64] = _at_most_zero(np, float64("log_ratio", log_ratio) - math.log(self.ratio_bound))

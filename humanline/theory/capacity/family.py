@@ -23,7 +23,7 @@ LOG_SURPRISE = np.linspace(-700, 700, 2800)
 class Capacity(Protocol):
     """Map cumulative probabilities to perceived ones, 0 to 0 and 1 to 1.
 
-    Any such function of arrays will do. The families of this module also have ``log(log_prob)``, which keeps its
+    Any such function of arrays will do. The families of this package also have ``log(log_prob)``, which keeps its
     precision next to 1 and far below the smallest float, ``derivative``, ``inverse``, ``is_monotone``,
     ``fixed_point`` and ``inflection``.
 
@@ -36,7 +36,7 @@ class Capacity(Protocol):
         """Return the perceived cumulative probability."""
 
 
-class _Family:
+class Family:
     """What the families share: checks, exact ends, gradients that are never nan, and blocks of numpy arrays.
 
     A family gives, for what lies strictly between the ends: ``_log`` (of ln p), ``_elasticity`` (d ln Omega / d ln p,
@@ -99,7 +99,7 @@ class _Family:
 
         def closed(xp: Any, lp: Any) -> Any:
             low, high = (-math.inf, -math.inf, 0.0), (0.0, 0.0, self._slopes[1])
-            return _between(xp, self._log, lp, low, high, LOG_HALF)
+            return between(xp, self._log, lp, low, high, LOG_HALF)
 
         return _in_blocks(closed, "log_prob", "be <= 0", log_prob, lowest=-math.inf, highest=0.0)
 
@@ -124,7 +124,7 @@ class _Family:
 
         def closed(xp: Any, p: Any) -> Any:
             low, high = (0.0, self._slopes[0], 0.0), (1.0, self._slopes[1], 0.0)
-            return _between(xp, lambda xp, inner: self._slope(xp, xp.log(inner)), p, low, high, 0.5)
+            return between(xp, lambda xp, inner: self._slope(xp, xp.log(inner)), p, low, high, 0.5)
 
         return _in_blocks(closed, "prob", "lie in [0, 1]", prob)
 
@@ -151,7 +151,7 @@ class _Family:
 
         def closed(xp: Any, w: Any) -> Any:
             rises = [1 / slope if slope > 0 else math.inf for slope in self._slopes]
-            return _between(xp, self._inverse, w, (0.0, 0.0, rises[0]), (1.0, 1.0, rises[1]), 0.5)
+            return between(xp, self._inverse, w, (0.0, 0.0, rises[0]), (1.0, 1.0, rises[1]), 0.5)
 
         return _in_blocks(closed, "perceived", "lie in [0, 1]", perceived)
 
@@ -182,10 +182,10 @@ class _Family:
 
     def _closed_value(self, xp: Any, p: Any) -> Any:
         low, high = self._slopes
-        return _between(xp, self._value, p, (0.0, 0.0, low), (1.0, 1.0, high), 0.5)
+        return between(xp, self._value, p, (0.0, 0.0, low), (1.0, 1.0, high), 0.5)
 
 
-def _set_positive(capacity: Any, *names: str) -> None:
+def set_positive(capacity: Any, *names: str) -> None:
     """Replace fields of a new capacity by floats; raise unless each is finite and > 0."""
     for name in names:
         object.__setattr__(capacity, name, _checks.positive(name, getattr(capacity, name)))
@@ -211,7 +211,7 @@ def _in_blocks(
     return out.reshape(given.shape)
 
 
-def _between(
+def between(
     xp: Any,
     function: Callable[[Any, Any], Any],
     given: Any,
@@ -232,7 +232,7 @@ def _between(
     return xp.where(below, at_low, xp.where(above, at_high, out))
 
 
-def _odds(xp: Any, lp: Any, power: float) -> tuple[Any, Any, Any]:
+def powered_odds(xp: Any, lp: Any, power: float) -> tuple[Any, Any, Any]:
     """Return whether p > 1/2, ln(1 - p), and the odds against p, or for p if that is less, to a power."""
     upper = lp > LOG_HALF
     high, low = xp.where(upper, lp, LOG_HALF), xp.where(upper, LOG_HALF, lp)
@@ -241,13 +241,13 @@ def _odds(xp: Any, lp: Any, power: float) -> tuple[Any, Any, Any]:
     return upper, log_q, xp.where(upper, xp.expm1(-high) ** power, xp.exp(power * (low - xp.log1p(-xp.exp(low)))))
 
 
-def _log_expit(xp: Any, log_odds: Any) -> Any:
+def log_expit(xp: Any, log_odds: Any) -> Any:
     """Return the log of the probability of log-odds."""
     likely = log_odds > 0
     return xp.where(likely, 0.0, log_odds) - xp.log1p(xp.exp(xp.where(likely, -log_odds, log_odds)))
 
 
-def _crossing(function: Callable[[Any], Any], points: Any) -> float | None:
+def crossing(function: Callable[[Any], Any], points: Any) -> float | None:
     """Return where `function` first changes its sign, going up through `points`; None if it does not."""
     from scipy.optimize import brentq
 
@@ -261,15 +261,16 @@ def _crossing(function: Callable[[Any], Any], points: Any) -> float | None:
         return float(brentq(function, points[first], points[first + 1], xtol=1e-15, rtol=1e-15))
 
 
-def _expit(log_odds: float | None) -> float | None:
+def expit(log_odds: float | None) -> float | None:
     """Return the probability of log-odds; None for None or where no float lies strictly between 0 and 1."""
-    return None if log_odds is None else _proper(math.exp(-float(np.logaddexp(0, -log_odds))))
+    return None if log_odds is None else strictly_between(math.exp(-float(np.logaddexp(0, -log_odds))))
 
 
-def _exp_minus_exp(log_surprise: float | None) -> float | None:
+def exp_minus_exp(log_surprise: float | None) -> float | None:
     """Return the probability p of a given ln(-ln p); None for None or where no float lies strictly between 0 and 1."""
-    return None if log_surprise is None else _proper(math.exp(-math.exp(min(log_surprise, 700.0))))
+    return None if log_surprise is None else strictly_between(math.exp(-math.exp(min(log_surprise, 700.0))))
 
 
-def _proper(prob: float) -> float | None:
+def strictly_between(prob: float) -> float | None:
+    """Return the probability; None for 0 and 1, which are the ends of every capacity."""
     return prob if 0 < prob < 1 else None

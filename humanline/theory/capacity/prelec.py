@@ -9,12 +9,19 @@ from typing import Any
 import numpy as np
 
 from humanline import _checks
-from humanline.theory.capacity.family import LOG_SURPRISE, _crossing, _exp_minus_exp, _Family, _proper, _set_positive
+from humanline.theory.capacity.family import (
+    LOG_SURPRISE,
+    Family,
+    crossing,
+    exp_minus_exp,
+    set_positive,
+    strictly_between,
+)
 from humanline.theory.capacity.simple import PowerWeight
 
 
 @dataclass(frozen=True)
-class Prelec(_Family):
+class Prelec(Family):
     """Raise the surprise of an event to a power: the compound-invariant family.
 
     ``Omega(p) = exp(-beta (-ln p)**alpha)``
@@ -50,10 +57,10 @@ class Prelec(_Family):
     beta: float = 1.0
 
     def __post_init__(self) -> None:
-        _set_positive(self, "alpha", "beta")
+        set_positive(self, "alpha", "beta")
 
     def _fixed_point(self) -> float | None:
-        return None if self.alpha == 1 else _exp_minus_exp(math.log(self.beta) / (1 - self.alpha))
+        return None if self.alpha == 1 else exp_minus_exp(math.log(self.beta) / (1 - self.alpha))
 
     def _inflection(self) -> float | None:
         a, b = self.alpha, self.beta
@@ -62,7 +69,7 @@ class Prelec(_Family):
         if b == 1:
             return math.exp(-1)
         # With t = -ln p = exp(s), the second derivative is 0 where alpha beta t**alpha = t + alpha - 1.
-        return _exp_minus_exp(_crossing(lambda s: a * b * np.exp(a * s) - np.exp(s) - (a - 1), LOG_SURPRISE))
+        return exp_minus_exp(crossing(lambda s: a * b * np.exp(a * s) - np.exp(s) - (a - 1), LOG_SURPRISE))
 
     @property
     def _slopes(self) -> tuple[float, float]:
@@ -81,7 +88,7 @@ class Prelec(_Family):
 
 
 @dataclass(frozen=True)
-class ExponentialPower(_Family):
+class ExponentialPower(Family):
     """Take the exponential of a power: Prelec's conditionally invariant family.
 
     ``Omega(p) = exp(-(alpha/beta) (1 - p**beta))``, and its limit ``p**alpha`` for beta = 0.
@@ -124,13 +131,13 @@ class ExponentialPower(_Family):
         a, b = self.alpha, self.beta
         if (a - 1) * b <= 0:
             return None
-        return _exp_minus_exp(_crossing(lambda s: a / b * np.expm1(-b * np.exp(s)) + np.exp(s), LOG_SURPRISE))
+        return exp_minus_exp(crossing(lambda s: a / b * np.expm1(-b * np.exp(s)) + np.exp(s), LOG_SURPRISE))
 
     def _inflection(self) -> float | None:
         if self.beta == 0 or self.beta >= 1:
             return None
         log_p = (math.log1p(-self.beta) - math.log(self.alpha)) / self.beta
-        return _proper(math.exp(log_p)) if log_p < 0 else None
+        return strictly_between(math.exp(log_p)) if log_p < 0 else None
 
     @property
     def _slopes(self) -> tuple[float, float]:
@@ -161,7 +168,7 @@ class ExponentialPower(_Family):
 
 
 @dataclass(frozen=True)
-class HyperbolicLog(_Family):
+class HyperbolicLog(Family):
     """Take a power of a hyperbola in the surprise of an event: Prelec's projection-invariant family.
 
     ``Omega(p) = (1 - alpha ln p)**(-beta/alpha)``
@@ -195,16 +202,16 @@ class HyperbolicLog(_Family):
     beta: float
 
     def __post_init__(self) -> None:
-        _set_positive(self, "alpha", "beta")
+        set_positive(self, "alpha", "beta")
 
     def _fixed_point(self) -> float | None:
         a, b = self.alpha, self.beta
         if b <= 1:
             return None
-        return _exp_minus_exp(_crossing(lambda s: b / a * np.log1p(a * np.exp(s)) - np.exp(s), LOG_SURPRISE))
+        return exp_minus_exp(crossing(lambda s: b / a * np.log1p(a * np.exp(s)) - np.exp(s), LOG_SURPRISE))
 
     def _inflection(self) -> float | None:
-        return _proper(math.exp(min(0.0, (1 - self.alpha - self.beta) / self.alpha)))
+        return strictly_between(math.exp(min(0.0, (1 - self.alpha - self.beta) / self.alpha)))
 
     @property
     def _slopes(self) -> tuple[float, float]:

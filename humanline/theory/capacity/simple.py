@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from humanline import _checks
-from humanline.theory.capacity.family import LOG_ODDS, _crossing, _expit, _Family, _log_expit, _odds, _set_positive
+from humanline.theory.capacity.family import LOG_ODDS, Family, crossing, expit, log_expit, powered_odds, set_positive
 
 
 @dataclass(frozen=True)
-class LinearInLogOdds(_Family):
+class LinearInLogOdds(Family):
     """Perceive log-odds as a linear function of the log-odds.
 
     ``Omega(p) = elevation p**slope / (elevation p**slope + (1 - p)**slope)``, that is,
@@ -49,16 +49,16 @@ class LinearInLogOdds(_Family):
     elevation: float
 
     def __post_init__(self) -> None:
-        _set_positive(self, "slope", "elevation")
+        set_positive(self, "slope", "elevation")
 
     def _fixed_point(self) -> float | None:
-        return None if self.slope == 1 else _expit(math.log(self.elevation) / (1 - self.slope))
+        return None if self.slope == 1 else expit(math.log(self.elevation) / (1 - self.slope))
 
     def _inflection(self) -> float | None:
         g, shift = self.slope, math.log(self.elevation)
         if g == 1:
             return None
-        return _expit(_crossing(lambda x: np.tanh(x / 2) - g * np.tanh((g * x + shift) / 2), LOG_ODDS))
+        return expit(crossing(lambda x: np.tanh(x / 2) - g * np.tanh((g * x + shift) / 2), LOG_ODDS))
 
     @property
     def _slopes(self) -> tuple[float, float]:
@@ -74,7 +74,7 @@ class LinearInLogOdds(_Family):
         return favour / (favour + xp.where(upper, ratio, 1.0))
 
     def _log(self, xp: Any, lp: Any) -> Any:
-        upper, log_q, ratio = _odds(xp, lp, self.slope)
+        upper, log_q, ratio = powered_odds(xp, lp, self.slope)
         log_odds = self.slope * (lp - log_q) + math.log(self.elevation)
         likely = log_odds > 0
         # Next to 1 the power keeps the digits of 1 - p that the log-odds lose.
@@ -83,17 +83,17 @@ class LinearInLogOdds(_Family):
         return xp.where(likely, 0.0, log_odds) - xp.log1p(against)
 
     def _elasticity(self, xp: Any, lp: Any) -> Any:
-        _, log_q, _ = _odds(xp, lp, self.slope)
+        _, log_q, _ = powered_odds(xp, lp, self.slope)
         log_odds = self.slope * (lp - log_q) + math.log(self.elevation)
         return self.slope * xp.exp(self._log(xp, lp) - log_odds - log_q)
 
     def _inverse(self, xp: Any, w: Any) -> Any:
         log_odds = (xp.log(w) - xp.log1p(-w) - math.log(self.elevation)) / self.slope
-        return xp.exp(_log_expit(xp, log_odds))
+        return xp.exp(log_expit(xp, log_odds))
 
 
 @dataclass(frozen=True)
-class PowerWeight(_Family):
+class PowerWeight(Family):
     """Raise probabilities to a power.
 
     ``Omega(p) = p**exponent``
@@ -145,7 +145,7 @@ class PowerWeight(_Family):
 
 
 @dataclass(frozen=True)
-class NeoAdditive(_Family):
+class NeoAdditive(Family):
     """Perceive probabilities linearly between a jump at 0 and a jump at 1.
 
     ``Omega(p) = intercept + slope p`` for ``0 < p < 1``, ``Omega(0) = 0``, ``Omega(1) = 1``.
@@ -219,7 +219,7 @@ class NeoAdditive(_Family):
 
 
 @dataclass(frozen=True)
-class Identity(_Family):
+class Identity(Family):
     """Perceive probabilities as they are: ``Omega(p) = p``.
 
     Notes

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from humanline import _checks
-from humanline.theory.capacity.family import LOG_ODDS, _crossing, _expit, _Family, _log_expit, _odds
+from humanline.theory.capacity.family import LOG_ODDS, Family, crossing, expit, log_expit, powered_odds
 
 #: The smallest gamma at which `TverskyKahneman` is non-decreasing: the root of (2g-1) ln g + (2-g) ln(1-g) = 0.
 MONOTONE_GAMMA = 0.279204247014938541855
 
 
 @dataclass(frozen=True)
-class TverskyKahneman(_Family):
+class TverskyKahneman(Family):
     """Overweight small and underweight large cumulative probabilities, by one parameter.
 
     ``Omega(p) = p**gamma / (p**gamma + (1 - p)**gamma)**(1/gamma)``
@@ -84,7 +84,7 @@ class TverskyKahneman(_Family):
             lp, log_q = -np.logaddexp(0, -x), -np.logaddexp(0, x)
             return (g - 1) * lp - np.logaddexp(g * lp, g * log_q) / g
 
-        return _expit(_crossing(excess, LOG_ODDS))
+        return expit(crossing(excess, LOG_ODDS))
 
     def _inflection(self) -> float | None:
         g = self.gamma
@@ -96,7 +96,7 @@ class TverskyKahneman(_Family):
             elasticity = (g - 1) * share + rest * (g + odds)
             return elasticity * (elasticity - 1) + (1 + odds) * rest * (odds - g * share * (1 + odds))
 
-        return _expit(_crossing(curvature, LOG_ODDS))
+        return expit(crossing(curvature, LOG_ODDS))
 
     @property
     def _slopes(self) -> tuple[float, float]:
@@ -133,11 +133,11 @@ class TverskyKahneman(_Family):
         return p**self.gamma / larger * xp.exp(-xp.log1p((smaller / larger) ** self.gamma) / self.gamma)
 
     def _log(self, xp: Any, lp: Any) -> Any:
-        upper, log_q, ratio = _odds(xp, lp, self.gamma)
+        upper, log_q, ratio = powered_odds(xp, lp, self.gamma)
         return self.gamma * lp - xp.where(upper, lp, log_q) - xp.log1p(ratio) / self.gamma
 
     def _elasticity(self, xp: Any, lp: Any) -> Any:
-        upper, log_q, ratio = _odds(xp, lp, self.gamma)
+        upper, log_q, ratio = powered_odds(xp, lp, self.gamma)
         share, rest = xp.where(upper, 1.0, ratio) / (1 + ratio), xp.where(upper, ratio, 1.0) / (1 + ratio)
         return (self.gamma - 1) * share + rest * (self.gamma + xp.exp(lp - log_q))
 
@@ -151,12 +151,12 @@ class TverskyKahneman(_Family):
         x = target / least
         for _ in range(64):
             # The log-odds of Omega are almost linear in those of p towards both ends.
-            lp = _log_expit(xp, x)
+            lp = log_expit(xp, x)
             log_value = self._log(xp, lp)
             rest = -xp.expm1(log_value)
             value = log_value - xp.log(rest)
             low, high = xp.where(value <= target, x, low), xp.where(value >= target, x, high)
-            slope = self._elasticity(xp, lp) * xp.exp(_log_expit(xp, -x)) / rest
+            slope = self._elasticity(xp, lp) * xp.exp(log_expit(xp, -x)) / rest
             step = x + (target - value) / xp.where(slope > 0, slope, 1.0)
             best = xp.where((slope > 0) & (step >= low) & (step <= high), step, (low + high) / 2)
             moved = xp.abs(best - x) > tolerance * xp.abs(x)
@@ -164,7 +164,7 @@ class TverskyKahneman(_Family):
             if not _any(moved):
                 break
         # One more step, in ln p, has the precision of `_log` and carries the gradient.
-        lp = _log_expit(xp, x)
+        lp = log_expit(xp, x)
         elasticity = self._elasticity(xp, lp)
         return xp.exp(lp + (xp.log(w) - self._log(xp, lp)) / xp.where(elasticity > 1e-8, elasticity, 1e-8))
 
