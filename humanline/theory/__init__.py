@@ -1,9 +1,16 @@
 """What the paper says about human perception, plainly: numpy and scipy only, arrays in and arrays out.
 
 Value functions, capacities and decision weights make up prospect theory; utility, its distances and their bound say
-how far a sampler is from it; Beta rejection and its limit, the clip range, are what training uses. Value functions,
-capacities, `ClipRange` and `BetaRejection.keeps` also take torch tensors and return them, of one
-kind in a call; everything else returns numpy's and takes arrays and tensors, mixed too.
+how far a sampler is from it; Beta rejection and its limit, the clip range, are what training uses.
+
+What comes back is of one of two kinds:
+
+- Value functions, capacities, `ClipRange` and the verdicts of `BetaTest` and `BetaRejection` answer in kind. A torch
+  tensor gives a tensor on its device, with its floating dtype (of integers torch's default) and its gradient. A numpy
+  array gives an array of its floating dtype (of integers float64) and a list a float64 array; a number, or an array
+  without axes, gives a numpy scalar. Numbers and lists aside, the arguments of one call are of one kind.
+- Everything else computes in numpy's float64 whatever it is given: arrays and lists, and tensors in the CPU's memory
+  that need no gradient, mixed too. Where the result has no axes it is a scalar: numpy's, or Python's where it says so.
 """
 
 from humanline.theory.accepted import (

@@ -25,7 +25,7 @@ class AcceptedLaw:
 
     Parameters
     ----------
-    probs : float64 array
+    probs : numpy float64 array
         Probabilities of the tokens on the last axis, or of whole sequences on all axes.
     acceptance_rate : float or (...) array in (0, 1]
         Share accepted of what is proposed: of the tokens, or of the sequences where whole sequences are proposed.
@@ -69,7 +69,8 @@ def accepted_law(
     Returns
     -------
     AcceptedLaw
-        With `probs` of shape (..., N) and the rest of shape (...); ``acceptance_rate`` is Z.
+        Of numpy float64 arrays, for torch tensors too: `probs` of shape (..., N), and the rest of shape (...), numpy
+        scalars for one law; ``acceptance_rate`` is Z.
 
     Raises
     ------
@@ -123,7 +124,8 @@ def perceived_law(
     Returns
     -------
     AcceptedLaw
-        With `probs` of shape (..., N) and the rest of shape (...).
+        Of numpy float64 arrays, for torch tensors too: `probs` of shape (..., N), and the rest of shape (...), numpy
+        scalars for one law.
 
     Raises
     ------
@@ -181,7 +183,8 @@ def sequence_law(conditionals: Sequence[ArrayLike]) -> NDArray[np.float64]:
 
     Returns
     -------
-    float64 array with T axes
+    numpy float64 array with T axes
+        For torch tensors too.
 
     Raises
     ------
@@ -232,7 +235,8 @@ def accepted_sequence_law(
     Returns
     -------
     AcceptedLaw
-        With `probs` of T axes. A whole sequence is drawn before it is tested.
+        With `probs` a numpy float64 array of T axes, for torch tensors too, and the rest floats.
+        A whole sequence is drawn before it is tested.
 
     Raises
     ------

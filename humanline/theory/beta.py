@@ -73,7 +73,8 @@ class BetaShape:
 
         Returns
         -------
-        float64 array of the same shape
+        numpy float64 array, or numpy scalar for a number
+            Of the same shape; for torch tensors too.
 
         Notes
         -----
@@ -109,7 +110,7 @@ class BetaShape:
 
         Returns
         -------
-        float64 array in [0, 1] of shape `size`, or a scalar
+        numpy float64 array in [0, 1] of shape `size`, or a float
 
         Raises
         ------

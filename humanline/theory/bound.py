@@ -50,7 +50,8 @@ def kl_divergence(p: ArrayLike, q: ArrayLike) -> Any:
 
     Returns
     -------
-    (...) float64 array, or a scalar
+    (...) numpy float64 array, or numpy scalar for one measure
+        For torch tensors too.
         Nats; infinite where p puts mass outside the support of q, negative only if the masses differ.
 
     Raises
@@ -83,8 +84,8 @@ def total_variation(p: ArrayLike, q: ArrayLike) -> Any:
 
     Returns
     -------
-    (...) float64 array, or a scalar
-        In [0, 1] for distributions.
+    (...) numpy float64 array, or numpy scalar for one measure
+        For torch tensors too. In [0, 1] for distributions.
 
     Raises
     ------
@@ -176,6 +177,7 @@ def utility_gap_bound(weights: ArrayLike, candidate: ArrayLike, values: ArrayLik
     Returns
     -------
     UtilityGapBound
+        Of numpy arrays, or Python's floats and strings for one set of outcomes; for torch tensors too.
         Its ``all`` also holds two that are never chosen: ``as-printed``, the paper's ``max|v| sqrt(2 KL(w || Q))``,
         which applies only at m = 1 and is then at least pinsker's; and ``total-variation``, with ``sum |w - Q|``
         itself for L, which no bound of these w, Q, mid and half_range can improve on.
@@ -291,6 +293,7 @@ def distance_for_gap(gap: ArrayLike, values: ArrayLike, *, mass: ArrayLike = 1.0
     Returns
     -------
     GapDistance
+        Of numpy arrays, or Python's floats and strings where neither gap nor mass has axes; for torch tensors too.
 
     Raises
     ------

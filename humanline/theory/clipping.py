@@ -56,8 +56,9 @@ class ClipRange:
 
         Returns
         -------
-        array of the same shape and kind
-            Nats. The gradient is 1 from `low` to `high`, both bounds included, and 0 beyond.
+        numpy array, numpy scalar for a number, or torch tensor for a tensor
+            Of the same shape, floating dtype and device; nats.
+            The gradient is 1 from `low` to `high`, both bounds included, and 0 beyond.
 
         Notes
         -----
@@ -69,6 +70,8 @@ class ClipRange:
 
     def contains(self, log_ratio: Any) -> Any:
         """Return whether each log-ratio (nats, any shape) lies in [low, high]; False for nan.
+
+        A numpy bool array, a numpy bool for a number, or a torch bool tensor for a tensor, on its device.
 
         Examples
         --------

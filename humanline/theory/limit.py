@@ -101,7 +101,8 @@ class ClipLimit:
 
         Returns
         -------
-        float64 array of the broadcast shape
+        numpy float64 array, or numpy scalar for numbers
+            Of the broadcast shape; for torch tensors too.
 
         Raises
         ------
@@ -129,7 +130,8 @@ class ClipLimit:
 
         Returns
         -------
-        float64 array of the broadcast shape
+        numpy float64 array, or numpy scalar for numbers
+            Of the broadcast shape; for torch tensors too.
 
         Raises
         ------
@@ -170,7 +172,8 @@ class ClipLimit:
 
         Returns
         -------
-        float64 array of the broadcast shape
+        numpy float64 array, or numpy scalar for numbers
+            Of the broadcast shape; for torch tensors too.
 
         Raises
         ------
@@ -242,6 +245,8 @@ class ClipLimit:
     def limiting_error(self, log_ratio: ArrayLike) -> Any:
         """Return what the error tends to: 1/2 exactly on an end of the range, 0 elsewhere (3/4 if both ends are 0).
 
+        A numpy float64 array of the same shape, or a numpy scalar for a number; for torch tensors too.
+
         Notes
         -----
         Source: arXiv 2509.24207, Thm 4.3, completed: the paper does not treat the ends. There the verdict asks whether
@@ -274,7 +279,8 @@ class ClipLimit:
 
         Returns
         -------
-        float64 array of the shape of `concentration`
+        numpy float64 array, or numpy scalar for a number
+            Of the shape of `concentration`; for torch tensors too.
 
         Raises
         ------
@@ -318,7 +324,8 @@ class ClipLimit:
 
         Returns
         -------
-        float64 array of the shape of `concentration`
+        numpy float64 array, or numpy scalar for a number
+            Of the shape of `concentration`; for torch tensors too.
             By Gauss-Legendre quadrature on pieces that shrink towards both ends of the range.
 
         Raises

@@ -71,8 +71,8 @@ class BetaTest:
 
         Returns
         -------
-        bool array
-            A log-ratio of nan is not kept.
+        numpy bool array, numpy bool for numbers, or torch bool tensor for tensors
+            Of the broadcast shape. A log-ratio of nan is not kept.
 
         Raises
         ------
@@ -98,7 +98,8 @@ class BetaTest:
 
         Returns
         -------
-        float64 array of the same shape
+        numpy float64 array, or numpy scalar for a number
+            Of the same shape; for torch tensors too.
 
         Notes
         -----
@@ -110,7 +111,7 @@ class BetaTest:
         return plain(beta.cdf(self.shape.a, self.shape.b, log_x))
 
     def log_acceptance_probability(self, log_ratio: ArrayLike) -> Any:
-        """Return the log of `acceptance_probability` (nats), also where the probability itself underflows.
+        """Return the log of `acceptance_probability` (nats), of its kind, also where the probability itself underflows.
 
         Examples
         --------
@@ -253,8 +254,8 @@ class BetaRejection:
 
         Returns
         -------
-        bool array
-            A log-ratio of nan is not kept.
+        numpy bool array, numpy bool for numbers, or torch bool tensor for tensors
+            Of the broadcast shape. A log-ratio of nan is not kept.
 
         Raises
         ------
@@ -284,7 +285,8 @@ class BetaRejection:
 
         Returns
         -------
-        float64 array of the same shape
+        numpy float64 array, or numpy scalar for a number
+            Of the same shape; for torch tensors too.
 
         Notes
         -----
@@ -306,7 +308,7 @@ class BetaRejection:
         return policy * ref if self.rule == "either" else policy + ref * (1 - policy)
 
     def log_acceptance_probability(self, log_ratio: ArrayLike) -> Any:
-        """Return the log of `acceptance_probability` (nats), also where the probability itself underflows.
+        """Return the log of `acceptance_probability` (nats), of its kind, also where the probability itself underflows.
 
         Examples
         --------

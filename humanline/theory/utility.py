@@ -40,7 +40,8 @@ def subjective_utility(
 
     Returns
     -------
-    (...) float64 array, or a scalar for one prospect
+    (...) numpy float64 array, or numpy scalar for one prospect
+        For torch tensors too.
 
     Raises
     ------
@@ -106,8 +107,8 @@ def certainty_equivalent(
 
     Returns
     -------
-    (...) float64 array, or a scalar for one prospect
-        In the unit of the outcomes.
+    (...) numpy float64 array, or numpy scalar for one prospect
+        For torch tensors too. In the unit of the outcomes.
 
     Raises
     ------

@@ -25,10 +25,10 @@ class ValueFunction(Protocol):
         """The outcome that is worth 0, the least of the gains."""
 
     def __call__(self, outcome: Any) -> Any:
-        """Return the value of each outcome."""
+        """Return the value of each outcome, of the kind of `outcome`."""
 
     def inverse(self, value: Any) -> Any:
-        """Return the outcome of each value."""
+        """Return the outcome of each value, of the kind of `value`."""
 
 
 class _TwoSided:
@@ -66,7 +66,8 @@ class _TwoSided:
 
         Returns
         -------
-        array of the same shape and kind
+        numpy array, numpy scalar for a number, or torch tensor for a tensor
+            Of the same shape, floating dtype and device.
         """
         xp, (z,) = floats(outcome=outcome)
         excess = z - self.reference_point
@@ -86,7 +87,8 @@ class _TwoSided:
 
         Returns
         -------
-        array of the same shape and kind, in the unit of the reference point
+        numpy array, numpy scalar for a number, or torch tensor for a tensor
+            Of the same shape, floating dtype and device; in the unit of the reference point.
 
         Raises
         ------

@@ -52,7 +52,8 @@ def decision_weights(
 
     Returns
     -------
-    (..., N) float64 array
+    (..., N) numpy float64 array
+        For torch tensors too.
         In the order of `outcomes`. The weights of the gains sum to ``Omega+(P(gain))`` and those of the losses to
         ``Omega-(P(loss))``: in all they need not sum to 1.
 
@@ -206,8 +207,9 @@ class ImpliedCapacity:
 
         Returns
         -------
-        array, the leading axes of `sampler_probs` and then those of `prob`
-            The same under the sampler.
+        numpy float64 array, or numpy scalar for a number and one sampler
+            The same under the sampler: the leading axes of `sampler_probs` and then those of `prob`. For torch tensors
+            too.
 
         Raises
         ------
@@ -217,7 +219,7 @@ class ImpliedCapacity:
         return _interpolate(_unit("prob", prob), self.policy_cumulative, self.sampler_cumulative, jump_up=True)
 
     def __call__(self, prob: ArrayLike) -> Any:
-        """Return the sampler's probability of the best outcomes (shapes as in `curve`) from the policy's."""
+        """Return the sampler's probability of the best outcomes (shape and kind as in `curve`) from the policy's."""
         best_first = _cumulative(self.policy_probs[::-1]), _cumulative(self.sampler_probs[..., ::-1])
         return _interpolate(_unit("prob", prob), *best_first, jump_up=False)
 
@@ -242,6 +244,7 @@ class ImpliedCapacity:
         Returns
         -------
         CapacityDistances
+            Of numpy float64 arrays, or numpy scalars for one sampler.
 
         Raises
         ------
@@ -293,6 +296,7 @@ def implied_capacity(outcomes: ArrayLike, policy_probs: ArrayLike, sampler_probs
     Returns
     -------
     ImpliedCapacity
+        Of numpy float64 arrays, for torch tensors too.
 
     Raises
     ------
@@ -343,7 +347,8 @@ def human_curve(prob: ArrayLike, *, gain: Capacity, loss: Capacity | None = None
 
     Returns
     -------
-    float64 array of the same shape
+    numpy float64 array, or numpy scalar for a number
+        Of the same shape; for torch tensors too.
         From 0 to the mass of the weights, ``Omega+(gain_prob) + Omega-(1 - gain_prob)``: 1 for gains only, else often
         less (divide by the value at 1 to compare shapes).
 

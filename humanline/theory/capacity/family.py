@@ -33,7 +33,7 @@ class Capacity(Protocol):
     """
 
     def __call__(self, prob: Any, /) -> Any:
-        """Return the perceived cumulative probability."""
+        """Return the perceived cumulative probability, of the kind of `prob`."""
 
 
 class Family:
@@ -69,7 +69,8 @@ class Family:
 
         Returns
         -------
-        array of the same shape and kind, in [0, 1]
+        numpy array, numpy scalar for a number, or torch tensor for a tensor
+            Of the same shape, floating dtype and device; in [0, 1].
 
         Raises
         ------
@@ -88,8 +89,8 @@ class Family:
 
         Returns
         -------
-        array of the same shape and kind
-            Nats, <= 0.
+        numpy array, numpy scalar for a number, or torch tensor for a tensor
+            Of the same shape, floating dtype and device; nats, <= 0.
 
         Raises
         ------
@@ -113,7 +114,8 @@ class Family:
 
         Returns
         -------
-        array of the same shape and kind
+        numpy array, numpy scalar for a number, or torch tensor for a tensor
+            Of the same shape, floating dtype and device.
             At 0 and at 1 the limit from inside, infinite where that is, and where the function jumps.
 
         Raises
@@ -138,7 +140,8 @@ class Family:
 
         Returns
         -------
-        array of the same shape and kind, in [0, 1]
+        numpy array, numpy scalar for a number, or torch tensor for a tensor
+            Of the same shape, floating dtype and device; in [0, 1].
             A value that the function jumps over belongs to the end at which it jumps.
 
         Raises
