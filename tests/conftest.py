@@ -6,9 +6,31 @@ import json
 import random
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
+from humanline import _shapes
+
 ROOT = Path(__file__).resolve().parent.parent
+#: Modules whose functions have the types, kinds and shapes of arguments and results checked at every call.
+CHECKED = ("humanline.objectives", "humanline.train.step.loss")
+
+# Before anything imports them: their annotations then hold jaxtyping's classes, and their functions are wrapped.
+for _name in _shapes.__all__:
+    setattr(_shapes, _name, getattr(jaxtyping, _name))
+# As in mypy, an int may stand for a float.
+jaxtyping.install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-shapes", action="store_true", help="call humanline's functions without checks of shapes")
+
+
+@pytest.fixture(autouse=True)
+def shapes(request: pytest.FixtureRequest) -> None:
+    """Check shapes in each test but those that hand over wrong ones, to see what our own checks say."""
+    off = request.config.getoption("no_shapes") or request.node.get_closest_marker("wrong_shapes") is not None
+    jaxtyping.config.update("jaxtyping_disable", off)
 
 
 @pytest.fixture(scope="session")

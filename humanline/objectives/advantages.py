@@ -6,9 +6,12 @@ import torch
 from torch import Tensor
 
 from humanline import _checks
+from humanline._shapes import Float, Integer
 
 
-def group_advantages(scores: Tensor, group: Tensor, *, std: str = "population", eps: float = 0.0) -> Tensor:
+def group_advantages(
+    scores: Float[Tensor, " B"], group: Integer[Tensor, " B"], *, std: str = "population", eps: float = 0.0
+) -> Float[Tensor, " B"]:
     """Compute each completion's score relative to the completions of the same prompt.
 
     ``(s - mean) / (std + eps)`` within the group.

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from humanline import _checks
+from humanline._shapes import Bool, Float, Integer
 from humanline.theory import BetaRejection, ClipRange
 
 
-def token_log_ratio(policy_logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor) -> Tensor:
+def token_log_ratio(
+    policy_logprobs: Float[Tensor, "B T"], ref_logprobs: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]
+) -> Float[Tensor, "B T"]:
     """Return ``log pi_theta - log pi_ref`` of every token, and 0 where the mask is False.
 
     Parameters
@@ -39,7 +42,12 @@ def token_log_ratio(policy_logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor)
     return policy - ref
 
 
-def detach_rejected(log_ratio: Tensor, rejection: BetaRejection, policy_draws: Tensor, ref_draws: Tensor) -> Tensor:
+def detach_rejected(
+    log_ratio: Float[Tensor, "B T"],
+    rejection: BetaRejection,
+    policy_draws: Float[Tensor, "B T"],
+    ref_draws: Float[Tensor, "B T"],
+) -> Float[Tensor, "B T"]:
     """Return the log-ratio unchanged in value, with the rejected tokens cut from the graph.
 
     ``kept ? log_ratio : stop_gradient(log_ratio)``; a rejected token still counts in a sequence's sum.
@@ -72,7 +80,9 @@ def detach_rejected(log_ratio: Tensor, rejection: BetaRejection, policy_draws: T
     return torch.where(kept, log_ratio, log_ratio.detach())
 
 
-def clip_metrics(log_ratio: Tensor, mask: Tensor, clip: ClipRange) -> dict[str, Tensor]:
+def clip_metrics(
+    log_ratio: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], clip: ClipRange
+) -> dict[str, Integer[Tensor, ""]]:
     """Count the tokens strictly below and strictly above a clip range.
 
     Parameters
@@ -94,8 +104,12 @@ def clip_metrics(log_ratio: Tensor, mask: Tensor, clip: ClipRange) -> dict[str, 
 
 
 def rejection_metrics(
-    log_ratio: Tensor, mask: Tensor, rejection: BetaRejection, policy_draws: Tensor, ref_draws: Tensor
-) -> dict[str, Tensor]:
+    log_ratio: Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    rejection: BetaRejection,
+    policy_draws: Float[Tensor, "B T"],
+    ref_draws: Float[Tensor, "B T"],
+) -> dict[str, Integer[Tensor, ""]]:
     """Count the detached tokens and those whose ratio lies above one of the bounds.
 
     Parameters
@@ -117,7 +131,9 @@ def rejection_metrics(
     return {"detached": (~kept & mask).sum(), "above_bound": (over & mask).sum()}
 
 
-def fill_masked(values: Tensor, mask: Tensor, name: str = "values") -> Tensor:
+def fill_masked(
+    values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], name: str = "values"
+) -> Float[Tensor, "*shape"]:
     """Return `values` with 0 where the mask is False, so that nan or inf there changes neither value nor gradient.
 
     Raises

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from humanline import _checks
+from humanline._shapes import Bool, Float, Integer
 
 # One chunk's float32 logits, in bytes: small beside any model with a large vocabulary, large enough that a
 # vocabulary of a few thousand is one matmul.
@@ -16,15 +17,15 @@ _TILE = 128  # rows that matrix products are cut into on a GPU; a chunk a little
 
 
 def token_logprobs(
-    hidden: Tensor,
-    head_weight: Tensor,
-    labels: Tensor,
+    hidden: Float[Tensor, "N H"],
+    head_weight: Float[Tensor, "V H"],
+    labels: Integer[Tensor, " N"],
     *,
-    mask: Tensor | None = None,
+    mask: Bool[Tensor, " N"] | None = None,
     temperature: float = 1.0,
     softcap: float | None = None,
     chunk_size: int | None = None,
-) -> Tensor:
+) -> Float[Tensor, " N"]:
     """Return the log-probability of every label under a linear language-model head.
 
     ``logit = softcap * tanh(hidden @ head_weight.T / softcap) / temperature`` (without a soft cap: the product
@@ -91,7 +92,11 @@ def token_logprobs(
 
 
 def checked(
-    hidden: Tensor, head_weight: Tensor, labels: Tensor, temperature: float, softcap: float | None
+    hidden: Float[Tensor, "N H"],
+    head_weight: Float[Tensor, "V H"],
+    labels: Integer[Tensor, " N"],
+    temperature: float,
+    softcap: float | None,
 ) -> tuple[float, float | None]:
     """Return temperature and soft cap as floats; raise ValueError unless they and the tensors are as documented above.
 
@@ -117,14 +122,14 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        hidden: Tensor,
-        head_weight: Tensor,
-        labels: Tensor,
+        hidden: Float[Tensor, "N H"],
+        head_weight: Float[Tensor, "V H"],
+        labels: Integer[Tensor, " N"],
         temperature: float,
         softcap: float | None,
         chunk_size: int,
         wide: torch.dtype,
-    ) -> Tensor:
+    ) -> Float[Tensor, " N"]:
         head = _Head(head_weight, hidden, chunk_size, temperature, softcap, wide)
         normaliser = torch.empty(len(labels), dtype=wide, device=hidden.device)
         chosen = torch.empty_like(normaliser)
@@ -141,7 +146,7 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Any, grad: Float[Tensor, " N"]) -> Any:
         hidden, head_weight, labels, normaliser = ctx.saved_tensors
         temperature, softcap, chunk_size, wide = ctx.options
         wants_hidden, wants_head = ctx.needs_input_grad[:2]
@@ -177,8 +182,8 @@ class _Head:
 
     def __init__(
         self,
-        weight: Tensor,
-        hidden: Tensor,
+        weight: Float[Tensor, "V H"],
+        hidden: Float[Tensor, "N H"],
         chunk_size: int,
         temperature: float,
         softcap: float | None,
@@ -191,7 +196,9 @@ class _Head:
         shape = (min(chunk_size, len(hidden)), len(weight))
         self.buffer = torch.empty(shape, dtype=wide, device=hidden.device)
 
-    def logits(self, hidden: Tensor, with_slope: bool = False) -> tuple[Tensor, Tensor | None]:
+    def logits(
+        self, hidden: Float[Tensor, "N H"], with_slope: bool = False
+    ) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"] | None]:
         """Return the logits, valid until the next call, and if asked for the slope of the soft cap."""
         hidden, logits, slope = hidden.to(self.weight.dtype), self.buffer[: len(hidden)], None
         if hidden.dtype == logits.dtype:

@@ -14,14 +14,17 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from humanline import _checks
+from humanline._shapes import Bool, Float, Real
 from humanline.objectives.log_ratio import fill_masked
 from humanline.theory import ClipRange
 
-Metrics = dict[str, Tensor]
-Denominator = Tensor | float | None
+Metrics = dict[str, Float[Tensor, ""]]
+Denominator = Real[Tensor, ""] | float | None
 
 
-def nll_loss(logprobs: Tensor, *, mask: Tensor, denominator: Denominator = None) -> tuple[Tensor, Metrics]:
+def nll_loss(
+    logprobs: Float[Tensor, "B T"], *, mask: Bool[Tensor, "B T"], denominator: Denominator = None
+) -> tuple[Float[Tensor, ""], Metrics]:
     """Compute the negative log-likelihood of next-token training.
 
     ``-sum_t log pi(y_t) / denominator`` over unmasked tokens.
@@ -55,14 +58,14 @@ def nll_loss(logprobs: Tensor, *, mask: Tensor, denominator: Denominator = None)
 
 
 def dpo_loss(
-    chosen_log_ratio: Tensor,
-    rejected_log_ratio: Tensor,
+    chosen_log_ratio: Float[Tensor, "B T"],
+    rejected_log_ratio: Float[Tensor, "B T2"],
     *,
-    chosen_mask: Tensor,
-    rejected_mask: Tensor,
+    chosen_mask: Bool[Tensor, "B T"],
+    rejected_mask: Bool[Tensor, "B T2"],
     beta: float,
     denominator: Denominator = None,
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Float[Tensor, ""], Metrics]:
     """Compute the DPO loss of preference pairs.
 
     ``-log sigmoid(beta (z_chosen - z_rejected))`` with z the sum of a response's token log-ratios.
@@ -113,18 +116,18 @@ def dpo_loss(
 
 
 def kto_loss(
-    log_ratio: Tensor,
+    log_ratio: Float[Tensor, "B T"],
     *,
-    mask: Tensor,
-    desirable: Tensor,
-    kl_log_ratio: Tensor | None = None,
-    kl_mask: Tensor | None = None,
-    reference_point: Tensor | float | None = None,
+    mask: Bool[Tensor, "B T"],
+    desirable: Bool[Tensor, " B"],
+    kl_log_ratio: Float[Tensor, "K T2"] | None = None,
+    kl_mask: Bool[Tensor, "K T2"] | None = None,
+    reference_point: Float[Tensor, ""] | float | None = None,
     beta: float,
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
     denominator: Denominator = None,
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Float[Tensor, ""], Metrics]:
     """Compute the KTO loss of desirable and undesirable examples.
 
     ``w_y (1 - sigmoid(s beta (z - z_0)))`` with s = +1 for desirable and -1 for undesirable examples, z the sum of
@@ -189,15 +192,15 @@ def kto_loss(
 
 
 def grpo_loss(
-    log_ratio: Tensor,
+    log_ratio: Float[Tensor, "B T"],
     *,
-    mask: Tensor,
-    advantages: Tensor,
-    kl_log_ratio: Tensor | None,
+    mask: Bool[Tensor, "B T"],
+    advantages: Float[Tensor, " B"],
+    kl_log_ratio: Float[Tensor, "B T"] | None,
     clip_eps: float,
     kl_coef: float,
     denominator: Denominator = None,
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Float[Tensor, ""], Metrics]:
     """Compute the GRPO loss of scored completions.
 
     ``-min(r A, clip(r, 1 - eps, 1 + eps) A) + kl_coef (exp(d) - d - 1)`` per token, with r = exp(log_ratio) and
@@ -262,7 +265,7 @@ def grpo_loss(
     return -fill_masked(objective, mask).sum() / count, metrics
 
 
-def kto_reference_point(z_sum: Tensor, count: int) -> Tensor:
+def kto_reference_point(z_sum: Float[Tensor, ""], count: int) -> Float[Tensor, ""]:
     """Return KTO's z_0: the mean of mismatched sequence log-ratios, not below 0 and without gradient.
 
     Parameters
@@ -287,8 +290,10 @@ def kto_reference_point(z_sum: Tensor, count: int) -> Tensor:
 
 
 def _reference_point(
-    kl_log_ratio: Tensor | None, kl_mask: Tensor | None, reference_point: Tensor | float | None
-) -> Tensor | float:
+    kl_log_ratio: Float[Tensor, "K T"] | None,
+    kl_mask: Bool[Tensor, "K T"] | None,
+    reference_point: Float[Tensor, ""] | float | None,
+) -> Float[Tensor, ""] | float:
     if (kl_log_ratio is None) == (reference_point is None):
         raise ValueError("give exactly one of kl_log_ratio (with kl_mask) and reference_point")
     if kl_log_ratio is None:
@@ -301,15 +306,15 @@ def _reference_point(
     return kto_reference_point(z.sum(), z.shape[0])
 
 
-def _wins(margin: Tensor) -> Tensor:
+def _wins(margin: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
     return 0.5 * ((margin > 0).to(margin.dtype) + (margin >= 0).to(margin.dtype))
 
 
-def _averages(values: Metrics, count: Tensor | float) -> Metrics:
+def _averages(values: dict[str, Float[Tensor, "*shape"]], count: Real[Tensor, ""] | float) -> Metrics:
     return {name: value.detach().sum() / count for name, value in values.items()}
 
 
-def _denominator(given: Denominator, own: Tensor | int) -> Tensor | float:
+def _denominator(given: Denominator, own: Real[Tensor, ""] | int) -> Real[Tensor, ""] | float:
     if given is not None:
         return given
     if isinstance(own, int) and own == 0:

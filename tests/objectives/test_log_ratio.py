@@ -117,6 +117,7 @@ def test_rejection_metrics_count_detached_and_above_bound():
     assert (counts["detached"].item(), counts["above_bound"].item()) == (1, 2)
 
 
+@pytest.mark.wrong_shapes
 @pytest.mark.parametrize("which", ["ref_logprobs", "policy_draws", "ref_draws", "mask"])
 def test_shapes_that_differ_are_named(which):
     """No operand is broadcast; the one that does not fit is named."""

@@ -232,6 +232,7 @@ class TestInvariance:
 
 
 class TestRefusals:
+    @pytest.mark.wrong_shapes
     @pytest.mark.parametrize(
         "call,message",
         [

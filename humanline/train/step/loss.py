@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from humanline._shapes import Float, Integer
 from humanline.objectives import (
     clip_metrics,
     detach_rejected,
@@ -39,7 +40,7 @@ class StepFacts:
     units: int
     tokens: int
     micro_batches: int
-    reference_point: Tensor | None = None
+    reference_point: Float[Tensor, ""] | None = None
     rejection: BetaRejection | None = None
 
 
@@ -86,8 +87,13 @@ class ObjectiveStep:
         return StepFacts(step, batch.total_units, batch.total_tokens, batch.total_micro_batches, z_0, rejection)
 
     def loss(
-        self, facts: StepFacts, batch: MicroBatch, logprobs: Tensor, ref: Tensor | None, baseline: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self,
+        facts: StepFacts,
+        batch: MicroBatch,
+        logprobs: Float[Tensor, "R T"],
+        ref: Float[Tensor, "R T"] | None,
+        baseline: Float[Tensor, "R T"] | None,
+    ) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
         """Compute one micro-batch's share of the loss and of the metrics of its step.
 
         Parameters
@@ -147,7 +153,9 @@ class ObjectiveStep:
         counts["log_ratio_rms"] = raw.detach().square().sum()
         return loss, metrics | {name: count / facts.tokens for name, count in counts.items()}
 
-    def _transform(self, log_ratio: Tensor, block: Block, facts: StepFacts) -> tuple[Tensor, dict[str, Tensor]]:
+    def _transform(
+        self, log_ratio: Float[Tensor, "R T"], block: Block, facts: StepFacts
+    ) -> tuple[Float[Tensor, "R T"], dict[str, Integer[Tensor, ""]]]:
         if self.clip is not None:
             return self.clip.clip(log_ratio), clip_metrics(log_ratio, block.mask, self.clip)
         if facts.rejection is not None:
@@ -156,7 +164,7 @@ class ObjectiveStep:
             return detach_rejected(log_ratio, facts.rejection, *draws), counts
         return log_ratio, {}
 
-    def _reference_point(self, batch: StepBatch, ref: list[Scored], score: Score, reduce: Reduce) -> Tensor:
+    def _reference_point(self, batch: StepBatch, ref: list[Scored], score: Score, reduce: Reduce) -> Float[Tensor, ""]:
         total = torch.zeros((), device=self.device)
         for micro, (_, scored) in zip(batch.micro_batches, ref, strict=True):
             assert micro.mismatched is not None and scored is not None
@@ -176,7 +184,9 @@ class ObjectiveStep:
         return policy_max, ref_max
 
 
-def beta_draws(rejection: BetaRejection, seed: int, step: int, block: Block) -> tuple[Tensor, Tensor]:
+def beta_draws(
+    rejection: BetaRejection, seed: int, step: int, block: Block
+) -> tuple[Float[Tensor, "R T"], Float[Tensor, "R T"]]:
     """Draw both Beta variables of every token that counts, keyed by (seed, step, row name, place in the answer).
 
     The key makes draws independent of padding, of the order of rows and of how a step is cut into micro-batches.
