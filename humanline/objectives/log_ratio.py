@@ -43,26 +43,26 @@ def token_log_ratio(
 
 
 def detach_rejected(
-    log_ratio: Float[Tensor, "B T"],
+    log_ratio: Float[Tensor, "*shape"],
     rejection: BetaRejection,
-    policy_draws: Float[Tensor, "B T"],
-    ref_draws: Float[Tensor, "B T"],
-) -> Float[Tensor, "B T"]:
+    policy_draws: Float[Tensor, "*shape"],
+    ref_draws: Float[Tensor, "*shape"],
+) -> Float[Tensor, "*shape"]:
     """Return the log-ratio unchanged in value, with the rejected tokens cut from the graph.
 
     ``kept ? log_ratio : stop_gradient(log_ratio)``; a rejected token still counts in a sequence's sum.
 
     Parameters
     ----------
-    log_ratio : (B, T) floating tensor
-        Nats.
+    log_ratio : floating tensor of any shape
+        (B, T) in training; nats.
     rejection : BetaRejection
-    policy_draws, ref_draws : (B, T) tensors in [0, 1]
+    policy_draws, ref_draws : floating tensors of the same shape, in [0, 1]
         Beta draws of the two tests.
 
     Returns
     -------
-    (B, T) tensor
+    tensor of the same shape
         Nats; gradient 1 on kept tokens and 0 on detached ones.
 
     Raises

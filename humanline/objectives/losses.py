@@ -265,12 +265,12 @@ def grpo_loss(
     return -fill_masked(objective, mask).sum() / count, metrics
 
 
-def kto_reference_point(z_sum: Float[Tensor, ""], count: int) -> Float[Tensor, ""]:
+def kto_reference_point(z_sum: Float[Tensor, "*shape"], count: int) -> Float[Tensor, "*shape"]:
     """Return KTO's z_0: the mean of mismatched sequence log-ratios, not below 0 and without gradient.
 
     Parameters
     ----------
-    z_sum : 0-d tensor
+    z_sum : 0-d tensor, or a tensor of several such sums
         Sum of the mismatched pairs' sequence log-ratios over the whole step and all ranks, nats.
     count : int
         Their number.

@@ -106,6 +106,7 @@ class TestTheCall:
         assert not calls and values.shape == (0,)
         assert [g.shape for g in gradients] == [hidden.shape, head.shape] and not gradients[1].any()
 
+    @pytest.mark.wrong_shapes
     @pytest.mark.parametrize(
         "changes, message",
         [
