@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from humanline.train.data.source import DataError, Row, Source, _sha256
+from humanline.train.data.source import DataError, Row, Source
 
 _SPREAD_LIMIT = 1 << 24  # bytes looked at to see whether an object goes on over the next lines
 
@@ -103,10 +103,6 @@ class JsonLines(Source):
     def columns(self, row: Mapping[str, Any]) -> list[str]:
         """Return the keys of the row."""
         return list(row)
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the file's bytes."""
-        return _sha256(self.path)
 
     def _refuse_other_formats(self, head: bytes) -> None:
         for signature, (what, advice) in _SIGNATURES.items():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 SHOWN = 20  # problems listed in a message; the rest is counted
@@ -110,15 +108,3 @@ class Source(ABC):
     @abstractmethod
     def columns(self, row: Mapping[str, Any]) -> list[str]:
         """Return the names of all columns of a row, those not asked for too."""
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Return a text that changes when the rows do."""
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -46,16 +46,6 @@ def open_source(given: str | Path) -> Source:
     raise DataError(f"{path} {got}; {READ}")
 
 
-def source_fingerprint(given: str | Path) -> str:
-    """Return what tells two versions of a source apart, to be kept in checkpoints.
-
-    For a file: the SHA-256 of its bytes. For a set of the hub: the commit that was read, where `datasets` tells it, and
-    the fingerprint that `datasets` gives (of subset, version, commit and split). Raises as `open_source` and reading
-    do.
-    """
-    return open_source(given).fingerprint()
-
-
 def existing_file(path: str | Path) -> Path:
     """Return `path` in full; raise FileNotFoundError, with the nearest name, unless it is a regular file."""
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from humanline.train.data.source import GRAMMAR, INSTALL, DataError, Row, Source, _sha256
+from humanline.train.data.source import GRAMMAR, INSTALL, DataError, Row, Source
 
 _BATCH = 1000  # rows of a table that are Python objects at a time
 
@@ -104,10 +104,6 @@ class Parquet(_Table):
         self.path, self.name = path, str(path)
         self._metadata: Mapping[bytes, bytes] = {}
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the file's bytes."""
-        return _sha256(self.path)
-
     def _batches(self, wanted: Collection[str] | None) -> Iterator[Any]:
         try:
             import pyarrow.parquet
@@ -182,12 +178,6 @@ class HubSet(_Table):
             raise DataError(f"{given!r} must be written {GRAMMAR}, for example hub:trl-lib/tldr#validation")
         repository, subset, revision, split = match.groups()
         return cls(HubName(repository, subset, revision, split or "train"))
-
-    def fingerprint(self) -> str:
-        """Return the commit, where it is known, and the fingerprint that `datasets` gives."""
-        loaded = self._load()
-        commit = _commit(loaded)
-        return f"{commit}:{loaded._fingerprint}" if commit else str(loaded._fingerprint)
 
     def _load(self) -> Any:
         return _load_hub_set(self.parts, self.name)

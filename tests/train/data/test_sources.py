@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -23,7 +22,7 @@ from humanline.train.data.messages import Message  # noqa: E402
 from humanline.train.data.rows import read_rows  # noqa: E402
 from humanline.train.data.shapes import Preference, Unpaired  # noqa: E402
 from humanline.train.data.source import DataError  # noqa: E402
-from humanline.train.data.sources import open_source, source_fingerprint  # noqa: E402
+from humanline.train.data.sources import open_source  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 
 PROMPT = (Message("user", "q"),)
@@ -149,8 +148,6 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(type(path), "open", refuse)
     assert str(refused(path)) == f"{path} cannot be read: Permission denied"
-    with pytest.raises(DataError, match="cannot be read: Permission denied"):
-        source_fingerprint(path)
 
 
 # --- parquet ---------------------------------------------------------------------------------------------------------
@@ -521,24 +518,3 @@ def test_a_mistyped_path_never_reaches_the_network(on_hub, tmp_path, monkeypatch
         with pytest.raises(FileNotFoundError, match="does not exist"):
             read_rows(name, "preference")
     assert calls == []
-
-
-# --- fingerprints ----------------------------------------------------------------------------------------------------
-
-
-def test_fingerprints_follow_the_bytes_and_the_commit(parquet, on_hub, tmp_path):
-    """A file's fingerprint is the hash of its bytes; a hub set's has the commit and what the library gives."""
-    lines = tmp_path / "rows.jsonl"
-    lines.write_bytes(b"{}\n")
-    table = parquet({"a": [1]})
-    assert source_fingerprint(lines) == hashlib.sha256(b"{}\n").hexdigest()
-    assert source_fingerprint(str(table)) == hashlib.sha256(table.read_bytes()).hexdigest()
-    loaded = cached_at(COMMIT, tmp_path)
-    on_hub(loaded)
-    assert source_fingerprint("hub:org/name") == f"{COMMIT}:{loaded._fingerprint}"
-    tables._load_hub_set.cache_clear()
-    loaded = datasets.Dataset.from_list([PAIR])
-    on_hub(loaded)
-    assert source_fingerprint("hub:org/name") == loaded._fingerprint
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        source_fingerprint(tmp_path / "no.jsonl")
