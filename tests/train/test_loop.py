@@ -25,6 +25,7 @@ from humanline.train.run.metrics import read_metrics
 from humanline.train.run.processes import NonFiniteError
 from tests import oracles_loss as oracle
 from tests.helpers.support import CLIP, OBJECTIVES, REJECT, config, run, same, steps, weights
+from tests.train.rows import render
 
 HUMANLINE = {"reference": {"schedule": {"kind": "before_step", "every": 2}}}
 
@@ -153,7 +154,7 @@ class TestEvaluation:
         for pair in read_rows(toy["held_out"], "preference"):
             z = []
             for answer in (pair.chosen, pair.rejected):
-                sequence = renderer.render(pair.prompt, answer)
+                sequence = render(renderer, pair.prompt, answer)
                 ids = torch.tensor([sequence.ids])
                 totals = []
                 for model, _ in models:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from humanline.train.data.shapes import Example, Group, Preference, Unpaired
@@ -20,22 +20,12 @@ class DuplicateReport:
     first_contradictions: tuple[tuple[str, str], ...]
 
 
-def report_duplicates(examples: Iterable[Example]) -> DuplicateReport:
-    """Count examples that repeat an earlier one, and those that say the opposite of one.
+class Duplicates:
+    """Look for examples that repeat or contradict an earlier one, by 64 bits of each: no text is kept.
 
     The opposite of a labelled answer is the same answer with the other label; of a pair, the same pair swapped. For
     prompts only the prompt is compared, with what the row gives the template. Repeats of a contradiction count as
     duplicates.
-    """
-    found, names = Duplicates(), []
-    for example in examples:
-        found.add(example)
-        names.append(example.id)
-    return found.report(names)
-
-
-class Duplicates:
-    """Look for examples that repeat or contradict an earlier one, by 64 bits of each: no text is kept.
 
     Two different examples agree in all 64 bits about once in 4e7 sets of a million; it would be a line too many in a
     report, and nothing else.

@@ -136,8 +136,12 @@ class Renderer:
         content = {"template": self.template, "chat_template": chat, "special": self.tokenizer.special_tokens_map}
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
-    def render(self, prompt: Messages, completion: Answer, given: Given = NOTHING) -> TokenSequence:
-        """Return the token ids of a prompt and its completion within the limits.
+    def render_prompt(self, prompt: Messages, given: Given = NOTHING) -> tuple[int, ...]:
+        """Return the token ids that sampling continues from; raise as `encode` and `fit` do."""
+        return self.fit(self.encode_prompt(prompt, given)).ids
+
+    def encode(self, prompt: Messages, completion: Answer, given: Given = NOTHING) -> TokenSequence:
+        """Return the token ids of a prompt and its completion at full length; `fit` holds them to the limits.
 
         Parameters
         ----------
@@ -153,20 +157,10 @@ class Renderer:
             If the template refuses the content, leaves out text, tools or a key of a message, does not continue its
             own prompt or opens another turn after the answer.
         Unfit
-            (A RenderError.) If the content holds a special token; the completion is blank; the prompt alone is over
-            its limit or leaves no room for a completion token; or the whole is longer than `max_length` and `too_long`
-            is not "truncate".
+            (A RenderError.) If the content holds a special token, or the completion is blank.
         ValueError
             If the tokenizer loses text, or two begin tokens come out.
         """
-        return self.fit(self.encode(prompt, completion, given))
-
-    def render_prompt(self, prompt: Messages, given: Given = NOTHING) -> tuple[int, ...]:
-        """Return the token ids that sampling continues from; raise as `render` does."""
-        return self.fit(self.encode_prompt(prompt, given)).ids
-
-    def encode(self, prompt: Messages, completion: Answer, given: Given = NOTHING) -> TokenSequence:
-        """Return the token ids of a prompt and its completion at full length; raise as `render` does, limits apart."""
         answer = self._answer(completion)
         prompt_text = self.written_prompt(prompt, given)
         prompt_ids = self._prompt_ids(prompt_text)
@@ -200,7 +194,14 @@ class Renderer:
         return TokenSequence(ids, len(ids))
 
     def fit(self, sequence: TokenSequence) -> TokenSequence:
-        """Return the sequence within the limits, cut if `too_long` is "truncate"; raise Unfit where it cannot be."""
+        """Return the sequence within the limits, cut if `too_long` is "truncate".
+
+        Raises
+        ------
+        Unfit
+            If the prompt alone is over its limit or leaves no room for a completion token, or the whole is longer than
+            `max_length` and `too_long` is not "truncate".
+        """
         room = self.room(sequence.prompt_length, sequence.completion_length)
         if room == sequence.completion_length:
             return sequence

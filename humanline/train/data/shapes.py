@@ -79,48 +79,11 @@ def pairs_to_unpaired(preferences: Iterable[Preference]) -> list[Unpaired]:
     ]
 
 
-def pairs_to_groups(preferences: Iterable[Preference]) -> list[Group]:
-    """Make each pair a group of two, with the row's scores where given and 1.0 and 0.0 where not."""
-    return [
-        Group(pair.id, pair.prompt, (pair.chosen, pair.rejected), group_scores(pair), pair.given)
-        for pair in preferences
-    ]
-
-
 def group_scores(pair: Preference) -> tuple[float, float]:
     """Return the scores of a pair's answers, or 1.0 and 0.0 where it has none."""
     if pair.chosen_score is None or pair.rejected_score is None:
         return 1.0, 0.0
     return pair.chosen_score, pair.rejected_score
-
-
-def check_labels(unpaired: Iterable[Unpaired], *, allow_single_label: bool = False) -> tuple[int, int]:
-    """Return the counts of desirable and undesirable examples.
-
-    Parameters
-    ----------
-    unpaired : iterable of Unpaired
-    allow_single_label : bool
-        Accept a set in which all labels are the same.
-
-    Raises
-    ------
-    DataError
-        If an example has no label, or only one label occurs and `allow_single_label` is False: KTO compares desirable
-        with undesirable answers, and with one kind it only pushes all of them up or all of them down.
-    """
-    counts = {True: 0, False: 0}
-    unlabelled = []
-    for example in unpaired:
-        if example.label is None:
-            unlabelled.append(f"{example.id}: no label; expected true or false")
-        else:
-            counts[example.label] += 1
-    if unlabelled:
-        raise DataError(f"{len(unlabelled)} examples have no label", unlabelled)
-    if not allow_single_label:
-        refuse_single_label(counts[True], counts[False])
-    return counts[True], counts[False]
 
 
 def refuse_single_label(desirable: int, undesirable: int) -> None:

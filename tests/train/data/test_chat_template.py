@@ -13,7 +13,6 @@ from humanline.cli import main
 from humanline.train.config import load_config
 from humanline.train.config.rounds import SamplingConfig
 from humanline.train.data.chat_template import ChatTemplate, RenderError
-from humanline.train.data.duplicates import report_duplicates
 from humanline.train.data.messages import Given, Message
 from humanline.train.data.prompts import Context, contexts_hash, read_contexts
 from humanline.train.data.render import Renderer
@@ -30,6 +29,7 @@ from humanline.train.run.fingerprint import same_settings
 from tests.helpers.chat_templates import ASK, CALL, CALLING, CALLS, RESULT, SAID, THINKING, TOOL, TURNS, with_template
 from tests.helpers.scripted_server import Reply, serving
 from tests.helpers.support import config
+from tests.train.rows import duplicates_of
 
 SHAPES = {
     "preference": lambda prompt, answer: {"prompt": prompt, "chosen": [answer], "rejected": "No."},
@@ -727,10 +727,10 @@ def test_prompts_with_other_tools_are_other_prompts(write):
         {"prompt": "q", "chosen": "a", "rejected": "b", "chat_template_kwargs": {"think": False}},
         {"prompt": "q", "chosen": "a", "rejected": "b", "tools": json.dumps([TOOL])},
     ]
-    found = report_duplicates(read_rows(write(*rows), "preference"))
+    found = duplicates_of(read_rows(write(*rows), "preference"))
     assert (found.duplicates, found.contradictions) == (0, 1)
     assert found.first_contradictions == (("rows.jsonl:4", "rows.jsonl:2"),)
-    assert report_duplicates(read_rows(write(*rows), "prompt")).first_duplicates == found.first_contradictions
+    assert duplicates_of(read_rows(write(*rows), "prompt")).first_duplicates == found.first_contradictions
 
 
 def test_rollouts_keep_what_their_prompts_hold():

@@ -6,19 +6,11 @@ import json
 
 import pytest
 
-from humanline.train.data.duplicates import report_duplicates
 from humanline.train.data.messages import Message
 from humanline.train.data.rows import read_rows
-from humanline.train.data.shapes import (
-    Group,
-    Preference,
-    PromptOnly,
-    Unpaired,
-    check_labels,
-    pairs_to_groups,
-    pairs_to_unpaired,
-)
+from humanline.train.data.shapes import Group, Preference, PromptOnly, Unpaired, group_scores, pairs_to_unpaired
 from humanline.train.data.source import DataError
+from tests.train.rows import duplicates_of
 
 USER, ANSWER, OTHER = (
     {"role": role, "content": text} for role, text in (("user", "q"), ("assistant", "a"), ("assistant", "b"))
@@ -403,24 +395,10 @@ def test_pairs_split_into_labelled_answers():
     ]
 
 
-def test_pairs_become_groups_of_two():
-    """A pair becomes a group of two with its own scores, and with 1 and 0 where it has none."""
-    pairs = [Preference("f:1", PROMPT, "a", "b"), Preference("f:2", PROMPT, "a", "b", 7.5, 0.0)]
-    assert pairs_to_groups(pairs) == [
-        Group("f:1", PROMPT, ("a", "b"), (1.0, 0.0)),
-        Group("f:2", PROMPT, ("a", "b"), (7.5, 0.0)),
-    ]
-
-
-def test_a_single_label_is_an_error_unless_allowed():
-    """Data with one label only is refused unless that is asked for."""
-    good = [Unpaired(f"f:{i}", PROMPT, "a", True) for i in range(3)]
-    with pytest.raises(DataError, match=r"got 3 true and 0 false\nAdd rows with the other label, or set allow_single"):
-        check_labels(good)
-    assert check_labels(good, allow_single_label=True) == (3, 0)
-    assert check_labels([*good, Unpaired("f:4", PROMPT, "b", False)]) == (3, 1)
-    with pytest.raises(DataError, match="f:5: no label; expected true or false"):
-        check_labels([*good, Unpaired("f:5", PROMPT, "b")], allow_single_label=True)
+def test_the_scores_of_a_pair_are_its_own_or_1_and_0():
+    """As a group of two a pair has its own scores, and 1 and 0 where it has none."""
+    assert group_scores(Preference("f:1", PROMPT, "a", "b")) == (1.0, 0.0)
+    assert group_scores(Preference("f:2", PROMPT, "a", "b", 7.5, 0.0)) == (7.5, 0.0)
 
 
 def test_duplicates_and_contradictions_are_reported():
@@ -429,7 +407,7 @@ def test_duplicates_and_contradictions_are_reported():
         Unpaired(f"f:{i}", PROMPT, answer, label)
         for i, (answer, label) in enumerate([("a", True), ("a", True), ("b", True), ("a", False)])
     ]
-    report = report_duplicates(labelled)
+    report = duplicates_of(labelled)
     assert (report.duplicates, report.first_duplicates) == (1, (("f:1", "f:0"),))
     assert (report.contradictions, report.first_contradictions) == (1, (("f:3", "f:0"),))
     pairs = [
@@ -437,19 +415,19 @@ def test_duplicates_and_contradictions_are_reported():
         Preference("f:2", PROMPT, "b", "a"),
         Preference("f:3", PROMPT, "a", "c"),
     ]
-    report = report_duplicates(pairs)
+    report = duplicates_of(pairs)
     assert (report.duplicates, report.contradictions) == (0, 1)
     unlabelled = [Unpaired("f:1", PROMPT, "a"), Unpaired("f:2", PROMPT, "a")]
-    assert (report_duplicates(unlabelled).duplicates, report_duplicates(unlabelled).contradictions) == (1, 0)
+    assert (duplicates_of(unlabelled).duplicates, duplicates_of(unlabelled).contradictions) == (1, 0)
     prompts = [PromptOnly("f:1", PROMPT, {"x": [1]}), PromptOnly("f:2", PROMPT, {})]
-    assert report_duplicates(prompts).duplicates == 1
-    groups = pairs_to_groups(pairs) * 2
-    assert report_duplicates(groups).duplicates == 3
+    assert duplicates_of(prompts).duplicates == 1
+    groups = [Group(pair.id, PROMPT, (pair.chosen, pair.rejected), (1.0, 0.0)) for pair in pairs] * 2
+    assert duplicates_of(groups).duplicates == 3
 
 
 def test_duplicate_reports_stay_small():
     """All repeats are counted, and at most 20 are named."""
-    report = report_duplicates([Unpaired(f"f:{i}", PROMPT, "a", True) for i in range(100)])
+    report = duplicates_of([Unpaired(f"f:{i}", PROMPT, "a", True) for i in range(100)])
     assert report.duplicates == 99
     assert len(report.first_duplicates) == 20
 

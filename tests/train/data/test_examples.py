@@ -30,7 +30,7 @@ def sets(tmp_path, tokenizer):
             {
                 "model": "m",
                 "output": "o",
-                "objective": {"kind": objective},
+                "objective": {"kind": objective} if isinstance(objective, str) else objective,
                 "data": files | data,
                 "training": {"steps": 1},
                 "optimizer": {"lr": 1e-3},
@@ -106,6 +106,16 @@ def test_problems_of_both_files_are_found_in_one_go(sets, tmp_path):
         sets(bad, str(tmp_path / "no.jsonl"))
     with pytest.raises(FileNotFoundError, match=r"no\.jsonl does not exist"):
         sets([pair(1)], str(tmp_path / "no.jsonl"))
+
+
+def test_a_single_label_is_an_error_unless_allowed(sets):
+    """Rows of one label only are refused, with what to do, and read where that is asked for."""
+    rows = [labelled(i, True) for i in range(3)]
+    with pytest.raises(DataError, match=r"got 3 true and 0 false\nAdd rows with the other label, or set allow_single"):
+        sets(rows, objective="kto", shape="unpaired")
+    allowed = sets(rows, objective={"kind": "kto", "allow_single_label": True}, shape="unpaired")
+    assert [unit.desirable for unit in allowed.train] == [True] * 3
+    assert len(sets([*rows, labelled(3, False)], objective="kto", shape="unpaired").train) == 4
 
 
 def test_a_label_lost_to_lengths_is_an_error_that_says_so(sets, tmp_path):

@@ -19,6 +19,7 @@ from humanline.train.data.shapes import Group, Preference, PromptOnly, Unpaired
 from humanline.train.data.source import DataError
 from humanline.train.data.tokenize import tokenize
 from tests import strategies
+from tests.train.rows import render
 
 USER = (Message("user", "What is the cat on?"),)
 TALK = (Message("system", "Be brief."), *USER, Message("assistant", "A mat."), Message("user", "And the dog?"))
@@ -63,7 +64,7 @@ def plain(tokenizer):
 
 def test_chat_renders_the_template_and_ends_with_the_end_token(tokenizer, chat):
     """The prompt is the template's text up to the answer, and nothing after the end token is trained."""
-    prompt, answer = halves(tokenizer, chat.render(TALK, "On the cat."))
+    prompt, answer = halves(tokenizer, render(chat, TALK, "On the cat."))
     assert prompt == (
         "<|bos|><|system|>\nBe brief.<|end|>\n<|user|>\nWhat is the cat on?<|end|>\n<|assistant|>\nA mat.<|end|>\n"
         "<|user|>\nAnd the dog?<|end|>\n<|assistant|>\n"
@@ -73,20 +74,20 @@ def test_chat_renders_the_template_and_ends_with_the_end_token(tokenizer, chat):
 
 def test_plain_renders_the_bare_text(tokenizer, plain):
     """Without a template there is a begin token, the prompt, the completion and an end token."""
-    assert halves(tokenizer, plain.render(USER, " A mat.")) == (f"{BOS}What is the cat on?", f" A mat.{END}")
+    assert halves(tokenizer, render(plain, USER, " A mat.")) == (f"{BOS}What is the cat on?", f" A mat.{END}")
 
 
 def test_plain_needs_no_begin_token(tokenizer):
     """A tokenizer without a begin token starts with the prompt itself."""
     renderer = Renderer(changed(tokenizer, bos_token=None), "plain", 64)
-    assert halves(tokenizer, renderer.render(USER, "A mat."))[0] == "What is the cat on?"
+    assert halves(tokenizer, render(renderer, USER, "A mat."))[0] == "What is the cat on?"
 
 
 @pytest.mark.parametrize("template", ["chat", "plain"])
 def test_the_prompt_to_sample_from_is_the_prompt_trained_on(tokenizer, template):
     """Sampling continues from exactly the token ids that stand before the completion in training."""
     renderer = Renderer(tokenizer, template, 64)
-    sequence = renderer.render(USER, "A mat.")
+    sequence = render(renderer, USER, "A mat.")
     assert renderer.render_prompt(USER) == sequence.ids[: sequence.prompt_length]
     assert decode(tokenizer, renderer.render_prompt(USER)) == renderer.prompt_text(USER)
 
@@ -95,16 +96,16 @@ def test_the_prompt_to_sample_from_is_the_prompt_trained_on(tokenizer, template)
 def test_the_boundary_never_merges(tokenizer, chat, plain, prompt, answer):
     """For any texts, the ids before the boundary decode to the prompt's text and those after it to the completion's."""
     turns = (Message("user", prompt),)
-    assert halves(tokenizer, plain.render(turns, answer)) == (BOS + prompt, answer + END)
+    assert halves(tokenizer, render(plain, turns, answer)) == (BOS + prompt, answer + END)
     expected = f"{BOS}<|user|>\n{prompt}{END}\n<|assistant|>\n", answer + END
-    assert halves(tokenizer, chat.render(turns, answer)) == expected
+    assert halves(tokenizer, render(chat, turns, answer)) == expected
 
 
 @given(cut=st.integers(1, len(SEEN.strip()) - 1))
 def test_the_boundary_never_merges_inside_a_known_sentence(tokenizer, plain, cut):
     """Wherever a sentence is cut in two, mid-word or not, prompt and completion are tokenised as if alone."""
     first, second = SEEN.strip()[:cut], SEEN.strip()[cut:]
-    sequence = plain.render((Message("user", first),), second)
+    sequence = render(plain, (Message("user", first),), second)
     alone = [tokenizer.encode(text, add_special_tokens=False) for text in (BOS + first, second + END)]
     assert list(sequence.ids) == alone[0] + alone[1]
     assert sequence.prompt_length == len(alone[0])
@@ -113,7 +114,7 @@ def test_the_boundary_never_merges_inside_a_known_sentence(tokenizer, plain, cut
 
 def test_the_boundary_holds_where_joint_tokenisation_would_merge(tokenizer, plain):
     """A word cut by the boundary keeps a token on each side, though the whole word has tokens of its own."""
-    sequence = plain.render((Message("user", "The c"),), "at")
+    sequence = render(plain, (Message("user", "The c"),), "at")
     joint = tokenizer.encode(f"{BOS}The cat{END}", add_special_tokens=False)
     assert list(sequence.ids) != joint
     assert halves(tokenizer, sequence) == (f"{BOS}The c", f"at{END}")
@@ -123,7 +124,7 @@ def test_the_mask_goes_by_position_when_pad_is_the_end_token(tokenizer):
     """The end token of the completion counts and those of the prompt do not, also when padding uses the same id."""
     padded_with_end = changed(tokenizer, pad_token=END)
     assert padded_with_end.pad_token_id == padded_with_end.eos_token_id
-    sequence = Renderer(padded_with_end, "chat", 128).render(TALK, "A mat.")
+    sequence = render(Renderer(padded_with_end, "chat", 128), TALK, "A mat.")
     counted = [token for token, counts in zip(sequence.ids, sequence.mask, strict=True) if counts]
     assert decode(padded_with_end, counted) == f"A mat.{END}"
     assert sequence.ids[: sequence.prompt_length].count(padded_with_end.eos_token_id) == 4
@@ -136,14 +137,14 @@ def test_an_end_token_is_added_where_the_template_writes_none(tokenizer):
         "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
     )
     renderer = Renderer(changed(tokenizer, chat_template=bare), "chat", 64)
-    assert halves(tokenizer, renderer.render(USER, "A mat."))[1] == f"A mat.\n{END}"
+    assert halves(tokenizer, render(renderer, USER, "A mat."))[1] == f"A mat.\n{END}"
 
 
 def test_another_end_of_turn_token_is_enough(tokenizer):
     """A template that ends turns with a special token other than the end of sequence is left as it is."""
     turn_end = tokenizer.chat_template.replace("eos_token", f"'{PAD}'")
     renderer = Renderer(changed(tokenizer, chat_template=turn_end), "chat", 64)
-    assert halves(tokenizer, renderer.render(USER, "A mat."))[1] == f"A mat.{PAD}"
+    assert halves(tokenizer, render(renderer, USER, "A mat."))[1] == f"A mat.{PAD}"
 
 
 # --- templates and tokenizers that cannot be used --------------------------------------------------------------------
@@ -171,7 +172,7 @@ def test_chat_needs_a_template(tokenizer):
     without = changed(tokenizer, chat_template=None)
     with pytest.raises(ValueError, match="no chat template; set template: plain, or use a tokenizer with one"):
         Renderer(without, "chat", 64)
-    assert Renderer(without, "plain", 64).render(USER, "A mat.").completion_length > 0
+    assert render(Renderer(without, "plain", 64), USER, "A mat.").completion_length > 0
 
 
 def test_an_end_token_is_needed(tokenizer):
@@ -188,7 +189,7 @@ def test_a_template_that_does_not_continue_its_prompt_is_an_error(tokenizer):
     with pytest.raises(
         RenderError, match=r"does not continue its own prompt: .*'A mat.*where the prompt has '<think>'"
     ):
-        renderer.render(USER, "A mat.")
+        render(renderer, USER, "A mat.")
 
 
 def test_a_template_that_refuses_a_role_is_an_error_that_names_the_example(tokenizer):
@@ -205,9 +206,9 @@ def test_a_template_that_refuses_a_role_is_an_error_that_names_the_example(token
 def test_plain_takes_one_user_message(tokenizer, plain):
     """A conversation cannot be rendered without a template, and no separator is made up."""
     with pytest.raises(RenderError, match="takes one user message; got system, user, assistant, user; use template"):
-        plain.render(TALK, "A mat.")
+        render(plain, TALK, "A mat.")
     with pytest.raises(RenderError, match="takes one user message; got none"):
-        plain.render((), "A mat.")
+        render(plain, (), "A mat.")
 
 
 TURN = "<|{{ m.role }}|>\n{{ m.content | trim }}<|end|>\n"
@@ -232,7 +233,7 @@ OPENING = "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 def test_templates_of_every_usual_form_are_taken(tokenizer, template, answer):
     """Templates that name no roles, open no answer, trim or write empty thoughts are rendered as they are."""
     renderer = Renderer(changed(tokenizer, chat_template=template), "chat", 64)
-    assert halves(tokenizer, renderer.render(USER, "A mat."))[1] == answer
+    assert halves(tokenizer, render(renderer, USER, "A mat."))[1] == answer
 
 
 @pytest.mark.parametrize(
@@ -262,22 +263,22 @@ def test_templates_that_lose_text_or_go_on_are_refused(tokenizer, template, mess
     """A template that drops a message or part of the answer, or opens a turn after it, would train the wrong text."""
     renderer = Renderer(changed(tokenizer, chat_template=template), "chat", 128)
     with pytest.raises(RenderError, match=message):
-        renderer.render(TALK, "Hm.</think>On the cat.")
+        render(renderer, TALK, "Hm.</think>On the cat.")
 
 
 def test_a_tokenizer_without_a_pad_token_is_taken(tokenizer):
     """Rendering needs no pad token."""
     without = changed(tokenizer, pad_token=None)
     assert without.pad_token_id is None
-    expected = Renderer(tokenizer, "chat", 64).render(USER, "A mat.")
-    assert Renderer(without, "chat", 64).render(USER, "A mat.") == expected
+    expected = render(Renderer(tokenizer, "chat", 64), USER, "A mat.")
+    assert render(Renderer(without, "chat", 64), USER, "A mat.") == expected
 
 
 def test_a_second_begin_token_is_an_error(tokenizer):
     """A template that writes the begin token twice is refused."""
     doubled = changed(tokenizer, chat_template="{{ bos_token }}" + tokenizer.chat_template)
     with pytest.raises(ValueError, match=r"writes the begin token '<\|bos\|>' twice"):
-        Renderer(doubled, "chat", 64).render(USER, "A mat.")
+        render(Renderer(doubled, "chat", 64), USER, "A mat.")
 
 
 def test_a_tokenizer_that_adds_a_begin_token_adds_no_second_one(tokenizer):
@@ -288,7 +289,7 @@ def test_a_tokenizer_that_adds_a_begin_token_adds_no_second_one(tokenizer):
     adding.backend_tokenizer.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 1)])
     assert adding.encode("a")[0] == adding.bos_token_id
     for template in ("chat", "plain"):
-        ids = Renderer(adding, template, 64).render(USER, "A mat.").ids
+        ids = render(Renderer(adding, template, 64), USER, "A mat.").ids
         assert ids.count(adding.bos_token_id) == 1
 
 
@@ -323,9 +324,9 @@ def metaspace_tokenizer(scheme):
 def test_no_space_appears_at_the_boundary():
     """A tokenizer that puts a space before the first word of a text puts none before the completion."""
     tokenizer = metaspace_tokenizer("first")
-    sequence = Renderer(tokenizer, "plain", 64).render(USER, "A mat.")
+    sequence = render(Renderer(tokenizer, "plain", 64), USER, "A mat.")
     assert decode(tokenizer, sequence.ids) == "<s>What is the cat on?A mat.</s>"
-    spaced = Renderer(tokenizer, "plain", 64).render(USER, " A mat.")
+    spaced = render(Renderer(tokenizer, "plain", 64), USER, " A mat.")
     assert decode(tokenizer, spaced.ids) == "<s>What is the cat on? A mat.</s>"
 
 
@@ -334,7 +335,7 @@ def test_a_tokenizer_that_loses_or_adds_text_is_refused():
     with pytest.raises(
         ValueError, match=r"does not give back the text it was given: .* became .*; load it without added"
     ):
-        Renderer(metaspace_tokenizer("always"), "plain", 64).render(USER, "A mat.")
+        render(Renderer(metaspace_tokenizer("always"), "plain", 64), USER, "A mat.")
 
 
 def test_spaces_swallowed_by_special_tokens_are_no_loss(tokenizer):
@@ -343,7 +344,7 @@ def test_spaces_swallowed_by_special_tokens_are_no_loss(tokenizer):
     taking.add_special_tokens(
         {"extra_special_tokens": [AddedToken("<|user|>", rstrip=True), AddedToken("<|assistant|>", rstrip=True)]}
     )
-    sequence = Renderer(taking, "chat", 64).render(USER, "A mat.")
+    sequence = render(Renderer(taking, "chat", 64), USER, "A mat.")
     assert halves(taking, sequence) == (f"{BOS}<|user|>What is the cat on?{END}\n<|assistant|>", f"A mat.{END}")
 
 
@@ -353,7 +354,7 @@ def test_composed_characters_are_no_loss(tokenizer):
 
     composing = copy.deepcopy(tokenizer)
     composing.backend_tokenizer.normalizer = NFC()
-    sequence = Renderer(composing, "chat", 64).render(USER, "Ko\u0308ln")
+    sequence = render(Renderer(composing, "chat", 64), USER, "Ko\u0308ln")
     assert halves(composing, sequence)[1] == f"K\u00f6ln{END}"
 
 
@@ -383,7 +384,7 @@ def test_a_cut_completion_has_no_end_token_and_the_example_is_untouched(tokenize
     """Truncation cuts the completion's end, adds no end token and leaves example and prompt as they were."""
     example = Unpaired("f:1", USER, LONG)
     before = copy.deepcopy(example)
-    whole = plain.render(USER, LONG)
+    whole = render(plain, USER, LONG)
     tokenized = tokenize([example], limits(tokenizer, "truncate", 40))
     ((sequence,),) = tokenized.sequences
     assert example == before
@@ -395,19 +396,19 @@ def test_a_cut_completion_has_no_end_token_and_the_example_is_untouched(tokenize
 
 def test_a_completion_that_just_fits_is_whole(tokenizer, plain):
     """At the exact length nothing is cut; one token less costs the end token and is called truncated."""
-    length = len(plain.render(USER, LONG).ids)
-    whole = limits(tokenizer, "truncate", length).render(USER, LONG)
+    length = len(render(plain, USER, LONG).ids)
+    whole = render(limits(tokenizer, "truncate", length), USER, LONG)
     assert (whole.ids[-1], whole.truncated) == (tokenizer.eos_token_id, False)
-    cut = limits(tokenizer, "truncate", length - 1).render(USER, LONG)
+    cut = render(limits(tokenizer, "truncate", length - 1), USER, LONG)
     assert (cut.ids, cut.truncated) == (whole.ids[:-1], True)
 
 
 @given(max_length=st.integers(2, 40), too_long=st.sampled_from(["drop", "truncate"]), answer=text_of)
 def test_what_is_kept_fits_and_keeps_its_prompt(tokenizer, plain, max_length, too_long, answer):
     """For any limit, a kept sequence is a beginning of the whole one, within the limit, with a completion token."""
-    whole = plain.render(USER, answer)
+    whole = render(plain, USER, answer)
     try:
-        sequence = limits(tokenizer, too_long, max_length).render(USER, answer)
+        sequence = render(limits(tokenizer, too_long, max_length), USER, answer)
     except Unfit as error:
         fits = whole.prompt_length < max_length and (too_long == "truncate" or len(whole.ids) <= max_length)
         assert not fits
@@ -430,10 +431,10 @@ def test_a_prompt_that_leaves_no_room_is_never_trained_on(tokenizer, too_long):
 
 def test_prompts_have_a_limit_of_their_own(tokenizer, plain):
     """A prompt longer than max_prompt_length is left out, one of just that length is kept."""
-    length = plain.render(USER, "A mat.").prompt_length
-    limits(tokenizer, "drop", 4096, max_prompt_length=length).render(USER, "A mat.")
+    length = render(plain, USER, "A mat.").prompt_length
+    render(limits(tokenizer, "drop", 4096, max_prompt_length=length), USER, "A mat.")
     with pytest.raises(Unfit, match=f"the prompt has {length} tokens; expected at most {length - 1}"):
-        limits(tokenizer, "truncate", 4096, max_prompt_length=length - 1).render(USER, "A mat.")
+        render(limits(tokenizer, "truncate", 4096, max_prompt_length=length - 1), USER, "A mat.")
 
 
 def test_dropping_counts_each_reason(tokenizer):
@@ -459,7 +460,7 @@ def test_dropping_counts_each_reason(tokenizer):
 def test_errors_name_the_examples_and_the_limit_that_would_do(tokenizer, plain):
     """Under "error" nothing is left out silently: the message names each example and a limit that keeps 99 %."""
     rows = [Unpaired(f"f:{i}", USER, LONG if i % 2 else "A mat.") for i in range(50)]
-    length = len(plain.render(USER, LONG).ids)
+    length = len(render(plain, USER, LONG).ids)
     with pytest.raises(DataError) as caught:
         tokenize(rows, limits(tokenizer, "error", 40))
     lines = str(caught.value).splitlines()
@@ -475,12 +476,12 @@ def test_errors_name_the_examples_and_the_limit_that_would_do(tokenizer, plain):
 def test_the_99_percent_limit_is_the_smallest(tokenizer, plain):
     """With 200 examples, two may be longer than the limit that keeps 99 %, and no smaller limit does."""
     rows = [Unpaired(f"f:{i}", USER, "mat " * (i + 1)) for i in range(200)]
-    lengths = sorted(len(plain.render(row.prompt, row.completion).ids) for row in rows)
+    lengths = sorted(len(render(plain, row.prompt, row.completion).ids) for row in rows)
     report = tokenize(rows, plain).report
     assert sum(length <= report.limit_99 for length in lengths) == 198
     assert report.limit_99 in lengths
     assert report.longest == lengths[-1]
-    assert report.prompt_limit_99 == plain.render(USER, "A").prompt_length
+    assert report.prompt_limit_99 == render(plain, USER, "A").prompt_length
 
 
 def test_pairs_identical_once_cut_are_dropped_and_counted(tokenizer):

@@ -32,6 +32,7 @@ from humanline.train.data.stream import Stream
 from humanline.train.data.text_ids import TextIds
 from humanline.train.data.tokenize import tokenize
 from humanline.train.data.units import SIDES, Names, count_tokens, lengths_of, units_hash
+from tests.train.rows import render
 
 WORDS = "the cat sat on a mat and two dogs ran home; Grüße aus Köln 東京 🙂 42 = 40 + 2".split()  # noqa: SIM905
 
@@ -82,7 +83,7 @@ def plain_units(path, kind, shape, renderer):
     for row in read_rows(path, "completion" if kind == "nll" else shape):
         answers = (row.chosen, row.rejected) if isinstance(row, Preference) else (row.completion,)
         try:
-            one = tuple(renderer.render(row.prompt, answer, row.given) for answer in answers)
+            one = tuple(render(renderer, row.prompt, answer, row.given) for answer in answers)
         except ValueError:
             continue
         if len(one) == 2 and one[0].ids == one[1].ids:
@@ -318,7 +319,7 @@ def test_groups_of_any_size_are_tokenised(tokenizer):
     found = tokenized.examples, tokenized.sequences
     assert [(one.id, len(s)) for one, s in zip(*found, strict=True)] == [("f:1", 3), ("f:3", 2)]
     for one, sequences in zip(tokenized.examples, tokenized.sequences, strict=True):
-        assert [renderer.render(user, answer) for answer in one.completions] == [*sequences]
+        assert [render(renderer, user, answer) for answer in one.completions] == [*sequences]
 
 
 def test_prompts_of_rounds_are_read_in_batches_too(tmp_path, tokenizer, monkeypatch):

@@ -13,6 +13,7 @@ from humanline.train.data.messages import Message
 from humanline.train.data.render import Renderer
 from humanline.train.policy import new_model as module
 from humanline.train.policy.new_model import SPECIAL_TOKENS, new_model, tiny_llama, train_tokenizer
+from tests.train.rows import render
 
 SMALL = {"vocab_size": 300, "hidden_size": 16, "layers": 1, "heads": 2, "max_length": 64}
 ROWS = [{"question": "What is the cat on?", "answer": ["The mat.", {"note": "zebra zebra"}]}] * 4
@@ -51,7 +52,7 @@ def test_the_tokenizer_survives_saving(tokenizer, tmp_path):
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     renderers = [Renderer(each, "chat", 128) for each in (tokenizer, loaded)]
     prompt = (Message("system", "a  b"), Message("user", "The cat\n\tsat <on> the mat 🙂"))
-    assert renderers[0].render(prompt, " x ") == renderers[1].render(prompt, " x ")
+    assert render(renderers[0], prompt, " x ") == render(renderers[1], prompt, " x ")
     assert renderers[0].template_hash == renderers[1].template_hash
     assert set(loaded.all_special_tokens) == set(SPECIAL_TOKENS)
     assert loaded.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == list(range(len(SPECIAL_TOKENS)))
