@@ -60,11 +60,6 @@ class Rule:
     bounds: tuple[float, float] | None = None
     rule: str = "either"
 
-    @property
-    def is_defined(self) -> bool:
-        """Whether this is humanline sampling as Def. 4.2 has it."""
-        return self.cut is not None and self.rule == "either"
-
     def at(self, spread: float) -> BetaRejection:
         """Return the rule with its bounds, at a standard deviation of the log-ratio in nats."""
         if self.bounds is not None:
