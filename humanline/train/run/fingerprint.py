@@ -161,7 +161,10 @@ def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named_now(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted name under the names of today: source was three sections, of which rounds was null."""
+    """Return settings by dotted name under the names of today.
+
+    Earlier versions had rounds (null on fixed data), sampling and scoring in place of source.
+    """
     fixed = "rounds" in settings and settings["rounds"] is None
     result = {"source.kind": "fixed" if fixed else "rounds"} if fixed or "rounds.contexts_per_round" in settings else {}
     for name, value in settings.items():
