@@ -268,7 +268,7 @@ def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
 
 
 def _fingerprints(config: TrainConfig, given: _Given, trained: Trained, ranks: int) -> dict[str, Any]:
-    """Return what a resumed run must have alike, beside its settings."""
+    """Return the facts that a resumed run must share, beside its settings."""
     fingerprints = {
         "processes": ranks,
         "template": given.model.renderer.template_hash,
@@ -307,7 +307,7 @@ def _rounds(
 
 
 def _evaluator(config: TrainConfig, given: _Given, score: Score, processes: Processes) -> Evaluator | None:
-    """Return what measures the policy on held-out data that are there from the start."""
+    """Return the evaluator of held-out data that are there from the start."""
     return held_out_evaluator(
         config,
         given.data.sets,
@@ -346,7 +346,7 @@ def _states(
     references: Sequence[Reference],
     processes: Processes,
 ) -> tuple[Mapping[str, Stateful], Mapping[str, Stateful]]:
-    """Return what a checkpoint holds: what all processes have alike, and what this one has of its own."""
+    """Return the parts of a checkpoint: those that all processes share, and those of this one alone."""
     shared: dict[str, Stateful] = {
         "policy": ModuleState(trained.policy),
         "optimizer": OptimizerState(trained.optimizer.optimizer, trained.policy),

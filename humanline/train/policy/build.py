@@ -1,13 +1,15 @@
 """The policy of a run, as its configuration wants it: what is refused before its weights are read, and what is built.
 
 Loading, adapters, precision, activation checkpointing and the layout of batches come together here and nowhere else:
-training, its second process and the commands that sample call `checked_model` and `build_policy`; `validate`, which
-names all problems at once, makes the same checks one by one.
+training, its second process and the commands that sample call `checked_model` and `build_policy`, and `validate`, which
+names all problems at once, the same `look_at_model`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,22 +73,6 @@ def outline_checks(
     return checks
 
 
-def checked_outline(config: TrainConfig, tokenizer: Any, device: torch.device) -> Any:
-    """Return the model's outline, on the meta device, if nothing speaks against it.
-
-    Raises
-    ------
-    ModelError, OptimizerError, LogprobsError
-        If a package is missing, or the model does not fit the configuration or its tokenizer.
-    """
-    for check in package_checks(config, device):
-        check()
-    outline = load_outline(config.model)
-    for check in outline_checks(config, outline, tokenizer):
-        check()
-    return outline
-
-
 @dataclass(frozen=True, slots=True)
 class CheckedModel:
     """What is known of a run's model before its weights are read.
@@ -111,13 +97,48 @@ def checked_model(config: TrainConfig, device: torch.device) -> CheckedModel:
     Raises
     ------
     ModelError, OptimizerError, LogprobsError
-        As `load_tokenizer` and `checked_outline` do.
+        If a package is missing, or the model cannot be read or does not fit the configuration or its tokenizer.
     ValueError
         As `Renderer` does.
     """
-    tokenizer = load_tokenizer(config.model)
-    outline = checked_outline(config, tokenizer, device)
-    return CheckedModel(tokenizer, outline, renderer_of(config, tokenizer))
+    tokenizer, outline, renderer = look_at_model(config, device, lambda what: contextlib.nullcontext())
+    assert renderer is not None  # or a check has raised
+    return CheckedModel(tokenizer, outline, renderer)
+
+
+def look_at_model(
+    config: TrainConfig, device: torch.device, about: Callable[[str], AbstractContextManager[None]]
+) -> tuple[Any, Any, Renderer | None]:
+    """Load all of a run's model but its weights, and make every check that can be made of it.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    device : torch.device
+    about : callable
+        Gives the context of each load and check, by what that is about: "model", "packages" or "template". Where it
+        lets errors through the first one ends the look; where it keeps them, so that all are found, the rest goes on.
+
+    Returns
+    -------
+    tokenizer, outline, renderer
+        None each where its errors were kept.
+    """
+    tokenizer = outline = renderer = None
+    with about("model"):
+        tokenizer = load_tokenizer(config.model)
+    for check in package_checks(config, device):
+        with about("packages"):
+            check()
+    with about("model"):
+        outline = load_outline(config.model)
+    for check in [] if outline is None else outline_checks(config, outline, tokenizer):
+        with about("model"):
+            check()
+    if tokenizer is not None and (outline is None or tokenizer.eos_token is not None):  # else that was said
+        with about("template"):
+            renderer = renderer_of(config, tokenizer)
+    return tokenizer, outline, renderer
 
 
 def describe_adapter(config: TrainConfig, outline: Any) -> list[str]:

@@ -254,18 +254,18 @@ def load_settings(path: str, what: str) -> Any:
 
 
 def _refuse_endless(name: str, local: bool, what: str) -> None:
-    """Look at a model's config.json (`refuse_endless`): once for all that is read of a model, while it is the same."""
+    """Refuse what `refuse_endless` does; config.json is read for that once, while it is the same, for all callers."""
     stat = (Path(name) / "config.json").stat() if local else None
     refuse_endless(_written_settings(name, what, stat and (stat.st_ino, stat.st_size, stat.st_mtime_ns)), what)
 
 
 @functools.lru_cache(maxsize=4)
-def _written_settings(name: str, what: str, local: tuple[int, ...] | None) -> Any:
-    """Return what a model's config.json holds; of one in a folder, `local` tells the file from what it was before."""
+def _written_settings(name: str, what: str, file: tuple[int, ...] | None) -> Any:
+    """Read a model's config.json; `file` tells one in a folder from what it was before, and is None on the hub."""
     from transformers import PretrainedConfig
 
     with loading(what):
-        return PretrainedConfig.get_config_dict(name, local_files_only=local is not None)[0]
+        return PretrainedConfig.get_config_dict(name, local_files_only=file is not None)[0]
 
 
 def load_tokenizer(path: str) -> Any:

@@ -58,7 +58,7 @@ class _Findings:
         self.remarks: list[str] = []
 
     def show(self, text: str) -> None:
-        """Print lines, of which one may hold what a configuration or data say."""
+        """Print lines, in which what a configuration or data say is shortened and shown as plain text."""
         shown = "\n".join(shorten(line, _LONGEST_LINE) for line in told(text, keep="\n").split("\n"))
         self.console.print(shown)
 
@@ -140,21 +140,13 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
 
 
 def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Renderer | None]:
-    """Make the checks of `checked_model`, each of them, and return outline and template path where there are any."""
+    """Make all checks of a model that take no weights, and return outline and template path where there are any."""
     import torch
 
-    from humanline.train.data.run_data import renderer_of
-    from humanline.train.policy.build import outline_checks, package_checks
-    from humanline.train.policy.load import load_outline, load_tokenizer
+    from humanline.train.policy.build import look_at_model
 
-    tokenizer = outline = renderer = None
-    with findings.about("model"):
-        tokenizer = load_tokenizer(config.model)
-    for check in package_checks(config, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
-        with findings.about("packages"):
-            check()
-    with findings.about("model"):
-        outline = load_outline(config.model)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tokenizer, outline, renderer = look_at_model(config, device, findings.about)
     if tokenizer is not None:
         tokens = {name: getattr(tokenizer, f"{name}_token") for name in ("pad", "eos", "bos")}
         findings.show("tokens       " + ", ".join(f"{name} {token!r}" for name, token in tokens.items()))
@@ -162,13 +154,8 @@ def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Rende
             findings.remarks.append(
                 "pad and eos are the same token: fine here, masks go by position, so the end of an answer is trained"
             )
-    if outline is not None:
-        for check in outline_checks(config, outline, tokenizer):
-            with findings.about("model"):
-                check()
-    if tokenizer is not None and (outline is None or tokenizer.eos_token is not None):
+    if renderer is not None:
         with findings.about("template"):
-            renderer = renderer_of(config, tokenizer)
             findings.show(f"template     {config.data.template}, SHA-256 {renderer.template_hash}")
     return outline, renderer
 
@@ -214,7 +201,7 @@ class _Batches:
 def _look_at_batches(
     config: TrainConfig, data: RunData, renderer: Renderer, processes: int, findings: _Findings
 ) -> _Batches:
-    """Look whether batches can be made of the data, whether held-out ones can, and whether answers can be scored."""
+    """Make batches of training and evaluation, as far as that can be done, and see whether answers can be scored."""
     import torch
 
     from humanline.train.data.run_data import stream_of

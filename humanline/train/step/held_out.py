@@ -215,7 +215,7 @@ def held_out_evaluator(
     ranks: int = 1,
     check: Callable[[], None] | None = None,
 ) -> Evaluator | None:
-    """Return what measures the held-out set, if there is one; raise ValueError as `Evaluator` does."""
+    """Return the evaluator of the held-out set, if there is one; raise ValueError as `Evaluator` does."""
     if config.data.eval is None:
         return None
     return Evaluator(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from humanline.objectives import token_logprobs
-from humanline.train.policy.build import checked_outline
+from humanline.train.policy.build import checked_model
 from humanline.train.policy.head import LogprobsError, cut_cross_entropy_logprobs, logprob_function
 from tests.helpers.paper_models import write_paper_model
 from tests.helpers.support import config
@@ -156,7 +156,7 @@ class TestChoosing:
         given = config({"model": folder, "pairs": "none"}, tmp_path / "run", training=training)
         refused = nullcontext() if changes else pytest.raises(LogprobsError, match=r"soft cap on them \(5\)")
         with refused:
-            checked_outline(given, None, torch.device("cpu"))
+            checked_model(given, torch.device("cpu"))
 
 
 @pytest.fixture
