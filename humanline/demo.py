@@ -37,13 +37,15 @@ HUMANLINE: dict[str, Any] = {
 class Setting:
     """An objective and a learning rate: a row of the table for each offline variant, all beside one humanline variant.
 
-    `offline` says what the objective has otherwise in each offline variant.
+    `offline` says what the objective has otherwise in each offline variant. A step is of 16 pairs or groups, or of 32
+    single answers (KTO).
     """
 
     name: str
     objective: dict[str, Any]
     lr: float
     offline: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"offline": {}})
+    batch_size: int = 16
 
     def objective_of(self, variant: str) -> dict[str, Any]:
         """Return the objective of the variant of that name."""
@@ -59,7 +61,7 @@ SETTINGS = (
     Setting("DPO  beta 0.1  lr 1e-3", {"kind": "dpo", "beta": 0.1}, 1e-3),
     Setting("DPO  beta 3    lr 1e-4", {"kind": "dpo", "beta": 3.0}, 1e-4),
     Setting("DPO  beta 3    lr 1e-3", {"kind": "dpo", "beta": 3.0}, 1e-3),
-    Setting("KTO  beta 0.25 lr 3e-4", {"kind": "kto", "beta": 0.25}, 3e-4),
+    Setting("KTO  beta 0.25 lr 3e-4", {"kind": "kto", "beta": 0.25}, 3e-4, batch_size=32),
     Setting(
         "GRPO           lr 3e-4",
         {"kind": "grpo", "clip_eps": 0.15, "kl_coef": 0.01},
@@ -296,7 +298,6 @@ def _align(job: tuple[Path, Setting, str, int]) -> Outcome:
 
     folder, setting, variant, seed = job
     human = variant == "humanline"
-    kto = setting.objective["kind"] == "kto"
     config = TrainConfig.model_validate(
         {
             "model": str(folder / "start" / "final"),
@@ -310,7 +311,7 @@ def _align(job: tuple[Path, Setting, str, int]) -> Outcome:
                 "shape": "preference",
                 "max_length": 48,
             },
-            "training": {"steps": STEPS, "batch_size": 32 if kto else 16},
+            "training": {"steps": STEPS, "batch_size": setting.batch_size},
             "optimizer": {"lr": setting.lr, "warmup_fraction": 0.1},
             "evaluation": {"batch_size": 256},
         }

@@ -35,6 +35,7 @@ RULES = {
     "humanline.sim.report": {"transformers", "accelerate", "datasets", "matplotlib", "humanline.train", "scipy.stats"},
     "humanline.train": {"torch", "transformers"},
     "humanline.train.config.run": {"torch", "transformers"},
+    "humanline.train.config.objective": {"torch", "transformers"},
     "humanline.train.data.rows": {"torch", "transformers", "numpy"},
 }
 
@@ -100,3 +101,68 @@ def test_nothing_nested_waits_for_a_name_that_comes_later(name):
     """A function within a function of loop and set-up uses only what is bound before it, so both read downwards."""
     assert uses_of_later_names("def f():\n    def g():\n        return x\n    x = 1\n    return g") == ["x"]
     assert uses_of_later_names((ROOT / "humanline" / "train" / name).read_text()) == []
+
+
+OBJECTIVE_SECTIONS = ROOT / "humanline" / "train" / "config" / "objective.py"
+
+
+def asks_for_a_kind(code: str, kinds: set[str], sections: set[str]) -> list[str]:
+    """Return the lines of a source that tell objectives apart: by their kind, by their type or by a table of kinds."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        inside = list(ast.walk(node))
+        named = {one.value for one in inside if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+        asked = (isinstance(node, ast.Compare) and named & kinds) or (
+            isinstance(node, ast.Dict)
+            and any(isinstance(key, ast.Constant) and key.value in kinds for key in node.keys)
+        )
+        if isinstance(node, ast.Match):
+            patterns = [one.value for one in inside if isinstance(one, ast.MatchValue)]
+            asked = any(isinstance(one, ast.Constant) and one.value in kinds for one in patterns)
+        if isinstance(node, ast.Name | ast.alias | ast.Attribute):
+            name = getattr(node, "id", getattr(node, "name", getattr(node, "attr", "")))
+            asked = name in sections
+        if asked:
+            found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def objective_names() -> tuple[set[str], set[str]]:
+    """Return the kinds of objectives, and the names of their sections."""
+    from humanline.train.config.objective import OBJECTIVES
+
+    return {one.model_fields["kind"].default for one in OBJECTIVES}, {one.__name__ for one in OBJECTIVES}
+
+
+def test_no_file_but_their_sections_tells_objectives_apart():
+    """Outside its section nothing knows an objective by its kind, so that a new one touches a single file of training.
+
+    The simulator has objectives of its own, and figures know their studies by name.
+    """
+    own = [ROOT / "humanline" / name for name in ("sim", "plots")]
+    files = [
+        path
+        for path in (ROOT / "humanline").rglob("*.py")
+        if path != OBJECTIVE_SECTIONS and not any(path.is_relative_to(folder) for folder in own)
+    ]
+    names = objective_names()
+    found = {str(path): asks_for_a_kind(path.read_text(encoding="utf-8"), *names) for path in files}
+    assert len(files) > 90 and {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = config.objective.kind == 'kto'",
+        "x = kind in ('dpo', 'grpo')",
+        "x = 'nll' != objective",
+        "UNITS = {'nll': 1, 'dpo': 2}",
+        "match kind:\n    case 'kto': pass",
+        "x = isinstance(objective, GrpoObjective)",
+        "from humanline.train.config.objective import KtoObjective",
+        "x = type(one) is objective_config.DpoObjective",
+    ],
+)
+def test_the_check_for_kinds_itself_can_fail(code):
+    """The check above sees each way to tell objectives apart."""
+    assert asks_for_a_kind(code, *objective_names())

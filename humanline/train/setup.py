@@ -274,7 +274,7 @@ def _fingerprints(config: TrainConfig, given: _Given, trained: Trained, ranks: i
         "template": given.model.renderer.template_hash,
         "tokenizer": tokenizer_hash(given.model.tokenizer),
         "model settings": model_hash(trained.policy.model),
-        **given.data.hashes(config.objective.kind),
+        **given.data.hashes(config.objective),
     }
     if trained.adapter is not None:
         fingerprints["frozen weights"] = frozen_hash(trained.policy)
@@ -334,7 +334,7 @@ def _references(
         snapshots = batches.schedule(schedule)
         return ScoreAhead(snapshots, trained.score, batches, processes.device, processes.reduce, progress.scoring)
 
-    if config.objective.kind == "nll":
+    if not config.objective.needs_reference:
         return []
     return [make(config.reference.schedule), *([make(Never())] if config.own_baseline else [])]
 

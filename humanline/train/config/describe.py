@@ -5,6 +5,7 @@ from __future__ import annotations
 from humanline.system.terminal import told
 from humanline.train.config.rounds import RoundsSource, SamplingConfig, ScoringConfig
 from humanline.train.config.run import AdapterConfig, TrainConfig
+from humanline.train.preflight.validate import _units
 
 _VARIANTS = {
     ("none", "never"): "offline",
@@ -17,9 +18,6 @@ _VARIANTS = {
 }
 
 
-_UNITS = {"nll": "examples", "dpo": "pairs", "kto": "examples", "grpo": "groups of answers"}
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The configuration in words
 
@@ -30,7 +28,7 @@ def describe_config(config: TrainConfig) -> str:
     length = f"{training.steps} steps" if training.steps else f"{training.epochs or 0:g} epoch(s)"
     if config.rounds is not None and config.rounds.count is not None:
         length = f"{config.rounds.count} rounds of at most {config.round_steps} steps"
-    counted = f"{training.micro_batch_size}{' rows' if config.objective.kind == 'grpo' else ''}"
+    counted = f"{training.micro_batch_size}{'' if config.objective.grouping is None else ' rows'}"
     micro = "" if training.micro_batch_size is None else f", {counted} a pass and process"
     if training.micro_batch_tokens is not None:
         micro = f", {training.micro_batch_tokens:,} tokens a pass and process"
@@ -44,10 +42,10 @@ def describe_config(config: TrainConfig) -> str:
     when = [f"every {config.checkpoint.every} steps"] if config.checkpoint.every else []
     when += [f"every {config.checkpoint.minutes:g} minutes"] if config.checkpoint.minutes else []
     lines = {"variant": describe_variant(config)}
-    if config.objective.kind != "nll":
+    if config.objective.needs_reference:
         lines |= {"transform": _transform(config), "reference": _reference(config)}
     lines |= {
-        "training": f"{length} of {batch} {_UNITS[config.objective.kind]}{micro}; {how}; "
+        "training": f"{length} of {batch} {_units(config)}{micro}; {how}; "
         f"lr {config.optimizer.lr:g}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; seed {config.seed}",
         "model": config.model,
         "memory": ", ".join(kept),
@@ -102,13 +100,13 @@ def _adapter(adapter: AdapterConfig) -> str:
 
 def describe_variant(config: TrainConfig) -> str:
     """Name the variant as the paper does: "humanline DPO", "offline KTO"."""
-    if config.objective.kind == "nll":
+    if not config.objective.needs_reference:
         return "next-token training (no reference)"
     kinds = config.transform.kind, config.reference.schedule.kind
     name = _VARIANTS.get(kinds, f"{kinds[0]} with {kinds[1]}")
     if config.rounds is not None:
         name = "online" if kinds == ("none", "each_round") else f"online, {name}"
-    return f"{config.objective.kind.upper()}, {name}"
+    return f"{config.objective.title}, {name}"
 
 
 def _transform(config: TrainConfig) -> str:

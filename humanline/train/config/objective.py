@@ -1,33 +1,167 @@
-"""The sections of what is minimised: objectives, and the transforms of their log-ratios."""
+"""The sections of a configuration that choose a loss, and what happens to token log-ratios before it.
+
+A section says all that the rest of training asks of an objective, in class attributes and properties of
+`ObjectiveSection`; `objective.py` computes its loss. No other file tells one objective from another by its kind, so a
+new objective is a function in humanline.objectives and a section here. Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field
 
 from humanline.theory import BetaRejection, BetaShape, ClipRange
 from humanline.train.config.base import IN_FLOAT32, NonNegative, Positive, Section
 
+Shape = Literal["completion", "preference", "unpaired"]
+AnyShape = Shape | Literal["prompt"]
+Spread = Literal["population", "sample", "none"]
 RatioBound = Annotated[float, Field(gt=1, allow_inf_nan=False), IN_FLOAT32] | Literal["batch_max"]
 
 
-class NllObjective(Section):
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How the answers to one prompt are held against each other.
+
+    Parameters
+    ----------
+    std : {"population", "sample", "none"}
+        How scores are scaled within a group.
+    eps : float, >= 0
+        Added to their standard deviation.
+    whole : bool
+        Whether no group may be split: where each micro-batch has its own mean, what is in it counts.
+    """
+
+    std: Spread
+    eps: float
+    whole: bool
+
+
+class ObjectiveSection(Section):
+    """What training asks of an objective, whichever it is."""
+
+    kind: str
+
+    unit: ClassVar[Literal["sequence", "pair", "example", "group"]]
+    """What a batch size counts: a sequence, a (chosen, rejected) pair, an answer with a label, or a group of them."""
+    units: ClassVar[str]
+    """Several of these, in words."""
+    members: ClassVar[int] = 1
+    """Rows of a unit, where rounds do not keep more."""
+    units_a_pair: ClassVar[int] = 1
+    """Units that a preference pair makes."""
+    shapes: ClassVar[tuple[Shape, ...]]
+    """Shapes of the rows that it reads, the default one first."""
+    needs_reference: ClassVar[bool] = True
+    """Without one the loss is the mean negative log-probability of a token."""
+    loss: ClassVar[str]
+    """The function of humanline.objectives that computes it."""
+    reference_point: ClassVar[str | None] = None
+    """The function of humanline.objectives that makes the reference point of labelled answers, from a sum of sequence
+    log-ratios over the whole step and their number."""
+    mismatched: ClassVar[bool] = False
+    """Whether that sum is over mismatched pairs, each prompt with another one's answer, not over the answers."""
+    not_of_the_loss: ClassVar[frozenset[str]] = frozenset({"kind"})
+    """Settings that the loss does not take."""
+    later: ClassVar[Mapping[str, Any]] = {}
+    """Settings that came later, with the value that says what held before: runs from before them go on."""
+
+    @property
+    def title(self) -> str:
+        """Return its name as papers write it."""
+        return self.kind.upper().replace("_", "-")
+
+    @property
+    def loss_settings(self) -> dict[str, Any]:
+        """Return what the loss is called with besides tensors."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in self.not_of_the_loss}
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """Return how groups are read, if units are groups."""
+        return None
+
+    @property
+    def kl_penalty(self) -> float | None:
+        """Return the weight of the KL penalty, None for objectives that have no such term."""
+        return None
+
+    @property
+    def needs_both_labels(self) -> bool:
+        """Return whether labelled data must hold desirable and undesirable answers."""
+        return False
+
+    @property
+    def looks_at_answers(self) -> bool:
+        """Return whether its reference point takes a pass over the step's own answers, before the first loss."""
+        return self.reference_point is not None and not self.mismatched
+
+    def reads_as(self, shape: AnyShape) -> AnyShape:
+        """Return the shape as which rows of a shape are read."""
+        return shape
+
+
+class PairObjective(ObjectiveSection):
+    """An objective of (chosen, rejected) pairs."""
+
+    kind: str = "pairs"
+
+    unit = "pair"
+    units = "pairs"
+    members = 2
+    shapes = ("preference",)
+
+
+class LabelledObjective(ObjectiveSection):
+    """An objective of answers that are desirable or not, each for itself."""
+
+    allow_single_label: bool = False
+    """Accept data that are all desirable, or all undesirable."""
+
+    unit = "example"
+    units = "examples"
+    units_a_pair = 2
+    shapes = ("unpaired", "preference")
+    not_of_the_loss = frozenset({"kind", "allow_single_label"})
+
+    @property
+    def needs_both_labels(self) -> bool:
+        """Return whether data must hold both labels."""
+        return not self.allow_single_label
+
+
+class NllObjective(ObjectiveSection):
     """Plain next-token training, which makes a start model; it has no reference."""
 
     kind: Literal["nll"] = "nll"
 
+    unit = "sequence"
+    units = "examples"
+    shapes = ("completion", "preference")
+    needs_reference = False
+    loss = "nll_loss"
 
-class DpoObjective(Section):
+    def reads_as(self, shape: AnyShape) -> AnyShape:
+        """Return that of completions: of a preference row the chosen answer is read."""
+        return "completion"
+
+
+class DpoObjective(PairObjective):
     """DPO (Eq. 6)."""
 
     kind: Literal["dpo"] = "dpo"
     beta: Positive = 0.1
     """Scale of the log-ratio inside the sigmoid."""
 
+    loss = "dpo_loss"
 
-class KtoObjective(Section):
+
+class KtoObjective(LabelledObjective):
     """KTO (Eq. 7)."""
 
     kind: Literal["kto"] = "kto"
@@ -37,11 +171,13 @@ class KtoObjective(Section):
     """Weight of desirable examples."""
     undesirable_weight: NonNegative = 1.0
     """Weight of undesirable examples."""
-    allow_single_label: bool = False
-    """Accept data that are all desirable, or all undesirable."""
+
+    loss = "kto_loss"
+    reference_point = "kto_reference_point"
+    mismatched = True
 
 
-class GrpoObjective(Section):
+class GrpoObjective(ObjectiveSection):
     """GRPO (Eq. 1), normalised over the tokens of the whole step, or of each micro-batch (`local`, as HALOs does)."""
 
     kind: Literal["grpo"] = "grpo"
@@ -52,15 +188,32 @@ class GrpoObjective(Section):
     """Weight of the KL penalty; 0 switches it off."""
     normalise: Literal["global", "local"] = "global"
     """Over whose tokens the loss is averaged: the step's, or each micro-batch's, which then holds whole groups."""
-    advantage_std: Literal["population", "sample", "none"] = "population"
+    advantage_std: Spread = "population"
     """How scores are scaled within a group."""
     advantage_eps: NonNegative = 0.0
     """Added to the standard deviation of a group's scores."""
 
+    unit = "group"
+    units = "groups"
+    members = 2
+    shapes = ("preference",)
+    loss = "grpo_loss"
+    not_of_the_loss = frozenset({"kind", "normalise", "advantage_std", "advantage_eps"})
+
     @property
-    def whole_groups(self) -> bool:
-        """Return whether no group may be split: where each micro-batch has its own mean, what is in it counts."""
-        return self.normalise == "local"
+    def grouping(self) -> Grouping:
+        """Return how groups are read; they stay whole where each micro-batch has a mean of its own."""
+        return Grouping(self.advantage_std, self.advantage_eps, self.normalise == "local")
+
+    @property
+    def kl_penalty(self) -> float:
+        """Return the weight of the KL penalty."""
+        return self.kl_coef
+
+
+Objective = Annotated[NllObjective | DpoObjective | KtoObjective | GrpoObjective, Field(discriminator="kind")]
+OBJECTIVES: tuple[type[ObjectiveSection], ...] = get_args(get_args(Objective)[0])
+REFERENCE_FREE = ("simpo", "orpo", "slic", "cpo")  # known by name, and refused
 
 
 class NoTransform(Section):
@@ -126,9 +279,6 @@ class BetaTransform(Section):
             else float(self.ref_ratio_bound),
             rule=self.rule,
         )
-
-
-Objective = Annotated[NllObjective | DpoObjective | KtoObjective | GrpoObjective, Field(discriminator="kind")]
 
 
 Transform = Annotated[NoTransform | ClipTransform | BetaTransform, Field(discriminator="kind")]

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from humanline.train.config.objective import REFERENCE_FREE
 from humanline.train.config.rounds import EARLIER
 from humanline.train.config.run import TrainConfig
 from humanline.train.config.settings import hidden, learn
@@ -17,9 +18,6 @@ from humanline.train.config.settings import hidden, learn
 
 class ConfigError(ValueError):
     """A configuration that cannot be used; the message lists every problem with its place."""
-
-
-_REFERENCE_FREE = ("simpo", "orpo", "slic", "cpo")
 
 
 def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> TrainConfig:
@@ -208,7 +206,7 @@ def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) 
         tag = str(problem["ctx"].get("tag", ""))
         near = difflib.get_close_matches(tag, expected.split(", "), n=1)
         text = f"must be one of {expected}; got {tag or 'nothing'}" + (f"; did you mean {near[0]}?" if near else "")
-        if name == "objective.kind" and tag.lower() in _REFERENCE_FREE:
+        if name == "objective.kind" and tag.lower() in REFERENCE_FREE:
             text += "; a loss without a reference model has no humanline variant: nothing to sync, no ratio to clip"
     elif problem["type"] in ("model_attributes_type", "model_type", "dict_type"):
         text = f"must be a section such as {{key: value}}; got {_given(problem)}"

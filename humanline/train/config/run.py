@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from humanline._checks import refuse_twice
 from humanline.schedule import Never, PositiveInt, Schedule
 from humanline.train.config.base import IN_FLOAT32, Fraction, NonEmpty, NonNegative, Positive, Section, Temperature
-from humanline.train.config.objective import GrpoObjective, NoTransform, Objective, Transform
+from humanline.train.config.objective import OBJECTIVES, AnyShape, NoTransform, Objective, Shape, Transform
 from humanline.train.config.rounds import FixedSource, RoundsSource, Source
 
 
@@ -37,7 +37,7 @@ class DataConfig(Section):
     """A .jsonl, .ndjson or .parquet file, or hub:ORG/NAME."""
     eval: NonEmpty | None = None
     """File of held-out rows."""
-    shape: Literal["completion", "preference", "unpaired"] | None = None
+    shape: Shape | None = None
     """What a row holds; by itself what the objective usually reads. In rounds rows are prompts."""
     columns: dict[str, str] = Field(default={})
     """Our name of a field: the file's name, where it has another; {prompt: question}."""
@@ -261,7 +261,7 @@ class TrainConfig(Section):
     @property
     def references(self) -> int:
         """Return how many earlier policies score a batch."""
-        return 0 if self.objective.kind == "nll" else 1 + self.own_baseline
+        return 1 + self.own_baseline if self.objective.needs_reference else 0
 
     @property
     def second_models(self) -> int:
@@ -270,7 +270,7 @@ class TrainConfig(Section):
 
     def window_steps(self, steps: int) -> int:
         """Return for how many steps scores wait at most: until the schedule's next sync, or the end of the run."""
-        if self.objective.kind == "nll" or self.reference.storage == "model":
+        if not self.objective.needs_reference or self.reference.storage == "model":
             return 0
         whole = 0 if self.adapter is not None else steps  # an adapter's base is the initial policy, always at hand
         schedule = self.reference.schedule
@@ -289,13 +289,13 @@ class TrainConfig(Section):
         """Return the sequences of one unit of a batch: of an example, a pair or a group."""
         if self.rounds is not None and self.keeps_groups:
             return self.rounds.samples
-        return {"nll": 1, "dpo": 2, "kto": 1, "grpo": 2}[self.objective.kind]
+        return self.objective.members
 
     @property
     def rows_together(self) -> int:
         """Return how many rows of a unit a micro-batch holds together: all, or where groups are split one."""
-        whole = not isinstance(self.objective, GrpoObjective) or self.objective.whole_groups
-        return self.rows_a_unit if whole else 1
+        groups = self.objective.grouping
+        return self.rows_a_unit if groups is None or groups.whole else 1
 
     def rows_a_pass(self, ranks: int) -> int:
         """Return the rows of a forward pass where tokens are not what is counted, in each of so many processes."""
@@ -303,17 +303,17 @@ class TrainConfig(Section):
         size = self.training.micro_batch_size
         if size is None:
             return share
-        return min(share, size if self.objective.kind == "grpo" else size * self.rows_a_unit)
+        return min(share, size * self.rows_a_unit if self.objective.grouping is None else size)
 
     @property
     def keeps_groups(self) -> bool:
         """Return whether rounds keep all completions of a prompt, not the best and the worst."""
-        return self.rounds is not None and self.objective.kind == "grpo" and self.rounds.select != "best_worst"
+        return self.rounds is not None and self.objective.grouping is not None and self.rounds.select != "best_worst"
 
     @property
     def units_a_round(self) -> int:
         """Return the most units that a round of sampling can leave."""
-        return 0 if self.rounds is None else self.rounds.contexts_per_round * (2 if self.objective.kind == "kto" else 1)
+        return 0 if self.rounds is None else self.rounds.contexts_per_round * self.objective.units_a_pair
 
     @property
     def round_steps(self) -> int:
@@ -323,9 +323,9 @@ class TrainConfig(Section):
         return self.rounds.steps or max(1, self.units_a_round // self.training.batch_size)
 
     @property
-    def data_shape(self) -> Literal["completion", "preference", "unpaired", "prompt"]:
+    def data_shape(self) -> AnyShape:
         """Return the shape of the rows: prompts in rounds, else the one given, or the natural one of the objective."""
-        return "prompt" if self.rounds is not None else self.data.shape or _SHAPES[self.objective.kind][0]
+        return "prompt" if self.rounds is not None else self.data.shape or self.objective.shapes[0]
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainConfig:
@@ -341,13 +341,17 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _rounds_fit(self) -> TrainConfig:
-        kind, schedule, rounds = self.objective.kind, self.reference.schedule, self.rounds
+        schedule, rounds = self.reference.schedule, self.rounds
         if rounds is None:
             if schedule.kind == "each_round" and schedule.round_steps is None:
                 raise ValueError("reference.schedule.round_steps is needed where the source is fixed")
             return self
-        if kind == "nll":
-            raise ValueError("source.kind: objective nll has no use for scores; take dpo, kto or grpo")
+        if not self.objective.needs_reference:
+            *others, last = [one.model_fields["kind"].default for one in OBJECTIVES if one.needs_reference]
+            raise ValueError(
+                f"source.kind: objective {self.objective.kind} has no use for scores; "
+                f"take {', '.join(others)} or {last}"
+            )
         if self.data.shape is not None:
             raise ValueError("data.shape: rounds read prompts; leave it out")
         if schedule.kind == "each_round" and schedule.round_steps is not None:
@@ -366,8 +370,8 @@ class TrainConfig(Section):
                 "only these: "
                 + ("set it, or take engine: {kind: generate}" if self.adapter is not None else "take another kind")
             )
-        if kind != "grpo" and rounds.select == "all":
-            raise ValueError(f"source.select: all makes groups, which {kind} cannot read; leave it out")
+        if self.objective.grouping is None and rounds.select == "all":
+            raise ValueError(f"source.select: all makes groups, which {self.objective.kind} cannot read; leave it out")
         if self.reference.storage == "score_ahead":
             keeps = self.reference.round_start == "keep" and schedule.kind in ("before_step", "after_step")
             if keeps or (schedule.kind == "never" and self.adapter is None):
@@ -392,16 +396,17 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainConfig:
-        allowed = _SHAPES[self.objective.kind]
+        objective, allowed = self.objective, self.objective.shapes
         if self.rounds is None and self.data_shape not in allowed:
+            raise ValueError(f"data.shape for {objective.kind} must be {' or '.join(allowed)}; got {self.data.shape}")
+        given = self.transform.kind != "none" or self.reference != ReferenceConfig()
+        if not objective.needs_reference and given:
             raise ValueError(
-                f"data.shape for {self.objective.kind} must be {' or '.join(allowed)}; got {self.data.shape}"
+                f"objective {objective.kind} has no reference: leave out the sections transform and reference"
             )
-        if self.objective.kind == "nll" and (self.transform.kind != "none" or self.reference != ReferenceConfig()):
-            raise ValueError("objective nll has no reference: leave out the sections transform and reference")
-        if self.objective.kind != "grpo" and self.reference.baseline == "initial":
+        if objective.kl_penalty is None and self.reference.baseline == "initial":
             raise ValueError("reference.baseline is the anchor of GRPO's KL penalty; no other objective has one")
-        if self.objective.kind == "grpo" and self.reference.baseline == "initial" and not self.objective.kl_coef:
+        if not objective.kl_penalty and self.reference.baseline == "initial":
             raise ValueError(
                 "reference.baseline: initial anchors the KL penalty, which objective.kl_coef: 0 switches off"
             )
@@ -416,11 +421,3 @@ class TrainConfig(Section):
         if self.evaluation.every is not None and self.data.eval is None:
             raise ValueError("evaluation.every needs a held-out set: data.eval")
         return self
-
-
-_SHAPES: dict[str, tuple[Literal["completion", "preference", "unpaired"], ...]] = {
-    "nll": ("completion", "preference"),
-    "dpo": ("preference",),
-    "kto": ("unpaired", "preference"),
-    "grpo": ("preference",),
-}

@@ -1,7 +1,7 @@
 """Token sequences -> what one optimizer step computes on: units, rows, micro-batches.
 
-A *unit* is what a batch size counts: one sequence (nll, kto), a pair (dpo) or a group of completions (grpo). A *row* is
-one padded sequence. Rows are right-padded and need no attention mask under a causal model; what counts is said by a
+A *unit* is what a batch size counts, which the objective says: one sequence, a pair or a group of completions. A *row*
+is one padded sequence. Rows are right-padded and need no attention mask under a causal model; what counts is said by a
 mask over positions, never by token ids. Within a micro-batch rows are ordered member by member: all chosen answers,
 then all rejected ones. The rows of a group need not share a micro-batch: what GRPO knows of the group, each row's
 advantage, is computed before they part.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from humanline.objectives import group_advantages
-from humanline.train.config.objective import GrpoObjective
+from humanline.train.config.objective import Grouping
 from humanline.train.data.sequences import TokenSequence
 
 
@@ -59,13 +59,13 @@ class Row:
         return self.unit.id if len(self.unit.sequences) == 1 else f"{self.unit.id}#{self.member}"
 
 
-def rows_of(unit: Unit, grpo: GrpoObjective | None) -> tuple[Row, ...]:
-    """Return the rows of a unit; under GRPO each with its advantage, by these settings, over the whole group."""
-    if grpo is None:
+def rows_of(unit: Unit, grouping: Grouping | None) -> tuple[Row, ...]:
+    """Return the rows of a unit; of a group each with its advantage, by these settings, over the whole group."""
+    if grouping is None:
         return tuple(Row(unit, member) for member in range(len(unit.sequences)))
     scores = torch.tensor(unit.scores, dtype=torch.float64)
     group = torch.zeros(len(scores), dtype=torch.long)
-    advantages = group_advantages(scores, group, std=grpo.advantage_std, eps=grpo.advantage_eps).tolist()
+    advantages = group_advantages(scores, group, std=grouping.std, eps=grouping.eps).tolist()
     members = range(len(unit.sequences))
     return tuple(Row(unit, member, advantage) for member, advantage in zip(members, advantages, strict=True))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from humanline.train.config import TrainConfig
+from humanline.train.config.objective import ObjectiveSection
 from humanline.train.data.batch import Unit
 from humanline.train.data.counting import Counting, uncounted
 from humanline.train.data.prompts import Context, Draw, contexts_hash, read_contexts
@@ -51,10 +52,11 @@ class RunData:
         """Return a few token ids to try a model on."""
         return self.sets.train[0].sequences[0].ids[:16]
 
-    def hashes(self, objective: str) -> dict[str, str]:
+    def hashes(self, objective: ObjectiveSection) -> dict[str, str]:
         """Return what a resumed run of an objective must share."""
         # Of scores ahead whose step was cut into passes another way nothing could be made.
-        passes = {"micro-batches of GRPO": "of rows (formerly of groups)"} if objective == "grpo" else {}
+        cut = {f"micro-batches of {objective.title}": "of rows (formerly of groups)"}
+        passes = cut if objective.grouping is not None else {}
         if self.contexts:
             data = {"training data": contexts_hash(self.contexts), "held-out data": contexts_hash(self.held_out)}
         else:

@@ -49,7 +49,7 @@ class DataSets:
 
     train: Sequence[Unit]
     held_out: Sequence[Unit] = field(default_factory=list)
-    held_out_pairs: Sequence[Unit] = field(default_factory=list)  # where `held_out` took pairs apart (KTO)
+    held_out_pairs: Sequence[Unit] = field(default_factory=list)  # where `held_out` took pairs apart
     reports: dict[str, Report] = field(default_factory=dict)  # "train" and, where there is one, "held_out"
 
 
@@ -101,7 +101,8 @@ def read_units(
 ) -> tuple[Units, Report]:
     """Read, check and tokenise a set for the objective of a run.
 
-    Preference rows become pairs (DPO), groups of two (GRPO), two unpaired examples (KTO) or their chosen answer (nll).
+    Preference rows become what the objective's units are: pairs, groups of two, two labelled examples or their chosen
+    answer.
     Rows are read and tokenised in batches, of which nothing stays but token ids, names and labels.
 
     Parameters
@@ -127,9 +128,9 @@ def read_units(
     ValueError
         If the tokenizer loses text.
     """
-    kind = config.objective.kind
-    shape = "completion" if kind == "nll" else config.data_shape
-    from_pairs = kind == "kto" and shape == "preference"
+    objective = config.objective
+    shape, labelled = objective.reads_as(config.data_shape), objective.unit == "example"
+    from_pairs = labelled and shape == "preference"
     names, duplicates = Names(), Duplicates()
     tokenizing: Tokenizing[Any] = Tokenizing(renderer)  # pairs as pairs: answers cut to the same tokens are found
     units = Units(tokenizing.sequences, Names(), taken_apart=from_pairs)
@@ -145,12 +146,12 @@ def read_units(
                     units.names.append(example.id)
                     if shape == "unpaired":
                         units.labels.append(bool(example.label))
-                    elif kind == "grpo":
+                    elif objective.grouping is not None:
                         units.scores.extend(group_scores(example))
     except DataError as error:
-        if kind != "kto" or not error.problems:
+        if not labelled or not error.problems:
             raise
-        hint = f"This run reads data.shape: {shape}; KTO also reads preference or unpaired rows."
+        hint = f"This run reads data.shape: {shape}; {objective.title} also reads preference or unpaired rows."
         raise DataError(error.heading, error.problems, f"{error.advice}\n{hint}") from None
     name = reader.source.name
     found = duplicates.report(BothSides(names) if from_pairs else names)
@@ -159,7 +160,7 @@ def read_units(
     except DataError as error:
         raise DataError(f"{name}: {error.heading}", error.problems, error.advice) from None
     # After the lengths, which may leave out all examples of one label.
-    if config.objective.kind == "kto" and shape == "unpaired" and not config.objective.allow_single_label:
+    if shape == "unpaired" and objective.needs_both_labels:
         desirable = sum(units.labels)
         try:
             refuse_single_label(desirable, len(units) - desirable)

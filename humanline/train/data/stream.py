@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from humanline.schedule import Schedule, Snapshots
-from humanline.train.config.objective import GrpoObjective, Objective
+from humanline.train.config.objective import ObjectiveSection
 from humanline.train.data.batch import MicroBatch, Row, Unit, idle_micro_batch, make_micro_batch, rows_of
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.units import Units, lengths_of
@@ -108,8 +108,8 @@ class Stream:
     Parameters
     ----------
     units : sequence of Unit
-    objective : Objective
-        GRPO's settings and KTO's need for mismatched pairs are read from it.
+    objective : ObjectiveSection
+        How it reads groups, and whether it needs mismatched pairs.
     batch_size : int
         Units a step, over all ranks.
     micro_batch_size : int or None
@@ -136,7 +136,7 @@ class Stream:
     def __init__(
         self,
         units: Sequence[Unit],
-        objective: Objective,
+        objective: ObjectiveSection,
         *,
         batch_size: int,
         micro_batch_size: int | None,
@@ -154,18 +154,20 @@ class Stream:
         if micro_batch_size is not None and micro_batch_tokens is not None:
             raise ValueError("give at most one of training.micro_batch_size and training.micro_batch_tokens")
         self.padding = padding
-        self.grpo = objective if isinstance(objective, GrpoObjective) else None
-        self.splits = self.grpo is not None and not (self.grpo.whole_groups or whole_units)
+        self.grouping = objective.grouping
+        self.splits = self.grouping is not None and not (self.grouping.whole or whole_units)
         if not self.splits:
             self._refuse_uneven(micro_batch_size, micro_batch_tokens, batch_size, ranks)
         if micro_batch_tokens is not None:
             self._refuse_budget(units, micro_batch_tokens)
-        elif micro_batch_size is not None and self.grpo is not None and not self.splits:
+        elif micro_batch_size is not None and self.grouping is not None and not self.splits:
             self._refuse_groups(units, micro_batch_size)
-        if objective.kind == "kto" and batch_size < 2:
-            raise ValueError("KTO estimates z_0 from mismatched pairs: training.batch_size must be at least 2; got 1")
-        if objective.kind == "kto" and _one_prompt(units):
-            raise ValueError("KTO estimates z_0 from mismatched pairs, but all examples have the same prompt")
+        if objective.mismatched:
+            what = f"{objective.title} estimates z_0 from mismatched pairs"
+            if batch_size < 2:
+                raise ValueError(f"{what}: training.batch_size must be at least 2; got 1")
+            if _one_prompt(units):
+                raise ValueError(f"{what}, but all examples have the same prompt")
         self.units = units if isinstance(units, Units) else list(units)
         self.objective, self.batch_size = objective, batch_size
         self.seed, self.pad_id, self.max_length, self.rank, self.ranks = seed, pad_id, max_length, rank, ranks
@@ -178,9 +180,8 @@ class Stream:
     def step(self, step: int) -> StepBatch:
         """Return the batch of a step."""
         units = self._draw(step * self.batch_size, self.batch_size)
-        kto = self.objective.kind == "kto"
-        mismatched = self._mismatched(units, step) if kto else []
-        pieces = [rows_of(units[i], self.grpo) for i in _longest_first([unit.sequences for unit in units])]
+        mismatched = self._mismatched(units, step) if self.objective.mismatched else []
+        pieces = [rows_of(units[i], self.grouping) for i in _longest_first([unit.sequences for unit in units])]
         if self.splits:
             pieces = [(row,) for piece in pieces for row in piece]
         cuts, others = self._cut(
@@ -189,7 +190,7 @@ class Stream:
         own = slice(self.rank, None, self.ranks)
         return StepBatch(
             micro_batches=tuple(
-                self._micro_batch(pieces, cut, [mismatched[i] for i in other] if kto else None)
+                self._micro_batch(pieces, cut, [mismatched[i] for i in other] if mismatched else None)
                 for cut, other in zip(cuts[own], others[own], strict=True)
             ),
             total_micro_batches=len(cuts),
@@ -215,7 +216,7 @@ class Stream:
         if budget is not None:
             cuts = _greedy(pieces, budget, self._tokens)
             others = _greedy(mismatched, _UNKEPT * budget, self._tokens)
-        elif size is not None and self.grpo is not None and not self.splits:
+        elif size is not None and self.grouping is not None and not self.splits:
             cuts, others = _greedy(pieces, size, lambda cut: sum(len(piece) for piece in cut)), []
         else:
             size = size or -(-len(pieces) // self.ranks)
@@ -248,7 +249,7 @@ class Stream:
 
     def _refuse_uneven(self, size: int | None, budget: int | None, batch_size: int, ranks: int) -> None:
         """Refuse a batch of whole units of which each rank cannot have as many micro-batches."""
-        if budget is not None or (size is not None and self.grpo is not None):
+        if budget is not None or (size is not None and self.grouping is not None):
             if batch_size % ranks:
                 raise ValueError(
                     f"training.batch_size {batch_size} is not a multiple of the {ranks} processes, which then cannot "

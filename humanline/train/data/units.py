@@ -95,7 +95,7 @@ class Units(_Made[Unit]):
     names : Names
         Of the rows.
     taken_apart : bool
-        Whether each answer of a pair is a unit of its own, the first desirable and the second not (KTO).
+        Whether each answer of a pair is a unit of its own, the first desirable and the second not.
     """
 
     def __init__(self, sequences: Sequences, names: Names, *, taken_apart: bool = False) -> None:

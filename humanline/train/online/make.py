@@ -192,16 +192,16 @@ class RoundMaker:
         rollouts = {rollout.id: rollout for rollout in read_rollouts(folder / _MADE["SAMPLED"])}
         rows = list(each_line(folder / _MADE["PAIRED"]))
         kept = [Kept(rollouts[row["id"]], tuple(row["completions"]), tuple(row["scores"])) for row in rows]
-        objective = self.config.objective.kind
+        apart = self.config.objective.unit == "example"
         behaviour = {
             name: completion.logprobs
             for one in kept
             for name, completion in zip(
-                row_names(one.rollout.id, len(one.numbers), objective), one.completions, strict=True
+                row_names(one.rollout.id, len(one.numbers), taken_apart=apart), one.completions, strict=True
             )
             if completion.logprobs is not None
         }
-        return RoundData(make_units(kept, objective, self._context_ids), behaviour)
+        return RoundData(make_units(kept, self._context_ids, taken_apart=apart), behaviour)
 
     # What there is.
 

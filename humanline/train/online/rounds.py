@@ -130,9 +130,9 @@ class Rounds:
 
     def _skip(self, number: int, report: dict[str, Any], units: int) -> None:
         """Leave out a round that is too small for a batch; raise RoundError if that is an error."""
-        kind = {"dpo": "pairs", "kto": "examples"}.get(self.config.objective.kind, "groups")
         batch = self.config.training.batch_size
-        what = f"round {number} leaves {units} {kind}, too few for a batch of {batch} (training.batch_size)"
+        left = f"{units} {self.config.objective.units}"
+        what = f"round {number} leaves {left}, too few for a batch of {batch} (training.batch_size)"
         if self.rounds.too_few == "error":
             again = ""
             if report["facts"]["without_score"]:  # which a reward that is mended may give it
@@ -248,7 +248,7 @@ class Rounds:
     def _steps_of(self, units: Sequence[Unit], step: int) -> int:
         """Return how many steps a round's units give."""
         batch, limit = self.config.training.batch_size, self.config.training.steps
-        if len(units) < batch or (self.config.objective.kind == "kto" and len(units) < 4):  # of two prompts
+        if len(units) < batch or (self.config.objective.mismatched and len(units) < 4):  # of two prompts
             return 0
         length = self.rounds.steps or len(units) // batch
         return length if limit is None else min(length, limit - step)

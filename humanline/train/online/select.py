@@ -261,22 +261,23 @@ def select(
     return found
 
 
-def row_names(name: str, members: int, objective: str) -> list[str]:
+def row_names(name: str, members: int, *, taken_apart: bool) -> list[str]:
     """Return the names of a prompt's rows, as batches have them (`humanline.train.data.batch.make_micro_batch`)."""
-    if objective == "kto":
+    if taken_apart:
         return [f"{name}#chosen", f"{name}#rejected"]
     return [f"{name}#{member}" for member in range(members)]
 
 
-def make_units(kept: Sequence[Kept], objective: str, context_ids: Mapping[str, tuple[int, ...]]) -> list[Unit]:
-    """Return what an objective trains on: pairs (dpo), two labelled answers each (kto), or groups (grpo).
+def make_units(kept: Sequence[Kept], context_ids: Mapping[str, tuple[int, ...]], *, taken_apart: bool) -> list[Unit]:
+    """Return what an objective trains on: pairs and groups, or two labelled answers each.
 
     Parameters
     ----------
     kept : sequence of Kept
-    objective : {"dpo", "kto", "grpo"}
     context_ids : mapping of str to tuple of int
         Token ids of every prompt. Answers are the very tokens that were sampled.
+    taken_apart : bool
+        Whether each answer of a pair is a unit of its own, the first desirable and the second not.
     """
     units = []
     for one in kept:
@@ -285,8 +286,8 @@ def make_units(kept: Sequence[Kept], objective: str, context_ids: Mapping[str, t
             TokenSequence((*prompt, *completion.ids), len(prompt), completion.truncated)
             for completion in one.completions
         )
-        if objective == "kto":
-            names = row_names(name, 2, objective)
+        if taken_apart:
+            names = row_names(name, 2, taken_apart=True)
             units += [Unit(names[i], (sequence,), desirable=i == 0) for i, sequence in enumerate(sequences)]
         else:
             units.append(Unit(name, sequences, scores=one.scores))

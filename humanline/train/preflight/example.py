@@ -65,11 +65,11 @@ def _show_example(console: Console, config: TrainConfig, unit: Unit, renderer: R
 def _names(config: TrainConfig, unit: Unit) -> list[str]:
     if not unit.tokens:
         return ["prompt"]
-    if config.objective.kind == "dpo":
+    if config.objective.unit == "pair":
         return ["chosen", "rejected"]
     if unit.scores:
         return [f"answer with score {score:g}" for score in unit.scores]
-    if config.objective.kind == "kto":
+    if config.objective.unit == "example":
         return ["desirable" if unit.desirable else "undesirable"]
     return ["answer"] * len(unit.sequences)
 

@@ -200,7 +200,7 @@ class Estimator:
             "output head": max(before + n for (before, _), n in zip(passes, head, strict=True)),
             "update": kept + static.gradients + self._temporaries(config),
         }
-        if config.objective.kind != "nll":
+        if config.references:
             phases["scoring pass"] = kept + scored
         if workload.held_out is not None:
             phases["held-out evaluation"] = kept + held_out
@@ -263,10 +263,10 @@ class Estimator:
         one_pass = cost(forward, work) + head * work.counted
         other_pass = cost(forward, other) + head * other.counted
         references = config.references
-        looks = isinstance(config.transform, BetaTransform) and config.transform.needs_batch_max()
-        kto = config.objective.kind == "kto"
+        bounded = isinstance(config.transform, BetaTransform) and config.transform.needs_batch_max()
+        looks = bounded or config.objective.looks_at_answers
         return {
-            "scoring": (references + looks) * one_pass + (references + kto) * other_pass,
+            "scoring": (references + looks) * one_pass + (references + config.objective.mismatched) * other_pass,
             "forward": one_pass,
             "backward": cost(backward, work) + (2 if config.adapter is None else 1) * head * work.counted,
             "layers again": cost(again, work),

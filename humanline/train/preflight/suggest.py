@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from humanline.train.config import TrainConfig
-from humanline.train.config.objective import GrpoObjective
 from humanline.train.preflight.memory import Estimate, Estimator
 from humanline.train.preflight.workload import Workload
 
@@ -77,7 +76,8 @@ def _other_passes(config: TrainConfig, _: Workload) -> _Changes:
 
 
 def _is_mean_of_passes(config: TrainConfig) -> bool:
-    return isinstance(config.objective, GrpoObjective) and config.objective.normalise == "local"
+    groups = config.objective.grouping
+    return groups is not None and groups.whole
 
 
 def _smaller_passes(config: TrainConfig) -> _Changes:
@@ -85,7 +85,7 @@ def _smaller_passes(config: TrainConfig) -> _Changes:
     if training.micro_batch_tokens is not None:
         least = config.rows_together * config.data.max_length  # which alone has to fit
         return {} if training.micro_batch_tokens <= least else {"training.micro_batch_tokens": least}
-    least = config.rows_together if config.objective.kind == "grpo" else 1
+    least = 1 if config.objective.grouping is None else config.rows_together
     return {} if training.micro_batch_size == least else {"training.micro_batch_size": least}
 
 

@@ -137,7 +137,7 @@ class Workload:
         block = full_block(fit * together, width)
         whole = full_block(1, width)
         work = _times(Work.of([whole], 1), training.batch_size * config.rows_a_unit)
-        kto = config.objective.kind == "kto"
+        mismatched = config.objective.mismatched
         return cls(
             first=block,
             later=block if fit < units else None,
@@ -145,8 +145,8 @@ class Workload:
             held_out=full_block(config.evaluation.batch_size * config.rows_a_unit, width) if config.data.eval else None,
             passes=-(-units // fit),
             work=work,
-            other=work if kto else Work(),
-            window=4 * units * together * (width - 1) * (2 if kto else 1),
+            other=work if mismatched else Work(),
+            window=4 * units * together * (width - 1) * (1 + mismatched),
             steps=training.steps or 0,
             ranks=ranks,
             remark=f"every row is taken to have {width} tokens (data.max_length), all in the loss: {why}",

@@ -116,7 +116,7 @@ class Break:
 def rules(config: TrainConfig) -> tuple[Rule, ...]:
     """Return the rules of a run."""
     limits = config.training.collapse
-    is_nll = config.objective.kind == "nll"
+    is_likelihood = not config.objective.needs_reference
     follows = config.reference.schedule.kind == "before_step"
     far = limits.log_ratio if limits.log_ratio is None or follows else _FIXED * limits.log_ratio
 
@@ -129,7 +129,9 @@ def rules(config: TrainConfig) -> tuple[Rule, ...]:
         return row["clipped_low"] + row["clipped_high"] if "clipped_low" in row else None
 
     def surprise(row: Row) -> float | None:
-        return row.get("loss") if is_nll else -row["chosen_logprob"] if "chosen_logprob" in row else None
+        if is_likelihood:
+            return row.get("loss")
+        return -row["chosen_logprob"] if "chosen_logprob" in row else None
 
     def answers(
         what: str,

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from humanline.system.terminal import HIDDEN, redacted
+from humanline.train.config.objective import OBJECTIVES
 from humanline.train.config.rounds import EARLIER
 from humanline.train.config.settings import hidden, settings_digest
 
@@ -48,7 +49,7 @@ _LATER: dict[str, Any] = {
     "data.ignore": [],
     "source.sampling.engine.new_weights.requests": [],
     "source.sampling.engine.new_weights.sleep": [],
-}
+} | {f"objective.{name}": value for one in OBJECTIVES for name, value in one.later.items()}
 
 
 # Settings of a model that are its name, or the type its weights happen to be in.

@@ -17,7 +17,7 @@ from humanline.objectives import token_log_ratio
 from humanline.system.activity import HERE
 from humanline.system.files import DamagedError
 from humanline.train.config import TrainConfig
-from humanline.train.config.objective import DpoObjective, NoTransform, Objective
+from humanline.train.config.objective import NoTransform, ObjectiveSection, PairObjective
 from humanline.train.data.batch import Unit
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import pad_id
@@ -35,12 +35,12 @@ class Evaluator:
 
     Parameters
     ----------
-    objective : Objective
+    objective : ObjectiveSection
         Its loss is reported, with its own settings.
     units : sequence of Unit
         Of the objective's own kind.
     pairs : sequence of Unit
-        The same data as (chosen, rejected) pairs where `units` are not pairs themselves (KTO); else empty.
+        The same data as (chosen, rejected) pairs where `units` are their answers one by one; else empty.
     score : callable
         The policy's scoring pass.
     reduce : callable
@@ -60,7 +60,7 @@ class Evaluator:
 
     def __init__(
         self,
-        objective: Objective,
+        objective: ObjectiveSection,
         units: Sequence[Unit],
         pairs: Sequence[Unit],
         *,
@@ -76,13 +76,13 @@ class Evaluator:
     ) -> None:
         self.score, self.reduce, self.device, self.ranks, self.check = score, reduce, device, ranks, check
 
-        def share(of: Sequence[Unit], kind: Objective) -> StepBatch:
+        def share(of: Sequence[Unit], objective: ObjectiveSection) -> StepBatch:
             """Return this rank's micro-batches of the whole set, at most batch_size units each."""
-            rows = max(len(unit.sequences) for unit in of) if kind.kind == "grpo" else 1  # a stream counts these there
+            rows = 1 if objective.grouping is None else max(len(unit.sequences) for unit in of)  # which it counts there
             try:
                 stream = Stream(
                     of,
-                    kind,
+                    objective,
                     batch_size=len(of),
                     micro_batch_size=min(batch_size, len(of)) * rows,
                     seed=None,
@@ -97,8 +97,8 @@ class Evaluator:
 
         self.objective = ObjectiveStep(objective, NoTransform(), seed=0, device=device)
         self.batch = share(units, objective)
-        self.pairs = share(pairs, DpoObjective()) if pairs else None
-        if objective.kind in ("dpo", "grpo"):
+        self.pairs = share(pairs, PairObjective()) if pairs else None
+        if objective.members == 2:
             self.pairs = self.batch
         self.initial: list[Scored] = []
         self.initial_pairs: list[Scored] = []
@@ -130,14 +130,19 @@ class Evaluator:
     @torch.no_grad()
     def _measure(self, scored: list[Scored], scored_pairs: list[Scored]) -> dict[str, float]:
         micros = tuple(micro.to(self.device) for micro in self.batch.micro_batches)
-        mismatched = iter([other for _, other in scored if other is not None])  # scored already, so not once more
+        known = {  # scored already, so not once more
+            id(block): own
+            for micro, both in zip(micros, scored, strict=True)
+            for block, own in zip((micro.block, micro.mismatched), both, strict=True)
+            if own is not None
+        }
         batch = replace(self.batch, micro_batches=micros)
-        facts = self.objective.look(0, batch, self.initial, lambda _: next(mismatched), self.reduce)
+        facts = self.objective.look(0, batch, self.initial, lambda block: known[id(block)], self.reduce)
         total = torch.zeros((), device=self.device)
         for micro, (now, _), (initial, _) in zip(micros, scored, self.initial, strict=True):
             total += self.objective.loss(facts, micro, now, initial, None)[0]
         result = {"loss": float(self.reduce(total, "sum"))}
-        if self.objective.objective.kind == "nll":
+        if not self.objective.objective.needs_reference:
             result["perplexity"] = math.exp(min(result["loss"], 700.0))
         if self.pairs is not None:
             result |= self._preferences(self.pairs, scored_pairs)

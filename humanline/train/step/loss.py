@@ -1,31 +1,28 @@
 """From token log-probabilities to the loss of a micro-batch: the one place where transform and loss meet.
 
 log-probs -> log_ratio -> transform -> loss -> (value, metrics)
+
+A loss is fed by the kind of its units, of which there is one class each. Which loss that is, and with what settings,
+the objective's section says (`objective_config.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from humanline import objectives
 from humanline._shapes import Float, Integer
-from humanline.objectives import (
-    clip_metrics,
-    detach_rejected,
-    dpo_loss,
-    grpo_loss,
-    kto_loss,
-    kto_reference_point,
-    nll_loss,
-    rejection_metrics,
-    token_log_ratio,
-)
+from humanline.objectives import clip_metrics, detach_rejected, rejection_metrics, token_log_ratio
 from humanline.theory import BetaRejection, ClipRange
-from humanline.train.config.objective import BetaTransform, ClipTransform, Objective, Transform
+from humanline.train.config.objective import BetaTransform, ClipTransform, ObjectiveSection, Transform
 from humanline.train.data.batch import Block, MicroBatch
 from humanline.train.data.stream import StepBatch
 from humanline.train.run.processes import Reduce
@@ -44,27 +41,123 @@ class StepFacts:
     rejection: BetaRejection | None = None
 
 
+Losses = tuple[Tensor, dict[str, Tensor]]
+
+
+class UnitLoss(ABC):
+    """Call an objective's loss with what units of one kind are made of.
+
+    Parameters
+    ----------
+    objective : ObjectiveSection
+    """
+
+    def __init__(self, objective: ObjectiveSection) -> None:
+        self.loss: Callable[..., Losses] = partial(getattr(objectives, objective.loss), **objective.loss_settings)
+
+    @abstractmethod
+    def __call__(self, facts: StepFacts, batch: MicroBatch, values: Tensor, to_anchor: Tensor) -> Losses:
+        """Return one micro-batch's share of the loss and of the metrics of its step.
+
+        Parameters
+        ----------
+        facts : StepFacts
+        batch : MicroBatch
+        values : (R, T - 1) tensor
+            Transformed token log-ratios, or log-probabilities where there is no reference, nats.
+        to_anchor : (R, T - 1) tensor
+            Untransformed log-ratios against the anchor of a KL penalty, nats.
+        """
+
+
+class SequenceLoss(UnitLoss):
+    """Call a loss that is a mean over tokens."""
+
+    def __call__(self, facts: StepFacts, batch: MicroBatch, values: Tensor, to_anchor: Tensor) -> Losses:
+        """Return loss and metrics, as `UnitLoss` says."""
+        return self.loss(values, mask=batch.block.mask, denominator=facts.tokens)
+
+
+class PairLoss(UnitLoss):
+    """Call a loss of (chosen, rejected) pairs, which is a mean over them."""
+
+    def __call__(self, facts: StepFacts, batch: MicroBatch, values: Tensor, to_anchor: Tensor) -> Losses:
+        """Return loss and metrics, as `UnitLoss` says."""
+        half, mask = len(batch.units), batch.block.mask
+        return self.loss(
+            values[:half],
+            values[half:],
+            chosen_mask=mask[:half],
+            rejected_mask=mask[half:],
+            denominator=facts.units,
+        )
+
+
+class LabelledLoss(UnitLoss):
+    """Call a loss of desirable and undesirable answers, which is a mean over them."""
+
+    def __call__(self, facts: StepFacts, batch: MicroBatch, values: Tensor, to_anchor: Tensor) -> Losses:
+        """Return loss and metrics, as `UnitLoss` says."""
+        return self.loss(
+            values,
+            mask=batch.block.mask,
+            desirable=batch.desirable,
+            reference_point=facts.reference_point,
+            denominator=facts.units,
+        )
+
+
+class GroupLoss(UnitLoss):
+    """Call a loss of groups of answers, which is a mean over tokens: the step's, or each micro-batch's own."""
+
+    def __init__(self, objective: ObjectiveSection) -> None:
+        super().__init__(objective)
+        self.local = objective.grouping is not None and objective.grouping.whole
+
+    def __call__(self, facts: StepFacts, batch: MicroBatch, values: Tensor, to_anchor: Tensor) -> Losses:
+        """Return loss and metrics, as `UnitLoss` says."""
+        assert batch.advantages is not None
+        local = batch.block.mask.sum() * facts.micro_batches  # the mean over micro-batches of each one's own token mean
+        return self.loss(
+            values,
+            mask=batch.block.mask,
+            advantages=batch.advantages,
+            kl_log_ratio=to_anchor,
+            denominator=local if self.local else facts.tokens,
+        )
+
+
+_OF_UNIT: dict[str, type[UnitLoss]] = {
+    "sequence": SequenceLoss,
+    "pair": PairLoss,
+    "example": LabelledLoss,
+    "group": GroupLoss,
+}
+
+
 class ObjectiveStep:
     """Compute the losses of a step's micro-batches so that they add up to the loss of the step.
 
     Parameters
     ----------
-    objective : Objective
+    objective : ObjectiveSection
     transform : Transform
     seed : int
         Key of the Beta draws, with (step, row, token).
     device : torch.device
     """
 
-    def __init__(self, objective: Objective, transform: Transform, seed: int, device: torch.device) -> None:
+    def __init__(self, objective: ObjectiveSection, transform: Transform, seed: int, device: torch.device) -> None:
         self.objective, self.transform, self.seed, self.device = objective, transform, seed, device
+        self.unit_loss = _OF_UNIT[objective.unit](objective)
         self.clip: ClipRange | None = transform.build() if isinstance(transform, ClipTransform) else None
 
     def look(self, step: int, batch: StepBatch, ref: list[Scored], score: Score, reduce: Reduce) -> StepFacts:
         """Gather what the losses of the step need to know of all its micro-batches.
 
-        KTO's z_0 comes from the mismatched pairs of the whole step, and bounds set to `batch_max` from its largest
-        ratios; both run the policy once more without gradient. Everything else needs counts only.
+        KTO's z_0 comes from the mismatched pairs of the whole step, other reference points from its answers, and
+        bounds set to `batch_max` from its largest ratios; each runs the policy once more without gradient. Everything
+        else needs counts only.
 
         Parameters
         ----------
@@ -72,19 +165,26 @@ class ObjectiveStep:
         batch : StepBatch
             On the training device.
         ref : list
-            The reference's log-probabilities, one entry a micro-batch; empty for nll.
+            The reference's log-probabilities, one entry a micro-batch; empty where there is no reference.
         score : callable
             The policy's scoring pass.
         reduce : callable
             Reduction over ranks.
         """
-        z_0, rejection = None, None
-        if self.objective.kind == "kto":
-            z_0 = self._reference_point(batch, ref, score, reduce)
+        objective, rejection, point = self.objective, None, None
+        bounded = isinstance(self.transform, BetaTransform) and self.transform.needs_batch_max()
+        answers: list[Tensor] = []
+        if bounded or objective.looks_at_answers:
+            answers = [
+                token_log_ratio(score(micro.block), scored, micro.block.mask)
+                for micro, (scored, _) in zip(batch.micro_batches, ref, strict=True)
+            ]
+        if objective.reference_point is not None:
+            of = self._mismatched(batch, ref, score) if objective.mismatched else answers
+            point = self._reference_point(objective.reference_point, of, batch.total_units, reduce)
         if isinstance(self.transform, BetaTransform):
-            bounds = self._largest_ratios(batch, ref, score, reduce) if self.transform.needs_batch_max() else ()
-            rejection = self.transform.build(*bounds)
-        return StepFacts(step, batch.total_units, batch.total_tokens, batch.total_micro_batches, z_0, rejection)
+            rejection = self.transform.build(*(self._largest_ratios(answers, reduce) if bounded else ()))
+        return StepFacts(step, batch.total_units, batch.total_tokens, batch.total_micro_batches, point, rejection)
 
     def loss(
         self,
@@ -103,7 +203,7 @@ class ObjectiveStep:
         logprobs : (R, T - 1) tensor
             The policy's, with gradient, nats.
         ref, baseline : (R, T - 1) tensors or None
-            The reference's (None for nll) and the KL anchor's (None: the reference again).
+            The reference's, read where the objective has one, and the KL anchor's (None: the reference again).
 
         Returns
         -------
@@ -111,45 +211,14 @@ class ObjectiveStep:
         metrics : dict of 0-d tensors
             Shares: their sum over micro-batches and ranks is the value of the step.
         """
-        objective, mask = self.objective, batch.block.mask
-        if objective.kind == "nll":
-            return nll_loss(logprobs, mask=mask, denominator=facts.tokens)
+        if not self.objective.needs_reference:
+            return self.unit_loss(facts, batch, logprobs, logprobs)
         assert ref is not None
+        mask = batch.block.mask
         raw = token_log_ratio(logprobs, ref, mask)
         log_ratio, counts = self._transform(raw, batch.block, facts)
-        if objective.kind == "dpo":
-            half = len(batch.units)
-            loss, metrics = dpo_loss(
-                log_ratio[:half],
-                log_ratio[half:],
-                chosen_mask=mask[:half],
-                rejected_mask=mask[half:],
-                beta=objective.beta,
-                denominator=facts.units,
-            )
-        elif objective.kind == "kto":
-            loss, metrics = kto_loss(
-                log_ratio,
-                mask=mask,
-                desirable=batch.desirable,
-                reference_point=facts.reference_point,
-                beta=objective.beta,
-                desirable_weight=objective.desirable_weight,
-                undesirable_weight=objective.undesirable_weight,
-                denominator=facts.units,
-            )
-        else:
-            assert batch.advantages is not None
-            local = mask.sum() * facts.micro_batches  # the mean over micro-batches of each one's own token mean
-            loss, metrics = grpo_loss(
-                log_ratio,
-                mask=mask,
-                advantages=batch.advantages,
-                kl_log_ratio=raw if baseline is None else token_log_ratio(logprobs, baseline, mask),
-                clip_eps=objective.clip_eps,
-                kl_coef=objective.kl_coef,
-                denominator=facts.tokens if objective.normalise == "global" else local,
-            )
+        to_anchor = raw if baseline is None else token_log_ratio(logprobs, baseline, mask)
+        loss, metrics = self.unit_loss(facts, batch, log_ratio, to_anchor)
         counts["log_ratio_rms"] = raw.detach().square().sum()
         return loss, metrics | {name: count / facts.tokens for name, count in counts.items()}
 
@@ -164,22 +233,21 @@ class ObjectiveStep:
             return detach_rejected(log_ratio, facts.rejection, *draws), counts
         return log_ratio, {}
 
-    def _reference_point(self, batch: StepBatch, ref: list[Scored], score: Score, reduce: Reduce) -> Float[Tensor, ""]:
-        total = torch.zeros((), device=self.device)
+    def _mismatched(self, batch: StepBatch, ref: list[Scored], score: Score) -> Iterator[Tensor]:
+        """Yield the log-ratios of each micro-batch's mismatched pairs."""
         for micro, (_, scored) in zip(batch.micro_batches, ref, strict=True):
             assert micro.mismatched is not None and scored is not None
-            log_ratio = token_log_ratio(score(micro.mismatched), scored, micro.mismatched.mask)
-            total += (log_ratio if self.clip is None else self.clip.clip(log_ratio)).sum()
-        return kto_reference_point(reduce(total, "sum"), batch.total_units)
+            yield token_log_ratio(score(micro.mismatched), scored, micro.mismatched.mask)
 
-    def _largest_ratios(self, batch: StepBatch, ref: list[Scored], score: Score, reduce: Reduce) -> tuple[float, float]:
-        largest = torch.stack(
-            [
-                torch.stack([log_ratio.max(), (-log_ratio).max()])
-                for micro, (scored, _) in zip(batch.micro_batches, ref, strict=True)
-                for log_ratio in [token_log_ratio(score(micro.block), scored, micro.block.mask)]
-            ]
-        ).amax(0)
+    def _reference_point(self, name: str, log_ratios: Iterable[Tensor], count: int, reduce: Reduce) -> Tensor:
+        total = torch.zeros((), device=self.device)
+        for log_ratio in log_ratios:
+            total += (log_ratio if self.clip is None else self.clip.clip(log_ratio)).sum()
+        point: Tensor = getattr(objectives, name)(reduce(total, "sum"), count)
+        return point
+
+    def _largest_ratios(self, answers: list[Tensor], reduce: Reduce) -> tuple[float, float]:
+        largest = torch.stack([torch.stack([one.max(), (-one).max()]) for one in answers]).amax(0)
         policy_max, ref_max = reduce(largest, "max").exp().tolist()
         return policy_max, ref_max
 

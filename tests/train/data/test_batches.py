@@ -448,7 +448,7 @@ def test_a_pass_in_which_nothing_counts_adds_exactly_nothing(folders, layout, pr
     if layout == "packed":
         pack(model)
     scorer = TokenScorer(model, packed=layout == "packed").train()
-    idle = idle_micro_batch(rows_of(units_of("grpo")[0], OBJECTIVES["grpo"])[1], 0)
+    idle = idle_micro_batch(rows_of(units_of("grpo")[0], OBJECTIVES["grpo"].grouping)[1], 0)
     objective = ObjectiveStep(OBJECTIVES["grpo"], BetaTransform.model_validate(REJECT), seed=0, device=CPU)
     batch = stream_of(units_of("grpo"), OBJECTIVES["grpo"]).step(0)
     facts = objective.look(0, batch, [], scoring_pass(scorer), lambda value, how: value)

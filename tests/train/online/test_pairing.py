@@ -217,9 +217,9 @@ GROUPS = [
 PROMPTS = {"p0": (7, 8), "p1": (9,), "p2": (7, 8, 9)}
 
 
-def names_and_ids(units, grpo=None):
+def names_and_ids(units, grouping=None):
     """The rows of one micro-batch of all units: name to (prompt, completion) ids, read off the tensors."""
-    micro = make_micro_batch([row for unit in units for row in rows_of(unit, grpo)], 0)
+    micro = make_micro_batch([row for unit in units for row in rows_of(unit, grouping)], 0)
     rows = {}
     for name, ids, mask, length in zip(
         micro.block.names, micro.block.input_ids.tolist(), micro.block.mask.tolist(), micro.block.lengths, strict=True
@@ -235,10 +235,12 @@ def names_and_ids(units, grpo=None):
 def test_rows_have_the_names_under_which_their_completions_are_looked_up(objective):
     """The row called `row_names(...)[i]` holds the prompt and the very tokens of the i-th completion that was kept."""
     kept = chosen(GROUPS, "all" if objective == "grpo" else "best_worst").kept
-    rows, micro = names_and_ids(make_units(kept, objective, PROMPTS), GRPO if objective == "grpo" else None)
+    rows, micro = names_and_ids(
+        make_units(kept, PROMPTS, taken_apart=objective == "kto"), GRPO.grouping if objective == "grpo" else None
+    )
     want = {}
     for one in kept:
-        names = row_names(one.rollout.id, len(one.numbers), objective)
+        names = row_names(one.rollout.id, len(one.numbers), taken_apart=objective == "kto")
         for name, completion in zip(names, one.completions, strict=True):
             want[name] = PROMPTS[one.rollout.id], completion.ids
     assert rows == want and len(want) == (8 if objective == "grpo" else 6)
@@ -257,7 +259,9 @@ def test_rows_have_the_names_under_which_their_completions_are_looked_up(objecti
 def test_units_say_what_was_truncated(objective):
     """A completion without its end is marked, and only this one."""
     kept = chosen(GROUPS, "all" if objective == "grpo" else "best_worst").kept
-    sequences = [sequence for unit in make_units(kept, objective, PROMPTS) for sequence in unit.sequences]
+    sequences = [
+        sequence for unit in make_units(kept, PROMPTS, taken_apart=objective == "kto") for sequence in unit.sequences
+    ]
     assert [sequence.ids[sequence.prompt_length :] for sequence in sequences if sequence.truncated] == [(110, 111, 112)]
 
 
@@ -282,9 +286,9 @@ def test_advantages_of_ragged_groups_are_those_of_each_group_alone(groups, std, 
     if not kept:
         return
     prompts = {one.rollout.id: (5, 6) for one in kept}
-    units = make_units(kept, "grpo", prompts)
+    units = make_units(kept, prompts, taken_apart=False)
     grpo = GrpoObjective(kind="grpo", advantage_std=std, advantage_eps=eps)
-    _, micro = names_and_ids(units, grpo)
+    _, micro = names_and_ids(units, grpo.grouping)
     got = dict(zip(micro.block.names, micro.advantages.tolist(), strict=True))
     want = {}
     for one in kept:
@@ -298,7 +302,7 @@ def test_advantages_of_ragged_groups_are_those_of_each_group_alone(groups, std, 
 
 def test_pairs_of_different_sizes_are_refused():
     """Only groups may be ragged: for pairs a unit of three sequences is an error."""
-    units = make_units(chosen(GROUPS, "all").kept, "grpo", PROMPTS)
+    units = make_units(chosen(GROUPS, "all").kept, PROMPTS, taken_apart=False)
     with pytest.raises(ValueError, match="same number of sequences"):
         make_micro_batch([row for unit in units for row in rows_of(unit, None)], 0)
 
