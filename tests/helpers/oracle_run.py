@@ -13,6 +13,24 @@ import torch
 from transformers import AutoModelForCausalLM
 
 
+def signed(good):
+    return 1.0 if good else -1.0
+
+
+# What a pair costs, from the sums of its answers' log-ratios and the settings.
+PAIRS = {
+    "dpo": lambda chosen, rejected, given: torch.log1p(torch.exp(-given["beta"] * (chosen - rejected))),
+}
+# What a labelled answer costs, from the sum of its log-ratios, the reference point, the label and the settings.
+LABELLED = {
+    "kto": lambda z, point, good, given: (
+        (1.1 if good else 0.7) * (1 - torch.sigmoid(signed(good) * given["beta"] * (z - point)))
+    ),
+}
+# The reference point, from the sums of mismatched pairs and of the answers themselves.
+POINTS = {"kto": lambda mismatched, own: max(0.0, sum(mismatched) / len(mismatched))}
+
+
 def answer_logprobs(model, ids, prompt_length):
     """Log-probabilities of the answer's tokens, float64, from the model's own logits."""
     logits = model(torch.tensor([ids])).logits[0, :-1].double()
@@ -41,18 +59,16 @@ def run(path, batches, objective, *, transform, k, steps, lr, warmup, baseline="
         def ratios(unit):
             return [(raw(s), transform(raw(s), kept)) for s, kept in zip(unit["sequences"], unit["kept"], strict=True)]
 
-        if objective["kind"] == "dpo":
-            margins = [objective["beta"] * (a.sum() - b.sum()) for (_, a), (_, b) in map(ratios, units)]
-            loss = sum(torch.log1p(torch.exp(-m)) for m in margins) / len(units)
-        elif objective["kind"] == "kto":
+        kind = objective["kind"]
+        if kind in PAIRS:
+            loss = sum(PAIRS[kind](a.sum(), b.sum(), objective) for (_, a), (_, b) in map(ratios, units)) / len(units)
+        elif kind in LABELLED:
+            z = [ratios(unit)[0][1].sum() for unit in units]
             with torch.no_grad():
-                z = [transform(raw(u["mismatched"]), None).sum() for u in units]
-            z_0 = max(0.0, float(sum(z) / len(z)))
-            loss = 0.0
-            for unit in units:
-                ((_, ratio),) = ratios(unit)
-                sign, weight = (1, 1.1) if unit["desirable"] else (-1, 0.7)
-                loss = loss + weight * (1 - torch.sigmoid(sign * objective["beta"] * (ratio.sum() - z_0))) / len(units)
+                others = [float(transform(raw(u["mismatched"]), None).sum()) for u in units if u["mismatched"]]
+            point = POINTS[kind](others, [float(one.detach()) for one in z])
+            terms = [LABELLED[kind](one, point, u["desirable"], objective) for one, u in zip(z, units, strict=True)]
+            loss = sum(terms) / len(units)
         else:
             terms = []
             for micro in batches[step]:

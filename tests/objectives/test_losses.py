@@ -36,13 +36,28 @@ def grpo(values, mask, **options):
     return grpo_loss(values, mask=mask, **settings)
 
 
+GOOD = torch.tensor([True, True, False, False, True])
+SCORES = torch.linspace(-1.5, 1.2, B, dtype=torch.float64)
+
+
+def rejected(call):
+    """A loss of pairs whose rejected answers are made of the chosen ones."""
+    return lambda values, mask, _, **more: call(values, mask, -0.4 * values.flip(1) + 0.1, mask.flip(1), **more)
+
+
+# Each as a function of values, mask and the numbers of the rows among all of a batch; and what it is a mean over.
 LOSSES = {
-    "nll": lambda values, mask: nll_loss(values, mask=mask),
-    "dpo": lambda values, mask: dpo(values, mask, -0.4 * values.flip(1) + 0.1, mask.flip(1)),
-    "kto": lambda values, mask: kto(values, mask),
-    "grpo": lambda values, mask: grpo(values, mask),
+    "nll": (lambda values, mask, _, **more: nll_loss(values, mask=mask, **more), "tokens"),
+    "dpo": (rejected(dpo), "rows"),
+    "kto": (lambda values, mask, rows, **more: kto(values, mask, desirable=GOOD[rows], **more), "rows"),
+    "grpo": (lambda values, mask, rows, **more: grpo(values, mask, advantages=SCORES[rows], **more), "tokens"),
 }
 each_loss = pytest.mark.parametrize("name", LOSSES)
+
+
+def loss_of(name, values, mask, rows=None, **more):
+    """A loss and its metrics, of all rows of a batch or of some."""
+    return LOSSES[name][0](values, mask, torch.arange(len(values)) if rows is None else rows, **more)
 
 
 class TestOracles:
@@ -118,7 +133,7 @@ class TestGradients:
     def test_gradcheck(self, name):
         """Analytic gradients agree with finite differences in float64."""
         values, mask = batch(3)
-        assert torch.autograd.gradcheck(lambda v: LOSSES[name](v, mask)[0], values.requires_grad_())
+        assert torch.autograd.gradcheck(lambda v: loss_of(name, v, mask)[0], values.requires_grad_())
 
     @pytest.mark.parametrize(
         "ratio,advantage,live", [(1.5, 1.0, False), (1.5, -1.0, True), (0.5, 1.0, True), (0.5, -1.0, False)]
@@ -154,7 +169,7 @@ class TestInvariance:
         values, mask = batch(4)
         clean = values.clone().requires_grad_()
         dirty = torch.where(mask, values, garbage).requires_grad_()
-        results = [LOSSES[name](clean, mask), LOSSES[name](dirty, mask)]
+        results = [loss_of(name, clean, mask), loss_of(name, dirty, mask)]
         for loss, _ in results:
             loss.backward()
         assert results[0][0].item() == results[1][0].item()
@@ -166,45 +181,26 @@ class TestInvariance:
         """More padding on the right changes nothing."""
         values, mask = batch(5)
         wide = torch.nn.functional.pad(values, (0, 6), value=9.0), torch.nn.functional.pad(mask, (0, 6))
-        if name == "dpo":
-            results = [dpo(v, m, -v, m)[0].item() for v, m in [(values, mask), wide]]
-        else:
-            results = [LOSSES[name](v, m)[0].item() for v, m in [(values, mask), wide]]
+        results = [loss_of(name, v, m)[0].item() for v, m in [(values, mask), wide]]
         assert results[0] == pytest.approx(results[1], rel=1e-12)
 
     @each_loss
     def test_permutation(self, name):
         """The order of the examples does not matter."""
         values, mask = batch(6)
-        good, scores = torch.tensor([True, True, False, False, True]), torch.randn(B, dtype=torch.float64)
         order = torch.tensor([3, 1, 4, 0, 2])
-
-        def loss(rows):
-            v, m = values[rows], mask[rows]
-            return {
-                "nll": lambda: nll_loss(v, mask=m),
-                "dpo": lambda: dpo(v, m, -0.5 * v, m),
-                "kto": lambda: kto(v, m, desirable=good[rows]),
-                "grpo": lambda: grpo(v, m, advantages=scores[rows], kl_log_ratio=v),
-            }[name]()[0].item()
-
-        assert loss(order) == pytest.approx(loss(torch.arange(B)), rel=1e-12)
+        loss = loss_of(name, values[order], mask[order], order)[0].item()
+        assert loss == pytest.approx(loss_of(name, values, mask)[0].item(), rel=1e-12)
 
     @each_loss
     @pytest.mark.parametrize("cuts", [(1, 4), (2, 2, 1), (1, 1, 1, 1, 1)])
     def test_micro_batches_add_up(self, name, cuts):
         """With one global denominator the losses, metrics and gradients of any split sum to those of the whole."""
         values, mask = batch(7)
-        good, scores = torch.tensor([True, True, False, False, True]), torch.randn(B, dtype=torch.float64)
-        tokens = int(mask.sum())
+        denominator = {"tokens": int(mask.sum()), "rows": B}[LOSSES[name][1]]
 
         def run(v, m, rows):
-            return {
-                "nll": lambda: nll_loss(v, mask=m, denominator=tokens),
-                "dpo": lambda: dpo(v, m, -0.5 * v, m, denominator=B),
-                "kto": lambda: kto(v, m, desirable=good[rows], denominator=B),
-                "grpo": lambda: grpo(v, m, advantages=scores[rows], kl_log_ratio=v, denominator=tokens),
-            }[name]()
+            return loss_of(name, v, m, rows, denominator=denominator)
 
         whole = values.clone().requires_grad_()
         loss, metrics = run(whole, mask, torch.arange(B))
@@ -225,8 +221,8 @@ class TestInvariance:
         """A loss mapped over a leading axis equals a loop over it, value and gradient."""
         many = torch.stack([batch(seed)[0] for seed in range(4)])
         mask = batch(0)[1]
-        mapped = torch.func.vmap(torch.func.grad_and_value(lambda v: LOSSES[name](v, mask)[0]))(many)
-        looped = [torch.func.grad_and_value(lambda v: LOSSES[name](v, mask)[0])(v) for v in many]
+        mapped = torch.func.vmap(torch.func.grad_and_value(lambda v: loss_of(name, v, mask)[0]))(many)
+        looped = [torch.func.grad_and_value(lambda v: loss_of(name, v, mask)[0])(v) for v in many]
         torch.testing.assert_close(mapped[0], torch.stack([g for g, _ in looped]), rtol=1e-12, atol=1e-15)
         torch.testing.assert_close(mapped[1], torch.stack([v for _, v in looped]), rtol=1e-12, atol=1e-15)
 

@@ -63,7 +63,7 @@ def oracle_batches(toy, settings):
                     places = mask.nonzero().squeeze(1)
                     others.append((tuple(ids[: int(places[-1]) + 2].tolist()), int(places[0]) + 1))
             rows = [plain(step, row, other) for row, other in zip(micro.rows, others, strict=True)]
-            if settings.objective.kind == "dpo":
+            if settings.objective.unit == "pair":
                 half = len(rows) // 2
                 rows = [joined(*pair) for pair in zip(rows[:half], rows[half:], strict=True)]
             micros.append(rows)
@@ -93,7 +93,7 @@ def test_a_run_is_the_run_the_paper_describes(toy, tmp_path, name, transform):
     GRPO's micro-batches are of three answers, which parts groups of two, and of four whole groups where each has a
     mean of its own.
     """
-    micro_batch_size = {"dpo": 4, "kto": 4, "grpo-local": 8}.get(name, 3)
+    micro_batch_size = {"grpo": 3, "grpo-initial": 3, "grpo-local": 8}.get(name, 4)
     baseline = "initial" if name == "grpo-initial" else "reference"
     changes = {
         "objective": OBJECTIVES[name],

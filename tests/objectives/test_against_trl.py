@@ -1,0 +1,48 @@
+"""The losses against numbers that TRL's own loss code gives for the same token log-probabilities.
+
+The numbers are of TRL 0.24.0, the last one with all of these losses as functions of given log-probabilities:
+`DPOTrainer.dpo_loss`, fed with sums over the answers (for `ipo length_normalised` with means, as its trainer does), and
+`BCOTrainer.bco_loss` at its first step. They are one loss a pair, or an answer, at beta = 0.5. TRL is not needed here.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from humanline import objectives
+
+# Of each pair the chosen and the rejected answer, each with the policy's and the reference's token log-probabilities.
+PAIRS = [
+    (([-1.94, -1.42, -0.92], [-1.84, -1.29, -1.58]), ([-0.36, -0.7], [-1.16, -0.58])),
+    (([-0.91], [-0.35]), ([-0.71, -1.24, -0.96, -0.88], [-0.81, -0.41, -1.33, -1.57])),
+    (([-0.42, -1.35], [-0.22, -1.05]), ([-0.45, -1.12], [-1.18, -1.36])),
+    (([-1.49, -0.46, -1.62, -1.26], [-0.39, -0.31, -0.96, -1.84]), ([-1.14], [-0.96])),
+]
+# The loss, its settings besides beta, and what TRL says of each pair.
+OF_PAIRS = {
+    "dpo": ("dpo_loss", {}, [0.7575990353171691, 0.9401987229081252, 1.126707882594405, 1.021418210069915]),
+}
+
+
+def padded(side: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The log-ratios of one answer of each pair, nan where it has no token, and their mask."""
+    ratios, mask = torch.full((4, 4), torch.nan, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.bool)
+    for row, pair in enumerate(PAIRS):
+        policy, ref = (torch.tensor(one, dtype=torch.float64) for one in pair[side])
+        ratios[row, : len(policy)], mask[row, : len(policy)] = policy - ref, True
+    return ratios, mask
+
+
+@pytest.mark.parametrize("name", OF_PAIRS)
+def test_losses_of_pairs_are_those_of_trl(name):
+    """Each pair costs what TRL's trainer of DPO says, and the batch costs their mean."""
+    loss, settings, expected = OF_PAIRS[name]
+    (chosen, chosen_mask), (rejected, rejected_mask) = padded(0), padded(1)
+
+    def cost(rows: slice) -> float:
+        masks = {"chosen_mask": chosen_mask[rows], "rejected_mask": rejected_mask[rows]}
+        return float(getattr(objectives, loss)(chosen[rows], rejected[rows], **masks, beta=0.5, **settings)[0])
+
+    assert [cost(slice(row, row + 1)) for row in range(4)] == pytest.approx(expected, rel=1e-12)
+    assert cost(slice(None)) == pytest.approx(sum(expected) / 4, rel=1e-12)

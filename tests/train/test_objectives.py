@@ -1,0 +1,99 @@
+"""Every objective in whole runs: it trains, is evaluated, validated and estimated, and goes on to the same bits."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+
+import pytest
+
+from humanline.cli import main
+from humanline.system.stop import StopRequested
+from humanline.train.config import TrainConfig
+from humanline.train.config.objective import OBJECTIVES
+from humanline.train.loop import train
+from humanline.train.run.metrics import read_metrics
+from tests.helpers.kills import result_of
+from tests.helpers.support import CLIP, config
+from tests.train.run.test_resume import StopAt
+
+# A section of each kind, with settings that are not the defaults.
+ROWS = {
+    "nll": {"kind": "nll"},
+    "dpo": {"kind": "dpo", "beta": 0.5},
+    "kto": {"kind": "kto", "beta": 0.5, "undesirable_weight": 0.7},
+    "grpo": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
+}
+HUMANLINE = {"transform": CLIP, "reference": {"schedule": {"kind": "before_step", "every": 2}}}
+
+
+def test_every_objective_has_a_row():
+    """No objective is left out of the tests below."""
+    assert {row["kind"] for row in ROWS.values()} == {one.model_fields["kind"].default for one in OBJECTIVES}
+
+
+def short_run(toy, output, name) -> TrainConfig:
+    """Four steps on pairs, with the humanline variant where there is a reference."""
+    return config(
+        toy,
+        output,
+        ROWS[name],
+        **({} if ROWS[name]["kind"] == "nll" else HUMANLINE),
+        data__eval=toy["held_out"],
+        evaluation={"every": 2},
+        training={"steps": 4, "batch_size": 8, "micro_batch_size": 4},
+        checkpoint={"every": 2, "minutes": None},
+    )
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_objective_trains_is_evaluated_and_goes_on(toy, tmp_path, name):
+    """Losses are finite, held-out pairs are told apart as for all objectives, and a stopped run ends with the same."""
+    whole = short_run(toy, tmp_path / "whole", name)
+    points = StopAt(10**9)
+    result = train(whole, stop=points, show_progress=False)
+    rows = list(read_metrics(result.metrics))
+    losses = [row["loss"] for row in rows if "step" in row]
+    assert len(losses) == 4 and all(map(math.isfinite, losses)) and len(set(losses)) == 4
+    assert [row["updates"] for row in rows if "held_out" in row] == [0, 2, 4]
+    if whole.references:
+        assert result.initial["accuracy"] == 0.5 and result.final["accuracy"] != 0.5
+        assert {"log_ratio_rms", "clipped_low", "clipped_high"} <= rows[-2].keys()
+    stopped = whole.model_copy(update={"output": str(tmp_path / "stopped")})
+    with pytest.raises(StopRequested):
+        train(stopped, stop=StopAt(points.asked * 2 // 3), show_progress=False)
+    assert not (tmp_path / "stopped" / "final").exists()
+    train(stopped, resume=True, show_progress=False)
+    assert result_of(stopped) == result_of(whole)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_objective_is_validated_and_estimated(toy, tmp_path, name, capsys):
+    """Its units are counted and shown, and memory and work of its passes are said."""
+    recipe = tmp_path / "recipe.yaml"
+    given = short_run(toy, tmp_path / "run", name)
+    recipe.write_text(json.dumps(given.model_dump(mode="json")))
+    assert main(["validate", str(recipe)]) == 0
+    out = capsys.readouterr().out
+    words = given.objective.units
+    assert f"4 steps of 8 {words}" in out and f"steps        4 of 8 {words}" in out and "in the loss" in out
+    assert given.objective.title in out or not given.references
+    assert main(["estimate", str(recipe), "--gpu-memory", "80"]) == 0
+    out = capsys.readouterr().out
+    assert "verdict      fits" in out and ("scoring" in out) == bool(given.references)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_shapes_that_an_objective_does_not_read_are_refused(toy, tmp_path, name):
+    """A shape that is not its own is refused with those that are, and its default is the first of these."""
+    tree = short_run(toy, tmp_path, name).model_dump(mode="json")
+    shapes = type(TrainConfig.model_validate(tree).objective).shapes
+    for shape in (None, "completion", "preference", "unpaired"):
+        changed = copy.deepcopy(tree)
+        changed["data"]["shape"] = shape
+        if shape in (None, *shapes):
+            assert TrainConfig.model_validate(changed).data_shape == (shape or shapes[0])
+        else:
+            with pytest.raises(ValueError, match=rf"data.shape for .* must be {' or '.join(shapes)}; got {shape}"):
+                TrainConfig.model_validate(changed)
