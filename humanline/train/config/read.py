@@ -204,9 +204,11 @@ def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) 
         name += ".kind"
         expected = ", ".join(_kinds(model, keys))
         tag = str(problem["ctx"].get("tag", ""))
-        near = difflib.get_close_matches(tag, expected.split(", "), n=1)
-        text = f"must be one of {expected}; got {tag or 'nothing'}" + (f"; did you mean {near[0]}?" if near else "")
-        if name == "objective.kind" and tag.lower() in REFERENCE_FREE:
+        text = f"must be one of {expected}; got {tag or 'nothing'}"
+        if name != "objective.kind" or tag.lower() not in REFERENCE_FREE:
+            near = difflib.get_close_matches(tag, expected.split(", "), n=1)
+            text += f"; did you mean {near[0]}?" if near else ""
+        else:
             text += "; a loss without a reference model has no humanline variant: nothing to sync, no ratio to clip"
     elif problem["type"] in ("model_attributes_type", "model_type", "dict_type"):
         text = f"must be a section such as {{key: value}}; got {_given(problem)}"
