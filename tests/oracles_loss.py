@@ -27,6 +27,19 @@ def dpo(chosen: Matrix, rejected: Matrix, chosen_mask: Mask, rejected_mask: Mask
     return math.fsum(losses) / len(losses)
 
 
+def ipo(
+    chosen: Matrix, rejected: Matrix, chosen_mask: Mask, rejected_mask: Mask, tau: float, length_normalised: bool
+) -> float:
+    """Eq. 17 of arXiv 2310.12036, averaged over pairs; of sequence log-ratios or of their means over tokens."""
+    losses = []
+    for c, r, cm, rm in zip(chosen, rejected, chosen_mask, rejected_mask, strict=True):
+        won, lost = sequence_sum(c, cm), sequence_sum(r, rm)
+        if length_normalised:
+            won, lost = won / sum(cm), lost / sum(rm)
+        losses.append((won - lost - 1 / (2 * tau)) ** 2)
+    return math.fsum(losses) / len(losses)
+
+
 def kto(
     ratios: Matrix, mask: Mask, desirable: list[bool], z_0: float, beta: float, weight_d: float, weight_u: float
 ) -> float:

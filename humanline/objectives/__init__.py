@@ -3,7 +3,7 @@
 from humanline.objectives.advantages import group_advantages
 from humanline.objectives.log_ratio import clip_metrics, detach_rejected, rejection_metrics, token_log_ratio
 from humanline.objectives.logprobs import token_logprobs
-from humanline.objectives.losses import dpo_loss, grpo_loss, kto_loss, kto_reference_point, nll_loss
+from humanline.objectives.losses import dpo_loss, grpo_loss, ipo_loss, kto_loss, kto_reference_point, nll_loss
 
 __all__ = [
     "clip_metrics",
@@ -11,6 +11,7 @@ __all__ = [
     "dpo_loss",
     "group_advantages",
     "grpo_loss",
+    "ipo_loss",
     "kto_loss",
     "kto_reference_point",
     "nll_loss",

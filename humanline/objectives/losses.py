@@ -1,4 +1,4 @@
-"""DPO, KTO, GRPO and plain next-token losses as pure functions of log-ratios and a mask.
+"""DPO, IPO, KTO, GRPO and plain next-token losses as pure functions of log-ratios and a mask.
 
 A loss never sees a model, a reference, a config or a clip range: log-ratios arrive transformed. Every loss and every
 metric is a sum over this batch divided by `denominator`, so that adding them up over micro-batches and ranks with one
@@ -99,20 +99,62 @@ def dpo_loss(
     Source: arXiv 2509.24207, Eq. 6.
     """
     beta = _checks.positive("beta", beta)
-    _checks.same_shape(
-        "rejected_log_ratio's batch", rejected_log_ratio.shape[:-1], "chosen_log_ratio's", chosen_log_ratio.shape[:-1]
-    )
-    chosen = beta * fill_masked(chosen_log_ratio, chosen_mask, "chosen_log_ratio").sum(-1)
-    rejected = beta * fill_masked(rejected_log_ratio, rejected_mask, "rejected_log_ratio").sum(-1)
+    z_chosen, z_rejected = _pair_sums(chosen_log_ratio, rejected_log_ratio, chosen_mask, rejected_mask)
+    chosen, rejected = beta * z_chosen, beta * z_rejected
     margin, count = chosen - rejected, _denominator(denominator, chosen.shape[0])
-    per_pair = {
-        "margin": margin,
-        "chosen_reward": chosen,
-        "rejected_reward": rejected,
-        "accuracy": _wins(margin),
-        "saturation": margin.sigmoid(),
-    }
+    per_pair = _pair_metrics(chosen, rejected) | {"saturation": margin.sigmoid()}
     return -logsigmoid(margin).sum() / count, _averages(per_pair, count)
+
+
+def ipo_loss(
+    chosen_log_ratio: Tensor,
+    rejected_log_ratio: Tensor,
+    *,
+    chosen_mask: Tensor,
+    rejected_mask: Tensor,
+    beta: float,
+    length_normalised: bool = False,
+    denominator: Denominator = None,
+) -> tuple[Tensor, Metrics]:
+    """Compute the IPO loss of preference pairs.
+
+    ``(z_chosen - z_rejected - 1 / (2 beta))^2`` with z the sum of a response's token log-ratios, or their mean.
+
+    Parameters
+    ----------
+    chosen_log_ratio, rejected_log_ratio, chosen_mask, rejected_mask, denominator
+        As in `dpo_loss`.
+    beta : float, > 0
+        The paper's tau: the difference of a pair is drawn to 1 / (2 beta), nats.
+    length_normalised : bool
+        Take the mean over a response's tokens in place of their sum; beta is then on another scale. A response without
+        an unmasked token has mean 0.
+
+    Returns
+    -------
+    loss : 0-d tensor
+        Nats squared.
+    metrics : dict of 0-d tensors
+        ``margin`` (beta times the difference, which the loss draws to 1/2), ``chosen_reward`` and ``rejected_reward``
+        (implicit, beta z), ``accuracy`` (margin > 0; a tie counts one half).
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, a mask is not bool, beta <= 0, or B = 0 without a denominator.
+
+    Notes
+    -----
+    Source: arXiv 2310.12036, Eq. 17, which has sums. TRL takes means, and says that so did the paper's experiments.
+    """
+    beta = _checks.positive("beta", beta)
+    z_chosen, z_rejected = _pair_sums(chosen_log_ratio, rejected_log_ratio, chosen_mask, rejected_mask)
+    if length_normalised:
+        z_chosen = z_chosen / chosen_mask.sum(-1).clamp(min=1)
+        z_rejected = z_rejected / rejected_mask.sum(-1).clamp(min=1)
+    count = _denominator(denominator, z_chosen.shape[0])
+    loss = (z_chosen - z_rejected - 1 / (2 * beta)).square().sum() / count
+    return loss, _averages(_pair_metrics(beta * z_chosen, beta * z_rejected), count)
 
 
 def kto_loss(
@@ -304,6 +346,23 @@ def _reference_point(
         raise ValueError("kl_mask must be given with kl_log_ratio; got None")
     z = fill_masked(kl_log_ratio, kl_mask, "kl_log_ratio").sum(-1)
     return kto_reference_point(z.sum(), z.shape[0])
+
+
+def _pair_sums(
+    chosen_log_ratio: Tensor, rejected_log_ratio: Tensor, chosen_mask: Tensor, rejected_mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the sequence log-ratios (B,) of both answers of each pair."""
+    _checks.same_shape(
+        "rejected_log_ratio's batch", rejected_log_ratio.shape[:-1], "chosen_log_ratio's", chosen_log_ratio.shape[:-1]
+    )
+    chosen = fill_masked(chosen_log_ratio, chosen_mask, "chosen_log_ratio").sum(-1)
+    return chosen, fill_masked(rejected_log_ratio, rejected_mask, "rejected_log_ratio").sum(-1)
+
+
+def _pair_metrics(chosen: Tensor, rejected: Tensor) -> Metrics:
+    """Return what losses of pairs say of each one, from the implicit rewards of its answers."""
+    margin = chosen - rejected
+    return {"margin": margin, "chosen_reward": chosen, "rejected_reward": rejected, "accuracy": _wins(margin)}
 
 
 def _wins(margin: Float[Tensor, " B"]) -> Float[Tensor, " B"]:

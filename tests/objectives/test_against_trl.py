@@ -22,6 +22,12 @@ PAIRS = [
 # The loss, its settings besides beta, and what TRL says of each pair.
 OF_PAIRS = {
     "dpo": ("dpo_loss", {}, [0.7575990353171691, 0.9401987229081252, 1.126707882594405, 1.021418210069915]),
+    "ipo": ("ipo_loss", {}, [1.5625, 3.5721, 6.1009, 4.6225]),
+    "ipo length_normalised": (
+        "ipo_loss",
+        {"length_normalised": True},
+        [1.432011111111111, 2.69780625, 3.010225, 1.32825625],
+    ),
 }
 
 

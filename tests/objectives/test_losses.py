@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
-from humanline.objectives import dpo_loss, grpo_loss, kto_loss, kto_reference_point, nll_loss
+from humanline.objectives import dpo_loss, grpo_loss, ipo_loss, kto_loss, kto_reference_point, nll_loss
 from tests import oracles_loss as oracle
 
 B, T = 5, 7
@@ -23,6 +24,10 @@ def batch(seed: int, rows: int = B, width: int = T, scale: float = 1.0):
 
 def dpo(values, mask, other, other_mask, **options):
     return dpo_loss(values, other, chosen_mask=mask, rejected_mask=other_mask, **{"beta": 0.3, **options})
+
+
+def ipo(values, mask, other, other_mask, **options):
+    return ipo_loss(values, other, chosen_mask=mask, rejected_mask=other_mask, **{"beta": 0.3, **options})
 
 
 def kto(values, mask, **options):
@@ -49,6 +54,8 @@ def rejected(call):
 LOSSES = {
     "nll": (lambda values, mask, _, **more: nll_loss(values, mask=mask, **more), "tokens"),
     "dpo": (rejected(dpo), "rows"),
+    "ipo": (rejected(ipo), "rows"),
+    "ipo length_normalised": (rejected(partial(ipo, length_normalised=True)), "rows"),
     "kto": (lambda values, mask, rows, **more: kto(values, mask, desirable=GOOD[rows], **more), "rows"),
     "grpo": (lambda values, mask, rows, **more: grpo(values, mask, advantages=SCORES[rows], **more), "tokens"),
 }
@@ -67,6 +74,29 @@ class TestOracles:
         (c, cm), (r, rm) = batch(seed), batch(seed + 100, width=9)
         expected = oracle.dpo(c.tolist(), r.tolist(), cm.tolist(), rm.tolist(), 0.3)
         assert dpo(c, cm, r, rm)[0].item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+    @pytest.mark.parametrize("length_normalised", [False, True])
+    @pytest.mark.parametrize("seed", range(5))
+    def test_ipo_is_equation_17_of_its_paper(self, seed, length_normalised):
+        """The IPO loss equals Eq. 17 of arXiv 2310.12036 computed in plain Python, of sums and of means."""
+        (c, cm), (r, rm) = batch(seed), batch(seed + 100, width=9)
+        expected = oracle.ipo(c.tolist(), r.tolist(), cm.tolist(), rm.tolist(), 0.3, length_normalised)
+        value = ipo(c, cm, r, rm, length_normalised=length_normalised)[0]
+        assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+    def test_ipo_rests_where_the_difference_is_half_of_one_by_beta(self):
+        """At a difference of 1 / (2 beta) the loss is 0 and the margin 1/2; a larger one costs as much as a smaller."""
+        at, mask = torch.tensor([[1 / 0.6]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.bool)
+        loss, metrics = ipo(at, mask, 0 * at, mask)
+        assert (loss.item(), metrics["margin"].item()) == pytest.approx((0.0, 0.5), abs=1e-12)
+        above, below = (ipo(at + d, mask, 0 * at, mask)[0].item() for d in (0.7, -0.7))
+        assert above == pytest.approx(below, rel=1e-12) and above > 0
+
+    def test_an_answer_without_tokens_has_mean_nothing(self):
+        """Length-normalised IPO of pairs that are masked throughout is finite, with a gradient of 0."""
+        values, nothing = batch(0)[0].requires_grad_(), torch.zeros(B, T, dtype=torch.bool)
+        loss = ipo(values, nothing, values, nothing, length_normalised=True)[0]
+        assert loss.item() == pytest.approx((1 / 0.6) ** 2) and not torch.autograd.grad(loss, values)[0].any()
 
     def test_the_mean_over_no_token_is_nan_and_its_share_is_nothing(self):
         """GRPO of a batch that is masked throughout is nan without a denominator, and 0 with one; its gradient is 0."""
@@ -236,6 +266,9 @@ class TestRefusals:
             (lambda v, m: dpo(v, m.float(), v, m), "mask must be bool"),
             (lambda v, m: dpo(v, m, v[:2], m[:2]), "rejected_log_ratio's batch must have the shape of"),
             (lambda v, m: dpo(v[:0], m[:0], v[:0], m[:0]), "an empty batch needs a denominator"),
+            (lambda v, m: ipo(v, m, v, m, beta=0.0), "beta must be > 0; got 0.0"),
+            (lambda v, m: ipo(v, m, v[:2], m[:2]), "rejected_log_ratio's batch must have the shape of"),
+            (lambda v, m: ipo(v[:0], m[:0], v[:0], m[:0]), "an empty batch needs a denominator"),
             (lambda v, m: kto(v, m, desirable=torch.ones(B)), "desirable must be bool"),
             (lambda v, m: kto(v, m, reference_point=None), "exactly one of kl_log_ratio"),
             (lambda v, m: kto(v, m, kl_log_ratio=v, kl_mask=m), "exactly one of kl_log_ratio"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 
 import pytest
 
 from humanline.cli import main
 from humanline.system.stop import StopRequested
-from humanline.train.config import TrainConfig
+from humanline.train.config import ConfigError, TrainConfig, load_config
 from humanline.train.config.objective import OBJECTIVES
 from humanline.train.loop import train
 from humanline.train.run.metrics import read_metrics
@@ -22,6 +23,7 @@ from tests.train.run.test_resume import StopAt
 ROWS = {
     "nll": {"kind": "nll"},
     "dpo": {"kind": "dpo", "beta": 0.5},
+    "ipo": {"kind": "ipo", "beta": 0.5, "length_normalised": True},
     "kto": {"kind": "kto", "beta": 0.5, "undesirable_weight": 0.7},
     "grpo": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
 }
@@ -97,3 +99,19 @@ def test_shapes_that_an_objective_does_not_read_are_refused(toy, tmp_path, name)
         else:
             with pytest.raises(ValueError, match=rf"data.shape for .* must be {' or '.join(shapes)}; got {shape}"):
                 TrainConfig.model_validate(changed)
+
+
+@pytest.mark.parametrize(
+    "section,message",
+    [
+        ("{kind: ipo, beta: 0}", "objective.beta: input should be greater than 0; got 0"),
+        ("{kind: ipo, length_normalised: 1}", "objective.length_normalised: input should be a valid boolean; got 1"),
+        ("{kind: ipo, tau: 0.1}", "objective.tau: unknown key"),
+    ],
+)
+def test_bad_settings_are_named(toy, tmp_path, section, message):
+    """A setting out of range, of another type or unknown is named with what it must be."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(short_run(toy, tmp_path, "dpo").model_dump(mode="json")))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(recipe, [f"objective={section}"])

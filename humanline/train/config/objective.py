@@ -161,6 +161,18 @@ class DpoObjective(PairObjective):
     loss = "dpo_loss"
 
 
+class IpoObjective(PairObjective):
+    """IPO (arXiv 2310.12036): the difference of a pair's log-ratios is drawn to 1 / (2 beta), not without end."""
+
+    kind: Literal["ipo"] = "ipo"
+    beta: Positive = 0.1
+    """The paper's tau; the larger, the smaller is the difference that is aimed at."""
+    length_normalised: bool = False
+    """Take means over each answer's tokens, as TRL does, in place of sums; beta is then on another scale."""
+
+    loss = "ipo_loss"
+
+
 class KtoObjective(LabelledObjective):
     """KTO (Eq. 7)."""
 
@@ -211,7 +223,9 @@ class GrpoObjective(ObjectiveSection):
         return self.kl_coef
 
 
-Objective = Annotated[NllObjective | DpoObjective | KtoObjective | GrpoObjective, Field(discriminator="kind")]
+Objective = Annotated[
+    NllObjective | DpoObjective | IpoObjective | KtoObjective | GrpoObjective, Field(discriminator="kind")
+]
 OBJECTIVES: tuple[type[ObjectiveSection], ...] = get_args(get_args(Objective)[0])
 REFERENCE_FREE = ("simpo", "orpo", "slic", "cpo")  # known by name, and refused
 
