@@ -27,6 +27,17 @@ def dpo(chosen: Matrix, rejected: Matrix, chosen_mask: Mask, rejected_mask: Mask
     return math.fsum(losses) / len(losses)
 
 
+def conservative_dpo(
+    chosen: Matrix, rejected: Matrix, chosen_mask: Mask, rejected_mask: Mask, beta: float, smoothing: float
+) -> float:
+    """DPO where each label is wrong with a probability, averaged over pairs."""
+    losses = []
+    for c, r, cm, rm in zip(chosen, rejected, chosen_mask, rejected_mask, strict=True):
+        right = sigmoid(beta * sequence_sum(c, cm) - beta * sequence_sum(r, rm))
+        losses.append(-(1 - smoothing) * math.log(right) - smoothing * math.log(1 - right))
+    return math.fsum(losses) / len(losses)
+
+
 def ipo(
     chosen: Matrix, rejected: Matrix, chosen_mask: Mask, rejected_mask: Mask, tau: float, length_normalised: bool
 ) -> float:

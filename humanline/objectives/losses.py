@@ -64,11 +64,13 @@ def dpo_loss(
     chosen_mask: Bool[Tensor, "B T"],
     rejected_mask: Bool[Tensor, "B T2"],
     beta: float,
+    label_smoothing: float = 0.0,
     denominator: Denominator = None,
 ) -> tuple[Float[Tensor, ""], Metrics]:
-    """Compute the DPO loss of preference pairs.
+    """Compute the DPO loss of preference pairs, or that of conservative DPO.
 
-    ``-log sigmoid(beta (z_chosen - z_rejected))`` with z the sum of a response's token log-ratios.
+    ``-(1 - e) log sigmoid(m) - e log sigmoid(-m)`` with m = beta (z_chosen - z_rejected), z the sum of a response's
+    token log-ratios and e the label smoothing.
 
     Parameters
     ----------
@@ -77,6 +79,8 @@ def dpo_loss(
     chosen_mask, rejected_mask : bool tensors of the same shapes
         True = the token counts.
     beta : float, > 0
+    label_smoothing : float in [0, 0.5)
+        The share of pairs that are taken to be labelled the wrong way round; 0 is DPO.
     denominator : number, optional
         The global count of pairs; None = B.
 
@@ -86,24 +90,28 @@ def dpo_loss(
         Nats.
     metrics : dict of 0-d tensors
         ``margin`` (beta times the difference), ``chosen_reward`` and ``rejected_reward`` (implicit, beta z),
-        ``accuracy`` (margin > 0; a tie counts one half), ``saturation`` (sigmoid of the margin: 1 minus it is the
-        weight of the pair's gradient).
+        ``accuracy`` (margin > 0; a tie counts one half), ``saturation`` (sigmoid of the margin: 1 minus it, minus
+        the label smoothing, is the weight of the pair's gradient).
 
     Raises
     ------
     ValueError
-        If shapes differ, a mask is not bool, beta <= 0, or B = 0 without a denominator.
+        If shapes differ, a mask is not bool, beta <= 0, label_smoothing is outside [0, 0.5), or B = 0 without a
+        denominator.
 
     Notes
     -----
-    Source: arXiv 2509.24207, Eq. 6.
+    Source: arXiv 2509.24207, Eq. 6; the label smoothing is that of Mitchell's note on DPO with noisy preferences, as in
+    TRL. It is computed as -log sigmoid(m) + e m, which is the same.
     """
-    beta = _checks.positive("beta", beta)
+    beta, label_smoothing = _checks.positive("beta", beta), _checks.non_negative("label_smoothing", label_smoothing)
+    if label_smoothing >= 0.5:
+        raise _checks.fail("label_smoothing", "be in [0, 0.5)", label_smoothing)
     z_chosen, z_rejected = _pair_sums(chosen_log_ratio, rejected_log_ratio, chosen_mask, rejected_mask)
     chosen, rejected = beta * z_chosen, beta * z_rejected
     margin, count = chosen - rejected, _denominator(denominator, chosen.shape[0])
     per_pair = _pair_metrics(chosen, rejected) | {"saturation": margin.sigmoid()}
-    return -logsigmoid(margin).sum() / count, _averages(per_pair, count)
+    return (label_smoothing * margin - logsigmoid(margin)).sum() / count, _averages(per_pair, count)
 
 
 def ipo_loss(

@@ -19,7 +19,10 @@ def signed(good):
 
 # What a pair costs, from the sums of its answers' log-ratios and the settings.
 PAIRS = {
-    "dpo": lambda chosen, rejected, given: torch.log1p(torch.exp(-given["beta"] * (chosen - rejected))),
+    "dpo": lambda chosen, rejected, given: sum(
+        share * torch.log1p(torch.exp(-sign * given["beta"] * (chosen - rejected)))
+        for sign, share in ((1, 1 - given.get("label_smoothing", 0)), (-1, given.get("label_smoothing", 0)))
+    ),
     "ipo": lambda chosen, rejected, given: (chosen - rejected - 1 / (2 * given["beta"])) ** 2,
 }
 # What a labelled answer costs, from the sum of its log-ratios, the reference point, the label and the settings.

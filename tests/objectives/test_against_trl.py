@@ -22,6 +22,16 @@ PAIRS = [
 # The loss, its settings besides beta, and what TRL says of each pair.
 OF_PAIRS = {
     "dpo": ("dpo_loss", {}, [0.7575990353171691, 0.9401987229081252, 1.126707882594405, 1.021418210069915]),
+    "dpo label_smoothing 0.1": (
+        "dpo_loss",
+        {"label_smoothing": 0.1},
+        [0.7450990353171691, 0.8956987229081252, 1.0532078825944051, 0.9639182100699151],
+    ),
+    "dpo label_smoothing 0.3": (
+        "dpo_loss",
+        {"label_smoothing": 0.3},
+        [0.7200990353171691, 0.8066987229081252, 0.906207882594405, 0.8489182100699149],
+    ),
     "ipo": ("ipo_loss", {}, [1.5625, 3.5721, 6.1009, 4.6225]),
     "ipo length_normalised": (
         "ipo_loss",

@@ -54,6 +54,7 @@ def rejected(call):
 LOSSES = {
     "nll": (lambda values, mask, _, **more: nll_loss(values, mask=mask, **more), "tokens"),
     "dpo": (rejected(dpo), "rows"),
+    "conservative dpo": (rejected(partial(dpo, label_smoothing=0.2)), "rows"),
     "ipo": (rejected(ipo), "rows"),
     "ipo length_normalised": (rejected(partial(ipo, length_normalised=True)), "rows"),
     "kto": (lambda values, mask, rows, **more: kto(values, mask, desirable=GOOD[rows], **more), "rows"),
@@ -74,6 +75,27 @@ class TestOracles:
         (c, cm), (r, rm) = batch(seed), batch(seed + 100, width=9)
         expected = oracle.dpo(c.tolist(), r.tolist(), cm.tolist(), rm.tolist(), 0.3)
         assert dpo(c, cm, r, rm)[0].item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+    @pytest.mark.parametrize("label_smoothing", [0.1, 0.49])
+    @pytest.mark.parametrize("seed", range(5))
+    def test_label_smoothing_is_a_share_of_swapped_pairs(self, seed, label_smoothing):
+        """Conservative DPO costs what DPO does, on average over pairs of which such a share is swapped."""
+        (c, cm), (r, rm) = batch(seed), batch(seed + 100, width=9)
+        given = c.tolist(), r.tolist(), cm.tolist(), rm.tolist(), 0.3
+        expected = oracle.conservative_dpo(*given, label_smoothing)
+        value = dpo(c, cm, r, rm, label_smoothing=label_smoothing)[0].item()
+        assert value == pytest.approx(expected, rel=1e-10, abs=1e-10)
+        swapped = dpo(r, rm, c, cm)[0].item()
+        parts = (1 - label_smoothing) * dpo(c, cm, r, rm)[0].item() + label_smoothing * swapped
+        assert value == pytest.approx(parts, rel=1e-10)
+
+    def test_label_smoothing_bounds_the_margin(self):
+        """Conservative DPO draws the margin to where its sigmoid is 1 less the smoothing, from both sides."""
+        mask = torch.ones(1, 1, dtype=torch.bool)
+        for margin, sign in ((math.log(4) - 0.1, -1), (math.log(4), 0), (math.log(4) + 0.1, 1)):
+            z = torch.tensor([[margin / 0.3]], dtype=torch.float64, requires_grad=True)
+            dpo(z, mask, torch.zeros_like(z), mask, label_smoothing=0.2)[0].backward()
+            assert z.grad.item() == pytest.approx(0, abs=1e-12) if sign == 0 else z.grad.item() * sign > 0
 
     @pytest.mark.parametrize("length_normalised", [False, True])
     @pytest.mark.parametrize("seed", range(5))
@@ -263,6 +285,8 @@ class TestRefusals:
         "call,message",
         [
             (lambda v, m: dpo(v, m, v, m, beta=0.0), "beta must be > 0; got 0.0"),
+            (lambda v, m: dpo(v, m, v, m, label_smoothing=0.5), r"label_smoothing must be in \[0, 0.5\); got 0.5"),
+            (lambda v, m: dpo(v, m, v, m, label_smoothing=-0.1), "label_smoothing must be >= 0; got -0.1"),
             (lambda v, m: dpo(v, m.float(), v, m), "mask must be bool"),
             (lambda v, m: dpo(v, m, v[:2], m[:2]), "rejected_log_ratio's batch must have the shape of"),
             (lambda v, m: dpo(v[:0], m[:0], v[:0], m[:0]), "an empty batch needs a denominator"),

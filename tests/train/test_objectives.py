@@ -14,6 +14,7 @@ from humanline.system.stop import StopRequested
 from humanline.train.config import ConfigError, TrainConfig, load_config
 from humanline.train.config.objective import OBJECTIVES
 from humanline.train.loop import train
+from humanline.train.run.fingerprint import differences, same_settings
 from humanline.train.run.metrics import read_metrics
 from tests.helpers.kills import result_of
 from tests.helpers.support import CLIP, config
@@ -23,6 +24,7 @@ from tests.train.run.test_resume import StopAt
 ROWS = {
     "nll": {"kind": "nll"},
     "dpo": {"kind": "dpo", "beta": 0.5},
+    "dpo-conservative": {"kind": "dpo", "beta": 0.5, "label_smoothing": 0.2},
     "ipo": {"kind": "ipo", "beta": 0.5, "length_normalised": True},
     "kto": {"kind": "kto", "beta": 0.5, "undesirable_weight": 0.7},
     "grpo": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
@@ -86,6 +88,17 @@ def test_an_objective_is_validated_and_estimated(toy, tmp_path, name, capsys):
     assert "verdict      fits" in out and ("scoring" in out) == bool(given.references)
 
 
+@pytest.mark.parametrize("section", OBJECTIVES, ids=lambda section: section.__name__)
+def test_a_run_from_before_a_setting_goes_on(section):
+    """A checkpoint that lacks a setting which came later is of the same run, as long as that says what held before."""
+    now = section().model_dump(mode="json")
+    before = {name: value for name, value in now.items() if name not in section.later}
+    assert same_settings({"objective": now}) == same_settings({"objective": before})
+    for name in section.later:
+        other = same_settings({"objective": now | {name: 0.25}})
+        assert differences(same_settings({"objective": before}), other)
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_shapes_that_an_objective_does_not_read_are_refused(toy, tmp_path, name):
     """A shape that is not its own is refused with those that are, and its default is the first of these."""
@@ -104,6 +117,9 @@ def test_shapes_that_an_objective_does_not_read_are_refused(toy, tmp_path, name)
 @pytest.mark.parametrize(
     "section,message",
     [
+        ("{kind: dpo, label_smoothing: 0.5}", "objective.label_smoothing: input should be less than 0.5; got 0.5"),
+        ("{kind: dpo, label_smoothing: -0.1}", "objective.label_smoothing: input should be greater than or equal to 0"),
+        ("{kind: kto, label_smoothing: 0.1}", "objective.label_smoothing: unknown key"),
         ("{kind: ipo, beta: 0}", "objective.beta: input should be greater than 0; got 0"),
         ("{kind: ipo, length_normalised: 1}", "objective.length_normalised: input should be a valid boolean; got 1"),
         ("{kind: ipo, tau: 0.1}", "objective.tau: unknown key"),

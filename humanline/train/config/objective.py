@@ -152,13 +152,16 @@ class NllObjective(ObjectiveSection):
 
 
 class DpoObjective(PairObjective):
-    """DPO (Eq. 6)."""
+    """DPO (Eq. 6); with label smoothing conservative DPO."""
 
     kind: Literal["dpo"] = "dpo"
     beta: Positive = 0.1
     """Scale of the log-ratio inside the sigmoid."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=0.5), IN_FLOAT32] = 0.0
+    """Share of pairs that are taken to be labelled the wrong way round: no margin grows without end."""
 
     loss = "dpo_loss"
+    later: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.0}
 
 
 class IpoObjective(PairObjective):

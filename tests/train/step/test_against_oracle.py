@@ -17,6 +17,7 @@ from tests.helpers.support import CLIP, REJECT, config, run, steps, weights
 STEPS, K = 6, 2
 OBJECTIVES = {
     "dpo": {"kind": "dpo", "beta": 0.5},
+    "dpo-conservative": {"kind": "dpo", "beta": 0.5, "label_smoothing": 0.2},
     "ipo": {"kind": "ipo", "beta": 0.5},
     "kto": {"kind": "kto", "beta": 0.5, "desirable_weight": 1.1, "undesirable_weight": 0.7},
     "grpo": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
