@@ -51,6 +51,15 @@ def ipo(
     return math.fsum(losses) / len(losses)
 
 
+def apo_zero(chosen: Matrix, rejected: Matrix, chosen_mask: Mask, rejected_mask: Mask, beta: float) -> float:
+    """1 more than Eq. 7 of arXiv 2408.06266, averaged over pairs."""
+    losses = []
+    for c, r, cm, rm in zip(chosen, rejected, chosen_mask, rejected_mask, strict=True):
+        won, lost = sequence_sum(c, cm), sequence_sum(r, rm)
+        losses.append(1 - sigmoid(beta * won) + sigmoid(beta * lost))
+    return math.fsum(losses) / len(losses)
+
+
 def kto(
     ratios: Matrix, mask: Mask, desirable: list[bool], z_0: float, beta: float, weight_d: float, weight_u: float
 ) -> float:

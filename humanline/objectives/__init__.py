@@ -3,9 +3,18 @@
 from humanline.objectives.advantages import group_advantages
 from humanline.objectives.log_ratio import clip_metrics, detach_rejected, rejection_metrics, token_log_ratio
 from humanline.objectives.logprobs import token_logprobs
-from humanline.objectives.losses import dpo_loss, grpo_loss, ipo_loss, kto_loss, kto_reference_point, nll_loss
+from humanline.objectives.losses import (
+    apo_zero_loss,
+    dpo_loss,
+    grpo_loss,
+    ipo_loss,
+    kto_loss,
+    kto_reference_point,
+    nll_loss,
+)
 
 __all__ = [
+    "apo_zero_loss",
     "clip_metrics",
     "detach_rejected",
     "dpo_loss",

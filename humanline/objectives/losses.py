@@ -1,4 +1,4 @@
-"""DPO, IPO, KTO, GRPO and plain next-token losses as pure functions of log-ratios and a mask.
+"""DPO, IPO, APO, KTO, GRPO and plain next-token losses as pure functions of log-ratios and a mask.
 
 A loss never sees a model, a reference, a config or a clip range: log-ratios arrive transformed. Every loss and every
 metric is a sum over this batch divided by `denominator`, so that adding them up over micro-batches and ranks with one
@@ -163,6 +163,49 @@ def ipo_loss(
     count = _denominator(denominator, z_chosen.shape[0])
     loss = (z_chosen - z_rejected - 1 / (2 * beta)).square().sum() / count
     return loss, _averages(_pair_metrics(beta * z_chosen, beta * z_rejected), count)
+
+
+def apo_zero_loss(
+    chosen_log_ratio: Tensor,
+    rejected_log_ratio: Tensor,
+    *,
+    chosen_mask: Tensor,
+    rejected_mask: Tensor,
+    beta: float,
+    denominator: Denominator = None,
+) -> tuple[Tensor, Metrics]:
+    """Compute the APO-zero loss of preference pairs.
+
+    ``1 - sigmoid(beta z_chosen) + sigmoid(beta z_rejected)`` with z the sum of a response's token log-ratios: it raises
+    the chosen response and lowers the rejected one.
+
+    Parameters
+    ----------
+    chosen_log_ratio, rejected_log_ratio, chosen_mask, rejected_mask, beta, denominator
+        As in `dpo_loss`.
+
+    Returns
+    -------
+    loss : 0-d tensor
+        In (0, 2).
+    metrics : dict of 0-d tensors
+        As `ipo_loss`.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, a mask is not bool, beta <= 0, or B = 0 without a denominator.
+
+    Notes
+    -----
+    Source: arXiv 2408.06266, Eq. 7, plus 1 as in TRL.
+    """
+    beta = _checks.positive("beta", beta)
+    z_chosen, z_rejected = _pair_sums(chosen_log_ratio, rejected_log_ratio, chosen_mask, rejected_mask)
+    chosen, rejected = beta * z_chosen, beta * z_rejected
+    count = _denominator(denominator, chosen.shape[0])
+    losses = torch.sigmoid(-chosen) + torch.sigmoid(rejected)
+    return losses.sum() / count, _averages(_pair_metrics(chosen, rejected), count)
 
 
 def kto_loss(

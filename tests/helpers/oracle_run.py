@@ -24,6 +24,9 @@ PAIRS = {
         for sign, share in ((1, 1 - given.get("label_smoothing", 0)), (-1, given.get("label_smoothing", 0)))
     ),
     "ipo": lambda chosen, rejected, given: (chosen - rejected - 1 / (2 * given["beta"])) ** 2,
+    "apo_zero": lambda chosen, rejected, given: (
+        1 - torch.sigmoid(given["beta"] * chosen) + torch.sigmoid(given["beta"] * rejected)
+    ),
 }
 # What a labelled answer costs, from the sum of its log-ratios, the reference point, the label and the settings.
 LABELLED = {

@@ -176,6 +176,19 @@ class IpoObjective(PairObjective):
     loss = "ipo_loss"
 
 
+class ApoZeroObjective(PairObjective):
+    """APO-zero (arXiv 2408.06266): chosen answers become likelier and rejected ones less likely, each for itself.
+
+    For chosen answers that are better than the policy's own.
+    """
+
+    kind: Literal["apo_zero"] = "apo_zero"
+    beta: Positive = 0.1
+    """Scale of the log-ratio inside the sigmoid."""
+
+    loss = "apo_zero_loss"
+
+
 class KtoObjective(LabelledObjective):
     """KTO (Eq. 7)."""
 
@@ -227,7 +240,8 @@ class GrpoObjective(ObjectiveSection):
 
 
 Objective = Annotated[
-    NllObjective | DpoObjective | IpoObjective | KtoObjective | GrpoObjective, Field(discriminator="kind")
+    NllObjective | DpoObjective | IpoObjective | ApoZeroObjective | KtoObjective | GrpoObjective,
+    Field(discriminator="kind"),
 ]
 OBJECTIVES: tuple[type[ObjectiveSection], ...] = get_args(get_args(Objective)[0])
 REFERENCE_FREE = ("simpo", "orpo", "slic", "cpo")  # known by name, and refused
