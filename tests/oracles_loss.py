@@ -60,6 +60,15 @@ def apo_zero(chosen: Matrix, rejected: Matrix, chosen_mask: Mask, rejected_mask:
     return math.fsum(losses) / len(losses)
 
 
+def apo_down(chosen: Matrix, rejected: Matrix, chosen_mask: Mask, rejected_mask: Mask, beta: float) -> float:
+    """1 more than Eq. 8 of arXiv 2408.06266, averaged over pairs."""
+    losses = []
+    for c, r, cm, rm in zip(chosen, rejected, chosen_mask, rejected_mask, strict=True):
+        won, lost = sequence_sum(c, cm), sequence_sum(r, rm)
+        losses.append(sigmoid(beta * won) + 1 - sigmoid(beta * (won - lost)))
+    return math.fsum(losses) / len(losses)
+
+
 def kto(
     ratios: Matrix, mask: Mask, desirable: list[bool], z_0: float, beta: float, weight_d: float, weight_u: float
 ) -> float:

@@ -4,6 +4,7 @@ from humanline.objectives.advantages import group_advantages
 from humanline.objectives.log_ratio import clip_metrics, detach_rejected, rejection_metrics, token_log_ratio
 from humanline.objectives.logprobs import token_logprobs
 from humanline.objectives.losses import (
+    apo_down_loss,
     apo_zero_loss,
     dpo_loss,
     grpo_loss,
@@ -14,6 +15,7 @@ from humanline.objectives.losses import (
 )
 
 __all__ = [
+    "apo_down_loss",
     "apo_zero_loss",
     "clip_metrics",
     "detach_rejected",

@@ -208,6 +208,49 @@ def apo_zero_loss(
     return losses.sum() / count, _averages(_pair_metrics(chosen, rejected), count)
 
 
+def apo_down_loss(
+    chosen_log_ratio: Tensor,
+    rejected_log_ratio: Tensor,
+    *,
+    chosen_mask: Tensor,
+    rejected_mask: Tensor,
+    beta: float,
+    denominator: Denominator = None,
+) -> tuple[Tensor, Metrics]:
+    """Compute the APO-down loss of preference pairs.
+
+    ``sigmoid(beta z_chosen) + 1 - sigmoid(beta (z_chosen - z_rejected))`` with z the sum of a response's token
+    log-ratios: it lowers the chosen response, and the rejected one below it.
+
+    Parameters
+    ----------
+    chosen_log_ratio, rejected_log_ratio, chosen_mask, rejected_mask, beta, denominator
+        As in `dpo_loss`.
+
+    Returns
+    -------
+    loss : 0-d tensor
+        In (0, 2).
+    metrics : dict of 0-d tensors
+        As `ipo_loss`.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, a mask is not bool, beta <= 0, or B = 0 without a denominator.
+
+    Notes
+    -----
+    Source: arXiv 2408.06266, Eq. 8, plus 1 as in TRL.
+    """
+    beta = _checks.positive("beta", beta)
+    z_chosen, z_rejected = _pair_sums(chosen_log_ratio, rejected_log_ratio, chosen_mask, rejected_mask)
+    chosen, rejected = beta * z_chosen, beta * z_rejected
+    count = _denominator(denominator, chosen.shape[0])
+    losses = torch.sigmoid(chosen) + torch.sigmoid(rejected - chosen)
+    return losses.sum() / count, _averages(_pair_metrics(chosen, rejected), count)
+
+
 def kto_loss(
     log_ratio: Float[Tensor, "B T"],
     *,

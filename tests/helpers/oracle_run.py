@@ -27,6 +27,9 @@ PAIRS = {
     "apo_zero": lambda chosen, rejected, given: (
         1 - torch.sigmoid(given["beta"] * chosen) + torch.sigmoid(given["beta"] * rejected)
     ),
+    "apo_down": lambda chosen, rejected, given: (
+        torch.sigmoid(given["beta"] * chosen) + 1 - torch.sigmoid(given["beta"] * (chosen - rejected))
+    ),
 }
 # What a labelled answer costs, from the sum of its log-ratios, the reference point, the label and the settings.
 LABELLED = {

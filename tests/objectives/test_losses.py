@@ -8,7 +8,16 @@ from functools import partial
 import pytest
 import torch
 
-from humanline.objectives import apo_zero_loss, dpo_loss, grpo_loss, ipo_loss, kto_loss, kto_reference_point, nll_loss
+from humanline.objectives import (
+    apo_down_loss,
+    apo_zero_loss,
+    dpo_loss,
+    grpo_loss,
+    ipo_loss,
+    kto_loss,
+    kto_reference_point,
+    nll_loss,
+)
 from tests import oracles_loss as oracle
 
 B, T = 5, 7
@@ -32,6 +41,10 @@ def ipo(values, mask, other, other_mask, **options):
 
 def apo_zero(values, mask, other, other_mask, **options):
     return apo_zero_loss(values, other, chosen_mask=mask, rejected_mask=other_mask, **{"beta": 0.3, **options})
+
+
+def apo_down(values, mask, other, other_mask, **options):
+    return apo_down_loss(values, other, chosen_mask=mask, rejected_mask=other_mask, **{"beta": 0.3, **options})
 
 
 def kto(values, mask, **options):
@@ -62,6 +75,7 @@ LOSSES = {
     "ipo": (rejected(ipo), "rows"),
     "ipo length_normalised": (rejected(partial(ipo, length_normalised=True)), "rows"),
     "apo_zero": (rejected(apo_zero), "rows"),
+    "apo_down": (rejected(apo_down), "rows"),
     "kto": (lambda values, mask, rows, **more: kto(values, mask, desirable=GOOD[rows], **more), "rows"),
     "grpo": (lambda values, mask, rows, **more: grpo(values, mask, advantages=SCORES[rows], **more), "tokens"),
 }
@@ -131,6 +145,13 @@ class TestOracles:
         (c, cm), (r, rm) = batch(seed), batch(seed + 100, width=9)
         expected = oracle.apo_zero(c.tolist(), r.tolist(), cm.tolist(), rm.tolist(), 0.3)
         assert apo_zero(c, cm, r, rm)[0].item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_apo_down_is_equation_8_of_its_paper(self, seed):
+        """The APO-down loss is 1 above Eq. 8 of arXiv 2408.06266 computed in plain Python."""
+        (c, cm), (r, rm) = batch(seed), batch(seed + 100, width=9)
+        expected = oracle.apo_down(c.tolist(), r.tolist(), cm.tolist(), rm.tolist(), 0.3)
+        assert apo_down(c, cm, r, rm)[0].item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
 
     def test_the_mean_over_no_token_is_nan_and_its_share_is_nothing(self):
         """GRPO of a batch that is masked throughout is nan without a denominator, and 0 with one; its gradient is 0."""
@@ -307,6 +328,8 @@ class TestRefusals:
             (lambda v, m: ipo(v[:0], m[:0], v[:0], m[:0]), "an empty batch needs a denominator"),
             (lambda v, m: apo_zero(v, m, v, m, beta=-1.0), "beta must be > 0; got -1.0"),
             (lambda v, m: apo_zero(v, m, v, m[:, :2]), "rejected_mask|mask must have the shape of"),
+            (lambda v, m: apo_down(v, m, v, m, beta=-1.0), "beta must be > 0; got -1.0"),
+            (lambda v, m: apo_down(v, m, v, m[:, :2]), "rejected_mask|mask must have the shape of"),
             (lambda v, m: kto(v, m, desirable=torch.ones(B)), "desirable must be bool"),
             (lambda v, m: kto(v, m, reference_point=None), "exactly one of kl_log_ratio"),
             (lambda v, m: kto(v, m, kl_log_ratio=v, kl_mask=m), "exactly one of kl_log_ratio"),

@@ -27,6 +27,7 @@ ROWS = {
     "dpo-conservative": {"kind": "dpo", "beta": 0.5, "label_smoothing": 0.2},
     "ipo": {"kind": "ipo", "beta": 0.5, "length_normalised": True},
     "apo_zero": {"kind": "apo_zero", "beta": 0.5},
+    "apo_down": {"kind": "apo_down", "beta": 0.5},
     "kto": {"kind": "kto", "beta": 0.5, "undesirable_weight": 0.7},
     "grpo": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
 }
@@ -122,6 +123,7 @@ def test_shapes_that_an_objective_does_not_read_are_refused(toy, tmp_path, name)
         ("{kind: dpo, label_smoothing: -0.1}", "objective.label_smoothing: input should be greater than or equal to 0"),
         ("{kind: kto, label_smoothing: 0.1}", "objective.label_smoothing: unknown key"),
         ("{kind: apo_zero, beta: -1}", "objective.beta: input should be greater than 0; got -1"),
+        ("{kind: apo_down, beta: -1}", "objective.beta: input should be greater than 0; got -1"),
         ("{kind: ipo, beta: 0}", "objective.beta: input should be greater than 0; got 0"),
         ("{kind: ipo, length_normalised: 1}", "objective.length_normalised: input should be a valid boolean; got 1"),
         ("{kind: ipo, tau: 0.1}", "objective.tau: unknown key"),

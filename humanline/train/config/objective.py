@@ -189,6 +189,19 @@ class ApoZeroObjective(PairObjective):
     loss = "apo_zero_loss"
 
 
+class ApoDownObjective(PairObjective):
+    """APO-down (arXiv 2408.06266): chosen answers become less likely, and rejected ones still less.
+
+    For chosen answers that are worse than the policy's own.
+    """
+
+    kind: Literal["apo_down"] = "apo_down"
+    beta: Positive = 0.1
+    """Scale of the log-ratio inside the sigmoid."""
+
+    loss = "apo_down_loss"
+
+
 class KtoObjective(LabelledObjective):
     """KTO (Eq. 7)."""
 
@@ -240,7 +253,7 @@ class GrpoObjective(ObjectiveSection):
 
 
 Objective = Annotated[
-    NllObjective | DpoObjective | IpoObjective | ApoZeroObjective | KtoObjective | GrpoObjective,
+    NllObjective | DpoObjective | IpoObjective | ApoZeroObjective | ApoDownObjective | KtoObjective | GrpoObjective,
     Field(discriminator="kind"),
 ]
 OBJECTIVES: tuple[type[ObjectiveSection], ...] = get_args(get_args(Objective)[0])
