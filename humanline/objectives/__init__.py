@@ -10,9 +10,9 @@ from humanline.objectives.losses import (
     grpo_loss,
     ipo_loss,
     kto_loss,
-    kto_reference_point,
     nll_loss,
 )
+from humanline.objectives.reference_point import kto_reference_point
 
 __all__ = [
     "apo_down_loss",

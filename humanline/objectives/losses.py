@@ -16,6 +16,7 @@ from torch.nn.functional import logsigmoid
 from humanline import _checks
 from humanline._shapes import Bool, Float, Real
 from humanline.objectives.log_ratio import fill_masked
+from humanline.objectives.reference_point import kto_reference_point
 from humanline.theory import ClipRange
 
 Metrics = dict[str, Float[Tensor, ""]]
@@ -115,15 +116,15 @@ def dpo_loss(
 
 
 def ipo_loss(
-    chosen_log_ratio: Tensor,
-    rejected_log_ratio: Tensor,
+    chosen_log_ratio: Float[Tensor, "B T"],
+    rejected_log_ratio: Float[Tensor, "B T2"],
     *,
-    chosen_mask: Tensor,
-    rejected_mask: Tensor,
+    chosen_mask: Bool[Tensor, "B T"],
+    rejected_mask: Bool[Tensor, "B T2"],
     beta: float,
     length_normalised: bool = False,
     denominator: Denominator = None,
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Float[Tensor, ""], Metrics]:
     """Compute the IPO loss of preference pairs.
 
     ``(z_chosen - z_rejected - 1 / (2 beta))^2`` with z the sum of a response's token log-ratios, or their mean.
@@ -166,14 +167,14 @@ def ipo_loss(
 
 
 def apo_zero_loss(
-    chosen_log_ratio: Tensor,
-    rejected_log_ratio: Tensor,
+    chosen_log_ratio: Float[Tensor, "B T"],
+    rejected_log_ratio: Float[Tensor, "B T2"],
     *,
-    chosen_mask: Tensor,
-    rejected_mask: Tensor,
+    chosen_mask: Bool[Tensor, "B T"],
+    rejected_mask: Bool[Tensor, "B T2"],
     beta: float,
     denominator: Denominator = None,
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Float[Tensor, ""], Metrics]:
     """Compute the APO-zero loss of preference pairs.
 
     ``1 - sigmoid(beta z_chosen) + sigmoid(beta z_rejected)`` with z the sum of a response's token log-ratios: it raises
@@ -209,14 +210,14 @@ def apo_zero_loss(
 
 
 def apo_down_loss(
-    chosen_log_ratio: Tensor,
-    rejected_log_ratio: Tensor,
+    chosen_log_ratio: Float[Tensor, "B T"],
+    rejected_log_ratio: Float[Tensor, "B T2"],
     *,
-    chosen_mask: Tensor,
-    rejected_mask: Tensor,
+    chosen_mask: Bool[Tensor, "B T"],
+    rejected_mask: Bool[Tensor, "B T2"],
     beta: float,
     denominator: Denominator = None,
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Float[Tensor, ""], Metrics]:
     """Compute the APO-down loss of preference pairs.
 
     ``sigmoid(beta z_chosen) + 1 - sigmoid(beta (z_chosen - z_rejected))`` with z the sum of a response's token
@@ -401,30 +402,6 @@ def grpo_loss(
     return -fill_masked(objective, mask).sum() / count, metrics
 
 
-def kto_reference_point(z_sum: Float[Tensor, "*shape"], count: int) -> Float[Tensor, "*shape"]:
-    """Return KTO's z_0: the mean of mismatched sequence log-ratios, not below 0 and without gradient.
-
-    Parameters
-    ----------
-    z_sum : 0-d tensor, or a tensor of several such sums
-        Sum of the mismatched pairs' sequence log-ratios over the whole step and all ranks, nats.
-    count : int
-        Their number.
-
-    Raises
-    ------
-    ValueError
-        If there is no mismatched pair.
-
-    Notes
-    -----
-    Source: arXiv 2509.24207, Eq. 7 (z_0) and the text after it.
-    """
-    if count < 1:
-        raise _checks.fail("the number of mismatched pairs", "be >= 1", count)
-    return (z_sum.detach() / count).clamp(min=0)
-
-
 def _reference_point(
     kl_log_ratio: Float[Tensor, "K T"] | None,
     kl_mask: Bool[Tensor, "K T"] | None,
@@ -443,8 +420,11 @@ def _reference_point(
 
 
 def _pair_sums(
-    chosen_log_ratio: Tensor, rejected_log_ratio: Tensor, chosen_mask: Tensor, rejected_mask: Tensor
-) -> tuple[Tensor, Tensor]:
+    chosen_log_ratio: Float[Tensor, "B T"],
+    rejected_log_ratio: Float[Tensor, "B T2"],
+    chosen_mask: Bool[Tensor, "B T"],
+    rejected_mask: Bool[Tensor, "B T2"],
+) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
     """Return the sequence log-ratios (B,) of both answers of each pair."""
     _checks.same_shape(
         "rejected_log_ratio's batch", rejected_log_ratio.shape[:-1], "chosen_log_ratio's", chosen_log_ratio.shape[:-1]
@@ -453,7 +433,7 @@ def _pair_sums(
     return chosen, fill_masked(rejected_log_ratio, rejected_mask, "rejected_log_ratio").sum(-1)
 
 
-def _pair_metrics(chosen: Tensor, rejected: Tensor) -> Metrics:
+def _pair_metrics(chosen: Float[Tensor, " B"], rejected: Float[Tensor, " B"]) -> dict[str, Float[Tensor, " B"]]:
     """Return what losses of pairs say of each one, from the implicit rewards of its answers."""
     margin = chosen - rejected
     return {"margin": margin, "chosen_reward": chosen, "rejected_reward": rejected, "accuracy": _wins(margin)}
