@@ -5,7 +5,6 @@ from __future__ import annotations
 from humanline.system.terminal import told
 from humanline.train.config.rounds import RoundsSource, SamplingConfig, ScoringConfig
 from humanline.train.config.run import AdapterConfig, TrainConfig
-from humanline.train.preflight.validate import _units
 
 _VARIANTS = {
     ("none", "never"): "offline",
@@ -16,10 +15,6 @@ _VARIANTS = {
     ("clip", "before_step"): "humanline",
     ("beta_rejection", "before_step"): "humanline sampling",
 }
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The configuration in words
 
 
 def describe_config(config: TrainConfig) -> str:
@@ -45,7 +40,7 @@ def describe_config(config: TrainConfig) -> str:
     if config.objective.needs_reference:
         lines |= {"transform": _transform(config), "reference": _reference(config)}
     lines |= {
-        "training": f"{length} of {batch} {_units(config)}{micro}; {how}; "
+        "training": f"{length} of {batch} {units_in_words(config)}{micro}; {how}; "
         f"lr {config.optimizer.lr:g}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; seed {config.seed}",
         "model": config.model,
         "memory": ", ".join(kept),
@@ -132,3 +127,8 @@ def _reference(config: TrainConfig) -> str:
     how = "a second model in memory" if config.reference.storage == "model" else "scored ahead, no second model"
     anchor = "; KL against the initial policy" if config.reference.baseline == "initial" else ""
     return f"{what}; {how}{anchor}"
+
+
+def units_in_words(config: TrainConfig) -> str:
+    """Return what a batch counts, in words: examples, pairs or groups of answers."""
+    return config.objective.units + ("" if config.objective.grouping is None else " of answers")

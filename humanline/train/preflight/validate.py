@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from humanline.system.terminal import shorten, told
 from humanline.train.config import TrainConfig
-from humanline.train.config.describe import describe_config
+from humanline.train.config.describe import describe_config, units_in_words
 from humanline.train.config.settings import written
 from humanline.train.preflight.example import _show_example, _shown_unit
 
@@ -43,14 +43,6 @@ class Validation:
     steps: int
     resumable: bool  # the output folder holds a run that `train --resume` would continue
     remarks: tuple[str, ...] = ()
-
-
-def _units(config: TrainConfig) -> str:
-    return config.objective.units + ("" if config.objective.grouping is None else " of answers")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Everything else
 
 
 class _Findings:
@@ -266,7 +258,7 @@ def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
     batch, count = stream.batch_size, len(stream.units)
     if config.rounds is not None:
         return (
-            f"steps        at most {steps} of {batch} {_units(config)}, {config.round_steps} a round, "
+            f"steps        at most {steps} of {batch} {units_in_words(config)}, {config.round_steps} a round, "
             "if no round leaves anything out; warm-up is a share of these"
         )
     a_step, trained = (round(batch * tokens / count) for tokens in count_tokens(stream.units))
@@ -274,7 +266,7 @@ def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
     about = "about " if stream.micro_batch_tokens is not None else ""  # steps differ
     shared = f" on each of {stream.ranks} processes" if stream.ranks > 1 else ""
     return (
-        f"steps        {steps} of {batch} {_units(config)} ({steps * batch / count:.2f} epochs); about "
+        f"steps        {steps} of {batch} {units_in_words(config)} ({steps * batch / count:.2f} epochs); about "
         f"{a_step:,} tokens a step, {trained:,} of them in the loss; {about}{passes} pass(es) a step{shared}"
     )
 
