@@ -86,6 +86,16 @@ def kto_z_0(ratios: Matrix, mask: Mask) -> float:
     return max(0.0, math.fsum(zs) / len(zs))
 
 
+def bco(ratios: Matrix, mask: Mask, desirable: list[bool], beta: float) -> float:
+    """The loss of arXiv 2404.04656, averaged over examples, its shift the mean reward of them all."""
+    rewards = [beta * sequence_sum(row, keep) for row, keep in zip(ratios, mask, strict=True)]
+    shift = math.fsum(rewards) / len(rewards)
+    chances = [
+        sigmoid(r - shift) if good else 1 - sigmoid(r - shift) for r, good in zip(rewards, desirable, strict=True)
+    ]
+    return -math.fsum(map(math.log, chances)) / len(chances)
+
+
 def grpo(
     ratios: Matrix, mask: Mask, advantages: list[float], kl_ratios: Matrix, clip_eps: float, kl_coef: float
 ) -> float:

@@ -6,17 +6,20 @@ from humanline.objectives.logprobs import token_logprobs
 from humanline.objectives.losses import (
     apo_down_loss,
     apo_zero_loss,
+    bco_loss,
     dpo_loss,
     grpo_loss,
     ipo_loss,
     kto_loss,
     nll_loss,
 )
-from humanline.objectives.reference_point import kto_reference_point
+from humanline.objectives.reference_point import bco_reference_point, kto_reference_point
 
 __all__ = [
     "apo_down_loss",
     "apo_zero_loss",
+    "bco_loss",
+    "bco_reference_point",
     "clip_metrics",
     "detach_rejected",
     "dpo_loss",

@@ -1,4 +1,4 @@
-"""DPO, IPO, APO, KTO, GRPO and plain next-token losses as pure functions of log-ratios and a mask.
+"""DPO, IPO, APO, KTO, BCO, GRPO and plain next-token losses as pure functions of log-ratios and a mask.
 
 A loss never sees a model, a reference, a config or a clip range: log-ratios arrive transformed. Every loss and every
 metric is a sum over this batch divided by `denominator`, so that adding them up over micro-batches and ranks with one
@@ -16,7 +16,7 @@ from torch.nn.functional import logsigmoid
 from humanline import _checks
 from humanline._shapes import Bool, Float, Real
 from humanline.objectives.log_ratio import fill_masked
-from humanline.objectives.reference_point import kto_reference_point
+from humanline.objectives.reference_point import given_or_mismatched, given_or_own
 from humanline.theory import ClipRange
 
 Metrics = dict[str, Float[Tensor, ""]]
@@ -310,22 +310,60 @@ def kto_loss(
         _checks.non_negative("desirable_weight", desirable_weight),
         _checks.non_negative("undesirable_weight", undesirable_weight),
     ]
-    _checks.same_shape("desirable", desirable.shape, "log_ratio's batch", log_ratio.shape[:-1])
-    if desirable.dtype != torch.bool:
-        raise _checks.fail("desirable", "be bool", desirable.dtype)
-    z, z_0 = fill_masked(log_ratio, mask, "log_ratio").sum(-1), _reference_point(kl_log_ratio, kl_mask, reference_point)
+    z, z_0 = _labelled_sums(log_ratio, mask, desirable), given_or_mismatched(reference_point, kl_log_ratio, kl_mask)
     count = _denominator(denominator, z.shape[0])
-    distance = beta * (z - z_0)
-    gain = torch.where(desirable, distance, -distance)
+    gain = _gain(z, z_0, desirable, beta)
     saturated = torch.sigmoid(-gain)
     losses = torch.where(desirable, weights[0] * saturated, weights[1] * saturated)
-    per_example = {
-        "desirable_reward": torch.where(desirable, beta * z, 0.0),
-        "undesirable_reward": torch.where(desirable, 0.0, beta * z),
-        "accuracy": _wins(gain),
-        "reference_point": torch.zeros_like(z) + z_0,
-    }
-    return losses.sum() / count, _averages(per_example, count)
+    return losses.sum() / count, _averages(_labelled_metrics(z, z_0, desirable, beta), count)
+
+
+def bco_loss(
+    log_ratio: Float[Tensor, "B T"],
+    *,
+    mask: Bool[Tensor, "B T"],
+    desirable: Bool[Tensor, " B"],
+    reference_point: Float[Tensor, ""] | float | None = None,
+    beta: float,
+    denominator: Denominator = None,
+) -> tuple[Float[Tensor, ""], Metrics]:
+    """Compute the BCO loss of desirable and undesirable examples.
+
+    ``-log sigmoid(s beta (z - z_0))`` with s = +1 for desirable and -1 for undesirable examples, z the sum of the token
+    log-ratios and z_0 a mean of these, which carries no gradient. beta z_0 is the reward shift of the paper, delta.
+
+    Parameters
+    ----------
+    log_ratio, mask, desirable, denominator
+        As in `kto_loss`.
+    reference_point : number, optional
+        z_0, nats, where the caller has it (for instance over a whole step); None = the mean over this batch.
+    beta : float, > 0
+
+    Returns
+    -------
+    loss : 0-d tensor
+        Nats.
+    metrics : dict of 0-d tensors
+        As `kto_loss`.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, a mask is not bool, beta <= 0, a plain reference_point is not finite, or B = 0 without a
+        denominator.
+
+    Notes
+    -----
+    Source: arXiv 2404.04656, without its matching of prompts by their density. TRL's delta is a running mean over all
+    steps; here it belongs to a batch, because a reference that moves takes the scale of z with it.
+    """
+    beta = _checks.positive("beta", beta)
+    z = _labelled_sums(log_ratio, mask, desirable)
+    count = _denominator(denominator, z.shape[0])
+    z_0 = given_or_own(reference_point, z)
+    losses = -logsigmoid(_gain(z, z_0, desirable, beta))
+    return losses.sum() / count, _averages(_labelled_metrics(z, z_0, desirable, beta), count)
 
 
 def grpo_loss(
@@ -402,23 +440,6 @@ def grpo_loss(
     return -fill_masked(objective, mask).sum() / count, metrics
 
 
-def _reference_point(
-    kl_log_ratio: Float[Tensor, "K T"] | None,
-    kl_mask: Bool[Tensor, "K T"] | None,
-    reference_point: Float[Tensor, ""] | float | None,
-) -> Float[Tensor, ""] | float:
-    if (kl_log_ratio is None) == (reference_point is None):
-        raise ValueError("give exactly one of kl_log_ratio (with kl_mask) and reference_point")
-    if kl_log_ratio is None:
-        if isinstance(reference_point, Tensor):
-            return reference_point.detach()
-        return _checks.non_negative("reference_point", reference_point)
-    if kl_mask is None:
-        raise ValueError("kl_mask must be given with kl_log_ratio; got None")
-    z = fill_masked(kl_log_ratio, kl_mask, "kl_log_ratio").sum(-1)
-    return kto_reference_point(z.sum(), z.shape[0])
-
-
 def _pair_sums(
     chosen_log_ratio: Float[Tensor, "B T"],
     rejected_log_ratio: Float[Tensor, "B T2"],
@@ -437,6 +458,36 @@ def _pair_metrics(chosen: Float[Tensor, " B"], rejected: Float[Tensor, " B"]) ->
     """Return what losses of pairs say of each one, from the implicit rewards of its answers."""
     margin = chosen - rejected
     return {"margin": margin, "chosen_reward": chosen, "rejected_reward": rejected, "accuracy": _wins(margin)}
+
+
+def _labelled_sums(
+    log_ratio: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], desirable: Bool[Tensor, "*shape"]
+) -> Float[Tensor, " B"]:
+    """Return the sequence log-ratios (B,) of labelled examples."""
+    _checks.same_shape("desirable", desirable.shape, "log_ratio's batch", log_ratio.shape[:-1])
+    if desirable.dtype != torch.bool:
+        raise _checks.fail("desirable", "be bool", desirable.dtype)
+    return fill_masked(log_ratio, mask, "log_ratio").sum(-1)
+
+
+def _gain(
+    z: Float[Tensor, " B"], z_0: Float[Tensor, ""] | float, desirable: Bool[Tensor, " B"], beta: float
+) -> Float[Tensor, " B"]:
+    """Return by how much each example is on its label's side of the reference point."""
+    distance = beta * (z - z_0)
+    return torch.where(desirable, distance, -distance)
+
+
+def _labelled_metrics(
+    z: Float[Tensor, " B"], z_0: Float[Tensor, ""] | float, desirable: Bool[Tensor, " B"], beta: float
+) -> dict[str, Float[Tensor, " B"]]:
+    """Return what losses of labelled examples say of each one."""
+    return {
+        "desirable_reward": torch.where(desirable, beta * z, 0.0),
+        "undesirable_reward": torch.where(desirable, 0.0, beta * z),
+        "accuracy": _wins(_gain(z, z_0, desirable, beta)),
+        "reference_point": torch.zeros_like(z) + z_0,
+    }
 
 
 def _wins(margin: Float[Tensor, " B"]) -> Float[Tensor, " B"]:

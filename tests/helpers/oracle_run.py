@@ -36,9 +36,13 @@ LABELLED = {
     "kto": lambda z, point, good, given: (
         (1.1 if good else 0.7) * (1 - torch.sigmoid(signed(good) * given["beta"] * (z - point)))
     ),
+    "bco": lambda z, point, good, given: torch.log1p(torch.exp(-signed(good) * given["beta"] * (z - point))),
 }
 # The reference point, from the sums of mismatched pairs and of the answers themselves.
-POINTS = {"kto": lambda mismatched, own: max(0.0, sum(mismatched) / len(mismatched))}
+POINTS = {
+    "kto": lambda mismatched, own: max(0.0, sum(mismatched) / len(mismatched)),
+    "bco": lambda mismatched, own: sum(own) / len(own),
+}
 
 
 def answer_logprobs(model, ids, prompt_length):

@@ -52,6 +52,24 @@ def padded(side: int) -> tuple[torch.Tensor, torch.Tensor]:
     return ratios, mask
 
 
+# Of all chosen answers and the first two rejected ones.
+BCO = [0.556841823929753, 0.7985971508666407, 0.7822074238729926, 1.0283641427537122, 0.9245341736022271]
+BCO += [0.8226642451048095]
+
+
+def test_bco_is_that_of_trl():
+    """Desirable and undesirable answers cost what TRL's trainer of BCO says, around the mean of them all."""
+    (chosen, chosen_mask), (rejected, rejected_mask) = padded(0), padded(1)
+    ratios, mask = torch.cat([chosen, rejected[:2]]), torch.cat([chosen_mask, rejected_mask[:2]])
+    desirable = torch.tensor([True] * 4 + [False] * 2)
+    loss, metrics = objectives.bco_loss(ratios, mask=mask, desirable=desirable, beta=0.5)
+    assert float(loss) == pytest.approx(sum(BCO) / 6, rel=1e-7)  # TRL rounds the mean to float32
+    assert 0.5 * float(metrics["reference_point"]) == pytest.approx(-0.07916666567325592, rel=1e-6)
+    for row in range(6):
+        one = {"mask": mask[[row]], "desirable": desirable[[row]], "reference_point": metrics["reference_point"]}
+        assert float(objectives.bco_loss(ratios[[row]], **one, beta=0.5)[0]) == pytest.approx(BCO[row], rel=1e-7)
+
+
 @pytest.mark.parametrize("name", OF_PAIRS)
 def test_losses_of_pairs_are_those_of_trl(name):
     """Each pair costs what TRL's trainer of DPO says, and the batch costs their mean."""

@@ -11,6 +11,8 @@ import torch
 from humanline.objectives import (
     apo_down_loss,
     apo_zero_loss,
+    bco_loss,
+    bco_reference_point,
     dpo_loss,
     grpo_loss,
     ipo_loss,
@@ -52,6 +54,11 @@ def kto(values, mask, **options):
     return kto_loss(values, mask=mask, **settings)
 
 
+def bco(values, mask, **options):
+    settings = {"desirable": torch.arange(len(values)) % 2 == 0, "beta": 0.3} | options
+    return bco_loss(values, mask=mask, **settings)
+
+
 def grpo(values, mask, **options):
     advantages = torch.linspace(-1.5, 1.2, len(values), dtype=values.dtype)
     settings = {"advantages": advantages, "kl_log_ratio": 1.3 * values, "clip_eps": 0.2, "kl_coef": 0.05} | options
@@ -77,6 +84,10 @@ LOSSES = {
     "apo_zero": (rejected(apo_zero), "rows"),
     "apo_down": (rejected(apo_down), "rows"),
     "kto": (lambda values, mask, rows, **more: kto(values, mask, desirable=GOOD[rows], **more), "rows"),
+    "bco": (
+        lambda values, mask, rows, **more: bco(values, mask, desirable=GOOD[rows], reference_point=0.4, **more),
+        "rows",
+    ),
     "grpo": (lambda values, mask, rows, **more: grpo(values, mask, advantages=SCORES[rows], **more), "tokens"),
 }
 each_loss = pytest.mark.parametrize("name", LOSSES)
@@ -152,6 +163,28 @@ class TestOracles:
         (c, cm), (r, rm) = batch(seed), batch(seed + 100, width=9)
         expected = oracle.apo_down(c.tolist(), r.tolist(), cm.tolist(), rm.tolist(), 0.3)
         assert apo_down(c, cm, r, rm)[0].item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("desirable", ["mixed", "all", "none"])
+    def test_bco_is_cross_entropy_around_the_mean(self, seed, desirable):
+        """BCO is the cross-entropy of labels around the batch's mean, also where a batch lacks one label."""
+        z, m = batch(seed)
+        good = {"mixed": [True, False, True, True, False], "all": [True] * B, "none": [False] * B}[desirable]
+        expected = oracle.bco(z.tolist(), m.tolist(), good, 0.3)
+        loss, metrics = bco(z, m, desirable=torch.tensor(good))
+        assert loss.item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+        point = bco_reference_point(torch.where(m, z, 0).sum(), B)
+        assert metrics["reference_point"].item() == pytest.approx(point.item(), rel=1e-12)
+        given = bco(z, m, desirable=torch.tensor(good), reference_point=point)[0]
+        assert given.item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+    def test_no_gradient_through_the_mean_of_bco(self):
+        """The mean that BCO is computed around moves the loss and carries no gradient."""
+        values, mask = batch(1)
+        own, given = (values.clone().requires_grad_() for _ in range(2))
+        bco(own, mask)[0].backward()
+        bco(given, mask, reference_point=float(torch.where(mask, values, 0).sum() / B))[0].backward()
+        torch.testing.assert_close(own.grad, given.grad, rtol=1e-12, atol=1e-15)
 
     def test_the_mean_over_no_token_is_nan_and_its_share_is_nothing(self):
         """GRPO of a batch that is masked throughout is nan without a denominator, and 0 with one; its gradient is 0."""
@@ -339,6 +372,11 @@ class TestRefusals:
                 "the number of mismatched pairs must be >= 1; got 0",
             ),
             (lambda v, m: kto(v, m, desirable_weight=-1), "desirable_weight must be >= 0; got -1"),
+            (lambda v, m: bco(v, m, desirable=torch.ones(B)), "desirable must be bool"),
+            (lambda v, m: bco(v, m, beta=0.0), "beta must be > 0; got 0.0"),
+            (lambda v, m: bco(v, m, reference_point=math.nan), "reference_point must be finite; got nan"),
+            (lambda v, m: bco(v[:0], m[:0]), "an empty batch needs a denominator"),
+            (lambda v, m: bco_reference_point(v.sum(), 0), "the number of examples must be >= 1; got 0"),
             (lambda v, m: grpo(v, m, clip_eps=1.5), r"clip_eps must be in \(0, 1\]; got 1.5"),
             (lambda v, m: grpo(v, m, kl_log_ratio=None), "kl_log_ratio must be given where kl_coef > 0"),
             (lambda v, m: grpo(v, m, advantages=torch.ones(B, 1)), "advantages must have the shape of"),

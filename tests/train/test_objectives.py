@@ -29,6 +29,7 @@ ROWS = {
     "apo_zero": {"kind": "apo_zero", "beta": 0.5},
     "apo_down": {"kind": "apo_down", "beta": 0.5},
     "kto": {"kind": "kto", "beta": 0.5, "undesirable_weight": 0.7},
+    "bco": {"kind": "bco", "beta": 0.5},
     "grpo": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
 }
 HUMANLINE = {"transform": CLIP, "reference": {"schedule": {"kind": "before_step", "every": 2}}}
@@ -124,6 +125,8 @@ def test_shapes_that_an_objective_does_not_read_are_refused(toy, tmp_path, name)
         ("{kind: kto, label_smoothing: 0.1}", "objective.label_smoothing: unknown key"),
         ("{kind: apo_zero, beta: -1}", "objective.beta: input should be greater than 0; got -1"),
         ("{kind: apo_down, beta: -1}", "objective.beta: input should be greater than 0; got -1"),
+        ("{kind: bco, beta: 0}", "objective.beta: input should be greater than 0; got 0"),
+        ("{kind: bco, desirable_weight: 1}", "objective.desirable_weight: unknown key"),
         ("{kind: ipo, beta: 0}", "objective.beta: input should be greater than 0; got 0"),
         ("{kind: ipo, length_normalised: 1}", "objective.length_normalised: input should be a valid boolean; got 1"),
         ("{kind: ipo, tau: 0.1}", "objective.tau: unknown key"),

@@ -218,6 +218,21 @@ class KtoObjective(LabelledObjective):
     mismatched = True
 
 
+class BcoObjective(LabelledObjective):
+    """BCO (arXiv 2404.04656): answers are told apart by a sigmoid around the mean reward of the step's answers.
+
+    This mean takes a forward pass a step. TRL keeps a running mean over all steps, which a reference that moves would
+    leave behind.
+    """
+
+    kind: Literal["bco"] = "bco"
+    beta: Positive = 0.1
+    """Scale of the log-ratio inside the sigmoid."""
+
+    loss = "bco_loss"
+    reference_point = "bco_reference_point"
+
+
 class GrpoObjective(ObjectiveSection):
     """GRPO (Eq. 1), normalised over the tokens of the whole step, or of each micro-batch (`local`, as HALOs does)."""
 
@@ -253,7 +268,14 @@ class GrpoObjective(ObjectiveSection):
 
 
 Objective = Annotated[
-    NllObjective | DpoObjective | IpoObjective | ApoZeroObjective | ApoDownObjective | KtoObjective | GrpoObjective,
+    NllObjective
+    | DpoObjective
+    | IpoObjective
+    | ApoZeroObjective
+    | ApoDownObjective
+    | KtoObjective
+    | BcoObjective
+    | GrpoObjective,
     Field(discriminator="kind"),
 ]
 OBJECTIVES: tuple[type[ObjectiveSection], ...] = get_args(get_args(Objective)[0])

@@ -64,6 +64,7 @@ REFUSED = ("OutputError", "CheckpointError", "MainProcessError")
 BUDGET = {"micro_batch_size": None, "micro_batch_tokens": 130, "padding": "free"}
 VARIANTS = {
     **{name: (name, {}) for name in OBJECTIVES},
+    "bco": ({"kind": "bco", "beta": 0.5}, {}),
     "local": (OBJECTIVES["grpo"] | {"normalise": "local"}, {"training": TRAINING | {"micro_batch_size": 5}}),
     "lora": ("grpo", {"adapter": {"rank": 4, "alpha": 8.0}, "baseline": "initial"}),
     "packed": ("kto", {"training": TRAINING | BUDGET | {"activation_checkpointing": True}}),

@@ -22,6 +22,7 @@ OBJECTIVES = {
     "apo_zero": {"kind": "apo_zero", "beta": 0.5},
     "apo_down": {"kind": "apo_down", "beta": 0.5},
     "kto": {"kind": "kto", "beta": 0.5, "desirable_weight": 1.1, "undesirable_weight": 0.7},
+    "bco": {"kind": "bco", "beta": 0.5},
     "grpo": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
     "grpo-local": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1, "normalise": "local"},
     "grpo-initial": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
