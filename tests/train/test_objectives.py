@@ -18,6 +18,7 @@ from humanline.train.run.fingerprint import differences, same_settings
 from humanline.train.run.metrics import read_metrics
 from tests.helpers.kills import result_of
 from tests.helpers.support import CLIP, config
+from tests.train.online.test_rounds import online
 from tests.train.run.test_resume import StopAt
 
 # A section of each kind, with settings that are not the defaults.
@@ -100,6 +101,25 @@ def test_a_run_from_before_a_setting_goes_on(section):
     for name in section.later:
         other = same_settings({"objective": now | {name: 0.25}})
         assert differences(same_settings({"objective": before}), other)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name != "nll"])
+def test_an_objective_trains_on_what_a_round_has_made(toy, tmp_path, name):
+    """Completions of a round become the units of any objective, and it is trained on all of them."""
+    given = online(
+        toy,
+        toy["pairs"],
+        tmp_path / "run",
+        ROWS[name],
+        rounds={"contexts_per_round": 8, "samples": 3, "count": 1, "score_margin": 0.001},
+        training={"batch_size": 4, "micro_batch_size": 4},
+        checkpoint={},
+    )
+    rows = list(read_metrics(train(given, show_progress=False).metrics))
+    (made,) = (row for row in rows if "round" in row)
+    units = made["kept_contexts"] * given.objective.units_a_pair
+    assert made["kept_contexts"] > 4 and made["steps"] == units // 4 == sum("step" in row for row in rows)
+    assert all(math.isfinite(row["loss"]) for row in rows if "step" in row)
 
 
 @pytest.mark.parametrize("name", ROWS)
