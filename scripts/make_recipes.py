@@ -879,7 +879,7 @@ TINY_ONLINE = f"""\
 #   humanline demo
 #   humanline train tiny-online
 #
-# Together with tiny it has every variant of every objective; give each an output of its own. DPO:
+# Together with tiny it has every variant of the paper's objectives; give each an output of its own. DPO:
 #   humanline train tiny transform="{{kind: none}}" reference.schedule="{{kind: never}}"
 #   humanline train tiny
 #   humanline train tiny-online

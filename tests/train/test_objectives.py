@@ -6,13 +6,15 @@ import copy
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 
 from humanline.cli import main
 from humanline.system.stop import StopRequested
 from humanline.train.config import ConfigError, TrainConfig, load_config
-from humanline.train.config.objective import OBJECTIVES
+from humanline.train.config.objective import OBJECTIVES, ObjectiveSection
+from humanline.train.data.source import DataError
 from humanline.train.loop import train
 from humanline.train.run.fingerprint import differences, same_settings
 from humanline.train.run.metrics import read_metrics
@@ -36,6 +38,10 @@ ROWS = {
 HUMANLINE = {"transform": CLIP, "reference": {"schedule": {"kind": "before_step", "every": 2}}}
 
 
+def section_of(name: str) -> type[ObjectiveSection]:
+    return next(one for one in OBJECTIVES if one.model_fields["kind"].default == ROWS[name]["kind"])
+
+
 def test_every_objective_has_a_row():
     """No objective is left out of the tests below."""
     assert {row["kind"] for row in ROWS.values()} == {one.model_fields["kind"].default for one in OBJECTIVES}
@@ -47,7 +53,7 @@ def short_run(toy, output, name) -> TrainConfig:
         toy,
         output,
         ROWS[name],
-        **({} if ROWS[name]["kind"] == "nll" else HUMANLINE),
+        **(HUMANLINE if section_of(name).needs_reference else {}),
         data__eval=toy["held_out"],
         evaluation={"every": 2},
         training={"steps": 4, "batch_size": 8, "micro_batch_size": 4},
@@ -103,7 +109,7 @@ def test_a_run_from_before_a_setting_goes_on(section):
         assert differences(same_settings({"objective": before}), other)
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name != "nll"])
+@pytest.mark.parametrize("name", [name for name in ROWS if section_of(name).needs_reference])
 def test_an_objective_trains_on_what_a_round_has_made(toy, tmp_path, name):
     """Completions of a round become the units of any objective, and it is trained on all of them."""
     given = online(
@@ -122,11 +128,29 @@ def test_an_objective_trains_on_what_a_round_has_made(toy, tmp_path, name):
     assert all(math.isfinite(row["loss"]) for row in rows if "step" in row)
 
 
+@pytest.mark.parametrize("name", [name for name in ROWS if section_of(name).unit == "example"])
+def test_labels_are_read_and_both_are_needed(toy, tmp_path, name):
+    """Objectives of labelled answers train on unpaired rows, and on rows of one label only where that is allowed."""
+    rows = [json.loads(line) for line in Path(toy["unpaired"]).read_text().splitlines()]
+    single = tmp_path / "single.jsonl"
+    single.write_text("".join(json.dumps(row | {"label": True}) + "\n" for row in rows))
+
+    def given(output: str, path: object, **more: object) -> TrainConfig:
+        data = {"train": str(path), "eval": toy["unpaired"], "max_length": 64, "shape": "unpaired"}
+        return config(toy, tmp_path / output, ROWS[name] | more, data=data, training__steps=3)
+
+    result = train(given("both", toy["unpaired"]), show_progress=False)
+    assert set(result.final) == {"loss"} and result.final["loss"] < result.initial["loss"]
+    with pytest.raises(DataError, match=r"labels must hold both true and false; got \d+ true and 0 false"):
+        train(given("single", single), show_progress=False)
+    assert train(given("allowed", single, allow_single_label=True), show_progress=False).model.exists()
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_shapes_that_an_objective_does_not_read_are_refused(toy, tmp_path, name):
     """A shape that is not its own is refused with those that are, and its default is the first of these."""
     tree = short_run(toy, tmp_path, name).model_dump(mode="json")
-    shapes = type(TrainConfig.model_validate(tree).objective).shapes
+    shapes = section_of(name).shapes
     for shape in (None, "completion", "preference", "unpaired"):
         changed = copy.deepcopy(tree)
         changed["data"]["shape"] = shape

@@ -151,6 +151,24 @@ def test_the_compute_of_an_8b_step(llama):
     assert flops["logits again"] == pytest.approx(2 * 128256 * 4096 * 64 * 1023 / 1e15)
 
 
+@pytest.mark.parametrize(
+    "objective,passes",
+    [
+        ({"kind": "dpo"}, 1),
+        ({"kind": "ipo"}, 1),
+        ({"kind": "kto"}, 3),  # the reference's of answers and of mismatched pairs, the policy's of mismatched pairs
+        ({"kind": "bco"}, 2),  # the reference's and the policy's of answers
+        ({"kind": "grpo"}, 1),
+    ],
+    ids=lambda given: str(given),
+)
+def test_scoring_counts_every_pass_without_gradient(llama, objective, passes):
+    """Scoring takes as many forward passes over the step as the reference and a reference point ask for."""
+    given = run_config(objective=objective)
+    flops = llama.estimate(given, limits(given)).flops
+    assert flops["scoring"] / flops["forward"] == pytest.approx(passes, rel=0.02)
+
+
 def test_checkpointing_computes_layers_again_but_for_their_last_product(llama):
     """Of 0.94 PFLOP that all layers would take again, torch leaves out each last product: no gradient needs it."""
     given = run_config(training={"activation_checkpointing": True})
