@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import jaxtyping
@@ -15,15 +16,16 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Modules whose functions have the types, kinds and shapes of arguments and results checked at every call.
 CHECKED = ("humanline.objectives", "humanline.train.step.loss")
 
-# Before anything imports them: their annotations then hold jaxtyping's classes, and their functions are wrapped.
-for _name in _shapes.__all__:
-    setattr(_shapes, _name, getattr(jaxtyping, _name))
-# As in mypy, an int may stand for a float.
-jaxtyping.install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option, and prepare the checks: of all hooks only this one runs before other conftests are imported."""
     parser.addoption("--no-shapes", action="store_true", help="call humanline's functions without checks of shapes")
+    if early := [name for name in CHECKED if name in sys.modules]:
+        raise pytest.UsageError(f"shapes cannot be checked in {', '.join(early)}: imported before tests/conftest.py")
+    for name in _shapes.__all__:
+        setattr(_shapes, name, getattr(jaxtyping, name))
+    # As in mypy, an int may stand for a float.
+    jaxtyping.install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 
 @pytest.fixture(autouse=True)
