@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -58,6 +59,13 @@ def test_importing_prints_and_warns_nothing():
         "humanline.train.policy.new_model, humanline.train.online.rewards.armorm, benchmarks.__main__"
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("category", [UserWarning, DeprecationWarning, ResourceWarning, RuntimeWarning])
+def test_a_warning_fails_a_test(category):
+    """What pyproject.toml does not name with a reason is raised where it is warned of."""
+    with pytest.raises(category, match="something new"):
+        warnings.warn("something new", category, stacklevel=1)
 
 
 def test_public_names():

@@ -38,8 +38,8 @@ def no_run_is_left() -> Iterator[None]:
     """Say which test leaves a run's way with full disks behind, and keep it from the next one."""
     yield
     if disk.patience() is not None:
-        warnings.warn("a run has not been left", stacklevel=1)
         disk._now = None
+        warnings.warn("a run has not been left", stacklevel=1)
 
 
 TEXTS = [
