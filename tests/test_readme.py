@@ -50,6 +50,13 @@ def test_the_tree_is_as_drawn(name):
     assert (ROOT / "humanline" / name).exists()
 
 
+def test_the_rooms_of_training_are_as_drawn():
+    """The README draws every room of training, and none that is not there."""
+    drawn = set(re.findall(r"(?<=[ ])([a-z_]+)/  ", TREE.split("  train/ ")[1].split("  sim/")[0]))
+    folders = {path.name for path in (ROOT / "humanline" / "train").iterdir() if (path / "__init__.py").exists()}
+    assert drawn == folders
+
+
 def test_no_placeholder_is_left():
     """No number is left to be filled in."""
     assert "@@" not in README
