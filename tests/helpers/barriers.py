@@ -12,10 +12,13 @@ from functools import partial
 def at_barriers(act: Callable[[str], None]) -> None:
     """Have a function called at every write barrier of this process, by the name of the change; for good."""
     import humanline.train.loop  # noqa: F401, all modules of a run, so that none is imported later
+    from humanline.system import files
 
+    passed = files.barrier
     for name, module in list(sys.modules.items()):
-        if name.startswith("humanline.") and hasattr(module, "barrier"):
+        if name.startswith("humanline.") and vars(module).get("barrier") is passed:
             module.barrier = act  # modules that import it by name have one each
+    assert files.barrier is act
 
 
 def do_at(acts: Mapping[int, Callable[[], object]]) -> list[str]:
