@@ -230,7 +230,7 @@ def begin_folder(folder: Path, *, room: int = 0) -> Path:
     """Create, empty, the hidden folder in which `folder` is prepared, and return it; raise OSError or NoRoomError."""
     check_room(folder.parent, room)
     drop_partial(folder)
-    partial = _partial(folder)
+    partial = partial_of(folder)
     partial.mkdir()
     barrier(f"{folder.name} begun")
     return partial
@@ -238,7 +238,7 @@ def begin_folder(folder: Path, *, room: int = 0) -> Path:
 
 def seal_folder(folder: Path) -> None:
     """Flush a prepared folder, write its manifest last, and give it its name; the umask says who may read its files."""
-    partial = _partial(folder)
+    partial = partial_of(folder)
     files = {}
     for path in sorted(path for path in partial.rglob("*") if path.is_file()):
         _let_read(path, like=partial)
@@ -256,7 +256,7 @@ def seal_folder(folder: Path) -> None:
 
 def drop_partial(folder: Path) -> None:
     """Remove what is left of an unfinished `folder`."""
-    shutil.rmtree(_partial(folder), ignore_errors=True)
+    shutil.rmtree(partial_of(folder), ignore_errors=True)
 
 
 def remove_folder(folder: Path) -> None:
@@ -399,7 +399,8 @@ def _let_read(path: Path, *, like: Path) -> None:
         path.chmod(wanted)
 
 
-def _partial(folder: Path) -> Path:
+def partial_of(folder: Path) -> Path:
+    """Return the hidden folder in which `folder` is prepared."""
     return folder.with_name(f".{folder.name}{_PARTIAL}")
 
 

@@ -30,7 +30,8 @@ from humanline.train.policy.logprobs import TokenScorer, check_scorer, refuse_ra
 from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.preflight.disk import bytes_written
 from humanline.train.preflight.fits import refuse_unfit
-from humanline.train.run.checkpoint import Checkpoints, Position
+from humanline.train.run.checkpoint import Contents, Position
+from humanline.train.run.checkpoints import Checkpoints
 from humanline.train.run.collapse import CollapseWatch, watched
 from humanline.train.run.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
 from humanline.train.run.folder import RunFolder
@@ -185,20 +186,7 @@ def _set_up(
             config, given.model.outline, given.stream, given.steps, evaluator, processes.ranks
         ).refuse()
     )
-    checkpoints = Checkpoints(
-        folder.checkpoints,
-        config.checkpoint,
-        shared=shared,
-        own=own,
-        config=settings,
-        fingerprints=fingerprints,
-        software=software(),
-        metrics=folder.metrics,
-        refuse_lost=folder.refuse_lost,
-        ready=folder.ready,
-        accelerator=processes.accelerator,
-        reduce=processes.reduce,
-    )
+    checkpoints = _checkpoints(config, settings, folder, shared, own, fingerprints, processes)
     reports = given.data.sets.reports
     for line in [*map(str, reports.values()), *describe_adapter(config, given.model.outline)]:
         progress.say(line)
@@ -360,3 +348,34 @@ def _states(
     if isinstance(evaluator, Evaluator):  # the other one keeps nothing
         own["held-out"] = evaluator
     return shared, own
+
+
+def _checkpoints(
+    config: TrainConfig,
+    settings: Mapping[str, Any],
+    folder: RunFolder,
+    shared: Mapping[str, Stateful],
+    own: Mapping[str, Stateful],
+    fingerprints: Mapping[str, Any],
+    processes: Processes,
+) -> Checkpoints:
+    """Return what saves the run, and goes on from what was saved."""
+    contents = Contents(
+        shared=shared,
+        own=own,
+        config=settings,
+        fingerprints=fingerprints,
+        software=software(),
+        metrics=folder.metrics,
+        rank=processes.rank,
+        ranks=processes.ranks,
+    )
+    return Checkpoints(
+        folder.checkpoints,
+        config.checkpoint,
+        contents,
+        refuse_lost=folder.refuse_lost,
+        ready=folder.ready,
+        accelerator=processes.accelerator,
+        reduce=processes.reduce,
+    )

@@ -19,7 +19,7 @@ from humanline.system import files as durable
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
-from humanline.train.run import checkpoint
+from humanline.train.run import checkpoints
 from humanline.train.run.collapse import CollapseError
 
 
@@ -50,7 +50,7 @@ def fill_disk(times: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         return begin(folder, room=room)
 
-    checkpoint.begin_folder, disk.LOOK_AGAIN = begin_folder, 0.2
+    checkpoints.begin_folder, disk.LOOK_AGAIN = begin_folder, 0.2
 
 
 def run(job: dict[str, Any]) -> str:

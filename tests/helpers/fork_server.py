@@ -25,10 +25,10 @@ from typing import Any
 import torch
 
 import humanline.system.disk as disk
-import humanline.train.run.checkpoint as checkpoint
 from humanline.system.stop import StopRequested, StopSignal
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
+from humanline.train.run.checkpoints import Checkpoints
 from tests.helpers.barriers import do_at, send
 
 STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU}
@@ -52,7 +52,7 @@ def child(job: dict[str, Any]) -> int:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["largest_file"], job["largest_file"]))
     if job.get("slow_to_save"):
-        checkpoint.Checkpoints.save = lambda *_, **__: time.sleep(60)
+        Checkpoints.save = lambda *_, **__: time.sleep(60)
     sys.stderr = open(job["log"], "w", encoding="utf-8")  # noqa: SIM115
     code = 0
     try:

@@ -38,7 +38,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from humanline.train.config import TrainConfig
-from humanline.train.run.checkpoint import Checkpoints, Position
+from humanline.train.run.checkpoint import Position
+from humanline.train.run.checkpoints import Checkpoints
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.processes import Reduce, on_main
 

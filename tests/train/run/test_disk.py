@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,8 +24,9 @@ from humanline.train.loop import train
 from humanline.train.online.ledger import append, read_lines
 from humanline.train.online.rewards.cache import ScoreCache, content_key
 from humanline.train.online.rewards.verdict import Verdict
-from humanline.train.run import checkpoint
-from humanline.train.run.checkpoint import CheckpointError, Checkpoints
+from humanline.train.run import checkpoints
+from humanline.train.run.checkpoint import CheckpointError
+from humanline.train.run.checkpoints import Checkpoints
 from humanline.train.run.folder import RunFolder
 from humanline.train.run.metrics import MetricsLog, read_metrics
 from tests.helpers.kills import Server, leftovers, result_of
@@ -277,7 +279,7 @@ class TestWrites:
     def test_a_stop_of_another_process_while_both_wait(self, tmp_path, monkeypatch, capsys):
         """All that wait for space listen to each other meanwhile: a stop of one is obeyed within a part of the wait."""
         monkeypatch.setattr(disk, "LOOK_AGAIN", 0.5)
-        monkeypatch.setattr(checkpoint, "_LISTEN", 0.1)
+        monkeypatch.setattr(checkpoints, "_LISTEN", 0.1)
         heard: list[float] = []
 
         def waits(stopped_at: int) -> tuple[bool, bool]:
@@ -289,7 +291,7 @@ class TestWrites:
                 return torch.ones(()) if len(heard) == stopped_at else value
 
             one = object.__new__(Checkpoints)
-            one.reduce, one._room = reduce, lambda: 1
+            one.reduce, one.contents = reduce, SimpleNamespace(size=lambda: 1)
             with of_run("wait", None):
                 return one._mended(tmp_path / "step-00000002", no_space())
 

@@ -7,7 +7,7 @@ import pytest
 from humanline.system.launcher import LauncherError, launched_processes, too_slow_to_stop
 from humanline.train.loop import train
 from humanline.train.preflight.validate import NotReadyError, validate
-from humanline.train.run import checkpoint
+from humanline.train.run import checkpoints
 from tests.helpers.support import config
 
 GIVEN = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -63,7 +63,7 @@ def test_how_long_a_launcher_waits(monkeypatch):
 def test_a_save_that_a_launcher_would_cut_off_is_said_once(monkeypatch, toy, tmp_path, capsys):
     """Nobody else says so before a stop has lost hours: a large checkpoint takes minutes, a launcher waits 30 s."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setattr(checkpoint, "too_slow_to_stop", lambda _: too_slow_to_stop(100))
+    monkeypatch.setattr(checkpoints, "too_slow_to_stop", lambda _: too_slow_to_stop(100))
     train(config(toy, tmp_path / "run", training__steps=3, checkpoint__every=1))
     assert capsys.readouterr().err.count("TORCH_ELASTIC_SHUTDOWN_TIMEOUT=1000") == 1
 

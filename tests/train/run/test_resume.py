@@ -23,7 +23,7 @@ from humanline.train.data.batch import Unit
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.units import units_hash
 from humanline.train.loop import train
-from humanline.train.run import checkpoint
+from humanline.train.run import checkpoint, checkpoints
 from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.fingerprint import differences
 from humanline.train.run.folder import RunFolder
@@ -536,7 +536,7 @@ class TestDisk:
         """With no room for the second checkpoint the run warns, keeps the first and goes on to the same bits."""
         one = case(toy, tmp_path / "run", *SOME[1])
         train(moved(one, tmp_path / "whole"), show_progress=False)
-        begin = checkpoint.begin_folder
+        begin = checkpoints.begin_folder
 
         def full(folder, *, room):
             if "step-00000002" in folder.name:
@@ -546,9 +546,9 @@ class TestDisk:
                 return begin(folder, room=room)
             finally:
                 monkeypatch.undo()
-                monkeypatch.setattr(checkpoint, "begin_folder", full)
+                monkeypatch.setattr(checkpoints, "begin_folder", full)
 
-        monkeypatch.setattr(checkpoint, "begin_folder", full)
+        monkeypatch.setattr(checkpoints, "begin_folder", full)
         train(one)
         said = capsys.readouterr().err
         assert "warning: no checkpoint could be written after 4 updates" in said
@@ -708,14 +708,14 @@ def test_labels_and_scores_are_part_of_the_fingerprint():
 
 def test_a_save_that_fails_at_its_end_keeps_all_earlier_ones(toy, tmp_path, monkeypatch, capsys):
     """Old checkpoints are removed only once the new one has its name, and one that resists removal is no fault."""
-    seal = checkpoint.seal_folder
+    seal = checkpoints.seal_folder
 
     def fail_at_six(folder):
         if "step-00000006" in folder.name:
             raise OSError(5, "Input/output error")
         seal(folder)
 
-    monkeypatch.setattr(checkpoint, "seal_folder", fail_at_six)
+    monkeypatch.setattr(checkpoints, "seal_folder", fail_at_six)
     train(case(toy, tmp_path / "run", *SOME[0]))
     assert "no checkpoint could be written after 6 updates: Input/output error" in capsys.readouterr().err
     names = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
@@ -724,8 +724,8 @@ def test_a_save_that_fails_at_its_end_keeps_all_earlier_ones(toy, tmp_path, monk
     def resist(folder):
         raise OSError(16, "Device or resource busy")
 
-    monkeypatch.setattr(checkpoint, "seal_folder", seal)
-    monkeypatch.setattr(checkpoint, "remove_folder", resist)
+    monkeypatch.setattr(checkpoints, "seal_folder", seal)
+    monkeypatch.setattr(checkpoints, "remove_folder", resist)
     train(case(toy, tmp_path / "other", *SOME[0]))
     assert "warning" not in capsys.readouterr().err
     assert len(list((tmp_path / "other/checkpoints").iterdir())) == 3

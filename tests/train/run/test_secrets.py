@@ -6,7 +6,6 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -19,8 +18,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.config.settings import hidden, learn, written
 from humanline.train.online.commands import ToolError, _claimed
 from humanline.train.online.make import Plan
-from humanline.train.run import checkpoint
-from humanline.train.run.checkpoint import CheckpointError, Checkpoints
+from humanline.train.run.checkpoint import FORMAT, CheckpointError, Contents
 from humanline.train.run.fingerprint import same_settings
 from humanline.train.run.folder import RunFolder
 from tests.helpers.model_server import ModelServer
@@ -317,9 +315,10 @@ def test_a_replaced_key_that_is_a_word_of_a_path_resumes(tmp_path, monkeypatch, 
         (tmp_path / "config.json").write_text(json.dumps(before))
         with fails(OutputError):
             folder.refuse_other_settings(now)
-        facts = {"format": checkpoint._FORMAT, "config": before, "fingerprints": {}}
+        facts = {"format": FORMAT, "config": before, "fingerprints": {}}
+        contents = Contents(shared={}, own={}, config=now, fingerprints={}, software={}, metrics=tmp_path)
         with fails(CheckpointError):
-            Checkpoints._refuse_another_run(SimpleNamespace(config=now, fingerprints={}), tmp_path, facts)
+            contents.refuse_another_run(tmp_path, facts)
 
     folder, model = RunFolder(tmp_path, resume=True), f"/tmp/{secret}/model"
     first = settings(model, secret)
