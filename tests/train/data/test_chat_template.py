@@ -578,7 +578,7 @@ def online(toy, tmp_path, tokenizer, write):
         "source:\n  kind: rounds\n  contexts_per_round: 2\n  samples: 4\n  count: 1\n  score_margin: 0.0\n"
         "  sampling: {max_tokens: 6, engine: {kind: generate, batch_size: 2}}\n"
         "  scoring:\n    workers: 1\n"
-        "  rewards: [{kind: function, call: 'tests.helpers.toy_rewards:scrambled', columns: [answer]}]\n"
+        "    rewards: [{kind: function, call: 'tests.helpers.toy_rewards:scrambled', columns: [answer]}]\n"
         "training: {batch_size: 2, micro_batch_size: 2}\noptimizer: {lr: 1e-3}\n"
         "reference: {schedule: {kind: each_round}}\n"
     )
@@ -703,8 +703,13 @@ def test_without_the_column_the_fingerprint_differs(toy, renderers, write, tmp_p
     ignoring = given.model_copy(update={"data": given.data.model_copy(update={"ignore": ("tools",)})})
     assert units_hash(read_units(ignoring, str(write(*rows)), renderer)[0]) == hashes[1]
     prompts = [{"prompt": row["prompt"], "tools": row["tools"]} for row in rows]
-    with_tools, _ = read_contexts(given, str(write(*prompts)), renderer)
-    without, _ = read_contexts(given, str(write(*[{"prompt": row["prompt"]} for row in prompts])), renderer)
+    scoring = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}]}
+    source = {"kind": "rounds", "contexts_per_round": 2, "samples": 2, "scoring": scoring}
+    in_rounds = config(
+        toy, tmp_path / "run", reference={"schedule": {"kind": "each_round"}}, data=given.data, source=source
+    )
+    with_tools, _ = read_contexts(in_rounds, str(write(*prompts)), renderer)
+    without, _ = read_contexts(in_rounds, str(write(*[{"prompt": row["prompt"]} for row in prompts])), renderer)
     assert contexts_hash(with_tools) != contexts_hash(without)
     assert all(len(a.ids) > len(b.ids) for a, b in zip(with_tools, without, strict=True))
 
