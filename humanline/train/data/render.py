@@ -3,13 +3,7 @@
 Prompt and completion are tokenised apart, so no token spans the boundary, and what counts as completion is known by
 position, never by token id: a tokenizer whose pad token is its end token trains its end token all the same.
 
-A special token written inside a message ("<|end|>" in a user's text) would be read as control, ending a turn that does
-not end there. Such examples are refused, with their names, rather than escaped: an escape would have to be undone by
-every other program that talks to the model. Role markers that a template writes as ordinary text cannot be told from
-content and are not looked for.
-
-Whatever a row holds for the template, its messages' keys and its tools too, is written or the example is refused:
-`chat_template.py` finds out what a template leaves out.
+`write.py` makes the texts; here they become token ids, within the limits of length.
 """
 
 from __future__ import annotations
@@ -23,36 +17,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from humanline._checks import fail, one_of
-from humanline.train.data.chat_template import ChatTemplate, RenderError, holds
-from humanline.train.data.messages import NOTHING, Answer, Given, Message, Messages, texts_in
+from humanline.train.data.messages import NOTHING, Answer, Given, Messages
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.text_ids import TextIds
+from humanline.train.data.write import Template, Unfit, Writer, first_difference
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-
-Template = Literal["chat", "plain"]
-
-
 TooLong = Literal["error", "drop", "truncate"]
-
-
 SpecialTokens = Literal["error", "drop"]
 
-
-Reason = Literal["too_long", "prompt_too_long", "empty_completion", "identical", "special_token"]
-
-
 CHECKED_RENDERS = 8  # how many renders are decoded again and compared; a lossy tokenizer shows at once
-
-
-class Unfit(RenderError):
-    """One example that renders but must not be trained on; `reason` says why."""
-
-    def __init__(self, reason: Reason, message: str, place: str = "") -> None:
-        self.reason: Reason = reason
-        super().__init__(message, place)
 
 
 class Renderer:
@@ -107,25 +83,20 @@ class Renderer:
                 "(instruction-tuned models have it)"
             )
         self.tokenizer = tokenizer
-        self.chat = ChatTemplate(tokenizer)
+        self.writer = Writer(tokenizer, template)
         self.template = template
         self.max_length = max_length
         self.too_long = too_long
         self.max_prompt_length = max_prompt_length
         self.special_tokens = special_tokens
         added = list(tokenizer.added_tokens_decoder.values())
-        special = {str(token) for token in added if token.special} | set(map(str, tokenizer.all_special_tokens))
-        longest_first = sorted(special, key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, longest_first)))
-        self._end, self._begin_id = str(tokenizer.eos_token), tokenizer.bos_token_id
-        self._ends = tuple(special - {tokenizer.bos_token} | {tokenizer.eos_token})
+        self._begin_id = tokenizer.bos_token_id
         self._swallowing = [token for token in added if token.lstrip or token.rstrip]
         self.anchor = _anchor(tokenizer, [str(token) for token in added if token.special and not token.rstrip])
         # A tokenizer that puts a space before the first word of a text would put one at the boundary too; after an
         # anchor token, which is taken off again, the completion is no longer the first word.
         self.skipped = 1 if self.anchor else 0
         self._text_ids = TextIds(tokenizer)
-        self._last_prompt: tuple[tuple[Messages, Given], str] | None = None
         self._last_prompt_ids: tuple[str, tuple[int, ...]] | None = None
         self._unchecked = CHECKED_RENDERS
 
@@ -161,10 +132,11 @@ class Renderer:
         ValueError
             If the tokenizer loses text, or two begin tokens come out.
         """
-        answer = self._answer(completion)
-        prompt_text = self.written_prompt(prompt, given)
+        answer = self.writer.answer(completion)
+        prompt_text = self.writer.written_prompt(prompt, given)
         prompt_ids = self._prompt_ids(prompt_text)
-        completion_text = self._completion_text(prompt, answer, given, prompt_text)
+        check = self._unchecked > 0
+        completion_text = self.writer.completion_text(prompt, answer, given, prompt_text, check=check)
         completion_ids = tuple(self._text_ids.one(self.anchor + completion_text)[self.skipped :])
         if self._unchecked:
             self._check_lossless((prompt_text, completion_text), prompt_ids + completion_ids)
@@ -178,9 +150,9 @@ class Renderer:
         """
         if self._unchecked:
             self.encode(prompt, completion, given)
-        answer = self._answer(completion)
-        prompt_text = self.written_prompt(prompt, given)
-        return prompt_text, self._completion_text(prompt, answer, given, prompt_text)
+        answer = self.writer.answer(completion)
+        prompt_text = self.writer.written_prompt(prompt, given)
+        return prompt_text, self.writer.completion_text(prompt, answer, given, prompt_text, check=self._unchecked > 0)
 
     def refuse_begin_twice(self, prompt_ids: Sequence[int]) -> None:
         """Raise ValueError if a prompt begins with two begin tokens."""
@@ -190,7 +162,7 @@ class Renderer:
 
     def encode_prompt(self, prompt: Messages, given: Given = NOTHING) -> TokenSequence:
         """Return the token ids of a prompt alone, at full length."""
-        ids = self._prompt_ids(self.written_prompt(prompt, given))
+        ids = self._prompt_ids(self.writer.written_prompt(prompt, given))
         return TokenSequence(ids, len(ids))
 
     def fit(self, sequence: TokenSequence) -> TokenSequence:
@@ -219,134 +191,12 @@ class Renderer:
             raise Unfit("too_long", f"prompt and completion have {length} tokens; expected at most {self.max_length}")
         return self.max_length - prompt_length
 
-    def prompt_text(self, prompt: Messages, given: Given = NOTHING) -> str:
-        """Return the text that the prompt's token ids stand for."""
-        for i, message in enumerate(prompt, start=1):
-            name = f"message {i} of the prompt ({message.role})"
-            self._refuse_special(message.content, name, message.place)
-            self._refuse_special_keys(message, name)
-        if given.tools or given.kwargs:
-            self._refuse_special_in(given.columns(), "what its row gives the template", given.place)
-        if self.template == "chat":
-            text = self.chat.write(prompt, given, opening=True)
-            for i, message in enumerate(prompt, start=1):
-                part = message.content
-                if message.role == "assistant":  # may be shortened: some templates leave out earlier reasoning
-                    part = part.strip().rpartition("\n")[2]
-                if not holds(text, part):
-                    what = f"the chat template leaves out message {i} of the prompt ({message.role})"
-                    raise RenderError(what, message.place)
-            self._refuse_unread(prompt, given)
-            return text
-        self._refuse_for_plain(*prompt, given=given)
-        if len(prompt) != 1 or prompt[0].role != "user":
-            roles = ", ".join(message.role for message in prompt) or "none"
-            raise RenderError(f"template: plain takes one user message; got {roles}; use template: chat")
-        return (self.tokenizer.bos_token or "") + prompt[0].content
-
-    def _refuse_for_plain(self, *messages: Message, given: Given = NOTHING) -> None:
-        """Refuse what bare text has no place for."""
-        places = {name: message.place for message in messages if message.keys for name in json.loads(message.keys)}
-        places |= dict.fromkeys(given.columns(), given.place)
-        if places:
-            names = ", ".join(places)
-            raise RenderError(
-                f"template: plain writes no {names}; use template: chat, or leave them out: data.ignore: [{names}]",
-                next(iter(places.values())),
-            )
-
-    def _refuse_unread(self, turns: Messages, given: Given, *, first: int = 0) -> None:
-        """Refuse keys and tools that the template does not write."""
-        unread = self.chat.unread(turns, given, first=first, opening=not first)
-        if unread:
-            more = f" and {len(unread) - 4} more" if len(unread) > 4 else ""
-            listed = ", ".join(one.what for one in unread[:4]) + more
-            names = ", ".join(dict.fromkeys(one.name for one in unread))
-            raise RenderError(
-                f"the chat template does not write {listed}; use a template that does, or say that it shall be left "
-                f"out: data.ignore: [{names}]",
-                unread[0].place,
-            )
-
-    def _answer(self, completion: Answer) -> Message:
-        """Return a completion as a message; refuse special tokens in it, and one that says nothing."""
-        answer = completion if isinstance(completion, Message) else Message("assistant", completion)
-        self._refuse_special(answer.content, "the completion", answer.place)
-        self._refuse_special_keys(answer, "the completion")
-        if not answer.content.strip() and not answer.keys:
-            raise Unfit("empty_completion", "the completion is blank")
-        return answer
-
-    def written_prompt(self, prompt: Messages, given: Given = NOTHING) -> str:
-        """Return `prompt_text`, which is not written again for the next answer to the same prompt."""
-        if self._last_prompt is None or self._last_prompt[0] != (prompt, given):
-            self._last_prompt = ((prompt, given), self.prompt_text(prompt, given))
-        return self._last_prompt[1]
-
     def _prompt_ids(self, text: str) -> tuple[int, ...]:
         if self._last_prompt_ids is None or self._last_prompt_ids[0] != text:
             ids = tuple(self._text_ids.one(text))
             self.refuse_begin_twice(ids)
             self._last_prompt_ids = (text, ids)
         return self._last_prompt_ids[1]
-
-    def _completion_text(self, prompt: Messages, answer: Message, given: Given, prompt_text: str) -> str:
-        """Return what follows the prompt's text, ending in an end token and nothing after it."""
-        if self.template == "plain":
-            self._refuse_for_plain(answer)
-            return answer.content + self._end
-        rest = self._after(prompt_text, (*prompt, answer), given)
-        if not holds(rest, answer.content):
-            raise RenderError(f"the chat template does not write the whole answer, but {rest[:40]!r}", answer.place)
-        if answer.keys:
-            self._refuse_unread((*prompt, answer), given, first=len(prompt))
-        if self._unchecked and prompt:
-            self._check_end(prompt[-1].content, prompt_text, answer.content, rest)
-        ended = rest.rstrip()
-        return ended if ended.endswith(self._ends) else rest + self._end
-
-    def _after(self, prompt_text: str, turns: Messages, given: Given) -> str:
-        """Return what the template writes after the prompt's text."""
-        full = self.chat.write(turns, given)
-        if not full.startswith(prompt_text):
-            at = first_difference(full, prompt_text)
-            raise RenderError(
-                f"the chat template does not continue its own prompt: with the answer it writes {full[at : at + 20]!r} "
-                f"where the prompt has {prompt_text[at : at + 20]!r}; fix the template or use template: plain",
-                turns[-1].place,
-            )
-        return full[len(prompt_text) :]
-
-    def _check_end(self, question: str, prompt_text: str, completion: str, rest: str) -> None:
-        """Refuse a template that writes after the answer what it writes before it: it opens another turn."""
-        end, answer, question = str(self.tokenizer.eos_token), completion.strip(), question.strip()
-        before = prompt_text.rpartition(question)[2] if question else ""
-        if answer:
-            before += rest.rpartition(answer)[0]
-            after = rest.rpartition(answer)[2].strip()
-            again = after == before.strip()
-        else:  # it only calls tools
-            after = before.strip()
-            again = rest.strip().endswith(after)
-        if after and again and not after.endswith(end):
-            raise RenderError(
-                f"the chat template ends with {after!r}, as if another answer followed; it must write the opening of "
-                "an answer only for add_generation_prompt"
-            )
-
-    def _refuse_special(self, text: str, name: str, place: str = "") -> None:
-        found = self._special.search(text)
-        if found:
-            what = f"{name} holds the special token {found[0]!r}; expected text without it"
-            raise Unfit("special_token", what, place)
-
-    def _refuse_special_keys(self, message: Message, name: str) -> None:
-        if message.keys:
-            self._refuse_special_in(json.loads(message.keys), name, message.place)
-
-    def _refuse_special_in(self, value: Any, name: str, place: str) -> None:
-        for text in texts_in(value):
-            self._refuse_special(text, name, place)
 
     def _check_lossless(self, texts: tuple[str, str], ids: tuple[int, ...]) -> None:
         text = "".join(map(self._swallow, texts))
@@ -367,11 +217,6 @@ class Renderer:
             pattern = (r"\s*" if token.lstrip else "") + re.escape(str(token)) + (r"\s*" if token.rstrip else "")
             text = re.sub(pattern, lambda _, token=token: str(token), text)  # type: ignore[misc]
         return text
-
-
-def first_difference(a: str, b: str) -> int:
-    """Return the first place at which two texts differ; the end of the shorter one where it begins the other."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _is_int(value: Any) -> bool:

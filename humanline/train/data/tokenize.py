@@ -15,11 +15,12 @@ import numpy as np
 
 from humanline.train.data.chat_template import RenderError
 from humanline.train.data.messages import Answer, Message
-from humanline.train.data.render import Renderer, Unfit
+from humanline.train.data.render import Renderer
 from humanline.train.data.sequences import Sequences, TokenSequence
 from humanline.train.data.shapes import Group, Preference, PromptOnly, Unpaired
 from humanline.train.data.source import DataError
 from humanline.train.data.text_ids import TextIds
+from humanline.train.data.write import Unfit
 
 E = TypeVar("E", Preference, Unpaired, PromptOnly, Group)
 
@@ -222,7 +223,7 @@ class Tokenizing(Generic[E]):
         pairs: list[tuple[str, str]]
         try:
             if isinstance(example, PromptOnly):
-                return [renderer.written_prompt(example.prompt, example.given)]
+                return [renderer.writer.written_prompt(example.prompt, example.given)]
             pairs = [renderer.texts(example.prompt, answer, example.given) for answer in _answers(example)]
             return [pairs[0][0], *(renderer.anchor + completion for _, completion in pairs)]
         except Unfit as error:

@@ -13,11 +13,12 @@ from transformers import PreTrainedTokenizerFast
 
 from humanline.train.data.chat_template import RenderError
 from humanline.train.data.messages import Message
-from humanline.train.data.render import Renderer, Unfit
+from humanline.train.data.render import Renderer
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.shapes import Group, Preference, PromptOnly, Unpaired
 from humanline.train.data.source import DataError
 from humanline.train.data.tokenize import tokenize
+from humanline.train.data.write import Unfit
 from tests import strategies
 from tests.train.rows import render
 
@@ -89,7 +90,7 @@ def test_the_prompt_to_sample_from_is_the_prompt_trained_on(tokenizer, template)
     renderer = Renderer(tokenizer, template, 64)
     sequence = render(renderer, USER, "A mat.")
     assert renderer.render_prompt(USER) == sequence.ids[: sequence.prompt_length]
-    assert decode(tokenizer, renderer.render_prompt(USER)) == renderer.prompt_text(USER)
+    assert decode(tokenizer, renderer.render_prompt(USER)) == renderer.writer.prompt_text(USER)
 
 
 @given(prompt=text_of, answer=text_of)

@@ -114,7 +114,9 @@ class Dialect:
         else:
             # Token ids leave nothing to the server's tokenizer; transformers serve takes only text.
             body["prompt"] = (
-                self.renderer.prompt_text(context.prompt, context.given) if self._prompt_as_text else list(context.ids)
+                self.renderer.writer.prompt_text(context.prompt, context.given)
+                if self._prompt_as_text
+                else list(context.ids)
             )
             extras["add_special_tokens"] = False  # vLLM: the text has its begin token
         if config.stop:
