@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from humanline.system import files as durable
+from humanline.system import files
 from humanline.system.activity import HERE
 from humanline.system.identity import Fate, Identity
 
@@ -140,7 +140,7 @@ class FolderLock:
         self._ended.clear()
         self._thread = threading.Thread(target=self._keep_renewing, name="lock", daemon=True)
         self._thread.start()
-        durable.barrier("lock taken")
+        files.barrier("lock taken")
 
     def release(self) -> None:
         """Give the folder back, if this process holds it."""
@@ -250,7 +250,7 @@ class FolderLock:
             except FileNotFoundError:  # another holder has cleared our own file away, or gone with its folder
                 return False
             except OSError as error:
-                if error.errno not in durable.NO_LINKS:
+                if error.errno not in files.NO_LINKS:
                     raise
                 if not self._make_alone(path):
                     return False

@@ -194,6 +194,11 @@ def short(key: str) -> str:
     return repr(key if len(key) <= 40 else key[:37] + "...")
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return names in quotes, the first twelve of them."""
+    return ", ".join(map(short, names[:12])) + (", ..." if len(names) > 12 else "") if names else "none"
+
+
 def _spread(raw: bytes, file: BinaryIO) -> str:
     """Return what to say if the JSON value that begins in the line `raw` ends in a later one, and nothing if not."""
     position = file.tell()

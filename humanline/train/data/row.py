@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from humanline.train.data.json_lines import kind, parse_json, short
+from humanline.train.data.json_lines import kind, listed, parse_json, short
 from humanline.train.data.messages import (
     KWARGS,
     NOTHING,
@@ -27,18 +27,12 @@ from humanline.train.data.source import Source
 
 T = TypeVar("T")
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Rows to examples
-
-_ALIASES = {"chosen_score": "score_chosen", "rejected_score": "score_rejected"}
-
-
+ALIASES = {"chosen_score": "score_chosen", "rejected_score": "score_rejected"}
 _TEXT = "a string or a list of messages"
 
 
 @dataclass(slots=True)
-class _Row:
+class RowReader:
     """One row while it is read: every getter returns None after it has noted what is wrong, and where."""
 
     name: str
@@ -59,8 +53,8 @@ class _Row:
 
     def column(self, name: str) -> str:
         """Return what the file calls our column `name`."""
-        if name in _ALIASES and name not in self.columns and not self._holds(name) and self._holds(_ALIASES[name]):
-            return _ALIASES[name]
+        if name in ALIASES and name not in self.columns and not self._holds(name) and self._holds(ALIASES[name]):
+            return ALIASES[name]
         return self.columns.get(name, name)
 
     def _holds(self, column: str) -> bool:
@@ -72,15 +66,17 @@ class _Row:
         return self.values[self.column(name)]
 
     def has(self, name: str) -> bool:
+        """Return whether the row holds our column `name`."""
         return self._holds(self.column(name))
 
     def missing(self, name: str, expected: str) -> T | None:
+        """Note that our column `name` is not there, or null."""
         column = self.column(name)
         if column in self.values:
             return self.wrong(f"{column!r} is null", expected, column)
         self.lacks_column = True
         hint = "" if name in self.columns else f" (or columns: {{{name}: its name}})"
-        return self.wrong(f"no column {column!r} among {_names(self.source.columns(self.values))}", expected + hint)
+        return self.wrong(f"no column {column!r} among {listed(self.source.columns(self.values))}", expected + hint)
 
     def plain(self, name: str) -> str | None:
         """Return a text column that is a good string; note nothing of any other."""
@@ -112,7 +108,7 @@ class _Row:
             return None
         calls = bool(keys.get("tool_calls")) and turn.get("role") == "assistant"  # what calls tools may say nothing
         if not isinstance(turn, dict) or not {"role", "content"} - ({"content"} if calls else set()) <= turn.keys():
-            got = f"an object of the keys {_names(list(turn))}" if isinstance(turn, dict) else kind(turn)
+            got = f"an object of the keys {listed(list(turn))}" if isinstance(turn, dict) else kind(turn)
             return self.wrong(f"{name} is {got}", 'a message {"role": ..., "content": ...}', column, number)
         role: Any = turn["role"]
         content: Any = turn.get("content")
@@ -182,6 +178,7 @@ class _Row:
         return False
 
     def score(self, name: str) -> float | None:
+        """Return a column that is a finite number."""
         column = self.column(name)
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
@@ -195,6 +192,7 @@ class _Row:
         return number
 
     def label(self) -> bool | None:
+        """Return the label: true and false, or 1 and 0."""
         column = self.column("label")
         value = self.value("label")
         if not isinstance(value, int) or value not in (0, 1):
@@ -229,7 +227,7 @@ class _Row:
         return prompt, rest[0] if rest[0].keys else rest[0].content
 
 
-def _preference(row: _Row) -> Preference | None:
+def _preference(row: RowReader) -> Preference | None:
     texts = row.plain("prompt"), row.plain("chosen"), row.plain("rejected")
     if texts[0] is None or texts[1] is None or texts[2] is None or texts[1] == texts[2]:
         chosen, rejected = row.messages("chosen", "assistant"), row.messages("rejected", "assistant")
@@ -270,7 +268,7 @@ def _preference(row: _Row) -> Preference | None:
     return Preference(row.name, better[0], better[1], worse[1], scores[0], scores[1], given)
 
 
-def _one_answer(row: _Row, names: tuple[str, ...]) -> tuple[Messages, Answer] | None:
+def _one_answer(row: RowReader, names: tuple[str, ...]) -> tuple[Messages, Answer] | None:
     """Return prompt and answer from the first of the columns `names` that the row has."""
     name = next((name for name in names if row.has(name)), names[0])
     texts = (row.plain("prompt"), row.plain(name)) if name != "messages" else (None, None)
@@ -285,14 +283,14 @@ def _one_answer(row: _Row, names: tuple[str, ...]) -> tuple[Messages, Answer] | 
     return None if conversation is None else row.split(conversation, len(conversation) - 1, name)
 
 
-def _unpaired(row: _Row) -> Unpaired | None:
+def _unpaired(row: RowReader) -> Unpaired | None:
     parts = _one_answer(row, ("completion", "messages"))
     label = row.label() if row.has("label") else row.missing("label", "true or false")
     given = row.given()
     return None if parts is None or given is None else Unpaired(row.name, *parts, label, given)
 
 
-def _completion(row: _Row) -> Unpaired | None:
+def _completion(row: RowReader) -> Unpaired | None:
     if row.has("label") and row.label() is False:
         column = row.column("label")
         row.wrong(f"{column!r} is false", "desirable answers only; leave the others out of this file", column)
@@ -301,7 +299,7 @@ def _completion(row: _Row) -> Unpaired | None:
     return None if parts is None or given is None else Unpaired(row.name, *parts, given=given)
 
 
-def _prompt(row: _Row) -> PromptOnly | None:
+def _prompt(row: RowReader) -> PromptOnly | None:
     prompt = row.messages("prompt", "user")
     if prompt is None:
         return None
@@ -321,7 +319,7 @@ def _prompt(row: _Row) -> PromptOnly | None:
     return PromptOnly(row.name, prompt, extra, given)
 
 
-_BUILDERS = {"preference": _preference, "unpaired": _unpaired, "completion": _completion, "prompt": _prompt}
+BUILDERS = {"preference": _preference, "unpaired": _unpaired, "completion": _completion, "prompt": _prompt}
 
 
 def _shown(value: Any) -> str:
@@ -329,10 +327,6 @@ def _shown(value: Any) -> str:
         return kind(value)
     text = json.dumps(value)
     return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(map(short, names[:12])) + (", ..." if len(names) > 12 else "") if names else "none"
 
 
 def _encodable(text: str) -> bool:

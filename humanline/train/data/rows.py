@@ -20,17 +20,17 @@ from typing import Any, get_args
 
 from humanline._checks import one_of, refuse_twice
 from humanline.train.data.counting import Counting, uncounted
-from humanline.train.data.json_lines import short
+from humanline.train.data.json_lines import listed, short
 from humanline.train.data.messages import KWARGS, TOOLS
-from humanline.train.data.row import _ALIASES, _BUILDERS, _names, _Row
+from humanline.train.data.row import ALIASES, BUILDERS, RowReader
 from humanline.train.data.shapes import Example, Shape
 from humanline.train.data.source import DataError
 from humanline.train.data.sources import open_source
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
-    "preference": ("prompt", "chosen", "rejected", *_ALIASES, TOOLS, KWARGS),
+    "preference": ("prompt", "chosen", "rejected", *ALIASES, TOOLS, KWARGS),
     "unpaired": ("prompt", "completion", "messages", "label", TOOLS, KWARGS),
-    "completion": ("prompt", "completion", "messages", "chosen", "label", "rejected", *_ALIASES, TOOLS, KWARGS),
+    "completion": ("prompt", "completion", "messages", "chosen", "label", "rejected", *ALIASES, TOOLS, KWARGS),
 }
 
 
@@ -181,7 +181,7 @@ class SetReader:
             raise ValueError(f"ignore must name what a row can do without; got {', '.join(map(repr, needed))}")
         self.source = open_source(source)
         self._shape, self._renamed, self._ignore, self._counting = shape, columns, ignore, counting
-        self._wanted = {*known, *_ALIASES.values(), *columns.values()} if known else None
+        self._wanted = {*known, *ALIASES.values(), *columns.values()} if known else None
         self._columns: Columns | None = None
 
     @property
@@ -198,8 +198,8 @@ class SetReader:
 
     def _examples(self, count: Callable[[int, float], None]) -> Iterator[Example]:
         source, columns, problems = self.source, self._renamed, list[str]()
-        build, there, seen = _BUILDERS[self._shape], dict[str, None](), dict[str, None]().keys()  # there: in order
-        row = _Row("", {}, columns, problems, source, self._ignore, set(), set(), set())
+        build, there, seen = BUILDERS[self._shape], dict[str, None](), dict[str, None]().keys()  # there: in order
+        row = RowReader("", {}, columns, problems, source, self._ignore, set(), set(), set())
         right = rows = 0
         for name, values in source.rows(problems, self._wanted):
             row.name, row.values = name, values
@@ -212,7 +212,7 @@ class SetReader:
             before = len(problems)
             missing = [theirs for theirs in columns.values() if theirs not in values] if columns else ()
             for theirs in missing:
-                expected = f"it among the row's columns: {_names(source.columns(values))}"
+                expected = f"it among the row's columns: {listed(source.columns(values))}"
                 row.wrong(f"no column {theirs!r} (named in columns)", expected)
             example = None if missing else build(row)
             if example is not None and len(problems) == before:
@@ -243,5 +243,5 @@ def _both(shape: Shape, name: str, theirs: str) -> bool:
     if shape == "prompt":
         return theirs == "prompt"
     answers = ("completion", "messages", "chosen") if shape == "completion" else ()  # of which the first is read
-    known = (*_COLUMNS[shape], *_ALIASES.values())
-    return theirs in known and theirs != name and not {name, theirs} <= {*answers} and _ALIASES.get(name) != theirs
+    known = (*_COLUMNS[shape], *ALIASES.values())
+    return theirs in known and theirs != name and not {name, theirs} <= {*answers} and ALIASES.get(name) != theirs

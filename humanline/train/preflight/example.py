@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # One example, as the loss sees it
 
 
-def _shown_unit(data: RunData) -> Unit:
+def shown_unit(data: RunData) -> Unit:
     """Return the first unit of training; in rounds, the first prompt."""
     from humanline.train.data.batch import Unit
     from humanline.train.data.sequences import TokenSequence
@@ -33,7 +33,7 @@ def _shown_unit(data: RunData) -> Unit:
     return Unit(first.id, (TokenSequence(first.ids, len(first.ids)),))
 
 
-def _show_example(console: Console, config: TrainConfig, unit: Unit, renderer: Renderer) -> None:
+def show_example(console: Console, config: TrainConfig, unit: Unit, renderer: Renderer) -> None:
     """Print the text of a unit with what counts in the loss marked: by colour, or between marks the text lacks."""
     from rich.text import Text
 

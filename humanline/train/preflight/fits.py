@@ -12,7 +12,7 @@ import torch
 
 from humanline.train.config import TrainConfig
 from humanline.train.data.stream import Stream
-from humanline.train.preflight.hardware import GIB, TYPICAL, Device, EstimateError, _swap, capacity, device_of
+from humanline.train.preflight.hardware import GIB, TYPICAL, Device, EstimateError, capacity, device_of, swap
 from humanline.train.preflight.memory import Estimate, Estimator, generous_bytes
 from humanline.train.preflight.suggest import Suggestion, suggest
 from humanline.train.preflight.workload import Workload, cheap_shape
@@ -226,7 +226,7 @@ def refuse_unfit(config: TrainConfig, outline: Any, stream: Stream, steps: int, 
     DoesNotFitError
         If it cannot fit; with the estimate, and what to change.
     """
-    memory = capacity(device) + _swap(device)
+    memory = capacity(device) + swap(device)
     try:
         if generous_bytes(config, outline, *cheap_shape(stream, config)) < memory / 4:
             return

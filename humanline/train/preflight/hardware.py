@@ -85,7 +85,7 @@ def device_of(gpu_memory: float | None, tflops: float | None, precision: str) ->
     )
 
 
-def _swap(device: torch.device) -> float:
+def swap(device: torch.device) -> float:
     """Return the bytes beyond `capacity` that a run could still use, if slowly; a limit unknown is none."""
     if device.type == "mps":
         return float("inf")

@@ -18,7 +18,7 @@ from humanline.train.data.batch import Block
 from humanline.train.policy.adapter import expert_weights, factor_shapes, linear_layers
 from humanline.train.policy.load import TYPES
 from humanline.train.preflight.dry_run import BACKWARD, Quantities, dry_run, update_temporaries
-from humanline.train.preflight.workload import Work, Workload, _shape
+from humanline.train.preflight.workload import Work, Workload, shape_of
 
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)  # bytes a weight: four bits, a byte for 64 of them, and a float32 for 256 of those
 
@@ -184,7 +184,7 @@ class Estimator:
         scoring = self._run(config, workload.scored, backward=False)
         scored = unpacked + round(_most(scoring))
         passes = []  # bytes before, and a dry run
-        if workload.later is None or _shape(workload.later) != _shape(workload.first):
+        if workload.later is None or shape_of(workload.later) != shape_of(workload.first):
             passes.append((kept, self._run(config, workload.first, backward=True)))
         if workload.later is not None:
             before = kept + static.gradients
@@ -220,7 +220,7 @@ class Estimator:
     def _run(self, config: TrainConfig, block: Block, *, backward: bool, accumulates: bool = False) -> Quantities:
         training = config.training
         how = (training.precision, training.padding, training.dropout, config.adapter, config.kept_in)
-        what = _shape(block)
+        what = shape_of(block)
         checkpointing = training.activation_checkpointing and backward
         key = (how, what, checkpointing, backward, accumulates)
         if key not in self._runs:

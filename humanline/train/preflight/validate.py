@@ -17,7 +17,7 @@ from humanline.system.terminal import shorten, told
 from humanline.train.config import TrainConfig
 from humanline.train.config.describe import describe_config, units_in_words
 from humanline.train.config.settings import written
-from humanline.train.preflight.example import _show_example, _shown_unit
+from humanline.train.preflight.example import show_example, shown_unit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,7 +126,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     if sized and batches is not None and resumable is not None:  # else that was said of the output
         _look_at_disk(config, outline, batches, processes, findings)
     if renderer is not None and data is not None:
-        _show_example(findings.console, config, _shown_unit(data), renderer)
+        show_example(findings.console, config, shown_unit(data), renderer)
     findings.remarks += _without_effect(config)
     for remark in findings.remarks:
         findings.show(f"remark       {remark}")

@@ -187,7 +187,7 @@ def _size(block: Block, padding: str) -> float:
     return sum(n * (1 + n / 2048) for n in lengths) + int(block.mask.sum()) / 2048
 
 
-def _shape(block: Block) -> tuple[Any, ...]:
+def shape_of(block: Block) -> tuple[Any, ...]:
     """Return all of a block that a dry run looks at."""
     return tuple(block.input_ids.shape), block.lengths, int(block.mask.sum())
 

@@ -115,7 +115,7 @@ def test_an_estimate_uses_up_no_random_numbers(toy, tmp_path, monkeypatch, chang
     stream = training_stream(given, read_sets(given, renderer).train, renderer)
     outline, looked, estimate = load_outline(given.model), [], Estimator.estimate
     monkeypatch.setattr(budget, "capacity", lambda device: 3e6)  # too near to be let through at once
-    monkeypatch.setattr(budget, "_swap", lambda device: 0.0)
+    monkeypatch.setattr(budget, "swap", lambda device: 0.0)
     monkeypatch.setattr(Estimator, "estimate", lambda *a: (looked.append(1), estimate(*a))[1])
     before = torch.get_rng_state()
     with contextlib.suppress(DoesNotFitError):
