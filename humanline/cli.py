@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 if TYPE_CHECKING:
     from humanline.train.config import TrainConfig
@@ -175,37 +175,44 @@ class _Parser(argparse.ArgumentParser):
         super().error(told(hidden(message, sent=True)))
 
 
-def _parser() -> argparse.ArgumentParser:
-    from humanline.plots import FIGURES
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
+
+def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="humanline", description="Perceptual alignment: humanline DPO, KTO and GRPO.")
     commands = parser.add_subparsers(dest="command", required=True)
+    for add in (_run_commands, _stage_commands, _recipe_commands, _model_commands, _study_commands):
+        add(commands)
+    return parser
 
+
+def _run_commands(commands: _Commands) -> None:
+    """Add what trains, or looks at what would be trained."""
     train = commands.add_parser("train", help="train a model as a recipe says")
-    train.add_argument("recipe", help="YAML recipe, or the name of a shipped one")
-    train.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
+    _add_recipe(train)
     train.add_argument("--resume", action="store_true", help="go on with the run in the output folder, or start it")
     train.add_argument("--quiet", action="store_true", help="show no progress")
     _add_preset(train)
     train.set_defaults(run=_train)
 
     validate = commands.add_parser("validate", help="check recipe, model, data and disk; train nothing, write nothing")
-    validate.add_argument("recipe", help="YAML recipe, or the name of a shipped one")
-    validate.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
+    _add_recipe(validate)
     validate.add_argument("--no-data", action="store_true", help="check the configuration alone")
     validate.add_argument("--processes", type=int, default=1, help="how many processes will train (default: 1)")
     _add_preset(validate)
     validate.set_defaults(run=_validate)
 
     estimate = commands.add_parser("estimate", help="say what memory and compute a run takes, and whether it fits")
-    estimate.add_argument("recipe", help="YAML recipe, or the name of a shipped one")
-    estimate.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
+    _add_recipe(estimate)
     estimate.add_argument("--gpu-memory", type=float, metavar="GIB", help="of each GPU (default: this machine's)")
     estimate.add_argument("--gpus", type=int, default=1, help="how many GPUs share a batch (default: 1)")
     estimate.add_argument("--tflops", type=float, help="rate of a large matmul there (default: measured if here)")
     _add_preset(estimate)
     estimate.set_defaults(run=_estimate)
 
+
+def _stage_commands(commands: _Commands) -> None:
+    """Add the stages of a round, each as a command."""
     sample = commands.add_parser("sample", help="draw completions of a recipe's prompts, as its rounds do")
     score = commands.add_parser("score", help="score the completions of a samples file as a recipe says")
     pair = commands.add_parser("pair", help="make preference pairs of scored completions: best against worst")
@@ -220,6 +227,9 @@ def _parser() -> argparse.ArgumentParser:
         stage.set_defaults(run=run)
     sample.add_argument("--limit", type=int, metavar="N", help="sample from the first N prompts only")
 
+
+def _recipe_commands(commands: _Commands) -> None:
+    """Add what shows and copies recipes."""
     schema = commands.add_parser("schema", help="print the JSON schema of a recipe, for editors")
     schema.set_defaults(run=_schema)
 
@@ -231,6 +241,9 @@ def _parser() -> argparse.ArgumentParser:
     cp.add_argument("destination", nargs="?", default=".", help="file to create, or a folder (default: this one)")
     cp.set_defaults(run=_cp)
 
+
+def _model_commands(commands: _Commands) -> None:
+    """Add what makes models without training."""
     new = commands.add_parser("new-model", help="make a tiny Llama with a tokenizer trained on a text")
     new.add_argument("out", help="folder to create")
     new.add_argument("--text", required=True, help="a .txt or .jsonl file to train the tokenizer on")
@@ -248,6 +261,11 @@ def _parser() -> argparse.ArgumentParser:
     merged.add_argument("out", help="folder to create")
     merged.add_argument("--base", help="the base model, if it is not where the adapter's files say")
     merged.set_defaults(run=_merge)
+
+
+def _study_commands(commands: _Commands) -> None:
+    """Add what shows the method and the paper's claims on small problems."""
+    from humanline.plots import FIGURES
 
     demo = commands.add_parser("demo", help="train and align tiny models on a task made on the spot, and compare")
     demo.add_argument("--out", default="demo-out", help="folder to create (default: demo-out)")
@@ -267,7 +285,11 @@ def _parser() -> argparse.ArgumentParser:
     figures.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(FIGURES)}")
     figures.add_argument("--out", default="figures", help="folder to write to, made if need be (default: figures)")
     figures.set_defaults(run=_figures)
-    return parser
+
+
+def _add_recipe(command: argparse.ArgumentParser) -> None:
+    command.add_argument("recipe", help="YAML recipe, or the name of a shipped one")
+    command.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
 
 
 def _add_preset(command: argparse.ArgumentParser) -> None:
