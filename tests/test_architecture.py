@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import warnings
@@ -109,6 +110,94 @@ def test_nothing_nested_waits_for_a_name_that_comes_later(name):
     """A function within a function of loop and set-up uses only what is bound before it, so both read downwards."""
     assert uses_of_later_names("def f():\n    def g():\n        return x\n    x = 1\n    return g") == ["x"]
     assert uses_of_later_names((ROOT / "humanline" / "train" / name).read_text()) == []
+
+
+LONGEST_FUNCTION, LONGEST_CLASS, LONGEST_FILE = 80, 300, 500  # lines; of a function its body, without the docstring
+
+
+def too_long(code: str, *, functions_alone: bool) -> list[str]:
+    """Return what is longer than it may be in a source: function bodies, and unless these alone, classes and itself."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[ast.get_docstring(node) is not None :]
+            lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+            found += [f"{node.name}: {lines}"] if lines > LONGEST_FUNCTION else []
+        elif isinstance(node, ast.ClassDef) and not functions_alone:
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            found += [f"{node.name}: {lines}"] if lines > LONGEST_CLASS else []
+    lines = len(code.splitlines())
+    return found + ([f"the file: {lines}"] if lines > LONGEST_FILE and not functions_alone else [])
+
+
+def test_functions_classes_and_files_fit_in_a_head():
+    """No function body of the package is above 80 lines, and in training no class above 300 and no file above 500."""
+    found = {}
+    for path in (ROOT / "humanline").rglob("*.py"):
+        alone = not path.is_relative_to(ROOT / "humanline" / "train")
+        found[str(path)] = too_long(path.read_text(encoding="utf-8"), functions_alone=alone)
+    assert len(found) > 150 and {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_the_check_for_lengths_itself_can_fail():
+    """It sees one line too many of each, in methods and functions within functions too, and counts no docstring."""
+    body = "{0}x = [\n" + "{0}1,\n" * (LONGEST_FUNCTION - 2) + "{0}]\n"
+    right = 'def f():\n    """Say.\n\n    More.\n    """\n' + body.format("    ")
+    assert too_long(right, functions_alone=False) == []
+    assert too_long(right + "    x = 2\n", functions_alone=True) == ["f: 81"]
+    inner = "class A:\n    async def g(self):\n        def f():\n" + body.format(" " * 12) + " " * 12 + "x = 2\n"
+    assert too_long(inner, functions_alone=True) == ["g: 82", "f: 81"]
+    members = "class A:\n" + "    x = 1\n" * (LONGEST_CLASS - 1)
+    assert too_long(members, functions_alone=False) == []
+    assert too_long(members + "    x = 1\n", functions_alone=False) == ["A: 301"]
+    assert too_long(members + "    x = 1\n", functions_alone=True) == []
+    assert too_long("x = 1\n" * LONGEST_FILE, functions_alone=False) == []
+    assert too_long("x = 1\n" * (LONGEST_FILE + 1), functions_alone=False) == ["the file: 501"]
+
+
+_OF_ALL = {"_checks", "_shapes", "_workers"}  # modules that are for the whole package
+
+
+def private_names(code: str) -> list[str]:
+    """Return the names that begin with an underscore and that a source takes from other files of the package."""
+    found, ours = [], set()
+    nodes = list(ast.walk(ast.parse(code)))
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "humanline"):
+            ours |= {name.asname or name.name for name in node.names}
+            whole = _OF_ALL if node.module == "humanline" else set()
+            found += [name.name for name in node.names if re.match("_(?!.*__$)", name.name) and name.name not in whole]
+        if isinstance(node, ast.Import):
+            ours |= {name.asname or name.name for name in node.names if name.name.split(".")[0] == "humanline"}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and re.match("_(?!.*__$)", node.attr):
+            found += [ast.unparse(node)] if ast.unparse(node.value) in ours else []
+    return found
+
+
+def test_no_file_of_training_takes_a_private_name_of_another():
+    """What one file of training or of its base tools takes from another one has a public name."""
+    folders = [ROOT / "humanline" / name for name in ("train", "system")]
+    found = {str(path): private_names(path.read_text("utf-8")) for folder in folders for path in folder.rglob("*.py")}
+    assert len(found) > 90 and {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from humanline.train.data.row import Row, _names",
+        "def f():\n    from humanline.system.files import _facts as facts",
+        "from humanline.system import files\nfiles._facts(path)",
+        "from humanline.train.run.state import Judging\nJudging._renew",
+        "import humanline.system.files\nhumanline.system.files._facts(path)",
+        "from .row import _names",
+        "from humanline import _check",
+    ],
+)
+def test_the_check_for_private_names_itself_can_fail(code):
+    """The check above sees each way to take a private name; the modules of the whole package are none."""
+    assert private_names(code)
+    assert private_names("from humanline import _checks\nfrom humanline._checks import fail\n_checks.fail") == []
 
 
 OBJECTIVE_SECTIONS = ROOT / "humanline" / "train" / "config" / "objective.py"
