@@ -13,7 +13,7 @@ from humanline import demo as module
 from humanline.cli import main
 from humanline.demo import Outcome, demo, table
 from humanline.system.files import OutputError
-from tests.dying import die
+from tests.helpers.dying import die
 from tests.train.online.test_rewards_pool import gone
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from humanline import stats
 from humanline.stats import Interval, equivalence, holm, mean_interval, non_inferiority, paired_interval, sign_flip_test
-from tests import strategies
+from tests.helpers import strategies
 
 ALTERNATIVES = ("two-sided", "greater", "less")
 #: Hours of sleep that two drugs added for ten patients (Student, 1908).

@@ -13,11 +13,11 @@ from tests.conftest import ROOT
 
 LATER = "later: "
 SIM = "sim/test_run.py"
-REF, LOOP = "train/test_reference.py", "train/test_loop.py"
+REF, LOOP = "train/step/test_reference.py", "train/test_loop.py"
 LOSS, ADV, LOGP = "objectives/test_losses.py", "objectives/test_advantages.py", "objectives/test_logprobs.py"
-RESUME, RECIPES = "train/test_resume.py", "test_recipes.py"
-SERVED = "train/test_served.py"
-DATA, TOKENS, CONFIG = "train/test_data.py", "train/test_tokens.py", "train/test_config.py"
+RESUME, RECIPES = "train/run/test_resume.py", "test_recipes.py"
+SERVED = "train/online/test_served.py"
+DATA, TOKENS, CONFIG = "train/data/test_data.py", "train/data/test_tokens.py", "train/config/test_config.py"
 
 TRAPS: dict[int, tuple[str, list[str]]] = {
     1: (
@@ -49,15 +49,15 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{RESUME}::test_a_kill_at_every_write_barrier_changes_nothing",
             f"{RESUME}::test_kills_at_random_times_change_nothing",
             f"{RESUME}::test_a_stop_at_any_safe_point_changes_nothing",
-            "train/test_distributed.py::test_two_ranks_do_what_one_does",
+            "train/run/test_distributed.py::test_two_ranks_do_what_one_does",
         ],
     ),
     6: (
         "sync belongs to optimizer steps, and works with LoRA",
         [
             f"{REF}::test_before_step_scores_with_the_weights_before_the_sync",
-            "train/test_adapter.py::test_scoring_ahead_equals_a_copied_adapter",
-            "train/test_adapter.py::test_every_schedule_equals_a_second_adapter",
+            "train/policy/test_adapter.py::test_scoring_ahead_equals_a_copied_adapter",
+            "train/policy/test_adapter.py::test_every_schedule_equals_a_second_adapter",
         ],
     ),
     7: ("k ignored, defaults that differ from the tables", [f"{CONFIG}::test_a_recipe_becomes_types"]),
@@ -78,7 +78,7 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{LOOP}::test_mismatched_pairs_have_other_prompts",
             f"{LOOP}::test_batches_that_cannot_be_are_refused",
             f"{LOOP}::test_a_step_with_one_prompt_borrows_answers_from_the_stream",
-            "train/test_distributed.py::test_two_ranks_do_what_one_does",
+            "train/run/test_distributed.py::test_two_ranks_do_what_one_does",
         ],
     ),
     11: (
@@ -93,15 +93,15 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         "token means per micro-batch",
         [
             f"{LOOP}::test_accumulation_changes_nothing",
-            "train/test_against_oracle.py::test_a_run_is_the_run_the_paper_describes",
-            "train/test_distributed.py::test_two_ranks_do_what_one_does",
+            "train/step/test_against_oracle.py::test_a_run_is_the_run_the_paper_describes",
+            "train/run/test_distributed.py::test_two_ranks_do_what_one_does",
         ],
     ),
     13: (
         "GRPO's KL term is k3 of the unclipped difference",
         [
             f"{LOSS}::test_kl_term_is_k3_of_baseline_minus_policy",
-            "train/test_against_oracle.py::test_a_run_is_the_run_the_paper_describes",
+            "train/step/test_against_oracle.py::test_a_run_is_the_run_the_paper_describes",
         ],
     ),
     14: (
@@ -121,14 +121,14 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         [
             f"{LOOP}::test_dropout_is_off_by_default",
             f"{REF}::test_scoring_never_drops",
-            "train/test_adapter.py::test_log_ratios_are_zero_at_rate_zero_with_dropout",
+            "train/policy/test_adapter.py::test_log_ratios_are_zero_at_rate_zero_with_dropout",
         ],
     ),
     17: (
         "pure bf16 weights swallow updates",
         [
             f"{LOOP}::test_weights_are_float32_masters_under_bf16",
-            "train/test_precision.py::test_small_updates_of_bf16_weights_are_not_lost",
+            "train/policy/test_precision.py::test_small_updates_of_bf16_weights_are_not_lost",
             f"{RECIPES}::test_a_recipe_of_the_paper_says_what_is_not_the_papers",
         ],
     ),
@@ -153,12 +153,12 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         [
             f"{TOKENS}::test_the_template_hash_follows_template_and_special_tokens",
             f"{TOKENS}::test_the_prompt_to_sample_from_is_the_prompt_trained_on",
-            "train/test_chat_template.py::test_sampling_scoring_pairing_and_training_read_one_prompt",
-            "train/test_chat_template.py::test_a_server_is_asked_for_all_of_it",
+            "train/data/test_chat_template.py::test_sampling_scoring_pairing_and_training_read_one_prompt",
+            "train/data/test_chat_template.py::test_a_server_is_asked_for_all_of_it",
             f"{DATA}::test_spaces_are_kept",
             f"{RESUME}::test_a_changed_model_folder",
-            "train/test_server.py::test_a_server_that_reads_another_prompt_is_found_out",
-            "train/test_rewards_models.py::test_it_uses_its_own_template",
+            "train/online/test_server.py::test_a_server_that_reads_another_prompt_is_found_out",
+            "train/online/test_rewards_models.py::test_it_uses_its_own_template",
         ],
     ),
     22: (
@@ -173,7 +173,7 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
     23: (
         "single-label KTO data, duplicates, contradictions",
         [
-            "train/test_examples.py::test_a_single_label_is_an_error_unless_allowed",
+            "train/data/test_examples.py::test_a_single_label_is_an_error_unless_allowed",
             f"{DATA}::test_duplicates_and_contradictions_are_reported",
         ],
     ),
@@ -199,15 +199,15 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{RESUME}::test_a_stop_at_any_safe_point_changes_nothing",
             f"{RESUME}::test_a_stop_while_loading_writes_nothing",
             f"{RESUME}::test_a_second_signal_ends_at_once",
-            "train/test_rounds.py::test_a_stop_while_sampling_loses_nothing",
+            "train/online/test_rounds.py::test_a_stop_while_sampling_loses_nothing",
         ],
     ),
     27: (
         "math-verify in the main process",
         [
-            "train/test_rewards_pool.py::test_hostile_answers_are_bounded",
-            "train/test_rewards_pool.py::test_a_thread_may_ask",
-            "train/test_rewards.py::test_no_text_is_evaluated",
+            "train/online/test_rewards_pool.py::test_hostile_answers_are_bounded",
+            "train/online/test_rewards_pool.py::test_a_thread_may_ask",
+            "train/online/test_rewards.py::test_no_text_is_evaluated",
         ],
     ),
     28: (
@@ -227,15 +227,15 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         [
             f"{LOOP}::test_an_output_in_use_is_refused",
             f"{RESUME}::test_a_folder_in_use_is_refused",
-            "train/test_terminal.py::test_no_escape_sequence_gets_through_the_command_line",
-            "train/test_tracking.py::test_a_tracker_that_raises_is_reported_once_and_dropped",
-            "train/test_tracking.py::test_no_secret_reaches_a_tracker",
+            "system/test_terminal.py::test_no_escape_sequence_gets_through_the_command_line",
+            "train/run/test_tracking.py::test_a_tracker_that_raises_is_reported_once_and_dropped",
+            "train/run/test_tracking.py::test_no_secret_reaches_a_tracker",
             f"{RECIPES}::test_a_name_is_never_a_path",
         ],
     ),
     31: (
         "4-bit layers lose their gradient on CPUs with AVX512-BF16",
-        ["train/test_adapter.py::test_four_bits_keep_their_gradients_after_scoring"],
+        ["train/policy/test_adapter.py::test_four_bits_keep_their_gradients_after_scoring"],
     ),
     32: ("accelerate's FSDP2 plugin returns bf16 log-probabilities", [LATER + "10 (weights sharded directly)"]),
     33: ("under sharding every forward pass is a collective", [LATER + "10 (weights sharded directly)"]),
@@ -243,7 +243,7 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         "a launcher kills a stopping run after 30 seconds",
         [
             f"{RECIPES}::test_what_the_environment_asks_of_a_script",
-            "train/test_launcher.py::test_a_save_that_a_launcher_would_cut_off_is_said_once",
+            "train/run/test_launcher.py::test_a_save_that_a_launcher_would_cut_off_is_said_once",
         ],
     ),
     35: (
@@ -253,22 +253,22 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{SERVED}::test_a_server_that_falls_back_to_the_first_weights_is_found",
             f"{SERVED}::test_another_model_is_found_at_the_first_round",
             f"{SERVED}::test_small_changes_are_told_from_rounding",
-            "train/test_proof.py::test_a_right_server_that_rounds_is_never_refused",
+            "train/online/test_proof.py::test_a_right_server_that_rounds_is_never_refused",
         ],
     ),
     36: (
         "SGLang's names of ids, and n equal texts",
         [
-            "train/test_untrainable.py::test_ids_that_are_told_are_the_ones_trained_on",
-            "train/test_server.py::test_a_server_that_draws_the_same_n_times_is_asked_one_by_one",
-            "train/test_server.py::test_a_server_that_draws_the_same_with_every_seed_is_refused",
+            "train/online/test_untrainable.py::test_ids_that_are_told_are_the_ones_trained_on",
+            "train/online/test_server.py::test_a_server_that_draws_the_same_n_times_is_asked_one_by_one",
+            "train/online/test_server.py::test_a_server_that_draws_the_same_with_every_seed_is_refused",
         ],
     ),
     37: (
         "ids outside the vocabulary, of another text, or too many",
         [
-            "train/test_untrainable.py::test_a_server_of_bad_answers_ends_the_run_and_a_healthy_one_goes_on",
-            "train/test_untrainable.py::test_a_poisoned_round_is_named_and_made_again",
+            "train/online/test_untrainable.py::test_a_server_of_bad_answers_ends_the_run_and_a_healthy_one_goes_on",
+            "train/online/test_untrainable.py::test_a_poisoned_round_is_named_and_made_again",
         ],
     ),
     38: (
@@ -284,7 +284,7 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
     ),
     40: (
         "failed: 0.0 turns a broken scorer into a finished run",
-        ["train/test_pairing.py::test_more_than_a_share_without_a_score_ends_the_round"],
+        ["train/online/test_pairing.py::test_more_than_a_share_without_a_score_ends_the_round"],
     ),
     41: ("variants compared at equal learning rates", [LATER + "13 (distance travelled)"]),
     42: (

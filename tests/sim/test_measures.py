@@ -14,7 +14,8 @@ from mpmath import mpf
 from humanline.sim.measures import GAIN, LOSS, VALUE, perceive, utility_gap, win_rate
 from humanline.sim.sequence import Sequences
 from humanline.theory import Identity, PowerValue, TverskyKahneman, decision_weights
-from tests import oracles, strategies
+from tests import oracles
+from tests.helpers import strategies
 
 
 def logs(*rows) -> torch.Tensor:

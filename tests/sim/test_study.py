@@ -27,7 +27,7 @@ from humanline.sim.sequence import Sequences
 from humanline.sim.study import MEASURES, measure, run_study
 from humanline.sim.variants import OBJECTIVES, RATES, TASKS, VARIANTS, make_run
 from humanline.theory import ClipRange
-from tests.dying import die
+from tests.helpers.dying import die
 
 BASE = Run(Bandit(contexts=3, arms=4, features=4), steps=4, groups=3, measurements=2)
 RUNS = {"a": BASE, "b": replace(BASE, objective=Kto()), "c": replace(BASE, learning_rate=0.1)}

@@ -21,7 +21,8 @@ from humanline.theory import (
     perceived_law,
     sequence_law,
 )
-from tests import oracles, strategies
+from tests import oracles
+from tests.helpers import strategies
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 POLICY, REF = [0.2, 0.25, 0.15, 0.4], [0.5, 0.3, 0.15, 0.05]

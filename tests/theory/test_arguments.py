@@ -37,7 +37,7 @@ from humanline.theory import (
     utility_gap_bound,
 )
 from humanline.theory._arrays import sum_tolerance
-from tests import strategies
+from tests.helpers import strategies
 
 VOCABULARY = 128_256
 GAIN, LOSS = TverskyKahneman(0.61), TverskyKahneman(0.69)

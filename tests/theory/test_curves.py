@@ -19,7 +19,8 @@ from humanline.theory import (
     implied_capacity,
     kl_divergence,
 )
-from tests import oracles, strategies
+from tests import oracles
+from tests.helpers import strategies
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 GAIN, LOSS = TverskyKahneman(0.61), TverskyKahneman(0.69)

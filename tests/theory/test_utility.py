@@ -14,7 +14,8 @@ from humanline.theory import (
     certainty_equivalent,
     subjective_utility,
 )
-from tests import oracles, strategies
+from tests import oracles
+from tests.helpers import strategies
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 CAPACITIES = {"gain": TverskyKahneman(0.61), "loss": TverskyKahneman(0.69)}

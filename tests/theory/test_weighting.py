@@ -18,7 +18,8 @@ from humanline.theory import (
     decision_weights,
     subjective_utility,
 )
-from tests import oracles, strategies
+from tests import oracles
+from tests.helpers import strategies
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=100)
 GAIN, LOSS = TverskyKahneman(0.61), TverskyKahneman(0.69)

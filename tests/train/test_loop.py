@@ -24,8 +24,8 @@ from humanline.train.policy.logprobs import TokenScorer
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.processes import NonFiniteError
 from tests import oracles_loss as oracle
+from tests.helpers.rows import render
 from tests.helpers.support import CLIP, OBJECTIVES, REJECT, config, run, same, steps, weights
-from tests.train.rows import render
 
 HUMANLINE = {"reference": {"schedule": {"kind": "before_step", "every": 2}}}
 

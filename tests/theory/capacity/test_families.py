@@ -25,7 +25,8 @@ from humanline.theory import (
     TverskyKahneman,
 )
 from humanline.theory.capacity.family import BLOCK
-from tests import oracles, strategies
+from tests import oracles
+from tests.helpers import strategies
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 TABLE_P = [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]

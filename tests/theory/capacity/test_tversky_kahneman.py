@@ -16,7 +16,8 @@ from humanline.theory import (
     TverskyKahneman,
 )
 from humanline.theory.capacity.tversky_kahneman import MONOTONE_GAMMA
-from tests import oracles, strategies
+from tests import oracles
+from tests.helpers import strategies
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 TABLE_P = [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]

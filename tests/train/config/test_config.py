@@ -29,7 +29,7 @@ from humanline.train.config.rounds import (
 from humanline.train.loop import train
 from tests.conftest import ROOT
 from tests.helpers.support import CLIP, REJECT, SCHEDULES, config
-from tests.train.test_objectives import ROWS
+from tests.train.step.test_objectives import ROWS
 
 TRAIN = ROOT / "humanline" / "train"
 GOOD = """\

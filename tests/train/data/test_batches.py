@@ -27,7 +27,7 @@ from humanline.train.policy.packing import pack
 from humanline.train.step.held_out import Evaluator
 from humanline.train.step.loss import ObjectiveStep, beta_draws
 from humanline.train.step.reference import scoring_pass
-from tests import strategies
+from tests.helpers import strategies
 from tests.helpers.paper_models import FAMILIES, write_paper_model
 from tests.helpers.support import REJECT, SCHEDULES, run, same, steps, weights
 

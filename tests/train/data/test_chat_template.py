@@ -27,9 +27,9 @@ from humanline.train.online.types import Completion, Rollout
 from humanline.train.preflight.validate import NotReadyError, validate
 from humanline.train.run.fingerprint import same_settings
 from tests.helpers.chat_templates import ASK, CALL, CALLING, CALLS, RESULT, SAID, THINKING, TOOL, TURNS, with_template
+from tests.helpers.rows import duplicates_of
 from tests.helpers.scripted_server import Reply, serving
 from tests.helpers.support import config
-from tests.train.rows import duplicates_of
 
 SHAPES = {
     "preference": lambda prompt, answer: {"prompt": prompt, "chosen": [answer], "rejected": "No."},

@@ -10,7 +10,7 @@ from humanline.train.data.messages import Message
 from humanline.train.data.rows import read_rows
 from humanline.train.data.shapes import Group, Preference, PromptOnly, Unpaired, group_scores, pairs_to_unpaired
 from humanline.train.data.source import DataError
-from tests.train.rows import duplicates_of
+from tests.helpers.rows import duplicates_of
 
 USER, ANSWER, OTHER = (
     {"role": role, "content": text} for role, text in (("user", "q"), ("assistant", "a"), ("assistant", "b"))

@@ -19,8 +19,8 @@ from humanline.train.data.shapes import Group, Preference, PromptOnly, Unpaired
 from humanline.train.data.source import DataError
 from humanline.train.data.tokenize import tokenize
 from humanline.train.data.write import Unfit
-from tests import strategies
-from tests.train.rows import render
+from tests.helpers import strategies
+from tests.helpers.rows import render
 
 USER = (Message("user", "What is the cat on?"),)
 TALK = (Message("system", "Be brief."), *USER, Message("assistant", "A mat."), Message("user", "And the dog?"))

@@ -32,7 +32,7 @@ from humanline.train.data.stream import Stream
 from humanline.train.data.text_ids import TextIds
 from humanline.train.data.tokenize import tokenize
 from humanline.train.data.units import SIDES, Names, count_tokens, lengths_of, units_hash
-from tests.train.rows import render
+from tests.helpers.rows import render
 
 WORDS = "the cat sat on a mat and two dogs ran home; Grüße aus Köln 東京 🙂 42 = 40 + 2".split()  # noqa: SIM905
 

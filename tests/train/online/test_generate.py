@@ -25,7 +25,7 @@ from humanline.train.policy.logprobs import PACKED
 from humanline.train.policy.new_model import tiny_llama
 from humanline.train.policy.packing import pack
 from humanline.train.run.processes import NonFiniteError
-from tests import strategies
+from tests.helpers import strategies
 from tests.helpers.paper_models import FAMILIES, write_paper_model
 from tests.helpers.support import config
 

@@ -19,7 +19,7 @@ from humanline.train.data.shapes import Preference
 from humanline.train.online.select import make_units, preference_rows, refuse_unscored, row_names, select
 from humanline.train.online.types import Completion, Rollout, Score
 from humanline.train.run.processes import RoundError
-from tests import strategies
+from tests.helpers import strategies
 
 GRPO = GrpoObjective(kind="grpo")
 
