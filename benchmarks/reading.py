@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Result, Row, not_measured, timing_row
-from humanline.train.policy.new_model import train_tokenizer
+from humanline.train.policy.new_tokenizer import train_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 BEFORE = "bc9532a"  # the last version that read row by row

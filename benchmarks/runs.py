@@ -24,7 +24,7 @@ from humanline.train.data.run_data import renderer_of, training_stream
 from humanline.train.data.sets import read_units
 from humanline.train.policy.load import load_policy, load_tokenizer
 from humanline.train.policy.logprobs import TokenScorer
-from humanline.train.policy.new_model import SMALLEST_VOCAB, train_tokenizer
+from humanline.train.policy.new_tokenizer import SMALLEST_VOCAB, train_tokenizer
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "dpo": {"kind": "dpo", "beta": 0.1},

@@ -1,16 +1,22 @@
-"""Fixtures that several folders of tests share."""
+"""Fixtures that several folders of tests share. Nothing here imports torch before a test asks for what needs it."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import jaxtyping
 import pytest
 
 from humanline import _shapes
+from humanline.system import disk
+from humanline.system.stop import STOPPING
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Modules whose functions have the types, kinds and shapes of arguments and results checked at every call.
@@ -33,6 +39,33 @@ def shapes(request: pytest.FixtureRequest) -> None:
     """Check shapes in each test but those that hand over wrong ones, to see what our own checks say."""
     off = request.config.getoption("no_shapes") or request.node.get_closest_marker("wrong_shapes") is not None
     jaxtyping.config.update("jaxtyping_disable", off)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_secrets() -> None:
+    """Leave secrets of whoever runs the tests out of them: what is left out of the environment is said."""
+    from humanline.train.config.rounds import EnvironmentConfig
+    from humanline.train.online.rewards.environment import worker_environment
+
+    for name in worker_environment(EnvironmentConfig())[1]:
+        del os.environ[name]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def default_signals() -> None:
+    """Undo what whoever started the tests has had ignored, as nohup does: it would be handed on to every run."""
+    for number in STOPPING:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def no_run_is_left() -> Iterator[None]:
+    """Say which test leaves a run's way with full disks behind, and keep it from the next one."""
+    yield
+    if disk.patience() is not None:
+        disk._now = None
+        warnings.warn("a run has not been left", stacklevel=1)
 
 
 @pytest.fixture(scope="session")

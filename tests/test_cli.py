@@ -226,3 +226,68 @@ def test_help_answers_in_half_a_second():
         subprocess.run([sys.executable, "-m", "humanline.cli", "--help"], capture_output=True, check=True)
         times.append(time.perf_counter() - started)
     assert min(times) < 0.5
+
+
+@pytest.mark.parametrize("command", ["train", "validate"])
+def test_the_crash_handler_does_not_stumble_over_the_name_it_reports(recipe, capsys, command):
+    assert main([command, str(recipe), "output=~nobody-is-called-so/x"]) == 2
+    assert "user who is not known" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["train", "validate"])
+def test_a_model_in_a_circle_of_links_is_named(recipe, tmp_path, capsys, command):
+    (tmp_path / "round").symlink_to("round")
+    assert main([command, str(recipe), f"model={tmp_path / 'round'}"]) == 2
+    assert "too many levels of symbolic links" in capsys.readouterr().err
+
+
+RECIPE = """\
+model: {model}
+output: {output}
+objective: {{kind: dpo}}
+data: {{train: {train}, max_length: 64}}
+training: {{steps: 1, batch_size: 2}}
+optimizer: {{lr: 1e-3}}
+"""
+
+
+@pytest.mark.parametrize("command", ["train", "validate"])
+@pytest.mark.parametrize("where", ["key", "row", "file", "argument", "option"])
+def test_no_escape_sequence_gets_through_the_command_line(toy, tmp_path, capfd, command, where):
+    """An escape sequence in a YAML key, a data row, a file name or an argument is shown, not sent to the terminal."""
+    evil = "\x1b]0;evil\x07\x1b[2J\u202e"
+    train, arguments = tmp_path / "pairs.jsonl", []
+    text = RECIPE.format(model=toy["model"], output=tmp_path / "run", train=train)
+    rows = [{"prompt": f"p{i}", "chosen": "a", "rejected": "b"} for i in range(4)]
+    if where == "key":
+        text += json.dumps(evil) + ": 1\n"
+    elif where == "row":
+        rows[1] = {"prompt": "p", "chosen": 5, evil: 1, "rejected": evil, "id": evil}
+    elif where == "file":
+        text = text.replace(str(train), json.dumps(f"{tmp_path}/{evil}.jsonl"))
+    else:
+        arguments = [f"--{evil}"] if where == "option" else [f"{evil}=1"]
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(text)
+    try:
+        code = main([command, str(recipe), *arguments])
+    except SystemExit as error:
+        code = error.code
+    shown = "".join(capfd.readouterr())
+    assert code == 2
+    assert not set(shown) & set("\x1b\x07\u202e")
+    assert where == "row" or "\\x1b" in shown
+
+
+def test_messages_survive_a_narrow_terminal(tmp_path):
+    """Where standard output takes ASCII alone, other characters are escaped in place of stopping the command."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE.format(model="größe", output="o", train="t"), encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "-m", "humanline.cli", "validate", "--no-data", str(recipe)],
+        capture_output=True,
+        text=True,
+        env={"PYTHONIOENCODING": "ascii", "PATH": ""},
+    )
+    assert result.returncode == 0 and r"gr\xf6\xdfe" in result.stdout, result.stderr

@@ -153,8 +153,8 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         [
             f"{TOKENS}::test_the_template_hash_follows_template_and_special_tokens",
             f"{TOKENS}::test_the_prompt_to_sample_from_is_the_prompt_trained_on",
-            "train/data/test_chat_template.py::test_sampling_scoring_pairing_and_training_read_one_prompt",
-            "train/data/test_chat_template.py::test_a_server_is_asked_for_all_of_it",
+            "train/test_templates.py::test_sampling_scoring_pairing_and_training_read_one_prompt",
+            "train/test_templates.py::test_a_server_is_asked_for_all_of_it",
             f"{DATA}::test_spaces_are_kept",
             f"{RESUME}::test_a_changed_model_folder",
             "train/online/test_server.py::test_a_server_that_reads_another_prompt_is_found_out",
@@ -227,7 +227,7 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         [
             f"{LOOP}::test_an_output_in_use_is_refused",
             f"{RESUME}::test_a_folder_in_use_is_refused",
-            "system/test_terminal.py::test_no_escape_sequence_gets_through_the_command_line",
+            "test_cli.py::test_no_escape_sequence_gets_through_the_command_line",
             "train/run/test_tracking.py::test_a_tracker_that_raises_is_reported_once_and_dropped",
             "train/run/test_tracking.py::test_no_secret_reaches_a_tracker",
             f"{RECIPES}::test_a_name_is_never_a_path",
@@ -243,7 +243,7 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         "a launcher kills a stopping run after 30 seconds",
         [
             f"{RECIPES}::test_what_the_environment_asks_of_a_script",
-            "train/run/test_launcher.py::test_a_save_that_a_launcher_would_cut_off_is_said_once",
+            "train/run/test_distributed.py::test_a_save_that_a_launcher_would_cut_off_is_said_once",
         ],
     ),
     35: (

@@ -14,7 +14,8 @@ from humanline.train.config import TrainConfig, load_config
 from tests.campaign.stage import Stage
 from tests.campaign.world import online, tree_of, write_recipe
 from tests.helpers.barriers import at_barriers
-from tests.helpers.kills import leftovers, result_of
+from tests.helpers.files import leftovers
+from tests.helpers.kills import result_of
 from tests.train.online.test_rounds import round_files
 from tests.train.run.test_resume import case
 

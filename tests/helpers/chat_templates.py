@@ -58,3 +58,7 @@ def with_template(tokenizer, template):
     other = copy.deepcopy(tokenizer)
     other.chat_template = template
     return other
+
+
+# One that never ends.
+LOOPS = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"

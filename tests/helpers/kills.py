@@ -84,8 +84,3 @@ def result_of(config: TrainConfig) -> tuple[dict[str, str], list[dict[str, Any]]
         if path.name != "manifest.json"
     }
     return files, without_timing(list(read_metrics(folder / "metrics.jsonl")))
-
-
-def leftovers(folder: Path) -> list[str]:
-    """Return the names of hidden files that unfinished writes have left anywhere in a run's folder."""
-    return [str(path) for path in folder.rglob(".*")]

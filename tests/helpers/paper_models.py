@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config
 
-from humanline.train.policy.new_model import train_tokenizer
+from humanline.train.policy.new_tokenizer import train_tokenizer
 
 FAMILIES = ("llama3", "gemma2", "qwen2.5")
 WINDOW = 8  # tokens that every other attention layer of the Gemma model looks back

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from humanline.train.config import TrainConfig
-from humanline.train.policy.new_model import new_model, train_tokenizer
+from humanline.train.policy.new_model import new_model
+from humanline.train.policy.new_tokenizer import train_tokenizer
 
 
 def write_data(path: Path, count: int, words: tuple[int, int], seed: int = 0) -> None:

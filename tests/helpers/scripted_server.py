@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from humanline.train.config.rounds import ServerEngine
+
 CHAT, GIVEN = "/v1/chat/completions", "/v1/completions"  # where answers are asked for, and what is said of given texts
 
 
@@ -121,3 +123,9 @@ def script(*replies: Reply | Callable[[Asked], Reply]) -> Callable[[Asked], Repl
         return reply(asked) if callable(reply) else reply
 
     return answer
+
+
+def engine(url: str, *allowed: str) -> ServerEngine:
+    """The settings of a server at this address, asked once, and the hosts that are allowed."""
+    tree = {"url": url, "allow_hosts": allowed, "attempts": 1, "seconds": 5.0, "new_weights": {"kind": "path"}}
+    return ServerEngine.model_validate(tree)

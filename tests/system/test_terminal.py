@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from humanline.cli import main
 from humanline.system import terminal
 from humanline.system.progress import RunProgress
 from humanline.system.terminal import redact, redacted, visible
@@ -59,45 +57,6 @@ def test_progress_prints_no_escape_sequence(capsys):
     """A line of a run's progress shows control characters and markup of its names as text."""
     RunProgress(1, True).say("\x1b[2Jfile [red]name[/red] :smile:\nnext")
     assert capsys.readouterr().err == "\\x1b[2Jfile [red]name[/red] :smile:\nnext\n"
-
-
-RECIPE = """\
-model: {model}
-output: {output}
-objective: {{kind: dpo}}
-data: {{train: {train}, max_length: 64}}
-training: {{steps: 1, batch_size: 2}}
-optimizer: {{lr: 1e-3}}
-"""
-
-
-@pytest.mark.parametrize("command", ["train", "validate"])
-@pytest.mark.parametrize("where", ["key", "row", "file", "argument", "option"])
-def test_no_escape_sequence_gets_through_the_command_line(toy, tmp_path, capfd, command, where):
-    """An escape sequence in a YAML key, a data row, a file name or an argument is shown, not sent to the terminal."""
-    evil = "\x1b]0;evil\x07\x1b[2J\u202e"
-    train, arguments = tmp_path / "pairs.jsonl", []
-    text = RECIPE.format(model=toy["model"], output=tmp_path / "run", train=train)
-    rows = [{"prompt": f"p{i}", "chosen": "a", "rejected": "b"} for i in range(4)]
-    if where == "key":
-        text += json.dumps(evil) + ": 1\n"
-    elif where == "row":
-        rows[1] = {"prompt": "p", "chosen": 5, evil: 1, "rejected": evil, "id": evil}
-    elif where == "file":
-        text = text.replace(str(train), json.dumps(f"{tmp_path}/{evil}.jsonl"))
-    else:
-        arguments = [f"--{evil}"] if where == "option" else [f"{evil}=1"]
-    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(text)
-    try:
-        code = main([command, str(recipe), *arguments])
-    except SystemExit as error:
-        code = error.code
-    shown = "".join(capfd.readouterr())
-    assert code == 2
-    assert not set(shown) & set("\x1b\x07\u202e")
-    assert where == "row" or "\\x1b" in shown
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -168,19 +127,6 @@ def test_a_tree_stays_a_tree(monkeypatch):
     tree = {"seed": 12345678, "output": "runs/12345678", "list": ["12345678", None, 1.5, True], "12345678": {}}
     clean = {"seed": 12345678, "output": "runs/12345678", "list": ["***", None, 1.5, True], "***": {}}
     assert redacted(tree) == clean and json.loads(json.dumps(redacted(tree))) == clean
-
-
-def test_messages_survive_a_narrow_terminal(tmp_path):
-    """Where standard output takes ASCII alone, other characters are escaped in place of stopping the command."""
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(RECIPE.format(model="größe", output="o", train="t"), encoding="utf-8")
-    result = subprocess.run(
-        [sys.executable, "-m", "humanline.cli", "validate", "--no-data", str(recipe)],
-        capture_output=True,
-        text=True,
-        env={"PYTHONIOENCODING": "ascii", "PATH": ""},
-    )
-    assert result.returncode == 0 and r"gr\xf6\xdfe" in result.stdout, result.stderr
 
 
 def test_a_terminal_that_was_closed_ends_nothing(monkeypatch):

@@ -437,3 +437,9 @@ def test_sections_of_earlier_versions_are_refused_with_the_names_of_today(tmp_pa
         "command line: scoring.workers: is now source.scoring.workers",
         "command line: rounds: is now source.kind: fixed",
     ]
+
+
+def test_columns_twice_are_refused_in_the_recipe(toy, tmp_path):
+    """The configuration says so before any file is opened."""
+    with pytest.raises(ValueError, match="'text' twice, as 'prompt' and 'chosen'"):
+        config(toy, tmp_path / "run", data__columns={"prompt": "text", "chosen": "text"})

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 import os
-import shutil
 import threading
 import time
 import warnings
 
 import pytest
 
-from humanline.cli import main
 from humanline.train.data import template_limits
 from humanline.train.data.chat_template import ChatTemplate, RenderError
 from humanline.train.data.messages import Message
 from humanline.train.data.template_limits import TooMuchError
+from tests.helpers.chat_templates import LOOPS
 
 TURNS = (Message("user", "hi", place="rows.jsonl:7"), Message("assistant", "hello"))
-LOOPS = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
 BIG = "{% set big = 'a' * 1000000 %}"
 GROWS = "{% set ns = namespace(x='aaaaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x OP ns.x %}{% endfor %}"
 
@@ -205,33 +202,3 @@ def test_renderings_of_other_threads_are_forgotten_in_a_forked_process(tokenizer
     done.set()
     thread.join(30)
     assert not thread.is_alive() and not watch._jobs
-
-
-@pytest.mark.parametrize("command", ["train", "validate"])
-def test_train_and_validate_refuse_a_model_with_such_a_template(toy, tmp_path, capfd, monkeypatch, command):
-    """Both end with an input error that names the model, after one row and not after all of them."""
-    monkeypatch.setattr(template_limits, "SECONDS", 0.2)
-    model = tmp_path / "model"
-    shutil.copytree(toy["model"], model)
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    settings.pop("chat_template", None)
-    (model / "tokenizer_config.json").write_text(json.dumps(settings))
-    (model / "chat_template.jinja").write_text(LOOPS)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(
-        json.dumps(
-            {
-                "model": str(model),
-                "output": str(tmp_path / "run"),
-                "objective": {"kind": "dpo"},
-                "data": {"train": toy["pairs"], "max_length": 64, "template": "chat"},
-                "training": {"steps": 1, "batch_size": 2},
-                "optimizer": {"lr": 1e-3},
-            }
-        )
-    )
-    started = time.process_time()
-    assert main([command, str(recipe)]) == 2
-    said = capfd.readouterr().err
-    assert str(model) in said and "takes too much" in said and said.count("0.2 s of CPU") == 1
-    assert time.process_time() - started < 20

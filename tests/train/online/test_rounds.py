@@ -29,7 +29,8 @@ from humanline.train.run.fingerprint import flat, same_settings
 from humanline.train.run.folder import RunFolder
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.processes import NonFiniteError, RoundError
-from tests.helpers.kills import KILLED, Server, leftovers, result_of
+from tests.helpers.files import leftovers
+from tests.helpers.kills import KILLED, Server, result_of
 from tests.helpers.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 from tests.helpers.support import OBJECTIVES, same, steps, weights
 from tests.helpers.support import config as plain_config

@@ -12,7 +12,8 @@ from humanline.system.files import OutputError
 from humanline.train.data.messages import Message
 from humanline.train.data.render import Renderer
 from humanline.train.policy import new_model as module
-from humanline.train.policy.new_model import SPECIAL_TOKENS, new_model, tiny_llama, train_tokenizer
+from humanline.train.policy.new_model import new_model, tiny_llama
+from humanline.train.policy.new_tokenizer import SPECIAL_TOKENS, train_tokenizer
 from tests.helpers.rows import render
 
 SMALL = {"vocab_size": 300, "hidden_size": 16, "layers": 1, "heads": 2, "max_length": 64}

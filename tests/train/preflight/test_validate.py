@@ -626,3 +626,9 @@ def test_a_model_whose_outputs_have_no_names_is_trained_all_the_same(toy, tmp_pa
     named = run(toy, tmp_path / "named", training__steps=2)
     unnamed = run(toy | {"model": str(model)}, tmp_path / "unnamed", training__steps=2)
     assert (named.model / "model.safetensors").read_bytes() == (unnamed.model / "model.safetensors").read_bytes()
+
+
+def test_validate_looks_at_what_train_would_refuse(monkeypatch, toy, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "abc")
+    with pytest.raises(NotReadyError, match="WORLD_SIZE is 'abc'"):
+        validate(config(toy, tmp_path / "run"))

@@ -14,10 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from humanline.system.launcher import too_slow_to_stop
 from humanline.train.config import TrainConfig
 from humanline.train.data.stream import StepBatch
 from humanline.train.loop import train
 from humanline.train.online.rounds import Rounds
+from humanline.train.run import checkpoints
 from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.metrics import read_metrics
 from tests.conftest import ROOT
@@ -245,3 +247,11 @@ def test_two_processes_wait_for_the_disk_together(toy, tmp_path):
     )
     assert len(re.findall(r"rank [01]: StopRequested: stopped by .* while it waited for space", said)) == 2
     assert result_of(waited) == result_of(plain) == result_of(ended)
+
+
+def test_a_save_that_a_launcher_would_cut_off_is_said_once(monkeypatch, toy, tmp_path, capsys):
+    """Nobody else says so before a stop has lost hours: a large checkpoint takes minutes, a launcher waits 30 s."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setattr(checkpoints, "too_slow_to_stop", lambda _: too_slow_to_stop(100))
+    train(config(toy, tmp_path / "run", training__steps=3, checkpoint__every=1))
+    assert capsys.readouterr().err.count("TORCH_ELASTIC_SHUTDOWN_TIMEOUT=1000") == 1

@@ -29,7 +29,8 @@ from humanline.train.run.fingerprint import differences
 from humanline.train.run.folder import RunFolder
 from humanline.train.run.state import ModuleState, OptimizerState
 from humanline.train.step.reference import ScoreAhead
-from tests.helpers.kills import KILLED, leftovers, result_of
+from tests.helpers.files import leftovers
+from tests.helpers.kills import KILLED, result_of
 from tests.helpers.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, config
 
 STORAGES = ("score_ahead", "model")

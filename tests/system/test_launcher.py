@@ -5,10 +5,6 @@ from __future__ import annotations
 import pytest
 
 from humanline.system.launcher import LauncherError, launched_processes, too_slow_to_stop
-from humanline.train.loop import train
-from humanline.train.preflight.validate import NotReadyError, validate
-from humanline.train.run import checkpoints
-from tests.helpers.support import config
 
 GIVEN = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
@@ -58,17 +54,3 @@ def test_how_long_a_launcher_waits(monkeypatch):
     assert not too_slow_to_stop(600) and too_slow_to_stop(1000)
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")
     assert too_slow_to_stop(20)
-
-
-def test_a_save_that_a_launcher_would_cut_off_is_said_once(monkeypatch, toy, tmp_path, capsys):
-    """Nobody else says so before a stop has lost hours: a large checkpoint takes minutes, a launcher waits 30 s."""
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setattr(checkpoints, "too_slow_to_stop", lambda _: too_slow_to_stop(100))
-    train(config(toy, tmp_path / "run", training__steps=3, checkpoint__every=1))
-    assert capsys.readouterr().err.count("TORCH_ELASTIC_SHUTDOWN_TIMEOUT=1000") == 1
-
-
-def test_validate_looks_at_what_train_would_refuse(monkeypatch, toy, tmp_path):
-    monkeypatch.setenv("WORLD_SIZE", "abc")
-    with pytest.raises(NotReadyError, match="WORLD_SIZE is 'abc'"):
-        validate(config(toy, tmp_path / "run"))

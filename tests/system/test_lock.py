@@ -8,60 +8,24 @@ import json
 import os
 import platform
 import re
-import shutil
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from humanline.system import lock
-from humanline.system import lock as module
-from humanline.system.files import publish_file
 from humanline.system.identity import Identity
 from humanline.system.lock import FolderLock, LockHeldError, LockLostError
 from humanline.system.stop import StopRequested
-from humanline.train.loop import train
-from humanline.train.run.folder import RunFolder
-from tests.helpers.kills import KILLED, result_of
-from tests.helpers.support import config
-
-
-def refuse(number: int):
-    def call(*_, **__):
-        raise OSError(number, os.strerror(number))
-
-    return call
-
-
-def held(folder: Path, number: int = 1, *, seconds_ago: float = 0.0, **changes) -> Path:
-    """The lock of a process of another machine, or of what `changes` say."""
-    row = {"host": "elsewhere", "process": 7, "boot": "b", "namespace": "n", "started": "1"}
-    path = folder / f"run.lock.{number}"
-    path.write_text(json.dumps(row | {"nonce": "x" * 32, "renewals": 0, "free": False} | changes))
-    then = time.time() - seconds_ago
-    os.utime(path, (then, then))
-    return path
+from tests.helpers.locks import held, names, refuse, waiting_clock
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that only waiting moves, and a list of what happens at which second of it."""
-    clock = SimpleNamespace(now=0.0, events={})
-
-    def sleep(seconds):
-        clock.now += seconds
-        for at in [at for at in clock.events if at <= clock.now]:
-            clock.events.pop(at)()
-
-    fake = SimpleNamespace(
-        monotonic=lambda: clock.now, sleep=sleep, time=time.time, clock_gettime=lambda _: clock.now, CLOCK_MONOTONIC=1
-    )
-    monkeypatch.setattr(lock, "time", fake)
-    return clock
+    return waiting_clock(monkeypatch)
 
 
 def take(folder: Path, *, wait: bool = True) -> tuple[FolderLock, list[str]]:
@@ -69,10 +33,6 @@ def take(folder: Path, *, wait: bool = True) -> tuple[FolderLock, list[str]]:
     one = FolderLock(folder)
     one.take(wait=wait, say=said.append)
     return one, said
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 class TestTaking:
@@ -334,86 +294,6 @@ class TestHolding:
         assert not one._make(2)
         assert names(tmp_path) == ["run.lock.3"]
 
-    def test_a_run_that_lost_its_folder_ends_before_it_writes(self, toy, tmp_path, monkeypatch):
-        """At its next safe point or, if it has not noticed, at its next save: no checkpoint and no model of its own."""
-        for noticed, every in ((True, None), (False, 2), (False, None)):
-            output = tmp_path / f"run-{noticed}-{every}"
-            monkeypatch.setattr(lock, "RENEW", 0.01 if noticed else 30.0)
-
-            class Steal:
-                def __init__(self, metrics):
-                    self.metrics = metrics
-
-                def hold(self):
-                    pass
-
-                @property
-                def requested(self):
-                    if self.metrics.exists() and '"step": 2' in self.metrics.read_text():
-                        (self.metrics.parent / "run.lock.1").unlink(missing_ok=True)
-                        held(self.metrics.parent, 2)
-                        time.sleep(0.1)
-
-            one = config(toy, output, checkpoint={"every": every, "minutes": None}, training__steps=6)
-            with pytest.raises(LockLostError, match="taken over by process 7 on elsewhere"):
-                train(one, stop=Steal(output / "metrics.jsonl"), show_progress=False)
-            kept = [path.name for path in (output / "checkpoints").glob("*")]
-            assert kept == (["step-00000002"] if every else []) and not (output / "final").exists()
-            assert (output / "metrics.jsonl").read_text().count('"step"') == (3 if noticed else 4 if every else 6)
-            assert "run.lock.2" in names(output)
-
-
-@pytest.fixture(scope="module")
-def whole(toy, tmp_path_factory, server):
-    """A run that was left alone, and the number of its write barriers."""
-    one = config(toy, tmp_path_factory.mktemp("whole") / "run", **SHORT)
-    return one, len(server.run(one)["barriers"])
-
-
-SHORT = {"checkpoint": {"every": 2, "minutes": None}, "training__steps": 5}
-
-
-@pytest.mark.parametrize("moments", [[2], pytest.param([1, 2, 3, 4, 5, 6, 7, 8, 9], marks=pytest.mark.slow)], ids=len)
-@pytest.mark.parametrize("answer", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
-def test_a_killed_run_goes_on_where_there_is_no_flock(toy, tmp_path, server, whole, answer, moments):
-    """SIGKILL on such a file system, at each tenth of a run: --resume enters, and ends with the same bits."""
-    one, count = whole
-    for tenth in moments:
-        killed = config(toy, tmp_path / str(tenth), **SHORT)
-        assert server.run(killed, flock=answer, kill_at=count * tenth // 10)["code"] == KILLED
-        resumed = server.run(killed, flock=answer, resume=True)
-        assert resumed["code"] == 0 and "took over the lock of process" in resumed["log"], resumed["log"]
-        assert result_of(killed) == result_of(one)
-
-
-def test_a_new_run_does_not_wait_and_a_resumed_one_does(toy, tmp_path, clock, capsys):
-    """Where another machine's lock is young, the former is refused with the seconds, the latter goes on after them."""
-    one = config(toy, tmp_path / "run", training__steps=1)
-    (tmp_path / "run").mkdir()
-    held(tmp_path / "run", seconds_ago=10)
-    with pytest.raises(ValueError, match=r"output '.*run' is in use .* 7 on elsewhere.* if it is dead, 2\d\d s"):
-        train(one)
-    train(one, resume=True)
-    said = capsys.readouterr().err
-    assert "waiting until" in said and "took over the lock of process 7 on elsewhere" in said and 200 < clock.now < 291
-    assert (tmp_path / "run" / "final").is_dir()
-
-
-@pytest.mark.parametrize("links", [True, False])
-def test_publishing_a_file_replaces_nothing(tmp_path, monkeypatch, links):
-    """With hard links or without: what has the name keeps it, and the new file stays where it is."""
-    if not links:
-        monkeypatch.setattr(os, "link", refuse(errno.EPERM))
-    new, target = tmp_path / "new", tmp_path / "target"
-    new.write_text("new")
-    target.write_text("mine")
-    with pytest.raises(FileExistsError):
-        publish_file(new, target)
-    assert target.read_text() == "mine" and new.read_text() == "new"
-    target.unlink()
-    publish_file(new, target)
-    assert target.read_text() == "new" and not new.exists()
-
 
 def test_threads_end_with_their_lock(tmp_path):
     """No thread goes on renewing what was given back."""
@@ -423,68 +303,17 @@ def test_threads_end_with_their_lock(tmp_path):
     assert not one._thread.is_alive()
 
 
-class TestARunThatWokeUp:
-    """A run that was stopped while another took over its folder leaves what the other has written as it is."""
-
-    @pytest.fixture
-    def folder(self, toy, tmp_path):
-        folder = RunFolder(tmp_path / "run", resume=False)
-        folder.take()
-        folder.begin({}, {}, dict, print)
-        yield folder
-        folder.release()
-
-    @staticmethod
-    def as_if_asleep(folder, seconds=600):
-        """Make the lock look as if it had not been renewed for so long."""
-        lock = folder._lock
-        lock._ended.set()
-        lock._renewed -= seconds
-
-    def test_it_writes_no_metrics_over_those_of_the_run_that_took_over(self, folder, tmp_path):
-        with pytest.raises(LockLostError, match="taken over"), folder.open_log(True) as log:
-            log.write({"step": 0})
-            (tmp_path / "run" / "run.lock.2").write_text("the other's")
-            folder.metrics.unlink()
-            folder.metrics.write_text('{"step": 0, "of": "the other"}\n')
-            self.as_if_asleep(folder)
-            log.write({"step": 1})
-        assert folder.metrics.read_text() == '{"step": 0, "of": "the other"}\n'
-        assert not list(folder.path.glob("metrics-other*")) and folder.lost() is not None
-
-    def test_a_folder_that_was_removed_and_begun_anew_is_not_touched(self, folder):
-        with pytest.raises(LockLostError, match="was removed while the run went on"), folder.open_log(True) as log:
-            log.write({"step": 0})
-            shutil.rmtree(folder.path)
-            other = RunFolder(folder.path, resume=False)
-            other.take()
-            other.begin({}, {}, dict, print)
-            with other.open_log(True) as theirs:
-                theirs.write({"step": 0, "of": "the other"})
-                log.write({"step": 1})
-        other.release()
-        assert folder.metrics.read_text() == '{"step": 0, "of": "the other"}\n'
-        assert not list(folder.path.glob("metrics-other*"))
-
-    def test_its_settings_are_not_written_again_either(self, folder, tmp_path):
-        (tmp_path / "run" / "run.lock.2").write_text("the other's")
-        folder.config.unlink()
-        with pytest.raises(LockLostError, match="taken over"):
-            folder.remake()
-        assert not folder.config.exists()
-
-
 def test_many_threads_that_look_at_a_lock_do_not_lose_it(tmp_path):
     """The lock's file is made again where it is gone, by one thread at a time."""
-    lock = FolderLock(tmp_path)
-    lock.take(wait=False, say=print)
+    one = FolderLock(tmp_path)
+    one.take(wait=False, say=print)
     failed = []
 
     def look() -> None:
         for _ in range(30):
             (tmp_path / "run.lock.1").unlink(missing_ok=True)
             try:
-                lock.refuse_lost()
+                one.refuse_lost()
             except LockLostError as error:
                 failed.append(error)
 
@@ -494,22 +323,22 @@ def test_many_threads_that_look_at_a_lock_do_not_lose_it(tmp_path):
     for thread in threads:
         thread.join()
     assert not failed
-    lock.release()
+    one.release()
 
 
 def test_waiting_for_a_lock_is_no_standing_still(tmp_path, monkeypatch):
     """Whoever watches over processes sees that one waits for the lock, and that it looks every second."""
-    monkeypatch.setattr(module, "STALE", 0.5)
-    monkeypatch.setattr(module, "LOOK", 0.5)
+    monkeypatch.setattr(lock, "STALE", 0.5)
+    monkeypatch.setattr(lock, "LOOK", 0.5)
     told = []
-    monkeypatch.setattr(module.HERE, "held_up", told.append)
+    monkeypatch.setattr(lock.HERE, "held_up", told.append)
     elsewhere = FolderLock(tmp_path)
     elsewhere.take(wait=False, say=print)
     elsewhere._ended.set()
     file = tmp_path / "run.lock.1"
     row = json.loads(file.read_text())
     file.write_text(json.dumps(row | {"host": "another", "boot": "another"}))
-    lock = FolderLock(tmp_path)
-    lock.take(wait=True, say=print)
+    one = FolderLock(tmp_path)
+    one.take(wait=True, say=print)
     assert set(told) == {"waiting for the lock of the output folder", None} and told[-1] is None
-    lock.release()
+    one.release()

@@ -1,0 +1,16 @@
+"""What is left on a disk, and what is said where one is full."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Return the names of hidden files that unfinished writes have left anywhere in a run's folder."""
+    return [str(path) for path in folder.rglob(".*")]
+
+
+def no_space() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
