@@ -23,7 +23,7 @@ from humanline.train.data.batch import MicroBatch
 from humanline.train.data.run_data import renderer_of, training_stream
 from humanline.train.data.sets import read_units
 from humanline.train.policy.load import load_policy, load_tokenizer
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.new_tokenizer import SMALLEST_VOCAB, train_tokenizer
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -268,7 +268,7 @@ def pausing_loop() -> Iterator[None]:
         yield
 
 
-def bare_dpo(config: TrainConfig) -> TokenScorer:
+def bare_dpo(config: TrainConfig) -> LogprobModel:
     """Train with offline DPO in the fewest lines of torch: forward, backward, clip, step, and pause.
 
     Batches and the reference's log-probabilities are ready on the device before the first step, nothing is logged or
@@ -276,15 +276,15 @@ def bare_dpo(config: TrainConfig) -> TokenScorer:
     """
     assert config.objective.kind == "dpo"
     model, _ = load_policy(config.model, dropout=False, max_length=config.data.max_length)
-    scorer = TokenScorer(model).to(DEVICE).train()
+    policy = LogprobModel(model).to(DEVICE).train()
     narrow = torch.autocast(DEVICE, torch.bfloat16, config.training.precision == "bf16", cache_enabled=False)
     steps = []
     for micro_batches in training_batches(config):
         blocks = [micro.block.to(torch.device(DEVICE)) for micro in micro_batches]
         with torch.no_grad(), narrow:
-            steps.append([(b.input_ids, b.mask, scorer(b.input_ids, b.mask)) for b in blocks])
+            steps.append([(b.input_ids, b.mask, policy(b.input_ids, b.mask)) for b in blocks])
     optimizer = torch.optim.AdamW(
-        scorer.parameters(),
+        policy.parameters(),
         lr=config.optimizer.lr,
         betas=(config.optimizer.adam_beta1, config.optimizer.adam_beta2),
         eps=config.optimizer.adam_eps,
@@ -294,12 +294,12 @@ def bare_dpo(config: TrainConfig) -> TokenScorer:
     for parts in steps:
         for input_ids, mask, ref in parts:
             with narrow:
-                logprobs = scorer(input_ids, mask)
+                logprobs = policy(input_ids, mask)
             chosen, rejected = (logprobs - ref).sum(1).chunk(2)
             loss = -logsigmoid(config.objective.beta * (chosen - rejected)).sum() / config.training.batch_size
             loss.backward()
-        torch.nn.utils.clip_grad_norm_(scorer.parameters(), config.optimizer.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), config.optimizer.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
         pause()
-    return scorer
+    return policy

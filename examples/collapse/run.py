@@ -211,7 +211,7 @@ def warm_up(model: Path) -> None:
     import humanline.train.loop  # noqa: F401
     from humanline.train.online.samplers import make_stages  # noqa: F401
     from humanline.train.policy.load import load_policy
-    from humanline.train.policy.logprobs import TokenScorer
+    from humanline.train.policy.logprobs import LogprobModel
     from humanline.train.run.fingerprint import software
     from humanline.train.run.processes import start_accelerator
 
@@ -219,7 +219,7 @@ def warm_up(model: Path) -> None:
     policy, _ = load_policy(str(model), dropout=False, max_length=48)
     ids = torch.arange(4)[None]
     with torch.no_grad():
-        TokenScorer(policy)(ids, torch.ones((1, 3), dtype=torch.bool))
+        LogprobModel(policy)(ids, torch.ones((1, 3), dtype=torch.bool))
         policy.generate(ids, max_new_tokens=2, do_sample=False)
     torch.optim.AdamW(policy.parameters())
     software()

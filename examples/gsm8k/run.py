@@ -322,7 +322,7 @@ def look_at_start(work: Path) -> dict[str, Any]:
     from humanline.train.data.shapes import Preference
     from humanline.train.data.tokenize import tokenize
     from humanline.train.policy.load import load_policy
-    from humanline.train.policy.logprobs import TokenScorer
+    from humanline.train.policy.logprobs import LogprobModel
 
     model, tokenizer = load_policy(str(work / "start" / "final"), dropout=False, max_length=2048)
     renderer = Renderer(tokenizer, "chat", 2048)
@@ -330,11 +330,11 @@ def look_at_start(work: Path) -> dict[str, Any]:
     prompt = renderer.render_prompt((Message("user", question["question"]),))
     with torch.inference_mode():
         output = model.eval().generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=200)[0, len(prompt) :]
-        scorer, means, totals = TokenScorer(model).eval(), [], []
+        policy, means, totals = LogprobModel(model).eval(), [], []
         pairs = cast(list[Preference], read_rows(work / "pairs-held-out.jsonl", "preference"))
         for pair in tokenize(pairs, renderer).sequences:
             block = make_block(pair, ("chosen", "rejected"), tokenizer.pad_token_id)
-            sums = scorer(block.input_ids, block.mask).double().sum(1)
+            sums = policy(block.input_ids, block.mask).double().sum(1)
             counts = block.mask.sum(1)
             totals.append(float(sums[0] - sums[1]))
             means.append(float(sums[0] / counts[0] - sums[1] / counts[1]))

@@ -111,14 +111,14 @@ def _step(run: Run, step: int, started: float) -> None:
     config, accelerator, reduce = run.config, run.processes.accelerator, run.processes.reduce
     ranks, device, trained = run.processes.ranks, run.processes.device, run.trained
 
-    # 1. Scores of this step's reference, made by `begin_step` just now or earlier.
+    # 1. Log-probabilities of this step's reference, made by `begin_step` just now or earlier.
     batch = on_device(run.batches.step(step), device)
-    scored = [
+    ref_logprobs = [
         [reference.logprobs(step, index, micro) for index, micro in enumerate(batch.micro_batches)]
         for reference in run.references
     ]
-    facts = run.objective.look(step, batch, scored[0] if scored else [], trained.score, reduce)
-    of_sampler = run.batches.mismatch(step, batch, lambda micro: trained.score(micro.block))
+    facts = run.objective.look(step, batch, ref_logprobs[0] if ref_logprobs else [], trained.logprobs_of, reduce)
+    of_sampler = run.batches.mismatch(step, batch, lambda micro: trained.logprobs_of(micro.block))
 
     # 2. Losses and gradients, micro-batch by micro-batch; every one of them sees the same reference.
     sums: dict[str, Tensor] = {}
@@ -126,7 +126,7 @@ def _step(run: Run, step: int, started: float) -> None:
     for index, micro in enumerate(batch.micro_batches):
         with contextlib.nullcontext() if micro is batch.micro_batches[-1] else accelerator.no_sync(trained.wrapped):
             logprobs = trained.wrapped(*micro.block.inputs)
-            ref, anchor = ([s[index][0] for s in scored] + [None, None])[:2]
+            ref, anchor = ([one[index][0] for one in ref_logprobs] + [None, None])[:2]
             loss, metrics = run.objective.loss(facts, micro, logprobs, ref, anchor)
             accelerator.backward(loss * ranks)  # ranks' gradients are averaged, and this is a share of a sum
         suspects.append(Suspect(micro, loss.detach(), logprobs.detach()))

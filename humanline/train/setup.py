@@ -26,7 +26,7 @@ from humanline.train.online.held_out import RolloutEvaluator
 from humanline.train.online.rounds import Rounds, make_rounds
 from humanline.train.policy.adapter import Adapter
 from humanline.train.policy.build import CheckedModel, build_policy, checked_model, describe_adapter
-from humanline.train.policy.logprobs import TokenScorer, check_scorer, refuse_random
+from humanline.train.policy.logprobs import LogprobModel, check_logprobs, refuse_random
 from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.preflight.disk import bytes_written
 from humanline.train.preflight.fits import refuse_unfit
@@ -43,7 +43,7 @@ from humanline.train.run.state import ModuleState, OptimizerState, RandomState, 
 from humanline.train.run.tracking import Trackers, check_trackers, start_trackers
 from humanline.train.step.held_out import Evaluator, held_out_evaluator
 from humanline.train.step.loss import ObjectiveStep
-from humanline.train.step.reference import BaseModel, Reference, Score, ScoreAhead, SecondModel, scoring_pass
+from humanline.train.step.reference import BaseModel, LogprobsAhead, LogprobsOf, Reference, SecondModel, logprobs_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +52,22 @@ class Trained:
 
     Parameters
     ----------
-    policy : TokenScorer
+    policy : LogprobModel
     wrapped
         The policy as a pass with gradient goes through it: gradients are averaged over all processes.
     optimizer
         Of accelerate.
     adapter : Adapter or None
         What alone is trained of the policy.
-    score : callable
-        The policy's scoring pass.
+    logprobs_of : callable
+        Gives the policy's token log-probabilities of a block, without gradient.
     """
 
-    policy: TokenScorer
+    policy: LogprobModel
     wrapped: Any
     optimizer: Any
     adapter: Adapter | None
-    score: Score
+    logprobs_of: LogprobsOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _set_up(
         rounds = _rounds(config, given, folder, trained, processes, progress, told)
         batches, evaluator = rounds, rounds.evaluator(given.data.held_out)
     elif given.data.sets.held_out:
-        evaluator = _evaluator(config, given, trained.score, processes)
+        evaluator = _evaluator(config, given, trained.logprobs_of, processes)
     references = _references(config, batches, trained, processes, progress)
     shared, own = _states(trained, batches, evaluator, references, processes)
     processes.on_main(
@@ -244,15 +244,15 @@ def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
 
 def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
     """Load the policy, look whether training would work on it, and make its optimizer."""
-    scorer, adapter = build_policy(config, processes.device)
-    check_scorer(scorer, data.probe)
+    policy, adapter = build_policy(config, processes.device)
+    check_logprobs(policy, data.probe)
     if not config.training.dropout and (config.adapter is None or not config.adapter.dropout):
-        refuse_random(scorer, data.probe)
-    optimizer = make_optimizer(trained_parameters(scorer).values(), config.optimizer, config.training.weights)
-    wrapped, optimizer = processes.accelerator.prepare(scorer, optimizer)
+        refuse_random(policy, data.probe)
+    optimizer = make_optimizer(trained_parameters(policy).values(), config.optimizer, config.training.weights)
+    wrapped, optimizer = processes.accelerator.prepare(policy, optimizer)
     wrapped.train()
     policy = processes.accelerator.unwrap_model(wrapped)
-    return Trained(policy, wrapped, optimizer, adapter, scoring_pass(policy))
+    return Trained(policy, wrapped, optimizer, adapter, logprobs_pass(policy))
 
 
 def _fingerprints(config: TrainConfig, given: _Given, trained: Trained, ranks: int) -> dict[str, Any]:
@@ -294,13 +294,13 @@ def _rounds(
     return rounds
 
 
-def _evaluator(config: TrainConfig, given: _Given, score: Score, processes: Processes) -> Evaluator | None:
+def _evaluator(config: TrainConfig, given: _Given, logprobs_of: LogprobsOf, processes: Processes) -> Evaluator | None:
     """Return the evaluator of held-out data that are there from the start."""
     return held_out_evaluator(
         config,
         given.data.sets,
         given.model.renderer,
-        score,
+        logprobs_of,
         processes.reduce,
         processes.device,
         rank=processes.rank,
@@ -316,11 +316,13 @@ def _references(
 
     def make(schedule: Schedule) -> Reference:
         if config.reference.storage == "model":
-            return SecondModel(batches.schedule(schedule), trained.policy, scoring_pass)
+            return SecondModel(batches.schedule(schedule), trained.policy, logprobs_pass)
         if trained.adapter is not None and schedule.kind == "never":
-            return BaseModel(trained.score, trained.adapter.off)
+            return BaseModel(trained.logprobs_of, trained.adapter.off)
         snapshots = batches.schedule(schedule)
-        return ScoreAhead(snapshots, trained.score, batches, processes.device, processes.reduce, progress.scoring)
+        return LogprobsAhead(
+            snapshots, trained.logprobs_of, batches, processes.device, processes.reduce, progress.scoring
+        )
 
     if not config.objective.needs_reference:
         return []

@@ -117,7 +117,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def warm_up(model: str) -> None:
     """Import what a run imports, by loading its model; nothing that starts a thread."""
     from humanline.train.policy.load import load_policy
-    from humanline.train.policy.logprobs import TokenScorer
+    from humanline.train.policy.logprobs import LogprobModel
     from humanline.train.run.fingerprint import software
     from humanline.train.run.processes import start_accelerator
 
@@ -125,7 +125,7 @@ def warm_up(model: str) -> None:
     model, _ = load_policy(model, dropout=False, max_length=16)
     ids = torch.arange(4)[None]
     with torch.no_grad():
-        TokenScorer(model)(ids, torch.ones((1, 3), dtype=torch.bool))
+        LogprobModel(model)(ids, torch.ones((1, 3), dtype=torch.bool))
     torch.optim.AdamW(model.parameters())
     software()
 

@@ -1,4 +1,4 @@
-"""A server for tests that has a real model: it answers, scores given texts, and takes new weights or only says so."""
+"""A server for tests that has a real model: it answers, tells of given texts, and takes new weights or only says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ModelServer:
     ----------
     folder : the model that it starts with
     takes : told how often new weights came before; returns whether these are taken
-    given : whether it scores given texts
+    given : whether it tells log-probabilities of given texts
     logprobs : whether it tells log-probabilities of its answers
     told : what it makes of log-probabilities before it tells them
     """
@@ -48,7 +48,7 @@ class ModelServer:
             self.updates += 1
             return Reply({"success": True})
         if asked.path == "/v1/completions" and (asked.body.get("echo") or "prompt_logprobs" in asked.body):
-            return self.score(asked.body)
+            return self.given_logprobs(asked.body)
         if asked.path.endswith("/completions"):
             return self.answer(asked.body)
         return Reply({})
@@ -59,7 +59,7 @@ class ModelServer:
             rows = torch.log_softmax(self.model(torch.tensor([ids])).logits[0, :-1], -1)
         return self.told(rows.gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1))
 
-    def score(self, body: dict[str, Any]) -> Reply:
+    def given_logprobs(self, body: dict[str, Any]) -> Reply:
         ids = body["prompt"]
         values = [None, *self.of(ids).tolist()]
         choice: dict[str, Any] = {"index": 0, "text": "", "finish_reason": "length"}

@@ -30,7 +30,7 @@ from tests.helpers.fork_server import warm_up
 
 PLACES = {
     "load": (policy, "load_tokenizer"),
-    "score": (reference.ScoreAhead, "_host"),
+    "score": (reference.LogprobsAhead, "_host"),
     "train": (objective.ObjectiveStep, "loss"),
     "save": (checkpoint, "_write"),
     "evaluate": (evaluate.Evaluator, "_score"),

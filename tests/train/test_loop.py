@@ -20,7 +20,7 @@ from humanline.train.data.stream import Stream
 from humanline.train.loop import train
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_policy, turn_off_dropout
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.processes import NonFiniteError
 from tests import oracles_loss as oracle
@@ -259,7 +259,7 @@ class TestNonFinite:
 
     def test_the_guilty_example_is_named(self, toy, tmp_path, monkeypatch):
         """A log-probability that is not finite in one row stops the step before its update and names that row."""
-        forward = TokenScorer.forward
+        forward = LogprobModel.forward
 
         def poisoned(self, input_ids, mask, lengths=None):
             result = forward(self, input_ids, mask, lengths)
@@ -268,7 +268,7 @@ class TestNonFinite:
                 result[1, mask[1].nonzero()[0]] = math.nan
             return result
 
-        monkeypatch.setattr(TokenScorer, "forward", poisoned)
+        monkeypatch.setattr(LogprobModel, "forward", poisoned)
         stepped = []
         monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, *a, **k: stepped.append(1))
         with pytest.raises(NonFiniteError, match=r"step 0: .*log-probabilities of pairs.jsonl:\d+#[01]\. Nothing was"):
@@ -287,8 +287,8 @@ class TestNonFinite:
             def backward(ctx, grad):
                 return grad * math.inf
 
-        forward = TokenScorer.forward
-        monkeypatch.setattr(TokenScorer, "forward", lambda self, *args: Trap.apply(forward(self, *args)))
+        forward = LogprobModel.forward
+        monkeypatch.setattr(LogprobModel, "forward", lambda self, *args: Trap.apply(forward(self, *args)))
         with pytest.raises(NonFiniteError, match="the gradient, though not a loss"):
             run(toy, tmp_path / "run")
 
@@ -388,18 +388,18 @@ class TestModels:
         """Gemma 2's soft cap on the logits is found in its configuration and agrees with the model's own logits."""
         from transformers import Gemma2Config, Gemma2ForCausalLM
 
-        from humanline.train.policy.logprobs import check_scorer
+        from humanline.train.policy.logprobs import check_logprobs
 
         shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
         sizes = {"vocab_size": 50, "intermediate_size": 32, "head_dim": 8}
         torch.manual_seed(0)
         model = Gemma2ForCausalLM(Gemma2Config(**shape, **sizes, final_logit_softcapping=0.05, initializer_range=0.5))
-        scorer = TokenScorer(model.eval())
-        assert scorer.softcap == 0.05
-        check_scorer(scorer, range(16))
-        scorer.softcap = None
+        policy = LogprobModel(model.eval())
+        assert policy.softcap == 0.05
+        check_logprobs(policy, range(16))
+        policy.softcap = None
         with pytest.raises(ModelError, match="its output head is not supported"):
-            check_scorer(scorer, range(16))
+            check_logprobs(policy, range(16))
 
     @pytest.mark.parametrize(
         "change,message",

@@ -81,7 +81,7 @@ class Block:
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-        """Return what a scorer is called with."""
+        """Return the arguments of a policy: token ids, mask and lengths."""
         return self.input_ids, self.mask, self.lengths
 
     def to(self, device: torch.device) -> Block:

@@ -55,7 +55,7 @@ class Batches(Protocol):
     def schedule(self, schedule: Schedule) -> Snapshots:
         """Return a reference schedule as it is meant for these batches."""
 
-    def mismatch(self, step: int, batch: StepBatch, scored: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
+    def mismatch(self, step: int, batch: StepBatch, logprobs_of: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
         """Return how far log-probabilities that came with the data are from the policy's own, where there are any."""
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class FixedBatches:
         """Return the schedule itself."""
         return schedule
 
-    def mismatch(self, step: int, batch: StepBatch, scored: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
+    def mismatch(self, step: int, batch: StepBatch, logprobs_of: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
         """Return nothing: fixed data come without."""
         return {}
 

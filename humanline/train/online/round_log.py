@@ -99,7 +99,7 @@ def mismatch(
     name: str,
     behaviour: Mapping[str, Sequence[float]],
     batch: StepBatch,
-    scored: Callable[[MicroBatch], Tensor],
+    logprobs_of: Callable[[MicroBatch], Tensor],
     reduce: Reduce,
 ) -> dict[str, float]:
     """Return how far a sampler's token log-probabilities are from those that training computes, over all ranks.
@@ -111,8 +111,8 @@ def mismatch(
     behaviour : mapping of str to sequence of float
         The sampler's, nats, by the names of rows.
     batch : StepBatch
-    scored : callable
-        Returns token log-probabilities of the policy as it is now.
+    logprobs_of : callable
+        Gives token log-probabilities of the policy as it is now.
     reduce : callable
 
     Returns
@@ -126,7 +126,7 @@ def mismatch(
         rows = [behaviour.get(name) for name in micro.block.names]
         if all(row is None for row in rows):
             continue
-        ours, mask = scored(micro).cpu().double(), micro.block.mask.cpu()
+        ours, mask = logprobs_of(micro).cpu().double(), micro.block.mask.cpu()
         for row, theirs in enumerate(rows):
             if theirs is not None:
                 gap = ours[row][mask[row]] - torch.tensor(theirs, dtype=torch.float64)

@@ -38,7 +38,7 @@ from humanline.train.online.stages import PoisonedError
 from humanline.train.run.fingerprint import trained_hash
 from humanline.train.run.processes import Processes, RoundError
 from humanline.train.run.state import Stateful
-from humanline.train.step.reference import ScoreAhead
+from humanline.train.step.reference import LogprobsAhead
 
 MakeStream = Callable[[Sequence[Unit], int], Stream]  # of a round's units, with a seed
 
@@ -158,7 +158,7 @@ class Rounds:
             return schedule
         return InRounds(schedule, lambda step: (self.start, self.end))
 
-    def mismatch(self, step: int, batch: StepBatch, scored: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
+    def mismatch(self, step: int, batch: StepBatch, logprobs_of: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
         """Return how far the sampler's token log-probabilities are from those that training computes.
 
         Called at every step, it does something at the first one of a round.
@@ -168,8 +168,8 @@ class Rounds:
         step : int
         batch : StepBatch
             Of that step.
-        scored : callable
-            Returns token log-probabilities of the policy as it is now.
+        logprobs_of : callable
+            Gives token log-probabilities of the policy as it is now.
 
         Returns
         -------
@@ -182,7 +182,7 @@ class Rounds:
             return {}
         name = "staleness" if self.stale else "sampler_mismatch"
         alike = self.config.training.temperature == 1.0
-        metrics = mismatch(name, behaviour, batch, scored, self.processes.reduce) if alike else {}
+        metrics = mismatch(name, behaviour, batch, logprobs_of, self.processes.reduce) if alike else {}
         self.told.begun(self.number, metrics)
         return metrics
 
@@ -236,7 +236,7 @@ class Rounds:
         except PoisonedError:
             self.next, self.number, self.end, self.stream = self.number, -1, self.start, None
             for other in others:
-                if isinstance(other, ScoreAhead):
+                if isinstance(other, LogprobsAhead):
                     other.forget(updates)
 
     # The making of a round.

@@ -28,7 +28,7 @@ from humanline.train.policy.load import (
     refuse_missing_quantizer,
     refuse_missing_weights,
 )
-from humanline.train.policy.logprobs import TokenScorer, refuse_unknown_head, softcap_of
+from humanline.train.policy.logprobs import LogprobModel, refuse_unknown_head, softcap_of
 from humanline.train.policy.optimizer import refuse_missing_package
 from humanline.train.policy.packing import pack, refuse_unpackable
 
@@ -148,7 +148,7 @@ def describe_adapter(config: TrainConfig, outline: Any) -> list[str]:
     return [f"adapter: {line}" for line in describe_coverage(outline, config.adapter, config.kept_in)]
 
 
-def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tuple[TokenScorer, Adapter | None]:
+def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tuple[LogprobModel, Adapter | None]:
     """Load the model of a run and make it what the configuration asks for.
 
     Parameters
@@ -159,7 +159,7 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
 
     Returns
     -------
-    scorer : TokenScorer
+    policy : LogprobModel
         Its parameters that require a gradient are those to be trained.
     adapter : Adapter or None
 
@@ -174,8 +174,8 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
     model = load_weights(config.model, dropout=training.dropout, weights=config.kept_in, compute=training.precision)
     adapter = outfit(model, config)
     logprobs = logprob_function(training.logprobs, device=device, precision=training.precision)
-    scorer = TokenScorer(model, packed=training.padding == "free", logprobs=logprobs, temperature=training.temperature)
-    return scorer, adapter
+    policy = LogprobModel(model, packed=training.padding == "free", logprobs=logprobs, temperature=training.temperature)
+    return policy, adapter
 
 
 def outfit(model: Any, config: TrainConfig) -> Adapter | None:

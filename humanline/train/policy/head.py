@@ -35,7 +35,7 @@ class LogprobsError(ValueError):
 
 
 class TokenLogprobs(Protocol):
-    """What a scorer calls; `humanline.objectives.token_logprobs` is one."""
+    """What a policy calls; `humanline.objectives.token_logprobs` is one."""
 
     def __call__(
         self,

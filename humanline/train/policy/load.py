@@ -18,7 +18,7 @@ from humanline.system.imports import import_transformers, quiet
 from humanline.system.paths import PathError, absolute_utf8
 from humanline.train.policy.adapter import adapter_base
 from humanline.train.policy.errors import ModelError
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.model_limits import refuse_endless
 from humanline.train.policy.weight_files import refuse_files_elsewhere
 
@@ -343,7 +343,7 @@ def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> No
     if longest is not None and max_length > longest:
         problems.append(f"data.max_length {max_length} exceeds the {longest} positions of the model {path!r}")
     try:
-        TokenScorer(model)
+        LogprobModel(model)
     except ModelError as error:
         problems.append(str(error))
     if problems:

@@ -30,7 +30,7 @@ _ABOUT_HEADS = ("logit", "softcap", "soft_cap", "multiplier", "unpadded")  # par
 PACKED = "humanline_packed"  # under this name transformers knows attention over rows laid end to end
 
 
-class TokenScorer(nn.Module):
+class LogprobModel(nn.Module):
     """Give the log-probability of every token from the ones before it, logits never held for a whole batch.
 
     Parameters
@@ -169,12 +169,12 @@ def refuse_unknown_head(model: Any) -> None:
     """Look at what a model does around its output head, which takes no weights; it may be an outline, and is left so.
 
     The model's own code runs over hidden states that are made up, with an output head that changes nothing. Models
-    whose code does not allow that are not judged: `check_scorer` looks at them once their weights are there.
+    whose code does not allow that are not judged: `check_logprobs` looks at them once their weights are there.
 
     Raises
     ------
     ModelError
-        If its logits are something else than the scorer takes them for.
+        If its logits are something else than the policy takes them for.
     """
     from transformers.modeling_outputs import BaseModelOutput
 
@@ -187,7 +187,7 @@ def refuse_unknown_head(model: Any) -> None:
 
     decoder, head = model.get_decoder(), model.get_output_embeddings()
     if getattr(head, "weight", None) is None:
-        return  # which `TokenScorer` refuses
+        return  # which `LogprobModel` refuses
     made_up = torch.linspace(-50, 50, 2 * head.weight.shape[1]).view(1, 2, -1)
     softcap, scale = softcap_of(model), logit_scale_of(model)
     expected = made_up if softcap is None else softcap * torch.tanh(made_up / softcap)
@@ -216,15 +216,15 @@ def _unsupported(model: Any) -> str:
     return "is not supported" + (f"; its config.json has {', '.join(named)}" if named else "")
 
 
-def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
-    """Compare the scorer with the model's own logits on a few tokens.
+def check_logprobs(policy: LogprobModel, ids: Sequence[int]) -> None:
+    """Compare the policy with the model's own logits on a few tokens.
 
     Where rows are packed, two of different lengths are packed together and compared with each one alone, under the
     attention that the model's own code computes.
 
     Parameters
     ----------
-    scorer : TokenScorer
+    policy : LogprobModel
     ids : sequence of at least 2 token ids
 
     Raises
@@ -232,73 +232,73 @@ def check_scorer(scorer: TokenScorer, ids: Sequence[int]) -> None:
     ModelError
         If they differ by more than a thousandth of the logits' standard deviation (and by more than their rounding,
         where the model's own type is narrow): the model does something between its last hidden state and its logits
-        that the scorer does not know, or, where rows are packed, lets them see each other. Or if its own
+        that the policy does not know, or, where rows are packed, lets them see each other. Or if its own
         log-probabilities are not finite.
     """
     sequences = [list(ids)]
-    if scorer.packed:
+    if policy.packed:
         sequences.insert(0, list(ids)[: max(2, len(ids) // 2)])
     lengths = [len(one) for one in sequences]
-    input_ids = torch.tensor([one + [0] * (max(lengths) - len(one)) for one in sequences], device=scorer.model.device)
+    input_ids = torch.tensor([one + [0] * (max(lengths) - len(one)) for one in sequences], device=policy.model.device)
     mask = (
         torch.arange(1, max(lengths), device=input_ids.device) < torch.tensor(lengths, device=input_ids.device)[:, None]
     )
     with torch.no_grad():
-        scored = scorer(input_ids, mask, lengths)
-        own, allowed = _own_logprobs(scorer, input_ids, lengths)
-        gap = (scored[mask] - own).abs().max().item()
+        logprobs = policy(input_ids, mask, lengths)
+        own, allowed = _own_logprobs(policy, input_ids, lengths)
+        gap = (logprobs[mask] - own).abs().max().item()
     if not bool(torch.isfinite(own).all()):
         raise ModelError(
-            f"{type(scorer.model).__name__}: its log-probabilities are not finite before anything was trained: look at "
+            f"{type(policy.model).__name__}: its log-probabilities are not finite before anything was trained: look at "
             "its config.json and at the scale of its weights, or train in float32 (training.precision)"
         )
     if not gap <= allowed:
-        where = "the layout of packed rows, or its output head," if scorer.packed else "its output head"
+        where = "the layout of packed rows, or its output head," if policy.packed else "its output head"
         raise ModelError(
-            f"{type(scorer.model).__name__}: token log-probabilities from the last hidden state differ from its own "
-            f"logits by {gap:.3g} nats; {where} {_unsupported(scorer.model)}"
+            f"{type(policy.model).__name__}: token log-probabilities from the last hidden state differ from its own "
+            f"logits by {gap:.3g} nats; {where} {_unsupported(policy.model)}"
         )
 
 
-def refuse_random(scorer: TokenScorer, ids: Sequence[int]) -> None:
-    """Look whether the scorer computes the same in training as in scoring, to the last bit.
+def refuse_random(policy: LogprobModel, ids: Sequence[int]) -> None:
+    """Check that the policy computes the same in training mode as in eval mode, to the last bit.
 
     Raises
     ------
     ModelError
         If not: something in the model is random, though every dropout that could be found is off.
     """
-    input_ids = torch.tensor([list(ids)], device=scorer.model.device)
+    input_ids = torch.tensor([list(ids)], device=policy.model.device)
     mask = torch.ones((1, len(ids) - 1), dtype=torch.bool, device=input_ids.device)
-    was_training = scorer.training
+    was_training = policy.training
     try:
         with torch.no_grad():
-            equal = torch.equal(scorer.train()(input_ids, mask), scorer.eval()(input_ids, mask))
+            equal = torch.equal(policy.train()(input_ids, mask), policy.eval()(input_ids, mask))
     finally:
-        scorer.train(was_training)
+        policy.train(was_training)
     if not equal:
         raise ModelError(
-            f"{type(scorer.model).__name__} computes something random in training, or something else than in scoring, "
+            f"{type(policy.model).__name__} computes something random in training, or something else than in scoring, "
             "though training.dropout is false: log-ratios would not be 0 where policy and reference are equal; set its "
             "rates (dropout, jitter) to 0 in its config.json, or training.dropout: true to accept it"
         )
 
 
-def _own_logprobs(scorer: TokenScorer, input_ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, float]:
+def _own_logprobs(policy: LogprobModel, input_ids: Tensor, lengths: Sequence[int]) -> tuple[Tensor, float]:
     """Return the token log-probabilities of rows, one after the other, and by how much others may differ."""
-    model, before = scorer.model, _attention_of(scorer.model)
+    model, before = policy.model, _attention_of(policy.model)
     try:
-        if scorer.packed:
+        if policy.packed:
             model.set_attn_implementation("eager")
         logprobs, allowed = [], 0.0
         for row, length in zip(input_ids, lengths, strict=True):
             logits = model(input_ids=row[None, :length], use_cache=False).logits[0, :-1]
-            rounding = 2 * torch.finfo(logits.dtype).eps * logits.abs().max().item() / scorer.temperature
-            logits = logits.float() / scorer.temperature
+            rounding = 2 * torch.finfo(logits.dtype).eps * logits.abs().max().item() / policy.temperature
+            logits = logits.float() / policy.temperature
             logprobs.append(torch.log_softmax(logits, -1).gather(1, row[1:length, None]).squeeze(1))
             allowed = max(allowed, 1e-3 * logits.std().item() + rounding + 1e-5)
     finally:
-        if scorer.packed:
+        if policy.packed:
             model.set_attn_implementation(before)
     return torch.cat(logprobs), allowed
 

@@ -26,7 +26,7 @@ _INSTEAD = "set training.padding: right"
 
 
 def pack(model: Any) -> None:
-    """Switch a loaded model over to attention within segments; `TokenScorer(model, packed=True)` then runs it.
+    """Switch a loaded model over to attention within segments; `LogprobModel(model, packed=True)` then runs it.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def refuse_unpackable(path: str, outline: Any) -> None:
     except (ModelError, TypeError) as error:  # the latter from a model that takes no further keyword arguments
         raise ModelError(f"model {path!r} cannot be trained without padding: {error}") from None
     except (RuntimeError, NotImplementedError):
-        pass  # some layers cannot run without weights (experts, say); `check_scorer` looks again once they are there
+        pass  # some layers cannot run without weights (experts, say); `check_logprobs` looks again once they are there
     finally:
         outline.train(was_training).set_attn_implementation(before)
 

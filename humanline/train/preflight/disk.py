@@ -100,9 +100,9 @@ def bytes_written(
         Its first batch stands for all.
     steps : int
     evaluator : optional
-        Its `batch`, if it has one, is scored once and kept.
+        Its `batch`, if it has one, has its log-probabilities computed once and kept.
     ranks : int
-        Processes, each of which keeps its own scores.
+        Processes, each of which keeps its own log-probabilities.
 
     Raises
     ------
@@ -113,11 +113,12 @@ def bytes_written(
 
     sizes = static_bytes(config, outline)
     held_out: StepBatch | None = getattr(evaluator, "batch", None)
-    scored = config.window_steps(steps) * _scored(stream.step(0)) + (0 if held_out is None else _scored(held_out))
+    logprobs = config.window_steps(steps) * _logprob_bytes(stream.step(0))
+    logprobs += 0 if held_out is None else _logprob_bytes(held_out)
     return Writes(
         output=config.output,
         keep=config.checkpoint.keep,
-        checkpoint=(1 + config.second_models) * sizes.weights + sizes.states + scored * ranks,
+        checkpoint=(1 + config.second_models) * sizes.weights + sizes.states + logprobs * ranks,
         metrics=_A_STEP * steps,
         model=sizes.weights,
         rounds=_of_rounds(config, steps, sizes.weights),
@@ -135,7 +136,7 @@ def _of_rounds(config: TrainConfig, steps: int, weights: int) -> int:
     return (_A_TOKEN * rounds.sampling.max_tokens + _A_SCORE) * completions + copies * weights
 
 
-def _scored(batch: StepBatch) -> int:
+def _logprob_bytes(batch: StepBatch) -> int:
     """Return the bytes of the float32 log-probabilities of a batch."""
     blocks = [block for micro in batch.micro_batches for block in (micro.block, micro.mismatched) if block is not None]
     return sum(4 * block.mask.numel() for block in blocks)

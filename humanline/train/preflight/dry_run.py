@@ -1,6 +1,6 @@
 """One pass of training without its memory: how many bytes it would hold and how much it would compute.
 
-The model is the real one, run by the real scorer, but its tensors are fake: shapes and types without numbers. A meter
+The model is the real one, in a real policy, but its tensors are fake: shapes and types without numbers. A meter
 sees every operation and every storage come and go. No formula knows an architecture, so precision, adapters,
 recomputation and the layout of rows count as what they are. Deep models are run at two smaller depths, and the rest
 is a straight line: layers repeat.
@@ -24,7 +24,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.data.batch import Block
 from humanline.train.policy.build import outfit
 from humanline.train.policy.load import TYPES, turn_off_dropout
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 
 Quantities = dict[str, float]
 
@@ -41,7 +41,7 @@ class DryRunError(ValueError):
 def dry_run(
     config: TrainConfig, outline: Any, block: Block, *, backward: bool, accumulates: bool, cuda: bool
 ) -> Quantities:
-    """Run one forward pass of the scorer, and a backward pass if asked for, on fake tensors.
+    """Run one forward pass of the policy, and a backward pass if asked for, on fake tensors.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def dry_run(
     block : Block
         What the pass runs on; of its numbers only the mask is looked at.
     backward : bool
-        False is the scoring pass.
+        False is a pass without gradient.
     accumulates : bool
         Gradients are there already, from an earlier micro-batch of the step, and are not part of what is counted.
     cuda : bool
@@ -97,22 +97,22 @@ def _run(
         with FakeTensorMode(allow_non_fake_inputs=True):
             model.to_empty(device="cpu")
             model.tie_weights()
-            scorer = TokenScorer(model, packed=config.training.padding == "free").train(backward)
+            policy = LogprobModel(model, packed=config.training.padding == "free").train(backward)
             ids, mask = (
                 torch.empty(block.input_ids.shape, dtype=torch.long),
                 torch.empty(block.mask.shape, dtype=torch.bool),
             )
-            for tensor in (*scorer.parameters(), *scorer.buffers(), ids, mask):
+            for tensor in (*policy.parameters(), *policy.buffers(), ids, mask):
                 meter.leave_out(tensor)
             if accumulates:  # a gradient is there for as long as it takes to add it to what is there already
-                for parameter in scorer.parameters():
+                for parameter in policy.parameters():
                     if parameter.requires_grad:
                         parameter.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
             head = _head_of_cuda() if cuda else contextlib.nullcontext()
             with _as_untraced(), _grouped_by_name(), meter, head, torch.set_grad_enabled(backward):
                 narrow = config.training.precision == "bf16"
-                with torch.autocast("cpu", torch.bfloat16, enabled=narrow, cache_enabled=False), _marks(scorer, meter):
-                    logprobs = scorer(ids, mask, block.lengths)
+                with torch.autocast("cpu", torch.bfloat16, enabled=narrow, cache_enabled=False), _marks(policy, meter):
+                    logprobs = policy(ids, mask, block.lengths)
                 if backward:
                     meter.stretch = "head backward"
                     logprobs.backward(torch.empty_like(logprobs))
@@ -208,9 +208,9 @@ def _period(model: Any) -> int:
 
 
 @contextlib.contextmanager
-def _marks(scorer: TokenScorer, meter: _Meter) -> Iterator[None]:
+def _marks(policy: LogprobModel, meter: _Meter) -> Iterator[None]:
     """Let the meter know where a pass is: what a model calls is told to it by hooks."""
-    decoder, layers, period = scorer.model.get_decoder(), _layers(scorer.model), _period(scorer.model)
+    decoder, layers, period = policy.model.get_decoder(), _layers(policy.model), _period(policy.model)
 
     def begins(stretch: str) -> Any:
         def mark(_: Any) -> None:

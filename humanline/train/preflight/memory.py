@@ -181,8 +181,8 @@ class Estimator:
         """
         static = static_bytes(config, self.outline, ranks=workload.ranks)
         kept, unpacked = static.kept, self._unpacked(config)
-        scoring = self._run(config, workload.scored, backward=False)
-        scored = unpacked + round(_most(scoring))
+        forward_only = self._run(config, workload.without_gradient, backward=False)
+        without_gradient = unpacked + round(_most(forward_only))
         passes = []  # bytes before, and a dry run
         if workload.later is None or shape_of(workload.later) != shape_of(workload.first):
             passes.append((kept, self._run(config, workload.first, backward=True)))
@@ -201,7 +201,7 @@ class Estimator:
             "update": kept + static.gradients + self._temporaries(config),
         }
         if config.references:
-            phases["scoring pass"] = kept + scored
+            phases["scoring pass"] = kept + without_gradient
         if workload.held_out is not None:
             phases["held-out evaluation"] = kept + held_out
         window = config.window_steps(workload.steps) * workload.window
@@ -214,7 +214,7 @@ class Estimator:
             logits=max(round(max(run["head"], run["head backward"]) - run["held"]) for _, run in passes),
             window=window,
             phases=phases,
-            flops=self._flops(config, workload, passes[-1][1], scoring),
+            flops=self._flops(config, workload, passes[-1][1], forward_only),
         )
 
     def _run(self, config: TrainConfig, block: Block, *, backward: bool, accumulates: bool = False) -> Quantities:
@@ -243,7 +243,9 @@ class Estimator:
         shape = max(_trained_shapes(config, self.outline), key=lambda shape: shape.numel())
         return update_temporaries(config, torch.empty(shape, dtype=TYPES[config.training.weights], device="meta"))
 
-    def _flops(self, config: TrainConfig, workload: Workload, run: Quantities, scoring: Quantities) -> dict[str, float]:
+    def _flops(
+        self, config: TrainConfig, workload: Workload, run: Quantities, forward_only: Quantities
+    ) -> dict[str, float]:
         """Return the FLOPs of a step, which grow with tokens and, in attention, with pairs of tokens."""
         vocabulary, width = self.outline.get_output_embeddings().weight.shape
         padding, head = config.training.padding, 2.0 * vocabulary * width
@@ -257,7 +259,7 @@ class Estimator:
 
         work, other = workload.work, workload.other
         trained = workload.later or workload.first
-        forward = per(scoring, workload.scored, "forward")
+        forward = per(forward_only, workload.without_gradient, "forward")
         backward = per(run, trained, "backward")
         again = per(run, trained, "again")
         one_pass = cost(forward, work) + head * work.counted

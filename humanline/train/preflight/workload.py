@@ -58,8 +58,8 @@ class Workload:
         The largest one that a step trains on first, while there are no gradients yet.
     later : Block or None
         The largest one of those that follow, where there are any.
-    scored : Block
-        The largest one that is scored.
+    without_gradient : Block
+        The largest one that the reference, or the policy without gradient, runs over.
     held_out : Block or None
         The largest of the evaluation.
     passes : int
@@ -75,7 +75,7 @@ class Workload:
 
     first: Block
     later: Block | None
-    scored: Block
+    without_gradient: Block
     held_out: Block | None
     passes: int
     work: Work
@@ -109,12 +109,14 @@ class Workload:
         return cls(
             first=max((batch.micro_batches[0].block for batch in batches), key=size),
             later=max((m.block for b in batches for m in b.micro_batches[1:]), key=size, default=None),
-            scored=max([*trained, *mismatched], key=size),
+            without_gradient=max([*trained, *mismatched], key=size),
             held_out=max(held_out, key=size) if held_out else None,
             passes=max(len(batch.micro_batches) for batch in batches),
             work=work,
             other=other,
-            window=max(sum(_scores(m.block) + _scores(m.mismatched) for m in b.micro_batches) for b in batches),
+            window=max(
+                sum(_logprob_bytes(m.block) + _logprob_bytes(m.mismatched) for m in b.micro_batches) for b in batches
+            ),
             steps=steps,
             ranks=stream.ranks,
         )
@@ -141,7 +143,7 @@ class Workload:
         return cls(
             first=block,
             later=block if fit < units else None,
-            scored=block,
+            without_gradient=block,
             held_out=full_block(config.evaluation.batch_size * config.rows_a_unit, width) if config.data.eval else None,
             passes=-(-units // fit),
             work=work,
@@ -154,12 +156,14 @@ class Workload:
 
     def with_rows(self, share: float) -> Workload:
         """Return what there is if a pass has a share of its rows, the longest ones."""
-        first, scored = _cut(self.first, share), _cut(self.scored, share)
+        first, without_gradient = _cut(self.first, share), _cut(self.without_gradient, share)
         cuts = len(self.first.lengths) / len(first.lengths)
         passes = max(self.passes, round(self.passes * cuts))
         # The rows that are left make the passes that follow.
         later = first if self.later is None else _cut(self.later, share)
-        return replace(self, first=first, later=later if passes > 1 else None, scored=scored, passes=passes)
+        return replace(
+            self, first=first, later=later if passes > 1 else None, without_gradient=without_gradient, passes=passes
+        )
 
 
 def full_block(rows: int, width: int) -> Block:
@@ -192,7 +196,7 @@ def shape_of(block: Block) -> tuple[Any, ...]:
     return tuple(block.input_ids.shape), block.lengths, int(block.mask.sum())
 
 
-def _scores(block: Block | None) -> int:
+def _logprob_bytes(block: Block | None) -> int:
     return 0 if block is None else 4 * block.mask.numel()
 
 

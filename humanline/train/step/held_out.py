@@ -25,7 +25,7 @@ from humanline.train.data.sets import DataSets
 from humanline.train.data.stream import StepBatch, Stream
 from humanline.train.run.processes import Reduce
 from humanline.train.step.loss import ObjectiveStep
-from humanline.train.step.reference import Score, Scored, load_scored, scored_state
+from humanline.train.step.reference import BatchLogprobs, LogprobsOf, load_logprobs, logprobs_state
 
 
 class Evaluator:
@@ -41,8 +41,8 @@ class Evaluator:
         Of the objective's own kind.
     pairs : sequence of Unit
         The same data as (chosen, rejected) pairs where `units` are their answers one by one; else empty.
-    score : callable
-        The policy's scoring pass.
+    logprobs_of : callable
+        Gives the policy's token log-probabilities of a block, without gradient.
     reduce : callable
         Reduction over ranks.
     batch_size : int
@@ -64,7 +64,7 @@ class Evaluator:
         units: Sequence[Unit],
         pairs: Sequence[Unit],
         *,
-        score: Score,
+        logprobs_of: LogprobsOf,
         reduce: Reduce,
         batch_size: int,
         pad_id: int,
@@ -74,7 +74,7 @@ class Evaluator:
         ranks: int = 1,
         check: Callable[[], None] | None = None,
     ) -> None:
-        self.score, self.reduce, self.device, self.ranks, self.check = score, reduce, device, ranks, check
+        self.logprobs_of, self.reduce, self.device, self.ranks, self.check = logprobs_of, reduce, device, ranks, check
 
         def share(of: Sequence[Unit], objective: ObjectiveSection) -> StepBatch:
             """Return this rank's micro-batches of the whole set, at most batch_size units each."""
@@ -100,16 +100,16 @@ class Evaluator:
         self.pairs = share(pairs, PairObjective()) if pairs else None
         if objective.members == 2:
             self.pairs = self.batch
-        self.initial: list[Scored] = []
-        self.initial_pairs: list[Scored] = []
+        self.initial: list[BatchLogprobs] = []
+        self.initial_pairs: list[BatchLogprobs] = []
 
     @HERE.doing("evaluating")
     def start(self) -> dict[str, float]:
         """Score the data with the initial policy, which the policy must still be, and return its metrics."""
-        scored = self._score(self.batch)
-        self.initial_pairs = scored if self.pairs is self.batch else self._score(self.pairs)
-        self.initial = scored
-        return self._measure(scored, self.initial_pairs)
+        logprobs = self._logprobs(self.batch)
+        self.initial_pairs = logprobs if self.pairs is self.batch else self._logprobs(self.pairs)
+        self.initial = logprobs
+        return self._measure(logprobs, self.initial_pairs)
 
     @HERE.doing("evaluating")
     @torch.no_grad()
@@ -124,33 +124,33 @@ class Evaluator:
             half), its standard error ``accuracy_se``, ``margin`` (mean difference of sequence log-ratios, nats), and
             ``chosen_logprob``, ``rejected_logprob`` (mean log-probability a token, nats).
         """
-        scored = self._score(self.batch)
-        return self._measure(scored, scored if self.pairs is self.batch else self._score(self.pairs))
+        logprobs = self._logprobs(self.batch)
+        return self._measure(logprobs, logprobs if self.pairs is self.batch else self._logprobs(self.pairs))
 
     @torch.no_grad()
-    def _measure(self, scored: list[Scored], scored_pairs: list[Scored]) -> dict[str, float]:
+    def _measure(self, logprobs: list[BatchLogprobs], pair_logprobs: list[BatchLogprobs]) -> dict[str, float]:
         micros = tuple(micro.to(self.device) for micro in self.batch.micro_batches)
         known = {  # scored already, so not once more
             id(block): own
-            for micro, both in zip(micros, scored, strict=True)
+            for micro, both in zip(micros, logprobs, strict=True)
             for block, own in zip((micro.block, micro.mismatched), both, strict=True)
             if own is not None
         }
         batch = replace(self.batch, micro_batches=micros)
         facts = self.objective.look(0, batch, self.initial, lambda block: known[id(block)], self.reduce)
         total = torch.zeros((), device=self.device)
-        for micro, (now, _), (initial, _) in zip(micros, scored, self.initial, strict=True):
+        for micro, (now, _), (initial, _) in zip(micros, logprobs, self.initial, strict=True):
             total += self.objective.loss(facts, micro, now, initial, None)[0]
         result = {"loss": float(self.reduce(total, "sum"))}
         if not self.objective.objective.needs_reference:
             result["perplexity"] = math.exp(min(result["loss"], 700.0))
         if self.pairs is not None:
-            result |= self._preferences(self.pairs, scored_pairs)
+            result |= self._preferences(self.pairs, pair_logprobs)
         return result
 
-    def _preferences(self, pairs: StepBatch, scored: list[Scored]) -> dict[str, float]:
+    def _preferences(self, pairs: StepBatch, logprobs: list[BatchLogprobs]) -> dict[str, float]:
         sums = torch.zeros(6, dtype=torch.float64)
-        for micro, (now, _), (initial, _) in zip(pairs.micro_batches, scored, self.initial_pairs, strict=True):
+        for micro, (now, _), (initial, _) in zip(pairs.micro_batches, logprobs, self.initial_pairs, strict=True):
             half, mask, now = len(micro.units), micro.block.mask, now.cpu().double()
             z = token_log_ratio(now, initial.cpu().double(), mask).sum(1)
             margin = z[:half] - z[half:]
@@ -179,40 +179,40 @@ class Evaluator:
 
     def state(self) -> dict[str, Tensor]:
         """Return the scores of the initial policy, of which nothing is left but them."""
-        state = scored_state(self.initial, "units/")
-        return state if self.pairs is self.batch else state | scored_state(self.initial_pairs, "pairs/")
+        state = logprobs_state(self.initial, "units/")
+        return state if self.pairs is self.batch else state | logprobs_state(self.initial_pairs, "pairs/")
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take such scores over; none at all if the run was stopped before it had any."""
 
-        def load(batch: StepBatch | None, prefix: str) -> list[Scored]:
-            scored = load_scored(state, prefix)
-            if state and batch is not None and len(scored) != len(batch.micro_batches):
-                raise DamagedError(f"it has {len(scored)} of {len(batch.micro_batches)} held-out micro-batches")
-            return [(r.to(self.device), None if m is None else m.to(self.device)) for r, m in scored]
+        def load(batch: StepBatch | None, prefix: str) -> list[BatchLogprobs]:
+            logprobs = load_logprobs(state, prefix)
+            if state and batch is not None and len(logprobs) != len(batch.micro_batches):
+                raise DamagedError(f"it has {len(logprobs)} of {len(batch.micro_batches)} held-out micro-batches")
+            return [(r.to(self.device), None if m is None else m.to(self.device)) for r, m in logprobs]
 
         self.initial = load(self.batch, "units/")
         self.initial_pairs = self.initial if self.pairs is self.batch else load(self.pairs, "pairs/")
 
-    def _score(self, batch: StepBatch | None) -> list[Scored]:
+    def _logprobs(self, batch: StepBatch | None) -> list[BatchLogprobs]:
         if batch is None:
             return []
-        scored: list[Scored] = []
+        logprobs: list[BatchLogprobs] = []
         for turn in range(-(-batch.total_micro_batches // self.ranks)):  # the same number in every process
             if turn < len(batch.micro_batches):
                 micro = batch.micro_batches[turn].to(self.device)
-                other = None if micro.mismatched is None else self.score(micro.mismatched)
-                scored.append((self.score(micro.block), other))
+                other = None if micro.mismatched is None else self.logprobs_of(micro.mismatched)
+                logprobs.append((self.logprobs_of(micro.block), other))
             if self.check is not None:
                 self.check()
-        return scored
+        return logprobs
 
 
 def held_out_evaluator(
     config: TrainConfig,
     sets: DataSets,
     renderer: Renderer,
-    score: Score,
+    logprobs_of: LogprobsOf,
     reduce: Reduce,
     device: torch.device,
     *,
@@ -227,7 +227,7 @@ def held_out_evaluator(
         config.objective,
         sets.held_out,
         sets.held_out_pairs,
-        score=score,
+        logprobs_of=logprobs_of,
         reduce=reduce,
         batch_size=config.evaluation.batch_size,
         pad_id=pad_id(renderer),

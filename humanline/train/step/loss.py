@@ -26,7 +26,7 @@ from humanline.train.config.objective import BetaTransform, ClipTransform, Objec
 from humanline.train.data.batch import Block, MicroBatch
 from humanline.train.data.stream import StepBatch
 from humanline.train.run.processes import Reduce
-from humanline.train.step.reference import Score, Scored
+from humanline.train.step.reference import BatchLogprobs, LogprobsOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,9 @@ class ObjectiveStep:
         self.unit_loss = _OF_UNIT[objective.unit](objective)
         self.clip: ClipRange | None = transform.build() if isinstance(transform, ClipTransform) else None
 
-    def look(self, step: int, batch: StepBatch, ref: list[Scored], score: Score, reduce: Reduce) -> StepFacts:
+    def look(
+        self, step: int, batch: StepBatch, ref: list[BatchLogprobs], logprobs_of: LogprobsOf, reduce: Reduce
+    ) -> StepFacts:
         """Gather what the losses of the step need to know of all its micro-batches.
 
         KTO's z_0 comes from the mismatched pairs of the whole step, other reference points from its answers, and
@@ -166,8 +168,8 @@ class ObjectiveStep:
             On the training device.
         ref : list
             The reference's log-probabilities, one entry a micro-batch; empty where there is no reference.
-        score : callable
-            The policy's scoring pass.
+        logprobs_of : callable
+            Gives the policy's token log-probabilities of a block, without gradient.
         reduce : callable
             Reduction over ranks.
         """
@@ -176,11 +178,11 @@ class ObjectiveStep:
         answers: list[Tensor] = []
         if bounded or objective.looks_at_answers:
             answers = [
-                token_log_ratio(score(micro.block), scored, micro.block.mask)
-                for micro, (scored, _) in zip(batch.micro_batches, ref, strict=True)
+                token_log_ratio(logprobs_of(micro.block), rows, micro.block.mask)
+                for micro, (rows, _) in zip(batch.micro_batches, ref, strict=True)
             ]
         if objective.reference_point is not None:
-            of = self._mismatched(batch, ref, score) if objective.mismatched else answers
+            of = self._mismatched(batch, ref, logprobs_of) if objective.mismatched else answers
             point = self._reference_point(objective.reference_point, of, batch.total_units, reduce)
         if isinstance(self.transform, BetaTransform):
             rejection = self.transform.build(*(self._largest_ratios(answers, reduce) if bounded else ()))
@@ -233,11 +235,11 @@ class ObjectiveStep:
             return detach_rejected(log_ratio, facts.rejection, *draws), counts
         return log_ratio, {}
 
-    def _mismatched(self, batch: StepBatch, ref: list[Scored], score: Score) -> Iterator[Tensor]:
+    def _mismatched(self, batch: StepBatch, ref: list[BatchLogprobs], logprobs_of: LogprobsOf) -> Iterator[Tensor]:
         """Yield the log-ratios of each micro-batch's mismatched pairs."""
-        for micro, (_, scored) in zip(batch.micro_batches, ref, strict=True):
-            assert micro.mismatched is not None and scored is not None
-            yield token_log_ratio(score(micro.mismatched), scored, micro.mismatched.mask)
+        for micro, (_, pairs) in zip(batch.micro_batches, ref, strict=True):
+            assert micro.mismatched is not None and pairs is not None
+            yield token_log_ratio(logprobs_of(micro.mismatched), pairs, micro.mismatched.mask)
 
     def _reference_point(self, name: str, log_ratios: Iterable[Tensor], count: int, reduce: Reduce) -> Tensor:
         total = torch.zeros((), device=self.device)

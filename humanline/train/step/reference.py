@@ -1,6 +1,6 @@
 """Who scores a batch: the policy itself ahead of time, or a second model in memory.
 
-Both stores answer the same questions for every schedule. `ScoreAhead` keeps token log-probabilities and no weights:
+Both stores answer the same questions for every schedule. `LogprobsAhead` keeps token log-probabilities and no weights:
 at the start of step t it runs the policy, without gradient, over the batches of all steps that theta_t has to score.
 `SecondModel` is the paper's way, a copy of the trained weights that is overwritten at the schedule's events; it serves
 as comparison and as the oracle of the tests. Under an adapter the initial policy is there all along: `BaseModel` scores
@@ -24,8 +24,8 @@ from humanline.train.data.stream import Batches
 from humanline.train.run.processes import NonFiniteError, Reduce
 from humanline.train.run.state import Stateful, copy_in, trained_parameters
 
-Score = Callable[[Block], Tensor]  # token log-probabilities of a block, without gradient
-Scored = tuple[Tensor, Tensor | None]  # of a micro-batch's rows, and of its mismatched pairs
+LogprobsOf = Callable[[Block], Tensor]  # token log-probabilities of a block, without gradient
+BatchLogprobs = tuple[Tensor, Tensor | None]  # of a micro-batch's rows, and of its mismatched pairs
 
 
 class Reference(Stateful, Protocol):
@@ -39,7 +39,7 @@ class Reference(Stateful, Protocol):
         `pause` is called wherever what is done by then is not lost; it may raise to stop the run.
         """
 
-    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> BatchLogprobs:
         """Return the reference's token log-probabilities for micro-batch `index` of the step."""
 
     def before_update(self, step: int) -> None:
@@ -49,14 +49,14 @@ class Reference(Stateful, Protocol):
         """Be told that the optimizer has stepped; the policy holds theta_{step+1}."""
 
 
-class ScoreAhead:
+class LogprobsAhead:
     """Score the batches of coming steps with the weights the schedule names, while the policy still holds them.
 
     Parameters
     ----------
     schedule : Snapshots
-    score : callable
-        The policy's scoring pass, in eval mode, with exactly the micro-batches of training.
+    logprobs_of : callable
+        Gives the policy's token log-probabilities of a block, in eval mode and without gradient.
     batches : Batches
         Of which all that are known are scored as soon as the schedule says.
     device : torch.device
@@ -77,15 +77,15 @@ class ScoreAhead:
     def __init__(
         self,
         schedule: Snapshots,
-        score: Score,
+        logprobs_of: LogprobsOf,
         batches: Batches,
         device: torch.device,
         reduce: Reduce,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.schedule, self.score, self.batches = schedule, score, batches
+        self.schedule, self.logprobs_of, self.batches = schedule, logprobs_of, batches
         self.device, self.reduce, self.progress = device, reduce, progress
-        self.window: dict[int, list[Scored]] = {}
+        self.window: dict[int, list[BatchLogprobs]] = {}
         self.next_step = 0
 
     @HERE.doing("scoring")
@@ -108,7 +108,7 @@ class ScoreAhead:
             self.next_step = ahead + 1
             pause()
 
-    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> BatchLogprobs:
         """Return what was scored for this micro-batch."""
         rows, mismatched = self.window[step][index]
         return rows.to(self.device), None if mismatched is None else mismatched.to(self.device)
@@ -121,14 +121,14 @@ class ScoreAhead:
 
     def forget(self, step: int) -> None:
         """Drop what was scored of this step and later ones, whose batches are others than they were."""
-        self.window = {past: scored for past, scored in self.window.items() if past < step}
+        self.window = {past: logprobs for past, logprobs in self.window.items() if past < step}
         self.next_step = min(self.next_step, step)
 
     def state(self) -> dict[str, Tensor]:
         """Return the window and the first step that is not in it yet."""
         state = {"next_step": torch.tensor(self.next_step)}
-        for step, scored in self.window.items():
-            state |= scored_state(scored, f"{step}/")
+        for step, logprobs in self.window.items():
+            state |= logprobs_state(logprobs, f"{step}/")
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -139,11 +139,11 @@ class ScoreAhead:
         steps = sorted({int(name.partition("/")[0]) for name in state if name != "next_step"})
         if steps != list(range(self.next_step - len(steps), self.next_step)):
             raise DamagedError(f"its window ends before step {self.next_step} or has gaps")
-        self.window = {step: load_scored(state, f"{step}/") for step in steps}
+        self.window = {step: load_logprobs(state, f"{step}/") for step in steps}
 
     def _host(self, block: Block, step: int) -> Tensor:
-        scores = self.score(block)
-        wrong = ~torch.isfinite(scores) & block.mask
+        logprobs = self.logprobs_of(block)
+        wrong = ~torch.isfinite(logprobs) & block.mask
         if self.reduce(wrong.any().to(torch.float32), "max").item():
             names = [name for name, row in zip(block.names, wrong.any(1).tolist(), strict=True) if row]
             raise NonFiniteError(
@@ -151,7 +151,7 @@ class ScoreAhead:
                 f"{', '.join(names[:8]) or 'examples of another process'}. The weights, or these examples, are broken; "
                 "nothing was updated or saved by this step. Lower optimizer.lr if the run was going well before."
             )
-        return scores.cpu()
+        return logprobs.cpu()
 
 
 class SecondModel:
@@ -164,25 +164,28 @@ class SecondModel:
     schedule : Schedule
     policy : nn.Module
         The unwrapped policy, whose weights are copied now and taken over later.
-    scoring_pass : callable
-        Gives the scoring pass of a policy with other weights in place of its own.
+    logprobs_pass : callable
+        Makes the callable that gives the log-probabilities of a policy with other weights in place of its own.
     """
 
     shared = True
 
     def __init__(
-        self, schedule: Snapshots, policy: nn.Module, scoring_pass: Callable[[nn.Module, dict[str, Tensor]], Score]
+        self,
+        schedule: Snapshots,
+        policy: nn.Module,
+        logprobs_pass: Callable[[nn.Module, dict[str, Tensor]], LogprobsOf],
     ) -> None:
         self.schedule, self.trained = schedule, trained_parameters(policy)
         self.copy = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
-        self.score = scoring_pass(policy, self.copy)
+        self.logprobs_of = logprobs_pass(policy, self.copy)
 
     def begin_step(self, step: int, pause: Callable[[], None]) -> None:
         """Do nothing: the copy scores when asked."""
 
-    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> BatchLogprobs:
         """Run the copy over the micro-batch."""
-        return self.score(batch.block), None if batch.mismatched is None else self.score(batch.mismatched)
+        return _of_both(self.logprobs_of, batch)
 
     def before_update(self, step: int) -> None:
         """Take over theta_step if the schedule says so."""
@@ -212,24 +215,24 @@ class BaseModel:
 
     Parameters
     ----------
-    score : callable
-        The policy's scoring pass.
+    logprobs_of : callable
+        Gives the policy's token log-probabilities of a block, without gradient.
     off : callable
         Gives a context in which the policy has no adapter.
     """
 
     shared = False  # nothing is kept
 
-    def __init__(self, score: Score, off: Callable[[], AbstractContextManager[None]]) -> None:
-        self.score, self.off = score, off
+    def __init__(self, logprobs_of: LogprobsOf, off: Callable[[], AbstractContextManager[None]]) -> None:
+        self.logprobs_of, self.off = logprobs_of, off
 
     def begin_step(self, step: int, pause: Callable[[], None]) -> None:
         """Do nothing: the base model does not change."""
 
-    def logprobs(self, step: int, index: int, batch: MicroBatch) -> Scored:
+    def logprobs(self, step: int, index: int, batch: MicroBatch) -> BatchLogprobs:
         """Run the base model over the micro-batch."""
         with self.off():
-            return self.score(batch.block), None if batch.mismatched is None else self.score(batch.mismatched)
+            return _of_both(self.logprobs_of, batch)
 
     def before_update(self, step: int) -> None:
         """Do nothing."""
@@ -245,25 +248,29 @@ class BaseModel:
         """Take nothing over."""
 
 
-def scored_state(scored: Sequence[Scored], prefix: str = "") -> dict[str, Tensor]:
+def _of_both(logprobs_of: LogprobsOf, batch: MicroBatch) -> BatchLogprobs:
+    return logprobs_of(batch.block), None if batch.mismatched is None else logprobs_of(batch.mismatched)
+
+
+def logprobs_state(logprobs: Sequence[BatchLogprobs], prefix: str = "") -> dict[str, Tensor]:
     """Return scores of micro-batches as named tensors: `<index>/rows` and, under KTO, `<index>/mismatched`."""
     state = {}
-    for index, (rows, mismatched) in enumerate(scored):
+    for index, (rows, mismatched) in enumerate(logprobs):
         state[f"{prefix}{index}/rows"] = rows
         if mismatched is not None:
             state[f"{prefix}{index}/mismatched"] = mismatched
     return state
 
 
-def load_scored(state: Mapping[str, Tensor], prefix: str = "") -> list[Scored]:
-    """Return what `scored_state` was given."""
-    scored: list[Scored] = []
-    while (rows := state.get(f"{prefix}{len(scored)}/rows")) is not None:
-        scored.append((rows, state.get(f"{prefix}{len(scored)}/mismatched")))
-    return scored
+def load_logprobs(state: Mapping[str, Tensor], prefix: str = "") -> list[BatchLogprobs]:
+    """Return what `logprobs_state` was given."""
+    logprobs: list[BatchLogprobs] = []
+    while (rows := state.get(f"{prefix}{len(logprobs)}/rows")) is not None:
+        logprobs.append((rows, state.get(f"{prefix}{len(logprobs)}/mismatched")))
+    return logprobs
 
 
-def scoring_pass(policy: nn.Module, weights: dict[str, Tensor] | None = None) -> Score:
+def logprobs_pass(policy: nn.Module, weights: dict[str, Tensor] | None = None) -> LogprobsOf:
     """Return the policy's scoring pass: no gradient, no dropout, otherwise the code path of training.
 
     Parameters
@@ -273,7 +280,7 @@ def scoring_pass(policy: nn.Module, weights: dict[str, Tensor] | None = None) ->
         Take the place of the policy's parameters of these names.
     """
 
-    def score(block: Block) -> Tensor:
+    def logprobs_of(block: Block) -> Tensor:
         was_training = policy.training
         policy.eval()
         try:
@@ -284,4 +291,4 @@ def scoring_pass(policy: nn.Module, weights: dict[str, Tensor] | None = None) ->
         finally:
             policy.train(was_training)
 
-    return score
+    return logprobs_of

@@ -449,31 +449,31 @@ def test_an_adapter_in_training_is_sampled_from(toy, tmp_path):
         adapter={"rank": 4, "alpha": 8.0},
         training={"steps": 1, "batch_size": 2, "activation_checkpointing": True, "padding": "free"},
     )
-    scorer, adapter = build_policy(settings)
+    policy, adapter = build_policy(settings)
     assert adapter is not None
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for name, weight in scorer.named_parameters():
+        for name, weight in policy.named_parameters():
             if "lora" in name:
                 weight.copy_(torch.randn(weight.shape, generator=generator) * 0.5)
             else:
                 weight.mul_(4)
-    scorer.train()
+    policy.train()
     renderer = Renderer(AutoTokenizer.from_pretrained(toy["model"]), "chat", 64)
     prompts = contexts_of(renderer, ["3 abc", "10 hgfedcba"])
-    got = draw(sampler_of(scorer.model, renderer, 4), prompts, 3)
-    assert all(module.training for module in scorer.modules()) and any(
-        getattr(m, "gradient_checkpointing", False) for m in scorer.modules()
+    got = draw(sampler_of(policy.model, renderer, 4), prompts, 3)
+    assert all(module.training for module in policy.modules()) and any(
+        getattr(m, "gradient_checkpointing", False) for m in policy.modules()
     )
-    scorer.eval()
-    scorer.model.set_attn_implementation("eager")
+    policy.eval()
+    policy.model.set_attn_implementation("eager")
     ends, args = {renderer.tokenizer.eos_token_id}, (3, (5, 2), (8, 64))
-    assert_is_the_plain_loop(scorer.model, got, prompts, *args, ends, renderer.tokenizer)
+    assert_is_the_plain_loop(policy.model, got, prompts, *args, ends, renderer.tokenizer)
     with torch.no_grad():  # and without the adapter they would be others
-        for name, weight in scorer.named_parameters():
+        for name, weight in policy.named_parameters():
             if "lora" in name:
                 weight.zero_()
-    ids, _, _ = plain_loop(scorer.model, prompts[0], 0, (5, 2), 8, ends)
+    ids, _, _ = plain_loop(policy.model, prompts[0], 0, (5, 2), 8, ends)
     assert ids != list(got["p0"][0].ids)
 
 

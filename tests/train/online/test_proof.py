@@ -23,9 +23,9 @@ from humanline.train.online.samplers.proof import (
     pick_texts,
     slope_between,
 )
-from humanline.train.online.samplers.prover import Prover, WrongWeights, rounded_to_bf16, score_texts
+from humanline.train.online.samplers.prover import Prover, WrongWeights, rounded_to_bf16, text_logprobs
 from humanline.train.online.types import Completion, Rollout
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.new_model import tiny_llama
 
 TEXTS, LENGTH = 64, 65  # 4096 scored tokens
@@ -283,7 +283,7 @@ class Sampler:
     def __init__(self, told):
         self.told = told
 
-    def score_given(self, texts):
+    def given_logprobs(self, texts):
         return dict(zip(texts, self.told, strict=True))
 
 
@@ -296,11 +296,11 @@ def test_a_server_that_was_started_again_is_found_after_a_small_update(tmp_path,
         "humanline.train.online.samplers.prover.rounded_to_bf16", lambda model: contextlib.nullcontext()
     )
     monkeypatch.setattr(
-        "humanline.train.online.samplers.prover.score_texts",
-        lambda scorer, texts: dict(zip(texts, run.now, strict=True)),
+        "humanline.train.online.samplers.prover.text_logprobs",
+        lambda policy, texts: dict(zip(texts, run.now, strict=True)),
     )
-    scorer = SimpleNamespace(model=torch.nn.Linear(1, 1))
-    prover = Prover(sampler, scorer, tmp_path, ProofConfig(tokens=TEXTS * LENGTH), said.append)
+    policy = SimpleNamespace(model=torch.nn.Linear(1, 1))
+    prover = Prover(sampler, policy, tmp_path, ProofConfig(tokens=TEXTS * LENGTH), said.append)
     answers = [Rollout(f"p{i}", (), (Completion("", tuple(range(LENGTH - 1)), "end"),)) for i in range(TEXTS)]
     prover.begin("v0", answers, {f"p{i}": Context(f"p{i}", (), (1000 + i,)) for i in range(TEXTS)})
     for publish in range(1, 13):
@@ -314,7 +314,7 @@ def test_a_server_that_was_started_again_is_found_after_a_small_update(tmp_path,
     run.step()
     sampler.told = first
     now = dict(zip(last.texts, run.now, strict=True))
-    small = slope_between(last, Reading("v13", last.texts, now, sampler.score_given(last.texts)), exact=True)
+    small = slope_between(last, Reading("v13", last.texts, now, sampler.given_logprobs(last.texts)), exact=True)
     assert judge(small, exact=True) == "unclear"
     with pytest.raises(WrongWeights, match="still has those of v0"):
         prover.check("v13")
@@ -328,21 +328,21 @@ def test_rounded_weights_are_those_of_bf16_and_come_back(tokenizer):
         model.config.tie_word_embeddings = tied
         if not tied:
             model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
-        scorer, texts = TokenScorer(model), {"a": Text(tuple(range(3, 30)), 4)}
+        policy, texts = LogprobModel(model), {"a": Text(tuple(range(3, 30)), 4)}
         before = {name: weight.clone() for name, weight in model.named_parameters()}
-        plain = score_texts(scorer, texts)["a"]
+        plain = text_logprobs(policy, texts)["a"]
         with rounded_to_bf16(model):
-            found = score_texts(scorer, texts)["a"]
+            found = text_logprobs(policy, texts)["a"]
         assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
         with pytest.raises(RuntimeError, match="stop"), rounded_to_bf16(model):
             model.model.layers[0].register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("stop")))
-            score_texts(scorer, texts)
+            text_logprobs(policy, texts)
         assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
         model.model.layers[0]._forward_pre_hooks.clear()
         with torch.no_grad():
             for weight in model.parameters():
                 weight.copy_(weight.bfloat16())
-        assert np.array_equal(found, score_texts(scorer, texts)["a"]) and not np.array_equal(found, plain)
+        assert np.array_equal(found, text_logprobs(policy, texts)["a"]) and not np.array_equal(found, plain)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_a_server_in_bf16_of_a_model_that_began_there_is_not_refused(tokenizer, 
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(weight.bfloat16())
-    scorer, optimizer = TokenScorer(model.eval()), torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
+    policy, optimizer = LogprobModel(model.eval()), torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
     ids = torch.randint(3, len(tokenizer), (64, 65))
     texts = {str(i): Text(tuple(row.tolist()), 1) for i, row in enumerate(ids)}
 
@@ -371,8 +371,8 @@ def test_a_server_in_bf16_of_a_model_that_began_there_is_not_refused(tokenizer, 
 
     def reading(version: int, server: dict[str, np.ndarray]) -> Reading:
         with rounded_to_bf16(model):
-            rounded = score_texts(scorer, texts)
-        return Reading(str(version), texts, score_texts(scorer, texts), server, rounded)
+            rounded = text_logprobs(policy, texts)
+        return Reading(str(version), texts, text_logprobs(policy, texts), server, rounded)
 
     first = reading(0, told())
     alone, right, stale = [], [], []

@@ -13,9 +13,9 @@ from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.online.samplers.proof import Reading, Text, judge, slope_between
-from humanline.train.online.samplers.prover import score_texts
+from humanline.train.online.samplers.prover import text_logprobs
 from humanline.train.online.types import SamplerError
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.new_model import tiny_llama
 from humanline.train.policy.save import save_model
 from humanline.train.run.metrics import read_metrics
@@ -256,7 +256,7 @@ def test_a_right_server_is_not_refused_in_200_publishes(tokenizer):
     """
     torch.manual_seed(0)
     model = tiny_llama(tokenizer, hidden_size=64, heads=2, max_length=128, seed=0).eval()
-    scorer = TokenScorer(model)
+    policy = LogprobModel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     ids = torch.randint(0, len(tokenizer), (64, 129))
     texts = {str(i): Text(tuple(row.tolist()), 1) for i, row in enumerate(ids)}
@@ -265,7 +265,7 @@ def test_a_right_server_is_not_refused_in_200_publishes(tokenizer):
         with torch.no_grad():  # plain transformers, as the server
             rows = torch.log_softmax(model(ids).logits[:, :-1].float(), -1).gather(2, ids[:, 1:, None]).squeeze(2)
         told = {name: row.numpy() for name, row in zip(texts, bf16(rows).double(), strict=True)}
-        return Reading(version, texts, score_texts(scorer, texts), told)
+        return Reading(version, texts, text_logprobs(policy, texts), told)
 
     first = last = reading("0")
     stale, verdicts = first.server, []

@@ -29,13 +29,13 @@ from humanline.train.policy import build as policy
 from humanline.train.policy.build import build_policy
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_policy
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.merge import merge
 from humanline.train.policy.new_model import new_model
 from humanline.train.preflight.workload import full_block
 from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.fingerprint import frozen_hash
-from humanline.train.step.reference import BaseModel, ScoreAhead, SecondModel, scoring_pass
+from humanline.train.step.reference import BaseModel, LogprobsAhead, SecondModel, logprobs_pass
 from tests.conftest import ROOT
 from tests.helpers.cpu_flag import VARIABLE
 from tests.helpers.support import CLIP, OBJECTIVES, SCHEDULES, config, run, same, steps, without_timing
@@ -76,9 +76,9 @@ def test_scoring_ahead_equals_a_copied_adapter(toy, tmp_path, k):
     model, tokenizer = load_policy(toy["model"], dropout=False, max_length=64)
     two = PeftModel.from_pretrained(model, start.model, adapter_name="policy", is_trainable=True)
     two.load_adapter(start.model, adapter_name="reference")
-    scorer, clip = TokenScorer(two.get_base_model()), ClipRange(CLIP["log_eps_low"], CLIP["log_eps_high"])
-    trained = {n: p for n, p in scorer.named_parameters() if ".policy." in n}
-    copied = {n: p for n, p in scorer.named_parameters() if ".reference." in n}
+    policy, clip = LogprobModel(two.get_base_model()), ClipRange(CLIP["log_eps_low"], CLIP["log_eps_high"])
+    trained = {n: p for n, p in policy.named_parameters() if ".policy." in n}
+    copied = {n: p for n, p in policy.named_parameters() if ".reference." in n}
     assert trained.keys() == {name.replace(".reference.", ".policy.") for name in copied}
     optimizer = torch.optim.AdamW(trained.values(), lr=rate, weight_decay=0.0, fused=True)
     renderer = renderer_of(wanted, tokenizer)
@@ -90,9 +90,9 @@ def test_scoring_ahead_equals_a_copied_adapter(toy, tmp_path, k):
         for micro in batch.micro_batches:
             two.set_adapter("reference")
             with torch.no_grad():
-                ref = scorer.eval()(*micro.block.inputs)
+                ref = policy.eval()(*micro.block.inputs)
             two.set_adapter("policy")
-            log_ratio = clip.clip(token_log_ratio(scorer.train()(*micro.block.inputs), ref, micro.block.mask))
+            log_ratio = clip.clip(token_log_ratio(policy.train()(*micro.block.inputs), ref, micro.block.mask))
             half, mask = len(micro.units), micro.block.mask
             loss, _ = dpo_loss(
                 log_ratio[:half],
@@ -151,7 +151,7 @@ def test_every_schedule_equals_a_second_adapter(toy, tmp_path, objective, schedu
 def test_the_base_model_is_the_initial_policy(toy, tmp_path, monkeypatch):
     """Under an adapter `never` and the initial baseline keep nothing: the base scores, and no window is made."""
     made = []
-    for kind in (BaseModel, ScoreAhead, SecondModel):
+    for kind in (BaseModel, LogprobsAhead, SecondModel):
         monkeypatch.setattr(
             kind,
             "__init__",
@@ -159,7 +159,7 @@ def test_the_base_model_is_the_initial_policy(toy, tmp_path, monkeypatch):
         )
     both = {"schedule": {"kind": "before_step", "every": 2}, "baseline": "initial"}
     run(toy, tmp_path / "both", "grpo", adapter=LORA, training__steps=2, reference=both)
-    assert made == [ScoreAhead, BaseModel]
+    assert made == [LogprobsAhead, BaseModel]
     made.clear()
     run(toy, tmp_path / "never", adapter=LORA, training__steps=2)
     assert made == [BaseModel]
@@ -197,13 +197,13 @@ def test_dropout_acts_in_training_and_not_in_scoring(toy, tmp_path):
 
 def learned(toy, **changes):
     """A policy whose adapter changes what it computes (at the start it adds nothing), and the adapter."""
-    scorer, adapter = build_policy(config(toy, Path("unused"), **changes))
+    policy, adapter = build_policy(config(toy, Path("unused"), **changes))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for name, parameter in scorer.named_parameters():
+        for name, parameter in policy.named_parameters():
             if "lora_" in name:
                 parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return scorer, adapter
+    return policy, adapter
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
@@ -211,35 +211,35 @@ def test_scoring_drops_nothing_of_an_adapter_that_adds_something(toy, precision)
     """Scoring in the midst of training is that of an adapter without dropout, bit for bit, where training is not."""
     block = full_block(3, 20)
     block = replace(block, input_ids=torch.arange(60).view(3, 20) + 30)
-    scored = {}
+    found = {}
     for rate in (0.0, 0.5):
-        scorer, _ = learned(toy, adapter=LORA | {"dropout": rate}, training=TRAINING | {"precision": precision})
-        scorer.train()
+        policy, _ = learned(toy, adapter=LORA | {"dropout": rate}, training=TRAINING | {"precision": precision})
+        policy.train()
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            scored[rate] = [scoring_pass(scorer)(block) for _ in range(2)]
-            dropped = scorer(*block.inputs).detach()
-        assert scorer.training and torch.equal(dropped, scored[rate][0]) is (rate == 0.0)
-    assert all(torch.equal(scored[0.0][0], other) for other in [*scored[0.0], *scored[0.5]])
+            found[rate] = [logprobs_pass(policy)(block) for _ in range(2)]
+            dropped = policy(*block.inputs).detach()
+        assert policy.training and torch.equal(dropped, found[rate][0]) is (rate == 0.0)
+    assert all(torch.equal(found[0.0][0], other) for other in [*found[0.0], *found[0.5]])
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_an_adapter_is_off_for_as_long_as_it_should_be(toy, frozen):
     """Off, also within off, the model is its base bit for bit; then, or after an error, all is as it was before."""
-    scorer, adapter = learned(toy, adapter=LORA)
-    base = TokenScorer(load_policy(toy["model"], dropout=False, max_length=64)[0])
+    policy, adapter = learned(toy, adapter=LORA)
+    base = LogprobModel(load_policy(toy["model"], dropout=False, max_length=64)[0])
     if frozen:
         adapter.parameters()[0].requires_grad_(False)
     ids, mask = torch.arange(20)[None] + 30, torch.ones((1, 19), dtype=torch.bool)
-    trained = [name for name, parameter in scorer.named_parameters() if parameter.requires_grad]
-    before, expected = scorer(ids, mask), base(ids, mask)
+    trained = [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
+    before, expected = policy(ids, mask), base(ids, mask)
     assert not torch.equal(before, expected)
     with pytest.raises(ZeroDivisionError), adapter.off():
         with adapter.off():
-            assert torch.equal(scorer(ids, mask), expected)
-        assert torch.equal(scorer(ids, mask), expected)
+            assert torch.equal(policy(ids, mask), expected)
+        assert torch.equal(policy(ids, mask), expected)
         1 / 0  # noqa: B018
-    assert torch.equal(scorer(ids, mask), before)
-    assert [name for name, parameter in scorer.named_parameters() if parameter.requires_grad] == trained
+    assert torch.equal(policy(ids, mask), before)
+    assert [name for name, parameter in policy.named_parameters() if parameter.requires_grad] == trained
 
 
 def test_activation_checkpointing_repeats_the_dropout(toy, tmp_path):
@@ -269,9 +269,9 @@ def test_the_merged_model_computes_what_the_adapter_did(toy, tmp_path, capsys):
     ids = torch.tensor([tokenizer.encode("3 hgfedcba")])
     mask = torch.ones((1, ids.shape[1] - 1), dtype=torch.bool)
     with torch.no_grad():
-        before = TokenScorer(model)(ids, mask)
-        adapted = TokenScorer(PeftModel.from_pretrained(model, result.model).get_base_model())(ids, mask)
-        merged = TokenScorer(load_policy(str(tmp_path / "whole"), dropout=False, max_length=64)[0])(ids, mask)
+        before = LogprobModel(model)(ids, mask)
+        adapted = LogprobModel(PeftModel.from_pretrained(model, result.model).get_base_model())(ids, mask)
+        merged = LogprobModel(load_policy(str(tmp_path / "whole"), dropout=False, max_length=64)[0])(ids, mask)
     # One rounding of each weight and another order of sums: a few float32 ulps of logits of order 1.
     torch.testing.assert_close(merged, adapted, rtol=0, atol=2e-6)
     assert (merged - before).abs().max() > 1e-3
@@ -469,11 +469,11 @@ def test_qlora_scores_ahead_as_a_second_adapter_does(toy, tmp_path, precision):
 @needs_bitsandbytes
 def test_qlora_keeps_linear_layers_in_four_bits(toy):
     """Under `base: nf4` linear layers are 4-bit, the adapter float32, and only the adapter is trained."""
-    scorer, _ = build_policy(config(toy, Path("unused"), adapter=LORA | {"base": "nf4"}))
-    layer = scorer.model.model.layers[0].self_attn.q_proj
+    policy, _ = build_policy(config(toy, Path("unused"), adapter=LORA | {"base": "nf4"}))
+    layer = policy.model.model.layers[0].self_attn.q_proj
     assert layer.base_layer.weight.dtype == torch.uint8
-    assert {p.dtype for n, p in scorer.named_parameters() if p.requires_grad} == {torch.float32}
-    assert all("lora_" in name for name, p in scorer.named_parameters() if p.requires_grad)
+    assert {p.dtype for n, p in policy.named_parameters() if p.requires_grad} == {torch.float32}
+    assert all("lora_" in name for name, p in policy.named_parameters() if p.requires_grad)
 
 
 @needs_bitsandbytes
@@ -481,20 +481,20 @@ def test_qlora_keeps_linear_layers_in_four_bits(toy):
 def test_layers_in_four_bits_compute_in_the_precision_of_the_run(toy, precision, compute):
     """The compute type of nf4 reaches every linear layer, and what is not in 4 bits is kept in that type too."""
     given = config(toy, Path("unused"), adapter=LORA | {"base": "nf4"}, training=TRAINING | {"precision": precision})
-    scorer, _ = build_policy(given)
-    layers = [module.base_layer for module in scorer.modules() if hasattr(module, "lora_A") and module.lora_A]
+    policy, _ = build_policy(given)
+    layers = [module.base_layer for module in policy.modules() if hasattr(module, "lora_A") and module.lora_A]
     assert len(layers) == 14 and {layer.compute_dtype for layer in layers} == {compute}
-    assert scorer.model.get_input_embeddings().weight.dtype == compute
+    assert policy.model.get_input_embeddings().weight.dtype == compute
 
 
-def dequantised(scorer, path: str) -> torch.nn.Module:
+def dequantised(policy, path: str) -> torch.nn.Module:
     """Give the model that a 4-bit one stands for, in float64: its linear layers hold what the codes mean."""
     from bitsandbytes.functional import dequantize_4bit
     from bitsandbytes.nn import Linear4bit
 
     plain = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).requires_grad_(False)
     weights = dict(plain.named_parameters())
-    for name, module in scorer.model.named_modules():
+    for name, module in policy.model.named_modules():
         if isinstance(module, Linear4bit):
             kept = dequantize_4bit(module.weight.data, module.weight.quant_state)
             weights[name.removesuffix(".base_layer") + ".weight"].copy_(kept)
@@ -521,19 +521,19 @@ def test_four_bits_keep_their_gradients_after_scoring(toy, tmp_path, monkeypatch
     still = run(mine, tmp_path / "still", optimizer__lr=0.0, reference=reference, **settings)
     assert [row["log_ratio_rms"] for row in steps(still)] == [0.0, 0.0]
 
-    scorer, adapter = learned(mine, **settings)
+    policy, adapter = learned(mine, **settings)
     block = replace(full_block(2, 12), input_ids=torch.arange(24).view(2, 12) + 30)
     ids, weighted = block.input_ids, torch.linspace(-1, 1, 22).view(2, 11) / 22  # a mean, as losses are
-    scored = scoring_pass(scorer)(block)
+    found = logprobs_pass(policy)(block)
     with adapter.off():
-        scoring_pass(scorer)(block)
-    scorer.model.eval().generate(ids, max_new_tokens=2, do_sample=False, pad_token_id=0)
-    trained = {name.removeprefix("model."): p for name, p in scorer.named_parameters() if p.requires_grad}
-    logprobs = scorer.train()(*block.inputs)
-    assert torch.equal(logprobs, scored)
+        logprobs_pass(policy)(block)
+    policy.model.eval().generate(ids, max_new_tokens=2, do_sample=False, pad_token_id=0)
+    trained = {name.removeprefix("model."): p for name, p in policy.named_parameters() if p.requires_grad}
+    logprobs = policy.train()(*block.inputs)
+    assert torch.equal(logprobs, found)
     (logprobs * weighted).sum().backward()
 
-    plain = dequantised(scorer, model)
+    plain = dequantised(policy, model)
     copies = {name: p.detach().double().requires_grad_() for name, p in trained.items()}
     weights = dict(plain.named_parameters())
     for name in [name for name in copies if ".lora_A." in name]:
@@ -571,8 +571,8 @@ def test_layers_that_lose_their_gradient_are_refused(toy, monkeypatch):
 
 def test_settings_reach_the_adapter(toy):
     """Rank, alpha and dropout arrive in every adapted layer."""
-    scorer, _ = build_policy(config(toy, Path("unused"), adapter={"rank": 3, "alpha": 12.0, "dropout": 0.3}))
-    layers = [module for module in scorer.modules() if hasattr(module, "lora_A") and module.lora_A]
+    policy, _ = build_policy(config(toy, Path("unused"), adapter={"rank": 3, "alpha": 12.0, "dropout": 0.3}))
+    layers = [module for module in policy.modules() if hasattr(module, "lora_A") and module.lora_A]
     assert len(layers) == 14
     assert {(m.r["default"], m.scaling["default"], m.lora_dropout["default"].p) for m in layers} == {(3, 4.0, 0.3)}
 
@@ -596,9 +596,9 @@ def test_a_bf16_base_is_half_as_large(toy):
     """In bf16 the frozen weights are bf16 unless told otherwise, and the adapter stays float32."""
     for base, kept in ((None, torch.bfloat16), ("float32", torch.float32)):
         training = TRAINING | {"precision": "bf16"}
-        scorer, _ = build_policy(config(toy, Path("unused"), adapter=LORA | {"base": base}, training=training))
-        assert {p.dtype for p in scorer.parameters() if not p.requires_grad} == {kept}
-        assert {p.dtype for p in scorer.parameters() if p.requires_grad} == {torch.float32}
+        policy, _ = build_policy(config(toy, Path("unused"), adapter=LORA | {"base": base}, training=training))
+        assert {p.dtype for p in policy.parameters() if not p.requires_grad} == {kept}
+        assert {p.dtype for p in policy.parameters() if p.requires_grad} == {torch.float32}
 
 
 def test_the_tokenizer_travels_with_the_adapter(toy, tmp_path):

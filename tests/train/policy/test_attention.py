@@ -1,4 +1,4 @@
-"""Attention within the segments of one long row, the models it is refused for, and the scorer that runs on it."""
+"""Attention within the segments of one long row, the models it is refused for, and the policy that runs on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import transformers
 from humanline.objectives import token_logprobs
 from humanline.train.policy import packing as attention
 from humanline.train.policy.errors import ModelError
-from humanline.train.policy.logprobs import TokenScorer, check_scorer
+from humanline.train.policy.logprobs import LogprobModel, check_logprobs
 from humanline.train.policy.packing import pack, packed_attention, refuse_unpackable
 from tests.helpers.paper_models import FAMILIES, WINDOW, write_paper_model
 
@@ -227,18 +227,18 @@ def batch(vocab: int = 64):
     return ids, mask, LENGTHS
 
 
-def scored(scorer, inputs=None):
+def logprobs_and_gradients(policy, inputs=None):
     """Log-probabilities of a batch, and the gradients of a sum of them."""
     inputs = batch() if inputs is None else inputs
-    scorer.zero_grad()
-    out = scorer(*inputs)
+    policy.zero_grad()
+    out = policy(*inputs)
     probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.dtype)
     (out * probe).sum().backward()
-    return out.detach(), [p.grad.clone() for p in scorer.parameters()]
+    return out.detach(), [p.grad.clone() for p in policy.parameters()]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-class TestScorer:
+class TestLogprobModel:
     def test_packed_rows_score_as_padded_ones(self, folders, family):
         """Without padding log-probabilities and gradients stay the same, up to rounding.
 
@@ -246,9 +246,9 @@ class TestScorer:
         """
         tolerance = 1e-5 if family == "gemma2" else 1e-11
         model = load(folders[family], torch.float64)
-        padded, padded_grads = scored(TokenScorer(model).train())
+        padded, padded_grads = logprobs_and_gradients(LogprobModel(model).train())
         pack(model)
-        packed, packed_grads = scored(TokenScorer(model, packed=True).train())
+        packed, packed_grads = logprobs_and_gradients(LogprobModel(model, packed=True).train())
         torch.testing.assert_close(packed, padded, rtol=tolerance, atol=tolerance)
         assert torch.equal(packed != 0, batch()[1])
         for a, b in zip(packed_grads, padded_grads, strict=True):
@@ -258,10 +258,10 @@ class TestScorer:
         """Lengths reach the layers that are computed again in the backward pass: gradients are the same bits."""
         model = load(folders[family])
         pack(model)
-        scorer = TokenScorer(model, packed=True).train()
-        plain = scored(scorer)
+        policy = LogprobModel(model, packed=True).train()
+        plain = logprobs_and_gradients(policy)
         model.gradient_checkpointing_enable({"use_reentrant": False})
-        again = scored(scorer)
+        again = logprobs_and_gradients(policy)
         assert torch.equal(plain[0], again[0])
         assert all(torch.equal(a, b) for a, b in zip(plain[1], again[1], strict=True))
 
@@ -269,14 +269,14 @@ class TestScorer:
         """Other tokens in one row leave the log-probabilities of all other rows as they are."""
         model = load(folders[family])
         pack(model)
-        scorer = TokenScorer(model, packed=True).eval()
+        policy = LogprobModel(model, packed=True).eval()
         ids, mask, lengths = batch()
         with torch.no_grad():
-            before = scorer(ids, mask, lengths)
+            before = policy(ids, mask, lengths)
             for row in range(3):
                 other = ids.clone()
                 other[row] = 2
-                after = scorer(other, mask, lengths)
+                after = policy(other, mask, lengths)
                 rest = [r for r in range(4) if r != row]
                 assert torch.equal(before[rest], after[rest])
                 assert lengths[row] < 3 or not torch.equal(before[row], after[row])
@@ -301,7 +301,7 @@ class TestScorer:
         model = load(folders[family])
         pack(model)
         with torch.no_grad():
-            TokenScorer(model, packed=True)(*batch())
+            LogprobModel(model, packed=True)(*batch())
         assert layers == [sum(LENGTHS)] * 2  # reached without the error that a mask raises
         if family != "gemma2":
             assert sizes == [*LENGTHS, *LENGTHS] and masks == [None] * 8
@@ -323,12 +323,12 @@ class TestScorer:
         gradients = torch.autograd.grad(total, list(model.parameters()))
         if packed:
             pack(model)
-        scorer = TokenScorer(model, packed=packed, temperature=0.6).train()
-        mine, my_gradients = scored(scorer)
+        policy = LogprobModel(model, packed=packed, temperature=0.6).train()
+        mine, my_gradients = logprobs_and_gradients(policy)
         torch.testing.assert_close(mine, expected, rtol=tolerance, atol=tolerance)
         for a, b in zip(my_gradients, gradients, strict=True):
             torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * b.abs().max().item())
-        assert (TokenScorer(model, packed=packed)(*batch()) - mine).abs().max() > 0.1
+        assert (LogprobModel(model, packed=packed)(*batch()) - mine).abs().max() > 0.1
 
     @pytest.mark.parametrize("packed", [False, True])
     def test_the_check_knows_the_temperature(self, folders, family, packed):
@@ -337,21 +337,21 @@ class TestScorer:
         if packed:
             pack(model)
         ids = list(range(3, 3 + 2 * WINDOW))
-        check_scorer(TokenScorer(model, packed=packed, temperature=0.3), ids)
+        check_logprobs(LogprobModel(model, packed=packed, temperature=0.3), ids)
 
         def forgets(*tensors, temperature, softcap):
             return token_logprobs(*tensors, softcap=softcap)
 
         with pytest.raises(ModelError, match="not supported"):
-            check_scorer(TokenScorer(model, packed=packed, temperature=0.3, logprobs=forgets), ids)
+            check_logprobs(LogprobModel(model, packed=packed, temperature=0.3, logprobs=forgets), ids)
 
     def test_the_check_passes_and_leaves_the_model_packed(self, folders, family):
-        """The scorer agrees with the model's own attention, and runs on segments afterwards as before."""
+        """The policy agrees with the model's own attention, and runs on segments afterwards as before."""
         model = load(folders[family])
         pack(model)
-        scorer = TokenScorer(model, packed=True)
-        check_scorer(scorer, list(range(3, 3 + 2 * WINDOW)))
-        scorer(*batch())
+        policy = LogprobModel(model, packed=True)
+        check_logprobs(policy, list(range(3, 3 + 2 * WINDOW)))
+        policy(*batch())
 
     def test_an_outline_is_accepted_and_left_alone(self, folders, family):
         """The models of the paper are accepted before their weights are read."""
@@ -374,36 +374,38 @@ class TestRefusals:
         model = load(folders["llama3"])
         pack(model)
         with pytest.raises(ModelError, match="packed rows"):
-            check_scorer(TokenScorer(model, packed=True), range(3, 19))
+            check_logprobs(LogprobModel(model, packed=True), range(3, 19))
         monkeypatch.undo()
         pack(load(folders["llama3"]))  # the name belongs to the right one again
 
     def test_a_model_must_be_prepared(self, folders):
-        """A scorer of packed rows over a model whose attention knows no segments is refused."""
+        """A policy of packed rows over a model whose attention knows no segments is refused."""
         with pytest.raises(ModelError, match=r"prepared by humanline.*pack first"):
-            TokenScorer(load(folders["llama3"]), packed=True)
+            LogprobModel(load(folders["llama3"]), packed=True)
 
     def test_lengths_and_labels_must_fit(self, folders):
         """Lengths beyond the rows, and labels beyond their row's length, are errors; without lengths rows are whole."""
         model = load(folders["llama3"])
-        whole = TokenScorer(model)(*batch()[:2])
+        whole = LogprobModel(model)(*batch()[:2])
         pack(model)
-        scorer = TokenScorer(model, packed=True)
+        policy = LogprobModel(model, packed=True)
         ids, mask, lengths = batch()
-        torch.testing.assert_close(scorer(ids, mask), whole)
+        torch.testing.assert_close(policy(ids, mask), whole)
         for wrong in (lengths[:3], (13, *lengths[1:]), (0, *lengths[1:])):
             with pytest.raises(ValueError, match="lengths of 4 rows"):
-                scorer(ids, mask, wrong)
+                policy(ids, mask, wrong)
         mask[1, 0] = True  # the second row has one token, so its label would be padding
         with pytest.raises(ValueError, match="beyond the length of their row"):
-            scorer(ids, mask, lengths)
+            policy(ids, mask, lengths)
 
     def test_a_batch_without_any_label(self, folders):
         """Where no label counts the result is 0 and gradients exist, as other processes wait for them."""
         model = load(folders["qwen2.5"])
         pack(model)
         ids, mask, lengths = batch()
-        out, gradients = scored(TokenScorer(model, packed=True), (ids, torch.zeros_like(mask), lengths))
+        out, gradients = logprobs_and_gradients(
+            LogprobModel(model, packed=True), (ids, torch.zeros_like(mask), lengths)
+        )
         assert not out.any() and not any(g.any() for g in gradients)
 
     @pytest.mark.parametrize(
@@ -437,7 +439,7 @@ class TestRefusals:
         assert model.config.sliding_window == 0
         refuse_unpackable("a/b", outline("Qwen2Moe", **settings))
         pack(model)
-        check_scorer(TokenScorer(model, packed=True), range(3, 23))
+        check_logprobs(LogprobModel(model, packed=True), range(3, 23))
 
     def test_attention_dropout_is_refused(self, folders):
         """Dropout of attention weights, which cannot be had, is refused when the model is prepared."""

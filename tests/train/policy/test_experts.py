@@ -17,7 +17,7 @@ from humanline.train.policy.adapter import adapted_weights, describe_coverage
 from humanline.train.policy.build import build_policy
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_outline, load_policy
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.merge import merge
 from humanline.train.preflight.dry_run import dry_run
 from humanline.train.preflight.memory import static_bytes
@@ -142,9 +142,9 @@ def by_hand(kind: str, saved: dict[str, torch.Tensor], path: str) -> torch.nn.Mo
 @pytest.mark.parametrize("kind", KINDS)
 def test_experts_get_additions_by_name(mixtures, kind):
     """What is trained is two factors for each linear layer and each fused weight of experts, and nothing else."""
-    scorer, _ = build_policy(config(mixtures[kind], Path("unused"), adapter=LORA))
+    policy, _ = build_policy(config(mixtures[kind], Path("unused"), adapter=LORA))
     found = [set(), set()]
-    for name, module in scorer.model.named_modules():
+    for name, module in policy.model.named_modules():
         if hasattr(module, "lora_A") and module.lora_A:
             layer, _, place = name.removeprefix("model.layers.").partition(".")
             place = place.removesuffix(".base_layer")
@@ -180,7 +180,7 @@ def test_scoring_ahead_equals_a_second_adapter_over_experts(mixtures, tmp_path, 
 def test_the_merged_mixture_computes_what_the_adapter_did(mixtures, tmp_path, kind):
     """Adapter, merged model and a sum by hand have the same log-probabilities; switched off, the base's remain."""
     path = mixtures[kind]["model"]
-    scorer, adapter = build_policy(config(mixtures[kind], Path("unused"), adapter=LORA))
+    policy, adapter = build_policy(config(mixtures[kind], Path("unused"), adapter=LORA))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in adapter.parameters():
@@ -189,16 +189,17 @@ def test_the_merged_mixture_computes_what_the_adapter_did(mixtures, tmp_path, ki
     merge(str(tmp_path / "adapter"), str(tmp_path / "whole"))
     hand = by_hand(kind, load_file(tmp_path / "adapter" / "adapter_model.safetensors"), path)
     base, whole = (
-        TokenScorer(load_policy(str(one), dropout=False, max_length=64)[0]).eval() for one in (path, tmp_path / "whole")
+        LogprobModel(load_policy(str(one), dropout=False, max_length=64)[0]).eval()
+        for one in (path, tmp_path / "whole")
     )
     ids = torch.arange(40).view(2, 20) + 30
     mask = torch.ones((2, 19), dtype=torch.bool)
     with torch.no_grad():
         expected = hand(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
-        for one in (scorer.eval(), whole):
+        for one in (policy.eval(), whole):
             torch.testing.assert_close(one(ids, mask).double(), expected, rtol=0, atol=1e-5)
         with adapter.off():
-            assert torch.equal(scorer(ids, mask), base(ids, mask))
+            assert torch.equal(policy(ids, mask), base(ids, mask))
         assert (base(ids, mask) - expected).abs().max() > 1e-2
 
 
@@ -221,7 +222,7 @@ READ = [
 def test_other_software_reads_the_adapter_of_a_mixture(mixtures, tmp_path, kind, how):
     """Plain transformers and plain peft make of the saved files what was trained, whatever is adapted."""
     path = mixtures[kind]["model"]
-    scorer, adapter = build_policy(config(mixtures[kind], Path("unused"), adapter=LORA | PARTS[how]))
+    policy, adapter = build_policy(config(mixtures[kind], Path("unused"), adapter=LORA | PARTS[how]))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in adapter.parameters():
@@ -230,7 +231,7 @@ def test_other_software_reads_the_adapter_of_a_mixture(mixtures, tmp_path, kind,
     base = AutoModelForCausalLM.from_pretrained(path)
     ids = torch.arange(40).view(2, 20) + 30
     with torch.no_grad():
-        expected, without = scorer.eval().model(ids).logits, base(ids).logits
+        expected, without = policy.eval().model(ids).logits, base(ids).logits
         assert (expected - without).abs().max() > 1e-2
         for read in (AutoModelForCausalLM.from_pretrained(tmp_path), PeftModel.from_pretrained(base, tmp_path)):
             torch.testing.assert_close(read.eval()(ids).logits, expected, rtol=0, atol=1e-5)
@@ -381,8 +382,8 @@ def test_float32_keeps_what_bf16_swallows(mixtures):
     for base, kept in (("float32", torch.float32), ("bf16", torch.bfloat16)):
         lora = LORA | {"base": base, "targets": ["experts.down_proj"]}
         given = config(mixtures["mixtral"], Path("unused"), adapter=lora, training=TRAINING | {"precision": "bf16"})
-        scorer, adapter = build_policy(given)
-        experts = scorer.model.model.layers[0].mlp.experts
+        policy, adapter = build_policy(given)
+        experts = policy.model.model.layers[0].mlp.experts
         to_both = torch.tensor([[0, 1]] * 3), torch.full((3, 2), 0.5, dtype=kept)
         hidden = torch.linspace(-1, 1, 48).view(3, 16).to(kept)
         with torch.no_grad():

@@ -12,7 +12,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaF
 from humanline.train.policy import build as policy
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_outline, load_policy
-from humanline.train.policy.logprobs import TokenScorer, check_scorer, logit_scale_of, refuse_unknown_head, softcap_of
+from humanline.train.policy.logprobs import (
+    LogprobModel,
+    check_logprobs,
+    logit_scale_of,
+    refuse_unknown_head,
+    softcap_of,
+)
 from tests.helpers.support import run, steps
 
 COMMON = {
@@ -52,15 +58,15 @@ def test_scaled_and_capped_logits(kind, temperature):
     """Token log-probabilities are those of plain transformers, which they are not without the scale or the cap."""
     model = tiny(kind)
     refuse_unknown_head(model)
-    scorer = TokenScorer(model, temperature=temperature)
+    policy = LogprobModel(model, temperature=temperature)
     assert (logit_scale_of(model), softcap_of(model)) == KINDS[kind][1:]
     ids = torch.arange(40).view(2, 20) + 30
     mask = torch.ones((2, 19), dtype=torch.bool)
     with torch.no_grad():
         expected = (model(ids).logits[:, :-1] / temperature).log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
-        torch.testing.assert_close(scorer(ids, mask), expected, rtol=0, atol=1e-5)
-        scorer.logit_scale, scorer.softcap = 1.0, None
-        assert (scorer(ids, mask) - expected).abs().max() > 1e-2
+        torch.testing.assert_close(policy(ids, mask), expected, rtol=0, atol=1e-5)
+        policy.logit_scale, policy.softcap = 1.0, None
+        assert (policy(ids, mask) - expected).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -108,7 +114,7 @@ class TestUnknownHeads:
         model, _ = load_policy(doubled["model"], dropout=False, max_length=64)
         model.config.final_logit_gain = 2.0
         with pytest.raises(ModelError, match=r"differ from its own logits by .* has final_logit_gain 2"):
-            check_scorer(TokenScorer(model), range(3, 23))
+            check_logprobs(LogprobModel(model), range(3, 23))
 
     def test_looking_leaves_a_model_as_it_is(self, toy):
         """The look at a head changes nothing: neither what a model computes nor what it holds."""
@@ -204,18 +210,18 @@ def test_a_scale_that_is_no_number_is_refused(value):
     settings = {"vocab_size": 320, "d_model": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 64}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("mpt", **settings, logit_scale=value))
     with pytest.raises(ModelError, match=rf"MptForCausalLM: logit_scale in its config\.json is '?{value or 0}"):
-        TokenScorer(model)
+        LogprobModel(model)
 
 
 def test_outputs_are_taken_by_name_whatever_config_json_says(toy, tmp_path):
     """A model whose files ask for tuples in place of named outputs is scored as it is without that."""
     settings = AutoConfig.from_pretrained(toy["model"])
     ids, mask = torch.arange(20).view(2, 10), torch.ones((2, 9), dtype=torch.bool)
-    scores = []
+    logprobs = []
     for named in (True, False):
         settings.return_dict = named
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(settings).eval()
-        scores.append(TokenScorer(model)(ids, mask))
-        check_scorer(TokenScorer(model), list(range(8)))
-    assert torch.equal(*scores)
+        logprobs.append(LogprobModel(model)(ids, mask))
+        check_logprobs(LogprobModel(model), list(range(8)))
+    assert torch.equal(*logprobs)

@@ -16,7 +16,7 @@ from humanline.train.data.sets import read_units
 from humanline.train.data.source import DataError
 from humanline.train.loop import take_steps, train
 from humanline.train.policy.load import load_policy
-from humanline.train.policy.logprobs import TokenScorer, check_scorer
+from humanline.train.policy.logprobs import LogprobModel, check_logprobs
 from humanline.train.setup import set_up
 from tests.helpers.paper_models import FAMILIES, WINDOW, write_paper_model
 from tests.helpers.support import CLIP, OBJECTIVES, config, run, same, steps, weights, without_timing
@@ -52,19 +52,19 @@ def loaded(models: dict[str, str], family: str) -> tuple[Any, Any]:
 
 class TestScoring:
     def test_scores_are_those_of_the_models_own_logits(self, models, family):
-        """Soft cap, head and scaling are known to the scorer: it gives log-softmax of the model's own logits.
+        """Soft cap, head and scaling are known to the policy: it gives log-softmax of the model's own logits.
 
         Both are float32; sums of 32 products and of 300 exponentials differ by some units of 1e-7.
         """
         model, _ = loaded(models, family)
-        scorer = TokenScorer(model)
+        policy = LogprobModel(model)
         ids = torch.randint(0, 300, (3, 40), generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             own = torch.log_softmax(model(ids).logits[:, :-1], -1).gather(2, ids[:, 1:, None]).squeeze(2)
-            mine = scorer(ids, torch.ones_like(own, dtype=torch.bool))
+            mine = policy(ids, torch.ones_like(own, dtype=torch.bool))
         torch.testing.assert_close(mine, own, rtol=0, atol=5e-6)
         assert own.std() > 0.5  # far from uniform
-        check_scorer(scorer, ids[0].tolist())
+        check_logprobs(policy, ids[0].tolist())
 
     def test_what_sets_gemma_apart_is_computed(self, models):
         """Without either soft cap, or without the window, Gemma's scores would be others: none of them is lost."""
@@ -74,10 +74,10 @@ class TestScoring:
         def scores(**changes: Any) -> torch.Tensor:
             model = AutoModelForCausalLM.from_pretrained(models["gemma2"], **changes)
             with torch.no_grad():
-                return TokenScorer(model)(ids, mask)
+                return LogprobModel(model)(ids, mask)
 
         with torch.no_grad():
-            whole = TokenScorer(loaded(models, "gemma2")[0])(ids, mask)
+            whole = LogprobModel(loaded(models, "gemma2")[0])(ids, mask)
         assert torch.equal(whole, scores())
         for changes in (
             {"attn_logit_softcapping": None},
@@ -92,7 +92,7 @@ class TestScoring:
     def test_padding_and_company_change_no_score(self, models, family, toy):
         """Rows of one padded block get the scores they get alone, windows and all, up to float32 rounding."""
         model, tokenizer = loaded(models, family)
-        scorer, renderer = TokenScorer(model), Renderer(tokenizer, "chat", 128)
+        policy, renderer = LogprobModel(model), Renderer(tokenizer, "chat", 128)
         pairs = config(toy, Path("unused"), **settings(models, family))
         units = read_units(pairs, toy["pairs"], renderer)[0][:4]
         sequences = [sequence for unit in units for sequence in unit.sequences]
@@ -100,11 +100,11 @@ class TestScoring:
         assert len({len(s.ids) for s in sequences}) > 1
         together = make_block(sequences, [str(i) for i in range(len(sequences))], tokenizer.pad_token_id)
         with torch.no_grad():
-            rows = scorer(*together.inputs)
+            rows = policy(*together.inputs)
             for row, sequence in zip(rows, sequences, strict=True):
                 alone = make_block([sequence], ["alone"], tokenizer.pad_token_id)
                 length = len(sequence.ids) - 1
-                torch.testing.assert_close(row[:length], scorer(*alone.inputs)[0], rtol=0, atol=5e-6)
+                torch.testing.assert_close(row[:length], policy(*alone.inputs)[0], rtol=0, atol=5e-6)
                 assert not row[length:].any()
 
 

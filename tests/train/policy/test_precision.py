@@ -16,7 +16,7 @@ from humanline.train.loop import train
 from humanline.train.policy import build as policy
 from humanline.train.policy.build import build_policy
 from humanline.train.policy.errors import ModelError
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.optimizer import OptimizerError, make_optimizer, same_rounding, set_lr
 from humanline.train.run.state import OptimizerState
 from tests.helpers.support import CLIP, OBJECTIVES, SCHEDULES, config, run, same, steps, weights
@@ -49,8 +49,8 @@ def test_activation_checkpointing_keeps_fewer_tensors(toy):
     """With checkpointing a layer keeps its input for the backward pass and next to nothing else."""
     kept = {}
     for on in (False, True):
-        scorer, _ = build_policy(config(toy, Path("unused"), training__activation_checkpointing=on))
-        scorer.train()
+        policy, _ = build_policy(config(toy, Path("unused"), training__activation_checkpointing=on))
+        policy.train()
         sizes = []
 
         def count(tensor, sizes=sizes):
@@ -59,7 +59,7 @@ def test_activation_checkpointing_keeps_fewer_tensors(toy):
 
         ids = torch.randint(0, 300, (4, 60))
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            scorer(ids, torch.ones((4, 59), dtype=torch.bool)).sum()
+            policy(ids, torch.ones((4, 59), dtype=torch.bool)).sum()
         kept[on] = sum(sizes)
     assert kept[True] < kept[False] / 2
 
@@ -67,13 +67,13 @@ def test_activation_checkpointing_keeps_fewer_tensors(toy):
 def test_bf16_compute_keeps_no_copy_of_the_weights(toy, tmp_path, monkeypatch):
     """While the policy runs in bf16 over float32 masters, autocast's cache of narrow weights is off."""
     seen = set()
-    forward = TokenScorer.forward
+    forward = LogprobModel.forward
 
     def look(self, *inputs):
         seen.add((torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()))
         return forward(self, *inputs)
 
-    monkeypatch.setattr(TokenScorer, "forward", look)
+    monkeypatch.setattr(LogprobModel, "forward", look)
     result = run(toy, tmp_path / "run", training__precision="bf16", training__steps=2)
     assert (True, False) in seen and (True, True) not in seen
     assert {tensor.dtype for tensor in weights(result).values()} == {torch.float32}
@@ -82,22 +82,22 @@ def test_bf16_compute_keeps_no_copy_of_the_weights(toy, tmp_path, monkeypatch):
 @pytest.mark.parametrize("padding", ["right", "free"])
 def test_the_head_computes_in_bf16_too(toy, padding):
     """Under autocast hidden states, which the last norm has made float32, reach the head in bf16; without, as wide."""
-    scorer, _ = build_policy(config(toy, Path("unused"), training__precision="bf16", training__padding=padding))
+    policy, _ = build_policy(config(toy, Path("unused"), training__precision="bf16", training__padding=padding))
     seen = []
 
     def look(hidden, head_weight, labels, **options):
         seen.append((hidden.dtype, head_weight.dtype))
         return token_logprobs(hidden, head_weight, labels, **options)
 
-    scorer.logprobs = look
+    policy.logprobs = look
     decoded = []
-    scorer.model.get_decoder().register_forward_hook(lambda *a: decoded.append(a[2].last_hidden_state.dtype))
+    policy.model.get_decoder().register_forward_hook(lambda *a: decoded.append(a[2].last_hidden_state.dtype))
     ids, mask = torch.arange(10)[None] + 20, torch.ones((1, 9), dtype=torch.bool)
     for on in (True, False):
         with torch.autocast("cpu", torch.bfloat16, enabled=on):
-            scorer(ids, mask)
+            policy(ids, mask)
     assert seen == [(torch.bfloat16, torch.float32), (torch.float32, torch.float32)]
-    assert decoded == [torch.float32] * 2  # so that it is the scorer that narrows
+    assert decoded == [torch.float32] * 2  # so that it is the policy that narrows
 
 
 @needs_torchao

@@ -24,7 +24,7 @@ from humanline.train.data.stream import Stream
 from humanline.train.loop import train
 from humanline.train.policy.adapter import Adapter
 from humanline.train.policy.load import load_outline, load_policy, load_tokenizer
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.preflight import fits as budget
 from humanline.train.preflight import suggest as changes
@@ -230,8 +230,8 @@ def test_the_dry_run_holds_what_a_real_pass_saves(tmp_path):
     outline = small("llama", 3, tmp_path / "model")
     from transformers import AutoModelForCausalLM
 
-    scorer = TokenScorer(AutoModelForCausalLM.from_config(outline.config, dtype=torch.float32))
-    weights = {p.untyped_storage().data_ptr() for p in scorer.parameters()}
+    policy = LogprobModel(AutoModelForCausalLM.from_config(outline.config, dtype=torch.float32))
+    weights = {p.untyped_storage().data_ptr() for p in policy.parameters()}
     saved: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -242,7 +242,7 @@ def test_the_dry_run_holds_what_a_real_pass_saves(tmp_path):
 
     ids = torch.randint(512, (4, 64))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        hidden = scorer.model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        hidden = policy.model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
     given = run_config(training={"precision": "float32"})
     found = dry_run(given, outline, full_block(4, 64), backward=True, accumulates=False, cuda=False)
     # The last hidden states are alive but not saved, and rotary tables may be saved by layers that share them.

@@ -28,7 +28,7 @@ from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.fingerprint import differences
 from humanline.train.run.folder import RunFolder
 from humanline.train.run.state import ModuleState, OptimizerState
-from humanline.train.step.reference import ScoreAhead
+from humanline.train.step.reference import LogprobsAhead
 from tests.helpers.files import leftovers
 from tests.helpers.kills import KILLED, result_of
 from tests.helpers.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, config
@@ -675,7 +675,7 @@ def test_large_states_go_into_several_files(toy, tmp_path, monkeypatch):
 def test_states_that_do_not_fit_are_refused(toy):
     """A window with a gap, without its end, or of another number of micro-batches is named."""
     scored = {f"{step}/0/rows": torch.zeros(1, 2) for step in (3, 4, 6)}
-    ahead = ScoreAhead.__new__(ScoreAhead)
+    ahead = LogprobsAhead.__new__(LogprobsAhead)
     with pytest.raises(DamagedError, match="ends before step 7 or has gaps"):
         ahead.load_state(scored | {"next_step": torch.tensor(7)})
     with pytest.raises(DamagedError, match="has no next_step"):

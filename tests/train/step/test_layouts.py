@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM
 from humanline.train.config.objective import BetaTransform, ClipTransform
 from humanline.train.data.batch import Unit, idle_micro_batch, rows_of
 from humanline.train.data.stream import Stream
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.packing import pack
 from humanline.train.step.held_out import Evaluator
 from humanline.train.step.loss import ObjectiveStep, beta_draws
-from humanline.train.step.reference import scoring_pass
+from humanline.train.step.reference import logprobs_pass
 from tests.helpers.paper_models import FAMILIES, write_paper_model
 from tests.helpers.support import REJECT, SCHEDULES, run, same, steps, weights
 from tests.helpers.units import LOCAL, OBJECTIVES, plain_advantages, stream_of, unit, units_of
@@ -95,12 +95,12 @@ def step_of(folder: str, stream: Stream, dtype: torch.dtype) -> tuple[float, lis
     if packed:
         for model in models:
             pack(model)
-    policy, reference = (TokenScorer(model, packed=packed) for model in models)
+    policy, reference = (LogprobModel(model, packed=packed) for model in models)
     policy.train()
     objective = ObjectiveStep(stream.objective, CLIP, seed=0, device=CPU)
-    batch, score = stream.step(0), scoring_pass(reference)
+    batch, score = stream.step(0), logprobs_pass(reference)
     ref = [(score(m.block), None if m.mismatched is None else score(m.mismatched)) for m in batch.micro_batches]
-    facts = objective.look(0, batch, ref, scoring_pass(policy), lambda value, how: value)
+    facts = objective.look(0, batch, ref, logprobs_pass(policy), lambda value, how: value)
     total, clipped = 0.0, 0.0
     for micro, (rows, _) in zip(batch.micro_batches, ref, strict=True):
         loss, metrics = objective.loss(facts, micro, policy(*micro.block.inputs), rows, None)
@@ -196,14 +196,14 @@ def test_a_pass_in_which_nothing_counts_adds_exactly_nothing(folders, layout, pr
     model = AutoModelForCausalLM.from_pretrained(folders["llama3"], dtype=torch.float32)
     if layout == "packed":
         pack(model)
-    scorer = TokenScorer(model, packed=layout == "packed").train()
+    scorer = LogprobModel(model, packed=layout == "packed").train()
     idle = idle_micro_batch(rows_of(units_of("grpo")[0], OBJECTIVES["grpo"].grouping)[1], 0)
     objective = ObjectiveStep(OBJECTIVES["grpo"], BetaTransform.model_validate(REJECT), seed=0, device=CPU)
     batch = stream_of(units_of("grpo"), OBJECTIVES["grpo"]).step(0)
-    facts = objective.look(0, batch, [], scoring_pass(scorer), lambda value, how: value)
+    facts = objective.look(0, batch, [], logprobs_pass(scorer), lambda value, how: value)
     with torch.autocast("cpu", torch.bfloat16, precision == "bf16", cache_enabled=False):
         logprobs = scorer(*idle.block.inputs)
-        assert torch.equal(logprobs, scoring_pass(scorer)(idle.block))
+        assert torch.equal(logprobs, logprobs_pass(scorer)(idle.block))
         loss, metrics = objective.loss(facts, idle, logprobs, torch.zeros_like(logprobs), None)
     loss.backward()
     assert loss.item() == 0 and all(value.item() == 0 for value in metrics.values())
@@ -221,8 +221,8 @@ def test_log_ratios_are_exactly_zero_while_weights_stand_still(folders, family, 
         pack(model)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    scorer = TokenScorer(model, packed=layout == "packed").train()
-    score = scoring_pass(scorer)
+    scorer = LogprobModel(model, packed=layout == "packed").train()
+    score = logprobs_pass(scorer)
     for micro in stream_of(units_of("kto", 8), OBJECTIVES["kto"], **LAYOUTS[layout]).step(0).micro_batches:
         for block in (micro.block, micro.mismatched):
             with torch.autocast("cpu", torch.bfloat16, precision == "bf16", cache_enabled=False):

@@ -12,7 +12,7 @@ from humanline.train.data.stream import StepBatch
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.result import RunResult
 from humanline.train.setup import Run
-from humanline.train.step.reference import ScoreAhead, Scored
+from humanline.train.step.reference import BatchLogprobs, LogprobsAhead
 from tests.helpers.support import (
     CLIP,
     OBJECTIVES,
@@ -34,7 +34,7 @@ class Spy:
         self.policy, self.objective, self.loss = run.trained.policy, run.objective, run.objective.loss
         self.weights: dict[int, dict] = {}
         self.batches: dict[int, StepBatch] = {}
-        self.ref: dict[int, list[Scored]] = {}
+        self.ref: dict[int, list[BatchLogprobs]] = {}
 
     def look(self, step, batch, ref, score, reduce):
         self.weights[step] = {k: v.clone() for k, v in self.policy.state_dict().items()}
@@ -56,15 +56,15 @@ def spied(*args, **changes) -> tuple[Spy, RunResult]:
 
 def assert_scored_by(spy, snapshot) -> None:
     """Assert that step s was scored, bit for bit, by the weights recorded at step snapshot(s) and by no others."""
-    scorer = spy.policy.eval()
+    policy = spy.policy.eval()
     for step, batch in spy.batches.items():
-        scorer.load_state_dict(spy.weights[snapshot(step)])
+        policy.load_state_dict(spy.weights[snapshot(step)])
         for micro, (ref, mismatched) in zip(batch.micro_batches, spy.ref[step], strict=True):
             with torch.no_grad():
-                assert torch.equal(ref, scorer(micro.block.input_ids, micro.block.mask)), f"step {step}"
+                assert torch.equal(ref, policy(micro.block.input_ids, micro.block.mask)), f"step {step}"
                 if mismatched is not None:
                     block = micro.mismatched
-                    assert torch.equal(mismatched, scorer(block.input_ids, block.mask)), f"step {step}"
+                    assert torch.equal(mismatched, policy(block.input_ids, block.mask)), f"step {step}"
     assert not same(spy.weights[0], spy.weights[1])  # so that a wrong snapshot would show
 
 
@@ -261,7 +261,7 @@ def test_scores_of_batches_that_became_others_are_forgotten():
             return SimpleNamespace(micro_batches=[micro])
 
     version = 0.0
-    reference = ScoreAhead(
+    reference = LogprobsAhead(
         SimpleNamespace(snapshot=lambda step: 2), lambda block: torch.full((1, 2), version), Batches(), "cpu", _same
     )
     reference.next_step = 2

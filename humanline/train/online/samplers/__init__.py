@@ -54,7 +54,7 @@ def make_sampler(
 
 
 def make_served(
-    config: TrainConfig, sampler: Any, scorer: Any, adapter: Any, folder: Path, say: Callable[[str], None]
+    config: TrainConfig, sampler: Any, policy: Any, adapter: Any, folder: Path, say: Callable[[str], None]
 ) -> ServedWeights | None:
     """Return what lets a server have the policy's weights; None for other engines, which have them.
 
@@ -62,7 +62,7 @@ def make_served(
     ----------
     config : TrainConfig
     sampler : ServerSampler
-    scorer : TokenScorer
+    policy : LogprobModel
         Whose model is the policy.
     adapter : Adapter or None
         What is served in place of the whole model.
@@ -76,12 +76,12 @@ def make_served(
         return None
     from humanline.train.online.samplers.served import ServedWeights
 
-    return ServedWeights(sampler, adapter or scorer.model, scorer, folder, engine.proof, say)
+    return ServedWeights(sampler, adapter or policy.model, policy, folder, engine.proof, say)
 
 
 def make_stages(
     config: TrainConfig,
-    scorer: Any,
+    policy: Any,
     adapter: Any,
     renderer: Renderer,
     folder: Path,
@@ -95,7 +95,7 @@ def make_stages(
     Parameters
     ----------
     config : TrainConfig
-    scorer : TokenScorer
+    policy : LogprobModel
         Whose model is the policy.
     adapter : Adapter or None
     renderer : Renderer
@@ -113,7 +113,7 @@ def make_stages(
 
     assert config.rounds is not None
     rounds, scoring, cache = config.rounds, config.rounds.scoring, folder / f"cache-rank-{processes.rank}.jsonl"
-    sampler: Any = make_sampler(config, scorer.model, renderer, processes, say)
+    sampler: Any = make_sampler(config, policy.model, renderer, processes, say)
 
     return RoundStages(
         rounds.samples,
@@ -122,7 +122,7 @@ def make_stages(
         lambda: build_scorer(scoring, cache=cache, device=processes.device),
         processes,
         scoring=scoring,
-        trainable=Trainable(renderer, rounds.sampling.max_tokens, vocabulary_of(scorer.model)),
-        served=make_served(config, sampler, scorer, adapter, folder, say),
+        trainable=Trainable(renderer, rounds.sampling.max_tokens, vocabulary_of(policy.model)),
+        served=make_served(config, sampler, policy, adapter, folder, say),
         progress=progress,
     )

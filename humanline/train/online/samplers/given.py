@@ -21,7 +21,7 @@ WAYS: tuple[dict[str, Any], ...] = ({"echo": True, "logprobs": 1}, {"prompt_logp
 Told = dict[str, NDArray[np.float64]]
 
 
-async def score_given(client: Client, texts: Mapping[str, Text], model: str | None, concurrency: int) -> Told | None:
+async def given_logprobs(client: Client, texts: Mapping[str, Text], model: str | None, concurrency: int) -> Told | None:
     """Return the server's log-probabilities of the scored tokens of texts; None if it does not tell them.
 
     Raises
@@ -78,8 +78,8 @@ def _read(content: bytes, text: Text) -> NDArray[np.float64] | None:
         values = [_of(entry, token) for entry, token in zip(by_token, ids, strict=False)]
     if not isinstance(values, list) or len(values) < len(ids):
         return None
-    scored = values[text.start : len(ids)]
-    return np.array(scored, dtype=np.float64) if all(map(is_logprob, scored)) else None
+    logprobs = values[text.start : len(ids)]
+    return np.array(logprobs, dtype=np.float64) if all(map(is_logprob, logprobs)) else None
 
 
 def _of(entry: Any, token: int) -> Any:

@@ -31,20 +31,20 @@ from humanline.train.online.samplers.proof import (
 )
 from humanline.train.online.samplers.server import ServerSampler
 from humanline.train.online.types import Rollout, SamplerError
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 
 STATE, CHECKS = "proof.json", "proof-checks.json"
 KEPT_CHECKS = 4  # versions whose check is kept: of a round, of the next one and of evaluations in between
 
 
-def score_texts(scorer: TokenScorer, texts: Mapping[str, Text]) -> dict[str, NDArray[np.float64]]:
-    """Return the policy's log-probabilities of the scored tokens of texts, at temperature 1.
+def text_logprobs(policy: LogprobModel, texts: Mapping[str, Text]) -> dict[str, NDArray[np.float64]]:
+    """Return the policy's log-probabilities of texts' tokens from each one's start on, at temperature 1.
 
     They are computed row by row, in float32 where the weights are, whatever precision training computes in: the change
     of one update may be smaller than the rounding of bf16.
     """
-    model = scorer.model
-    plain, was_training = TokenScorer(model, packed=scorer.packed), model.training
+    model = policy.model
+    plain, was_training = LogprobModel(model, packed=policy.packed), model.training
     found = {}
     model.eval()
     try:
@@ -119,7 +119,7 @@ class Prover:
     Parameters
     ----------
     sampler : ServerSampler
-    scorer : TokenScorer
+    policy : LogprobModel
     folder : Path
     config : ProofConfig
     say : callable
@@ -128,13 +128,13 @@ class Prover:
     def __init__(
         self,
         sampler: ServerSampler,
-        scorer: TokenScorer,
+        policy: LogprobModel,
         folder: Path,
         config: ProofConfig,
         say: Callable[[str], None],
     ) -> None:
-        self.sampler, self.scorer, self.config, self.say = sampler, scorer, config, say
-        self.exact = computes_in_float32(scorer.model)
+        self.sampler, self.policy, self.config, self.say = sampler, policy, config, say
+        self.exact = computes_in_float32(policy.model)
         self.file, self.checks = folder / STATE, folder / CHECKS
         self._unprovable = False
 
@@ -166,7 +166,7 @@ class Prover:
             return
         told, trouble, reading = None, "", None
         with contextlib.suppress(SamplerError):  # the samples came: what fails is this kind of request
-            told = self.sampler.score_given(texts)
+            told = self.sampler.given_logprobs(texts)
         state = _State(texts, [])
         if told is None:
             telling = [one for one in rollouts if any(answer.logprobs is not None for answer in one.completions)]
@@ -260,16 +260,16 @@ class Prover:
         """Return what policy and server say now; None if the server does not tell."""
         texts = state.texts
         if texts:
-            told = told if told is not None else self.sampler.score_given(texts)
+            told = told if told is not None else self.sampler.given_logprobs(texts)
         else:
             texts, told = self._answers(state.prompts)
         if not told:
             return None
         rounded = None
         if self.exact:
-            with rounded_to_bf16(self.scorer.model):
-                rounded = score_texts(self.scorer, texts)
-        return Reading(name, texts, score_texts(self.scorer, texts), told, rounded)
+            with rounded_to_bf16(self.policy.model):
+                rounded = text_logprobs(self.policy, texts)
+        return Reading(name, texts, text_logprobs(self.policy, texts), told, rounded)
 
     @property
     def _answer_tokens(self) -> int:

@@ -14,7 +14,7 @@ from humanline.train.data.prompts import Context
 from humanline.train.online.samplers.prover import Prover, WrongWeights
 from humanline.train.online.samplers.server import ServerSampler
 from humanline.train.online.stages import read_rollouts, served_name
-from humanline.train.policy.logprobs import TokenScorer
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.save import save_model
 
 
@@ -26,7 +26,7 @@ class ServedWeights:
     sampler : ServerSampler
     weights
         The model, or the adapter, as it is when the name is told.
-    scorer : TokenScorer
+    policy : LogprobModel
         Whose model is the policy.
     folder : Path
         In which `served/` is made (all but the newest weights in it are removed), and the proof is kept.
@@ -39,14 +39,14 @@ class ServedWeights:
         self,
         sampler: ServerSampler,
         weights: Any,
-        scorer: TokenScorer,
+        policy: LogprobModel,
         folder: Path,
         proof: ProofConfig | None,
         say: Callable[[str], None],
     ) -> None:
         self.sampler, self.weights, self.folder = sampler, weights, folder
         self.served: str | None = None
-        self.proof = None if proof is None else Prover(sampler, scorer, folder, proof, say)
+        self.proof = None if proof is None else Prover(sampler, policy, folder, proof, say)
 
     def publish(self, name: str) -> None:
         """Let the server have the weights as they are now.

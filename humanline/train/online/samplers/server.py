@@ -33,7 +33,7 @@ from humanline.train.data.render import Renderer
 from humanline.train.online.samplers.answers import Answer, Completer, read_answers
 from humanline.train.online.samplers.copies import Copies
 from humanline.train.online.samplers.dialect import Dialect, Weights
-from humanline.train.online.samplers.given import Told, score_given
+from humanline.train.online.samplers.given import Told, given_logprobs
 from humanline.train.online.samplers.http import Client, Refused, Sleep, api_key
 from humanline.train.online.samplers.new_weights import (
     Adapters,
@@ -149,12 +149,12 @@ class ServerSampler:
             running.stop()
             self._running.discard(running)
 
-    def score_given(self, texts: Mapping[str, Text]) -> Told | None:
+    def given_logprobs(self, texts: Mapping[str, Text]) -> Told | None:
         """Return what the server says of given texts' tokens, None if it does not tell; raise SamplerError if away."""
         found: list[Told | None] = []
 
         async def ask() -> None:
-            found.append(await score_given(self._client(), texts, self._weights.model, self.engine.concurrency))
+            found.append(await given_logprobs(self._client(), texts, self._weights.model, self.engine.concurrency))
 
         finish(ask(), self.stopping)
         return found[0]
