@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline.system import disk
-from humanline.system import files as durable
+from humanline.system import files as system_files
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
@@ -42,7 +42,7 @@ class StopOfOne:
 
 def fill_disk(times: int) -> None:
     """Have the main process find no space for a checkpoint, so many times."""
-    left, begin = [times], durable.begin_folder
+    left, begin = [times], system_files.begin_folder
 
     def begin_folder(folder: Path, *, room: int) -> Path:
         if left[0] and os.environ["RANK"] == "0":

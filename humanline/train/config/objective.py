@@ -1,7 +1,7 @@
 """The sections of a configuration that choose a loss, and what happens to token log-ratios before it.
 
 A section says all that the rest of training asks of an objective, in class attributes and properties of
-`ObjectiveSection`; `objective.py` computes its loss. No other file tells one objective from another by its kind, so a
+`ObjectiveSection`; `step/loss.py` computes its loss. No other file tells one objective from another by its kind, so a
 new objective is a function in humanline.objectives and a section here. Nothing here imports torch.
 """
 

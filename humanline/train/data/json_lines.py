@@ -1,4 +1,8 @@
-"""Rows from JSON lines: read strictly, with the line and column of what is wrong."""
+"""Rows from JSON lines: read strictly, with the line and column of what is wrong.
+
+Departures from common readers: all bad lines of a file are found, each with its place; nulls, NaN and repeated keys
+are problems, not values; a file of another kind under this ending is named for what it is.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,6 @@ from humanline.train.data.source import DataError, Row, Source
 
 _SPREAD_LIMIT = 1 << 24  # bytes looked at to see whether an object goes on over the next lines
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# JSON lines
 
 _SIGNATURES = {
     b"\xff\xfe": ("UTF-16 or UTF-32 text", "Save it as UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW.jsonl"),

@@ -1,14 +1,7 @@
-"""Rows -> examples.
+"""All rows of a set -> examples, with every problem of the set and with the columns that were read and were not.
 
-An example keeps its prompt as a tuple of messages and every answer as one assistant turn, a text or a message, whatever
-the row looked like: strings, message lists or a mix. A plain string prompt is one user message. An example is never
-changed after it was read; rendering and cutting happen in `tokens.py`, on token ids. Where rows come from is in
-`sources.py`.
-
-Departures from common readers: all problems of a set are found before anything is raised, each with its place; blank
-texts, labels that are not true or false and non-finite scores are problems, not values; nothing is trained in a turn
-that is not the last assistant turn; no key of a message is dropped unless it is named, and which columns were not read
-is told.
+Departures from common readers: all problems of a set are found before anything is raised, each with its place; no
+column and no key of a message is dropped without a word. How one row becomes an example is in `row.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a row can be: a preference, an answer with a label, a prompt, a group; and one made of another."""
+"""The kinds of example: a preference, an answer with a label, a prompt, a group; and one kind made of another."""
 
 from __future__ import annotations
 
@@ -64,10 +64,6 @@ class Group:
 
 
 Example: TypeAlias = Preference | Unpaired | PromptOnly | Group
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Examples to examples, and checks over a whole set
 
 
 def pairs_to_unpaired(preferences: Iterable[Preference]) -> list[Unpaired]:

@@ -1,4 +1,8 @@
-"""What every source of rows is, and what is said of rows that cannot be read."""
+"""The interface of every source of rows, and the error that lists what is wrong with them.
+
+A source yields (name, row) and can say where in its row a value stands: `file:line:column` for JSON lines (columns
+count characters from 1), `file:row N` otherwise. What a row has to hold is the business of `row.py`.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +70,6 @@ def _line(places: Sequence[str], what: str) -> str:
         return f"{places[0]}: {what}" if places[0] else what
     also = ", ".join(places[1:PLACES]) + (", ..." if len(places) > PLACES else "")
     return f"{places[0]}: {what} ({len(places)} times in all, also at {also})"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Names
 
 
 class Source(ABC):

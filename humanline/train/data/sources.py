@@ -1,12 +1,6 @@
-"""Where rows come from: JSON lines, parquet files, and sets of the Hugging Face hub.
+"""A name in a recipe -> the source of its rows: JSON lines, a parquet file, or a set of the Hugging Face hub.
 
-A source yields (name, row) and can say where in its row a value stands: `file:line:column` for JSON lines (columns
-count characters from 1), `file:row N` otherwise. What a row has to hold is the business of `data.py`.
-
-Departures from common readers: all bad lines of a file are found, each with its place; nulls, NaN and repeated keys
-are problems, not values; a file of another kind under a known ending is named for what it is. A name that is not
-`hub:...` is a file on this machine and never reaches the network. Parquet is read by pyarrow, which `datasets` stands
-on, batch by batch: `datasets` itself would first write a copy of the file to its cache. No code of a data set is run.
+A name that is not `hub:...` is a file on this machine and never reaches the network.
 """
 
 from __future__ import annotations

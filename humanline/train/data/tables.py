@@ -1,4 +1,8 @@
-"""Rows from tables: parquet files, and sets of the Hugging Face hub."""
+"""Rows from tables: parquet files, and sets of the Hugging Face hub.
+
+Parquet is read by pyarrow, which `datasets` stands on, batch by batch: `datasets` itself would first write a copy of
+the file to its cache. No code of a data set is run.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,6 @@ from typing import Any
 from humanline.train.data.source import GRAMMAR, INSTALL, DataError, Row, Source
 
 _BATCH = 1000  # rows of a table that are Python objects at a time
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Tables
 
 
 class _Table(Source):

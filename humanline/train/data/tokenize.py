@@ -1,4 +1,4 @@
-"""A whole set -> token sequences, with a report of what was left out."""
+"""A whole set -> token sequences, batch by batch and each text once, with a report of what was cut or left out."""
 
 from __future__ import annotations
 
@@ -23,10 +23,6 @@ from humanline.train.data.text_ids import TextIds
 from humanline.train.data.write import Unfit
 
 E = TypeVar("E", Preference, Unpaired, PromptOnly, Group)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A whole set
 
 
 @dataclass(frozen=True, slots=True)

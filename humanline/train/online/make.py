@@ -1,7 +1,7 @@
 """Making a round: planned, sampled, scored and selected, as far as its ledger and files do not say that it is done.
 
-A run and its second process (`ahead.py`) make rounds with the same code. A round goes through the states of the ledger,
-each with its file, so that a run that was stopped anywhere goes on from what is there:
+A run and its second process (`overlap.py`) make rounds with the same code. A round goes through the states of the
+ledger, each with its file, so that a run that was stopped anywhere goes on from what is there:
 
     rounds/ledger.jsonl        what each round has reached, appended only
     rounds/cache-rank-0.jsonl  every score that was ever given, by content

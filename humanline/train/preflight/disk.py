@@ -1,4 +1,4 @@
-"""How many bytes a run writes, and whether its disk holds them: `validate` and `train` ask the same, here."""
+"""How many bytes a run writes, and whether its disk holds them: `validate` and `train` ask it alike."""
 
 from __future__ import annotations
 

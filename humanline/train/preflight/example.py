@@ -1,4 +1,4 @@
-"""One example, shown as the loss sees it."""
+"""One example of a run, printed as the loss sees it: its text with what counts marked."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from humanline.train.data.render import Renderer
     from humanline.train.data.run_data import RunData
     from humanline.train.data.sequences import TokenSequence
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# One example, as the loss sees it
 
 
 def shown_unit(data: RunData) -> Unit:

@@ -1,4 +1,4 @@
-"""Whether a run fits into a device: the table, and the refusal before loading."""
+"""Whether a run fits into a device: the table that `humanline estimate` prints, and the refusal before loading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device can hold and compute."""
+"""How much memory a device has, and how fast it multiplies."""
 
 from __future__ import annotations
 
@@ -46,10 +46,6 @@ class Device:
     aside: float = 0.0
     flops_per_second: float | None = None
     measured: str = ""
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Devices
 
 
 def device_of(gpu_memory: float | None, tflops: float | None, precision: str) -> Device:

@@ -1,4 +1,4 @@
-"""What to change in a run that does not fit."""
+"""Changes that make a run fit, the one that costs its user least first."""
 
 from __future__ import annotations
 
@@ -18,10 +18,6 @@ class Suggestion:
     what: str
     alone: Estimate
     together: Estimate | None  # with all suggestions before it; None once those are enough
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What to change
 
 
 def suggest(

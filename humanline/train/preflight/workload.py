@@ -1,4 +1,4 @@
-"""What a step computes on: the largest batches of a run."""
+"""The sizes of a run's batches: the largest ones decide over memory, the average over time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from humanline.train.data.batch import Block
 from humanline.train.data.stream import Stream
 
 LOOKED_AT = 64  # steps of a run whose batches are formed to find the largest
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What a step computes on
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """One checkpoint: all that a run needs to go on as if it had never stopped, bit for bit.
 
 A checkpoint is a folder that `system/files.py` publishes: tensors in safetensors, the rest JSON, nothing pickled. What
-all processes share is written by the main one; what each has of its own (its scored-ahead window, its share of the
-held-out scores, its random state) by itself. The folder is on a file system that all processes see.
+all processes share is written by the main one; what each has of its own (the log-probabilities of coming steps, its
+share of those of held-out data, its random state) by itself. The folder is on a file system that all processes see.
 """
 
 from __future__ import annotations

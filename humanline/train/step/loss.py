@@ -2,8 +2,8 @@
 
 log-probs -> log_ratio -> transform -> loss -> (value, metrics)
 
-A loss is fed by the kind of its units, of which there is one class each. Which loss that is, and with what settings,
-the objective's section says (`objective_config.py`).
+There is one class for each kind of unit, which feeds a loss its arguments. Which loss that is, and with what settings,
+the objective's section says (`config/objective.py`).
 """
 
 from __future__ import annotations

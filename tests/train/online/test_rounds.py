@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from humanline.cli import main
-from humanline.system import files as durable
+from humanline.system import files as system_files
 from humanline.system.files import OutputError
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
@@ -844,8 +844,8 @@ def written_before(folder: Path) -> None:
     for checkpoint in (folder / "checkpoints").iterdir():
         state, manifest = (json.loads((checkpoint / name).read_text()) for name in ("state.json", "manifest.json"))
         (checkpoint / "state.json").write_text(json.dumps(state | {"config": config}))
-        files = manifest["files"] | {"state.json": durable._facts(checkpoint / "state.json")}
-        (checkpoint / "manifest.json").write_text(json.dumps({"files": files, "digest": durable._digest(files)}))
+        files = manifest["files"] | {"state.json": system_files._facts(checkpoint / "state.json")}
+        (checkpoint / "manifest.json").write_text(json.dumps({"files": files, "digest": system_files._digest(files)}))
     for file in folder.glob("rounds/*/plan.json"):
         plan = json.loads(file.read_text())
         plan["settings"] = {

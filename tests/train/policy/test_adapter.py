@@ -25,7 +25,7 @@ from humanline.theory import ClipRange
 from humanline.train.data.run_data import renderer_of, training_stream
 from humanline.train.data.sets import read_sets
 from humanline.train.loop import train
-from humanline.train.policy import build as policy
+from humanline.train.policy import build
 from humanline.train.policy.build import build_policy
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_policy
@@ -405,7 +405,7 @@ def test_merge_refuses_what_it_cannot_merge(toy, tmp_path):
 )
 def test_unknown_targets_are_refused_before_weights_are_read(toy, tmp_path, monkeypatch, targets, message):
     """A target that is no linear layer, or the head, is an error that names the nearest, before loading."""
-    monkeypatch.setattr(policy, "load_weights", lambda *a, **k: pytest.fail("the weights were read"))
+    monkeypatch.setattr(build, "load_weights", lambda *a, **k: pytest.fail("the weights were read"))
     with pytest.raises(ModelError, match=message):
         run(toy, tmp_path / "run", adapter=LORA | {"targets": targets})
     assert not (tmp_path / "run").exists()

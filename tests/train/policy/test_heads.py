@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from humanline.train.policy import build as policy
+from humanline.train.policy import build
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_outline, load_policy
 from humanline.train.policy.logprobs import (
@@ -103,8 +103,8 @@ class TestUnknownHeads:
         """A model that does what is not known to its logits is refused, with the setting that may be why."""
         outline = load_outline(doubled["model"])
         outline.config.final_logit_gain = 2.0
-        monkeypatch.setattr(policy, "load_outline", lambda path: outline)
-        monkeypatch.setattr(policy, "load_weights", lambda *a, **k: pytest.fail("the weights were read"))
+        monkeypatch.setattr(build, "load_outline", lambda path: outline)
+        monkeypatch.setattr(build, "load_weights", lambda *a, **k: pytest.fail("the weights were read"))
         with pytest.raises(ModelError, match=r"around its output head .* its config\.json has final_logit_gain 2"):
             run(doubled, tmp_path / "run")
         assert not (tmp_path / "run").exists()

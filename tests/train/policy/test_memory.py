@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.peak import peak_mib
-from humanline.train.policy import build as policy
+from humanline.train.policy import build
 from tests.helpers import peak_run
 
 VOCABULARY, ROW, PAIRS = 128_256, 1024, 4  # 4 pairs of 2 rows: 8192 tokens
@@ -23,7 +23,7 @@ def plain(hidden, head_weight, labels, *, temperature=1.0, softcap=None):
 
 def prepare_plain(tree: dict[str, Any]) -> Callable[[], object]:
     """Return the same run with plain log-probabilities, for `benchmarks.peak`."""
-    policy.logprob_function = lambda name, **where: plain
+    build.logprob_function = lambda name, **where: plain
     return peak_run.prepare(tree)
 
 
@@ -36,7 +36,7 @@ def test_a_large_vocabulary_fits_on_a_small_machine(tmp_path):
             answers = {"chosen": letters[i : i + ROW], "rejected": letters[i + 1 : i + 1 + ROW]}
             file.write(json.dumps({"prompt": "a", **answers}) + "\n")
     peak_run.write_model(tmp_path / "model", vocabulary=VOCABULARY, hidden=640, layers=4, tie_word_embeddings=True)
-    parameters = sum(p.numel() for p in policy.load_outline(str(tmp_path / "model")).parameters())
+    parameters = sum(p.numel() for p in build.load_outline(str(tmp_path / "model")).parameters())
     assert 0.09e9 < parameters < 0.12e9
 
     def peak(how: str) -> float:

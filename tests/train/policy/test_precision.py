@@ -13,7 +13,7 @@ from humanline.objectives import token_logprobs
 from humanline.system.stop import StopRequested
 from humanline.train.config.run import OptimizerConfig
 from humanline.train.loop import train
-from humanline.train.policy import build as policy
+from humanline.train.policy import build
 from humanline.train.policy.build import build_policy
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.logprobs import LogprobModel
@@ -252,7 +252,7 @@ def test_bf16_weights_score_ahead_as_a_second_model_does(toy, tmp_path, states):
 
 def test_packages_are_missed_before_weights_are_read(toy, tmp_path, monkeypatch):
     """Without torchao or bitsandbytes the settings that need them are refused, with the command that installs them."""
-    monkeypatch.setattr(policy, "load_weights", lambda *a, **k: pytest.fail("the weights were read"))
+    monkeypatch.setattr(build, "load_weights", lambda *a, **k: pytest.fail("the weights were read"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for changes, error, what in (
         ({"training": BF16}, OptimizerError, "training.weights: bf16 needs torchao"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from humanline.system import files as durable
+from humanline.system import files as system_files
 from humanline.system.files import DamagedError, OutputError
 from humanline.system.lock import FolderLock, is_lock
 from humanline.system.stop import StopRequested
@@ -295,7 +295,7 @@ class TestDamage:
             (folder / name).unlink()
             files = json.loads((folder / "manifest.json").read_text())["files"]
             del files[name]
-            manifest = {"files": files, "digest": durable._digest(files)}
+            manifest = {"files": files, "digest": system_files._digest(files)}
             (folder / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(CheckpointError, match=f"it has no {name}"):
             train(one, resume=True, show_progress=False)
@@ -385,8 +385,8 @@ class TestOtherRuns:
         state, manifest = (json.loads((folder / name).read_text()) for name in ("state.json", "manifest.json"))
         del state["fingerprints"]["micro-batches of GRPO"]
         (folder / "state.json").write_text(json.dumps(state))
-        files = manifest["files"] | {"state.json": durable._facts(folder / "state.json")}
-        (folder / "manifest.json").write_text(json.dumps({"files": files, "digest": durable._digest(files)}))
+        files = manifest["files"] | {"state.json": system_files._facts(folder / "state.json")}
+        (folder / "manifest.json").write_text(json.dumps({"files": files, "digest": system_files._digest(files)}))
         with pytest.raises(CheckpointError, match=r"micro-batches of GRPO +\(absent\) +of rows \(formerly of groups\)"):
             train(one, resume=True, show_progress=False)
 
@@ -462,7 +462,7 @@ class TestOtherRuns:
         def refused(*_: object, **__: object) -> None:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-        durable.publish_folder(tmp_path / "final", lambda partial: (partial / "a").write_text("a"))
+        system_files.publish_folder(tmp_path / "final", lambda partial: (partial / "a").write_text("a"))
         for name in ("config.json", "metrics.jsonl"):
             (tmp_path / name).write_text("")
         monkeypatch.setattr(FolderLock, "take", refused)
@@ -542,7 +542,9 @@ class TestDisk:
         def full(folder, *, room):
             if "step-00000002" in folder.name:
                 return begin(folder, room=room)
-            monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 10**3))
+            monkeypatch.setattr(
+                system_files.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 10**3)
+            )
             try:
                 return begin(folder, room=room)
             finally:
@@ -593,9 +595,11 @@ class TestDisk:
         size = (Path(toy["model"]) / "model.safetensors").stat().st_size
 
         def free(count: int) -> None:
-            monkeypatch.setattr(durable.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, count))
+            monkeypatch.setattr(
+                system_files.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, count)
+            )
 
-        free(durable.SPARE + 12 * size)  # enough for three checkpoints and the model, not with second models
+        free(system_files.SPARE + 12 * size)  # enough for three checkpoints and the model, not with second models
         with pytest.raises(OutputError, match="does not fit on the disk"):
             train(case(toy, tmp_path / "run", *SOME[0], reference={"storage": "model"}), show_progress=False)
         free(10**6)

@@ -54,7 +54,7 @@ def test_held_out_pairs_are_never_parted():
     pairs = [unit(rng, i, [rng.randint(3, 20) for _ in range(2)]) for i in range(7)]
     sizes = {"batch_size": 3, "pad_id": 0, "max_length": 40, "device": CPU}
     for objective in (OBJECTIVES["grpo"], LOCAL, OBJECTIVES["dpo"]):
-        evaluator = Evaluator(objective, pairs, [], score=None, reduce=lambda value, how: value, **sizes)
+        evaluator = Evaluator(objective, pairs, [], logprobs_of=None, reduce=lambda value, how: value, **sizes)
         assert [len(micro.units) for micro in evaluator.batch.micro_batches] == [3, 3, 1]
         for micro in evaluator.pairs.micro_batches:
             ids = [u.id for u in micro.units]

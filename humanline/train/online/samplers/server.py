@@ -1,6 +1,6 @@
 """Sampling from a server that speaks OpenAI's protocol: vllm serve, SGLang, transformers serve (README.md beside this).
 
-What a request says is in `dialect.py`, how it is sent in `client.py`, on an event loop in a thread of its own
+What a request says is in `dialect.py`, how it is sent in `http.py`, on an event loop in a thread of its own
 (`under_way.py`), so that closing the iterator cancels all at once and the server stops working on them.
 """
 
