@@ -44,6 +44,7 @@ class Server:
     def __exit__(self, *error: object) -> None:
         self.process.stdin.close()
         self.process.wait()
+        self.process.stdout.close()
 
     def run(self, config: TrainConfig, *, resume: bool = False, **when: Any) -> dict[str, Any]:
         """Run a configuration; `kill_at=n` kills it at its n-th write barrier, `kill_after`, `stop_after` in seconds.

@@ -277,6 +277,7 @@ class Rounds:
     def close(self) -> None:
         """End what samples and scores, here and in a second process; nothing on the disk is lost."""
         self.told.begun(self.number)
+        self._held.hold(())
         self.ahead.close()
         self.maker.stages.close()
 

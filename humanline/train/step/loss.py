@@ -41,7 +41,7 @@ class StepFacts:
     rejection: BetaRejection | None = None
 
 
-Losses = tuple[Tensor, dict[str, Tensor]]
+Losses = tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]
 
 
 class UnitLoss(ABC):
@@ -56,7 +56,9 @@ class UnitLoss(ABC):
         self.loss: Callable[..., Losses] = partial(getattr(objectives, objective.loss), **objective.loss_settings)
 
     @abstractmethod
-    def __call__(self, facts: StepFacts, batch: MicroBatch, values: Tensor, to_anchor: Tensor) -> Losses:
+    def __call__(
+        self, facts: StepFacts, batch: MicroBatch, values: Float[Tensor, "R T"], to_anchor: Float[Tensor, "R T"]
+    ) -> Losses:
         """Return one micro-batch's share of the loss and of the metrics of its step.
 
         Parameters
@@ -73,7 +75,9 @@ class UnitLoss(ABC):
 class SequenceLoss(UnitLoss):
     """Call a loss that is a mean over tokens."""
 
-    def __call__(self, facts: StepFacts, batch: MicroBatch, values: Tensor, to_anchor: Tensor) -> Losses:
+    def __call__(
+        self, facts: StepFacts, batch: MicroBatch, values: Float[Tensor, "R T"], to_anchor: Float[Tensor, "R T"]
+    ) -> Losses:
         """Return loss and metrics, as `UnitLoss` says."""
         return self.loss(values, mask=batch.block.mask, denominator=facts.tokens)
 
@@ -81,7 +85,9 @@ class SequenceLoss(UnitLoss):
 class PairLoss(UnitLoss):
     """Call a loss of (chosen, rejected) pairs, which is a mean over them."""
 
-    def __call__(self, facts: StepFacts, batch: MicroBatch, values: Tensor, to_anchor: Tensor) -> Losses:
+    def __call__(
+        self, facts: StepFacts, batch: MicroBatch, values: Float[Tensor, "R T"], to_anchor: Float[Tensor, "R T"]
+    ) -> Losses:
         """Return loss and metrics, as `UnitLoss` says."""
         half, mask = len(batch.units), batch.block.mask
         return self.loss(
@@ -96,7 +102,9 @@ class PairLoss(UnitLoss):
 class LabelledLoss(UnitLoss):
     """Call a loss of desirable and undesirable answers, which is a mean over them."""
 
-    def __call__(self, facts: StepFacts, batch: MicroBatch, values: Tensor, to_anchor: Tensor) -> Losses:
+    def __call__(
+        self, facts: StepFacts, batch: MicroBatch, values: Float[Tensor, "R T"], to_anchor: Float[Tensor, "R T"]
+    ) -> Losses:
         """Return loss and metrics, as `UnitLoss` says."""
         return self.loss(
             values,
@@ -114,7 +122,9 @@ class GroupLoss(UnitLoss):
         super().__init__(objective)
         self.local = objective.grouping is not None and objective.grouping.whole
 
-    def __call__(self, facts: StepFacts, batch: MicroBatch, values: Tensor, to_anchor: Tensor) -> Losses:
+    def __call__(
+        self, facts: StepFacts, batch: MicroBatch, values: Float[Tensor, "R T"], to_anchor: Float[Tensor, "R T"]
+    ) -> Losses:
         """Return loss and metrics, as `UnitLoss` says."""
         assert batch.advantages is not None
         local = batch.block.mask.sum() * facts.micro_batches  # the mean over micro-batches of each one's own token mean
@@ -235,20 +245,24 @@ class ObjectiveStep:
             return detach_rejected(log_ratio, facts.rejection, *draws), counts
         return log_ratio, {}
 
-    def _mismatched(self, batch: StepBatch, ref: list[BatchLogprobs], logprobs_of: LogprobsOf) -> Iterator[Tensor]:
+    def _mismatched(
+        self, batch: StepBatch, ref: list[BatchLogprobs], logprobs_of: LogprobsOf
+    ) -> Iterator[Float[Tensor, "K T"]]:
         """Yield the log-ratios of each micro-batch's mismatched pairs."""
         for micro, (_, pairs) in zip(batch.micro_batches, ref, strict=True):
             assert micro.mismatched is not None and pairs is not None
             yield token_log_ratio(logprobs_of(micro.mismatched), pairs, micro.mismatched.mask)
 
-    def _reference_point(self, name: str, log_ratios: Iterable[Tensor], count: int, reduce: Reduce) -> Tensor:
+    def _reference_point(
+        self, name: str, log_ratios: Iterable[Float[Tensor, "_ _"]], count: int, reduce: Reduce
+    ) -> Float[Tensor, ""]:
         total = torch.zeros((), device=self.device)
         for log_ratio in log_ratios:
             total += (log_ratio if self.clip is None else self.clip.clip(log_ratio)).sum()
-        point: Tensor = getattr(objectives, name)(reduce(total, "sum"), count)
+        point: Float[Tensor, ""] = getattr(objectives, name)(reduce(total, "sum"), count)
         return point
 
-    def _largest_ratios(self, answers: list[Tensor], reduce: Reduce) -> tuple[float, float]:
+    def _largest_ratios(self, answers: list[Float[Tensor, "_ _"]], reduce: Reduce) -> tuple[float, float]:
         largest = torch.stack([torch.stack([one.max(), (-one).max()]) for one in answers]).amax(0)
         policy_max, ref_max = reduce(largest, "max").exp().tolist()
         return policy_max, ref_max

@@ -17,6 +17,7 @@ from humanline.train.loop import train
 from humanline.train.online.types import Completion, OwnTokens
 from humanline.train.run.collapse import CollapseError, CollapseWatch
 from humanline.train.run.metrics import read_metrics
+from tests.conftest import ROOT
 from tests.helpers.kills import result_of
 from tests.helpers.support import config
 
@@ -32,7 +33,7 @@ SYNCED = {"reference": {"schedule": {"kind": "before_step", "every": 1}}}
 BROKEN = {"steps": 3, "log_ratio": 1e-9}  # limits that every toy run passes at its third step
 
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "collapse"
+EXAMPLE = ROOT / "examples" / "collapse"
 
 
 class Rows(list):
