@@ -96,6 +96,7 @@ def make_toy(folder: Path) -> dict[str, str]:
         "pairs": write("pairs.jsonl", pairs),
         "held_out": write("held_out.jsonl", pairs[:9]),
         "unpaired": write("unpaired.jsonl", unpaired),
+        "prompts": write("prompts.jsonl", [{"prompt": p} for p, _, _ in rows]),
         "completions": write("completions.jsonl", [{"prompt": p, "completion": c} for p, c, _ in rows]),
     }
     from humanline.train.policy.new_model import new_model

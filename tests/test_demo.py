@@ -14,7 +14,7 @@ from humanline.cli import main
 from humanline.demo import Outcome, demo, table
 from humanline.system.files import OutputError
 from tests.helpers.dying import die
-from tests.train.online.test_rewards_pool import gone
+from tests.helpers.processes import gone
 
 
 def outcome(name: str, variant: str, seed: int, score: float) -> Outcome:

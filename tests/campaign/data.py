@@ -14,7 +14,17 @@ from tests.campaign.agreement import validate_and_train
 from tests.campaign.stage import Stage
 from tests.campaign.world import online, recipes, tree_of, write_recipe
 from tests.helpers.support import config
-from tests.train.data.test_bad_input import FILES, GOOD, GOOD_ROWS, LABELLED, PAIR, ROWS, fuzzed_rows, garbled
+from tests.train.data.test_bad_input import (
+    FILES,
+    GOOD,
+    GOOD_ROWS,
+    LABELLED,
+    PAIR,
+    ROWS,
+    folder_of_files,
+    fuzzed_rows,
+    garbled,
+)
 
 COUNT = 200
 
@@ -159,7 +169,7 @@ def play(stage: Stage) -> None:
     number -= len(ROWS)
     if number < len(FILES):
         stage.name, name, _ = FILES[number]
-        _folder_of_files(stage.folder)
+        folder_of_files(stage.folder)
         return _meet(stage, "preference", name, refused=True)
     number -= len(FILES)
     if number < len(HAND):
@@ -175,15 +185,6 @@ def play(stage: Stage) -> None:
     stage.name = f"mutated {shape} rows {seed}"
     good = lines(*(row for row in GOOD_ROWS[shape] for _ in range(2)))
     return _meet(stage, shape, rows(good * (number % 2) + content)(stage))
-
-
-def _folder_of_files(folder: Path) -> None:
-    for name in ("rows.jsonl", "rows.json", "rows.csv", "rows.jsonl.gz", "rows"):
-        (folder / name).write_bytes(GOOD)
-    for name in ("sub", "sub.parquet"):
-        (folder / name).mkdir()
-    os.mkfifo(folder / "pipe.jsonl")
-    (folder / "loop.jsonl").symlink_to("loop.jsonl")
 
 
 def _meet(stage: Stage, shape: str, train: str, *, refused: bool = False, network: bool = False) -> None:

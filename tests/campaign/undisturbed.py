@@ -14,10 +14,10 @@ from humanline.train.config import TrainConfig, load_config
 from tests.campaign.stage import Stage
 from tests.campaign.world import online, tree_of, write_recipe
 from tests.helpers.barriers import at_barriers
+from tests.helpers.cases import case
 from tests.helpers.files import leftovers
 from tests.helpers.kills import result_of
-from tests.train.online.test_rounds import round_files
-from tests.train.run.test_resume import case
+from tests.helpers.rounds import round_files
 
 BARRIERS, CHANGES = "barriers.txt", "changes.txt"
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Self
 
 from humanline.train.config import TrainConfig
 from humanline.train.run.metrics import read_metrics
-from tests.conftest import ROOT
+from tests.helpers.processes import Answering
 from tests.helpers.support import without_timing
 
 KILLED = -9
@@ -30,21 +27,11 @@ class Server:
     def __enter__(self) -> Self:
         mount = 'mount -t tmpfs -o size=80m tmpfs "$0" && exec "$@"'
         small = ["unshare", "-rm", "sh", "-c", mount, str(self.mount)] if self.mount is not None else []
-        self.process = subprocess.Popen(
-            [*small, sys.executable, "-m", "tests.helpers.fork_server", self.model],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
-        )
+        self.process = Answering("tests.helpers.fork_server", self.model, before=small)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+        self.process.close()
 
     def run(self, config: TrainConfig, *, resume: bool = False, **when: Any) -> dict[str, Any]:
         """Run a configuration; `kill_at=n` kills it at its n-th write barrier, `kill_after`, `stop_after` in seconds.
@@ -59,7 +46,7 @@ class Server:
         """
         log = Path(when.pop("log", Path(config.output).with_suffix(".log")))
         log.parent.mkdir(exist_ok=True, parents=True)
-        outcome = self._ask({"config": config.model_dump(), "resume": resume, "log": str(log), **when})
+        outcome = self.process.ask({"config": config.model_dump(), "resume": resume, "log": str(log), **when})
         outcome["log"] = log.read_text(encoding="utf-8") if log.exists() else ""
         barriers = log.with_suffix(".barriers")
         outcome["barriers"] = json.loads(barriers.read_text()) if barriers.exists() else []
@@ -68,12 +55,7 @@ class Server:
 
     def shell(self, *words: object) -> None:
         """Run a command where the server's file system can be seen."""
-        assert self._ask({"shell": list(map(str, words))})["code"] == 0, words
-
-    def _ask(self, job: dict[str, Any]) -> dict[str, Any]:
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        assert self.process.ask({"shell": list(map(str, words))})["code"] == 0, words
 
 
 def result_of(config: TrainConfig) -> tuple[dict[str, str], list[dict[str, Any]]]:

@@ -35,6 +35,18 @@ OBJECTIVES = {
     "kto": {"kind": "kto", "beta": 0.5},
     "grpo": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
 }
+# A section of each kind, with settings that are not the defaults.
+EVERY_OBJECTIVE = {
+    "nll": {"kind": "nll"},
+    "dpo": {"kind": "dpo", "beta": 0.5},
+    "dpo-conservative": {"kind": "dpo", "beta": 0.5, "label_smoothing": 0.2},
+    "ipo": {"kind": "ipo", "beta": 0.5, "length_normalised": True},
+    "apo_zero": {"kind": "apo_zero", "beta": 0.5},
+    "apo_down": {"kind": "apo_down", "beta": 0.5},
+    "kto": {"kind": "kto", "beta": 0.5, "undesirable_weight": 0.7},
+    "bco": {"kind": "bco", "beta": 0.5},
+    "grpo": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
+}
 
 
 def config(toy: dict[str, str], output: Path, objective: str | dict[str, Any] = "dpo", **changes: Any) -> TrainConfig:

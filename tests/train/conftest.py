@@ -31,6 +31,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return train_tokenizer(TEXTS * 3, vocab_size=400)
 
 
+@pytest.fixture(scope="session")
+def prompts(toy) -> str:
+    """The toy's prompts, alone."""
+    return toy["prompts"]
+
+
 @pytest.fixture
 def write(tmp_path):
     """Write rows to rows.jsonl."""

@@ -17,23 +17,8 @@ from humanline.train.policy.errors import ModelError
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.result import RunResult
 from humanline.train.setup import set_up
+from tests.helpers.rounds import online
 from tests.helpers.support import config, same, weights
-
-ROUNDS = {
-    "rounds": {"contexts_per_round": 16, "samples": 2, "count": 1, "score_margin": 0.001},
-    "sampling": {"max_tokens": 4, "engine": {"kind": "generate", "batch_size": 16}},
-    "scoring": {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}], "workers": 1},
-    "training": {"batch_size": 8, "micro_batch_size": 4},
-    "reference": {"schedule": {"kind": "each_round"}},
-}
-
-
-@pytest.fixture
-def prompts(toy, tmp_path) -> str:
-    path = tmp_path / "prompts.jsonl"
-    rows = [json.loads(line) for line in Path(toy["pairs"]).read_text().splitlines()]
-    path.write_text("".join(json.dumps({"prompt": row["prompt"]}) + "\n" for row in rows))
-    return str(path)
 
 
 def test_a_run_is_ready_before_its_steps_are_taken(toy, tmp_path):
@@ -72,11 +57,11 @@ def test_what_rounds_told_is_written_down_also_where_they_fail(toy, tmp_path):
     assert list(read_metrics(tmp_path / "run/metrics.jsonl")) == [{"round": 3, "steps": 4}]
 
 
-def test_all_that_load_a_model_refuse_it_alike(toy, prompts, tmp_path):
+def test_all_that_load_a_model_refuse_it_alike(toy, tmp_path):
     """Training, the command that samples and the second process name the same misfit, before they read a prompt."""
-    data = {"train": prompts, "max_length": 500}
-    given = config(toy, tmp_path / "run", "grpo", **ROUNDS, data=data)
-    Path(prompts).write_text("no row")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("no row")
+    given = online(toy, str(prompts), tmp_path / "run", data={"train": str(prompts), "max_length": 500})
     job = Job(given, tmp_path, 0, "policy", "cpu", 1)
     calls = [lambda: train(given), lambda: sample(given, str(tmp_path / "out.jsonl")), lambda: _Worker(job, print)]
     for call in calls:

@@ -28,8 +28,7 @@ from humanline.train.config.rounds import (
 )
 from humanline.train.loop import train
 from tests.conftest import ROOT
-from tests.helpers.support import CLIP, REJECT, SCHEDULES, config
-from tests.train.step.test_objectives import ROWS
+from tests.helpers.support import CLIP, EVERY_OBJECTIVE, REJECT, SCHEDULES, config
 
 TRAIN = ROOT / "humanline" / "train"
 GOOD = """\
@@ -230,7 +229,7 @@ def test_every_field_is_read_by_a_run(toy, tmp_path, monkeypatch):
     unpaired = {"train": toy["unpaired"], "max_length": 64, "shape": "unpaired"}
     epochs = {"epochs": 0.2, "batch_size": 8}
     configs.append(config(toy, tmp_path / "unpaired", "kto", data=unpaired, training=epochs))
-    configs += [config(toy, tmp_path / name, row, training__steps=1) for name, row in ROWS.items()]
+    configs += [config(toy, tmp_path / name, row, training__steps=1) for name, row in EVERY_OBJECTIVE.items()]
     lora = {"targets": ["q_proj"], "base": "float32"}
     configs.append(config(toy, tmp_path / "lora", training__steps=1, adapter=lora))
     prompts = tmp_path / "prompts.jsonl"

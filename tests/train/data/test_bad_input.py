@@ -231,18 +231,23 @@ CORPUS = (
 LITTLE = 1_000_000  # calls of functions: what a small input may cost, about a second on an idle machine
 
 
+def folder_of_files(folder: Path) -> None:
+    """Make what the names of `FILES` stand for."""
+    for name in ("rows.jsonl", "rows.json", "rows.csv", "rows.jsonl.gz", "rows"):
+        (folder / name).write_bytes(GOOD)
+    for name in ("sub", "sub.parquet"):
+        (folder / name).mkdir()
+    os.mkfifo(folder / "pipe.jsonl")
+    (folder / "loop.jsonl").symlink_to("loop.jsonl")
+
+
 def meet(kind: str, written: Any, folder: Path, tokenizer: Any) -> None:
     """Give something that is written to the part of humanline that reads it."""
     if kind == "rows":
         (folder / "rows.jsonl").write_bytes(written)
         read_rows(folder / "rows.jsonl", "preference")
     elif kind == "file":
-        for name in ("rows.jsonl", "rows.json", "rows.csv", "rows.jsonl.gz", "rows"):
-            (folder / name).write_bytes(GOOD)
-        for name in ("sub", "sub.parquet"):
-            (folder / name).mkdir()
-        os.mkfifo(folder / "pipe.jsonl")
-        (folder / "loop.jsonl").symlink_to("loop.jsonl")
+        folder_of_files(folder)
         read_rows(written if re.match(r"hub:|hf:|https:|~", written) else str(folder / written), "preference")
     elif kind == "template":
         changed = copy.deepcopy(tokenizer)

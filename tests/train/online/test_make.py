@@ -18,7 +18,7 @@ from humanline.train.online.round_log import mismatch
 from humanline.train.online.stages import read_rollouts, score_rows
 from humanline.train.online.types import Completion, Rollout, Score
 from humanline.train.run.processes import alone
-from tests.train.online.test_rounds import online
+from tests.helpers.rounds import online
 
 CONTEXTS = [Context(f"c{i}", (Message("user", f"q {i}"),), (i, i + 1)) for i in range(16)]
 

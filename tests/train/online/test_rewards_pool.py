@@ -17,6 +17,7 @@ from humanline.train.config.rounds import EnvironmentConfig
 from humanline.train.online.rewards.environment import worker_environment
 from humanline.train.online.rewards.pool import Pool, PoolError
 from tests.conftest import ROOT
+from tests.helpers.processes import alive, gone
 
 FUNCTIONS = """
 import os, subprocess, sys, time
@@ -168,21 +169,6 @@ def in_pool(tasks, *, workers=2, seconds=1.0, memory=512, first_seconds=1.0):
         return results(pool, tasks)
     finally:
         pool.close()
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def gone(pids):
-    """Wait for processes to end, far longer than it can take."""
-    until = time.monotonic() + 60
-    while any(map(alive, pids)) and time.monotonic() < until:
-        time.sleep(0.02)
-    return not any(map(alive, pids))
 
 
 HARM = {

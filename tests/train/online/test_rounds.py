@@ -29,12 +29,13 @@ from humanline.train.run.fingerprint import flat, same_settings
 from humanline.train.run.folder import RunFolder
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.processes import NonFiniteError, RoundError
+from tests.helpers.cases import AtStep
 from tests.helpers.files import leftovers
 from tests.helpers.kills import KILLED, Server, result_of
+from tests.helpers.rounds import DRAWN, online, round_files
 from tests.helpers.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 from tests.helpers.support import OBJECTIVES, same, steps, weights
 from tests.helpers.support import config as plain_config
-from tests.train.run.test_disk import AtStep
 
 HUMANLINE = {"kind": "clip", "log_eps_low": -0.05, "log_eps_high": 0.05}  # tight, so that toy steps reach it
 ROUND_SCHEDULES = {
@@ -45,60 +46,8 @@ ROUND_SCHEDULES = {
 }
 
 
-@pytest.fixture(scope="module")
-def prompts(toy, tmp_path_factory) -> str:
-    """The toy's prompts, alone."""
-    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
-    rows = [json.loads(line) for line in Path(toy["pairs"]).read_text().splitlines()]
-    path.write_text("".join(json.dumps({"prompt": row["prompt"]}) + "\n" for row in rows))
-    return str(path)
-
-
-ROUNDS = {"contexts_per_round": 16, "samples": 4, "count": 2, "steps": 4, "score_margin": 0.001}
-DRAWN = {"max_tokens": 10, "engine": {"kind": "generate", "batch_size": 16}}
-SCORED = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}], "workers": 1}
-
-
-def online(
-    toy,
-    prompts: str,
-    output: Path,
-    objective: str = "grpo",
-    *,
-    rounds: dict = ROUNDS,
-    sampling: dict = DRAWN,
-    scoring: dict = SCORED,
-    **changes,
-) -> TrainConfig:
-    """Two rounds of 16 prompts with four completions each, of four steps each."""
-    return plain_config(
-        toy,
-        output,
-        objective,
-        **{
-            "data": {"train": prompts, "max_length": 64},
-            "source": {"kind": "rounds", **rounds, "sampling": sampling, "scoring": scoring},
-            "training": {"batch_size": 8, "micro_batch_size": 4},
-            "reference": {"schedule": {"kind": "each_round"}},
-            "optimizer": {"lr": 1e-2, "warmup_fraction": 0.0},
-            "checkpoint": {"every": 3, "minutes": None},
-            **changes,
-        },
-    )
-
-
 def rounds_of(result) -> list[dict]:
     return [row for row in read_metrics(result.metrics) if "round" in row]
-
-
-def round_files(output: str | Path) -> dict[str, bytes]:
-    """Return what rounds have left on the disk, but for caches, whose order is that of workers."""
-    folder = Path(output) / "rounds"
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith("cache")
-    }
 
 
 def test_rounds_whose_samples_fill_any_disk_are_refused_alike(toy, prompts, tmp_path):

@@ -25,14 +25,6 @@ from tests.helpers.scripted_server import serving
 from tests.helpers.support import config as plain_config
 
 
-@pytest.fixture(scope="module")
-def prompts(toy, tmp_path_factory) -> str:
-    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
-    rows = [json.loads(line)["prompt"] for line in Path(toy["pairs"]).read_text().splitlines()]
-    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in rows))
-    return str(path)
-
-
 def online(toy, prompts, output: Path, url: str, engine=(), sampling=(), rounds=(), lr=1e-2, **changes) -> TrainConfig:
     """Three rounds of six prompts with four short answers each, of a step each."""
     new_weights = {"kind": "request", "path": "/update", "body": {"folder": "{path}"}}

@@ -37,9 +37,9 @@ from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.fingerprint import frozen_hash
 from humanline.train.step.reference import BaseModel, LogprobsAhead, SecondModel, logprobs_pass
 from tests.conftest import ROOT
+from tests.helpers.cases import StopAt
 from tests.helpers.cpu_flag import VARIABLE
 from tests.helpers.support import CLIP, OBJECTIVES, SCHEDULES, config, run, same, steps, without_timing
-from tests.train.run.test_resume import StopAt
 
 LORA = {"rank": 4, "alpha": 8.0}
 TRAINING = {"steps": 6, "batch_size": 8, "micro_batch_size": 4}

@@ -23,8 +23,8 @@ from humanline.train.preflight.dry_run import dry_run
 from humanline.train.preflight.memory import static_bytes
 from humanline.train.preflight.validate import validate
 from humanline.train.preflight.workload import full_block
+from tests.helpers.cases import StopAt
 from tests.helpers.support import CLIP, config, run, same, steps, without_timing
-from tests.train.run.test_resume import StopAt
 
 LORA = {"rank": 2, "alpha": 4.0}
 TRAINING = {"steps": 4, "batch_size": 8, "micro_batch_size": 4}

@@ -19,8 +19,8 @@ from humanline.train.policy.errors import ModelError
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.optimizer import OptimizerError, make_optimizer, same_rounding, set_lr
 from humanline.train.run.state import OptimizerState
+from tests.helpers.cases import StopAt
 from tests.helpers.support import CLIP, OBJECTIVES, SCHEDULES, config, run, same, steps, weights
-from tests.train.run.test_resume import StopAt
 
 BF16 = {"steps": 6, "batch_size": 8, "micro_batch_size": 4, "precision": "bf16", "weights": "bf16"}
 needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao (extra low-memory) is not installed")

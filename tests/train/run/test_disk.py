@@ -25,9 +25,9 @@ from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.checkpoints import Checkpoints
 from humanline.train.run.folder import RunFolder
 from humanline.train.run.metrics import read_metrics
+from tests.helpers.cases import SOME, AtStep, case, moved, stopped_run
 from tests.helpers.files import leftovers, no_space
 from tests.helpers.kills import Server, result_of
-from tests.train.run.test_resume import SOME, case, moved, stopped_run
 
 
 def mounts_are_allowed(folder: Path) -> bool:
@@ -163,22 +163,6 @@ def test_a_stop_of_another_process_while_both_wait(tmp_path, monkeypatch, capsys
     with pytest.raises(StopRequested, match="a signal to another process while it waited for space"):
         waits(5)
     assert asked == 8 and len(heard) == 5
-
-
-class AtStep:
-    """A stop signal that is never given, and does something once when the metrics hold a step."""
-
-    def __init__(self, output: str, step: int, act) -> None:
-        self.metrics, self.step, self.act = Path(output) / "metrics.jsonl", f'"step": {step},', act
-
-    def hold(self) -> None:
-        pass
-
-    @property
-    def requested(self) -> None:
-        if self.act is not None and self.metrics.is_file() and self.step in self.metrics.read_text():
-            act, self.act = self.act, None
-            act()
 
 
 class TestGone:

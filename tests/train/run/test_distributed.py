@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 
@@ -24,15 +23,10 @@ from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.metrics import read_metrics
 from tests.conftest import ROOT
 from tests.helpers.kills import result_of
+from tests.helpers.processes import free_port
 from tests.helpers.support import CLIP, OBJECTIVES, config
 
 TRAINING = {"steps": 5, "batch_size": 12, "micro_batch_size": 3}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def job(

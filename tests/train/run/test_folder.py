@@ -81,6 +81,9 @@ def test_a_new_run_does_not_wait_and_a_resumed_one_does(toy, tmp_path, monkeypat
     assert (tmp_path / "run" / "final").is_dir()
 
 
+SETTINGS = {"source": {"kind": "fixed"}}
+
+
 class TestARunThatWokeUp:
     """A run that was stopped while another took over its folder leaves what the other has written as it is."""
 
@@ -88,7 +91,7 @@ class TestARunThatWokeUp:
     def folder(self, toy, tmp_path):
         folder = RunFolder(tmp_path / "run", resume=False)
         folder.take()
-        folder.begin({}, {}, dict, print)
+        folder.begin(SETTINGS, {}, dict, print)
         yield folder
         folder.release()
 
@@ -116,7 +119,7 @@ class TestARunThatWokeUp:
             shutil.rmtree(folder.path)
             other = RunFolder(folder.path, resume=False)
             other.take()
-            other.begin({}, {}, dict, print)
+            other.begin(SETTINGS, {}, dict, print)
             with other.open_log(True) as theirs:
                 theirs.write({"step": 0, "of": "the other"})
                 log.write({"step": 1})

@@ -23,8 +23,8 @@ from humanline.train.run.neighbours import Card, Periods, _Watch
 from humanline.train.step.held_out import Evaluator
 from tests.conftest import ROOT
 from tests.helpers.kills import result_of
+from tests.helpers.processes import Answering, free_port
 from tests.helpers.support import config
-from tests.train.run.test_distributed import free_port
 
 QUICK = {"tick": 0.2, "unheard": 10, "unreachable": 10, "grace": 2.0, "patience": 4.0}
 REWARD = {"kind": "function", "call": "tests.helpers.toy_rewards:digits"}
@@ -34,15 +34,7 @@ class Pairs:
     """A process that forks two for each run (`neighbours_run.py`)."""
 
     def __init__(self, model: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.neighbours_run", model],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
-        )
+        self.process = Answering("tests.helpers.neighbours_run", model)
 
     def run(self, settings: Any, *, resume: bool = False, periods: Any = QUICK, **job: Any) -> dict[str, Any]:
         recipe = Path(settings.output).with_suffix(".yaml")
@@ -51,21 +43,14 @@ class Pairs:
         job |= {"recipe": str(recipe), "resume": resume, "port": free_port()}
         if periods is not None:
             job["periods"] = periods
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.kill()  # it has nothing left to do but to take itself apart
-        self.process.wait()
+        return self.process.ask(job)
 
 
 @pytest.fixture(scope="module")
 def pairs(toy):
     made = Pairs(toy["model"])
     yield made
-    made.close()
+    made.process.close(at_once=True)
 
 
 def fixed(toy, folder, **changes: Any) -> Any:

@@ -23,7 +23,7 @@ from humanline.train.run.fingerprint import same_settings
 from humanline.train.run.folder import RunFolder
 from tests.helpers.model_server import ModelServer
 from tests.helpers.scripted_server import Reply, serving
-from tests.train.online.test_served import online, prompts  # noqa: F401
+from tests.train.online.test_served import online
 from tests.train.run.test_tracking import fakes  # noqa: F401
 
 CANARY = "kanarie-5f3a/+1"
@@ -36,7 +36,7 @@ def forgetting(monkeypatch):
     monkeypatch.setattr(terminal, "_remembered", set())
 
 
-def recipe_of(toy, prompts, tmp_path, url, secrets, engine=(), **changes) -> list[str]:  # noqa: F811
+def recipe_of(toy, prompts, tmp_path, url, secrets, engine=(), **changes) -> list[str]:
     """The arguments of a run whose recipe holds eight secrets: seven of its own, and one on the command line."""
     query, key, header, option, body, login, _, argument = secrets  # and a variable
     new_weights = {
@@ -200,7 +200,7 @@ def test_free_form_settings_are_all_where_names_count():
         f"--api-key={CANARY}",
     ],
 )
-def test_problems_of_a_recipe_do_not_show_its_secrets(toy, prompts, tmp_path, capfd, override):  # noqa: F811
+def test_problems_of_a_recipe_do_not_show_its_secrets(toy, prompts, tmp_path, capfd, override):
     """What is wrong with a setting is said without the secret that is in it, and train and validate agree."""
     recipe, _ = recipe_of(toy, prompts, tmp_path, "http://127.0.0.1:1", EACH)
     for command in ("train", "validate"):
@@ -213,7 +213,7 @@ def test_problems_of_a_recipe_do_not_show_its_secrets(toy, prompts, tmp_path, ca
     assert "kanarie" not in said.replace(recipe, "")
 
 
-def test_a_command_that_fails_is_told_of_without_its_secrets(toy, prompts, tmp_path, capfd):  # noqa: F811
+def test_a_command_that_fails_is_told_of_without_its_secrets(toy, prompts, tmp_path, capfd):
     """A command's words and its last words are shown with the secrets taken out; it gets them as they are."""
     seen = tmp_path / "seen"
     script = f"import sys; open({str(seen)!r}, 'w').write(str(sys.argv)); print(sys.argv); sys.exit(3)"
@@ -261,7 +261,7 @@ def test_plans_of_before_are_gone_on_with(tmp_path):
     assert not now.is_in(file)
 
 
-def test_settings_in_python_are_known_too(toy, prompts, tmp_path):  # noqa: F811
+def test_settings_in_python_are_known_too(toy, prompts, tmp_path):
     """A configuration that was made in Python hides its secrets as one that was read does."""
     config = online(toy, prompts, tmp_path / "run", f"http://me:{CANARY.replace('/', '%2F')}@127.0.0.1:1")
     assert "kanarie" not in json.dumps(written(config)) and terminal.told(f"x {CANARY}") == "x ***"

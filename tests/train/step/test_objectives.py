@@ -18,33 +18,21 @@ from humanline.train.data.source import DataError
 from humanline.train.loop import train
 from humanline.train.run.fingerprint import differences, same_settings
 from humanline.train.run.metrics import read_metrics
+from tests.helpers.cases import StopAt
 from tests.helpers.kills import result_of
-from tests.helpers.support import CLIP, config
+from tests.helpers.support import CLIP, EVERY_OBJECTIVE, config
 from tests.train.online.test_rounds import online
-from tests.train.run.test_resume import StopAt
 
-# A section of each kind, with settings that are not the defaults.
-ROWS = {
-    "nll": {"kind": "nll"},
-    "dpo": {"kind": "dpo", "beta": 0.5},
-    "dpo-conservative": {"kind": "dpo", "beta": 0.5, "label_smoothing": 0.2},
-    "ipo": {"kind": "ipo", "beta": 0.5, "length_normalised": True},
-    "apo_zero": {"kind": "apo_zero", "beta": 0.5},
-    "apo_down": {"kind": "apo_down", "beta": 0.5},
-    "kto": {"kind": "kto", "beta": 0.5, "undesirable_weight": 0.7},
-    "bco": {"kind": "bco", "beta": 0.5},
-    "grpo": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
-}
 HUMANLINE = {"transform": CLIP, "reference": {"schedule": {"kind": "before_step", "every": 2}}}
 
 
 def section_of(name: str) -> type[ObjectiveSection]:
-    return next(one for one in OBJECTIVES if one.model_fields["kind"].default == ROWS[name]["kind"])
+    return next(one for one in OBJECTIVES if one.model_fields["kind"].default == EVERY_OBJECTIVE[name]["kind"])
 
 
 def test_every_objective_has_a_row():
     """No objective is left out of the tests below."""
-    assert {row["kind"] for row in ROWS.values()} == {one.model_fields["kind"].default for one in OBJECTIVES}
+    assert {row["kind"] for row in EVERY_OBJECTIVE.values()} == {one.model_fields["kind"].default for one in OBJECTIVES}
 
 
 def short_run(toy, output, name) -> TrainConfig:
@@ -52,7 +40,7 @@ def short_run(toy, output, name) -> TrainConfig:
     return config(
         toy,
         output,
-        ROWS[name],
+        EVERY_OBJECTIVE[name],
         **(HUMANLINE if section_of(name).needs_reference else {}),
         data__eval=toy["held_out"],
         evaluation={"every": 2},
@@ -61,7 +49,7 @@ def short_run(toy, output, name) -> TrainConfig:
     )
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", EVERY_OBJECTIVE)
 def test_an_objective_trains_is_evaluated_and_goes_on(toy, tmp_path, name):
     """Losses are finite, held-out pairs are told apart as for all objectives, and a stopped run ends with the same."""
     whole = short_run(toy, tmp_path / "whole", name)
@@ -82,7 +70,7 @@ def test_an_objective_trains_is_evaluated_and_goes_on(toy, tmp_path, name):
     assert result_of(stopped) == result_of(whole)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", EVERY_OBJECTIVE)
 def test_an_objective_is_validated_and_estimated(toy, tmp_path, name, capsys):
     """Its units are counted and shown, and memory and work of its passes are said."""
     recipe = tmp_path / "recipe.yaml"
@@ -109,14 +97,14 @@ def test_a_run_from_before_a_setting_goes_on(section):
         assert differences(same_settings({"objective": before}), other)
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if section_of(name).needs_reference])
+@pytest.mark.parametrize("name", [name for name in EVERY_OBJECTIVE if section_of(name).needs_reference])
 def test_an_objective_trains_on_what_a_round_has_made(toy, tmp_path, name):
     """Completions of a round become the units of any objective, and it is trained on all of them."""
     given = online(
         toy,
         toy["pairs"],
         tmp_path / "run",
-        ROWS[name],
+        EVERY_OBJECTIVE[name],
         rounds={"contexts_per_round": 8, "samples": 3, "count": 1, "score_margin": 0.001},
         training={"batch_size": 4, "micro_batch_size": 4},
         checkpoint={},
@@ -128,7 +116,7 @@ def test_an_objective_trains_on_what_a_round_has_made(toy, tmp_path, name):
     assert all(math.isfinite(row["loss"]) for row in rows if "step" in row)
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if section_of(name).unit == "example"])
+@pytest.mark.parametrize("name", [name for name in EVERY_OBJECTIVE if section_of(name).unit == "example"])
 def test_labels_are_read_and_both_are_needed(toy, tmp_path, name):
     """Objectives of labelled answers train on unpaired rows, and on rows of one label only where that is allowed."""
     rows = [json.loads(line) for line in Path(toy["unpaired"]).read_text().splitlines()]
@@ -137,7 +125,7 @@ def test_labels_are_read_and_both_are_needed(toy, tmp_path, name):
 
     def given(output: str, path: object, **more: object) -> TrainConfig:
         data = {"train": str(path), "eval": toy["unpaired"], "max_length": 64, "shape": "unpaired"}
-        return config(toy, tmp_path / output, ROWS[name] | more, data=data, training__steps=3)
+        return config(toy, tmp_path / output, EVERY_OBJECTIVE[name] | more, data=data, training__steps=3)
 
     result = train(given("both", toy["unpaired"]), show_progress=False)
     assert set(result.final) == {"loss"} and result.final["loss"] < result.initial["loss"]
@@ -146,7 +134,7 @@ def test_labels_are_read_and_both_are_needed(toy, tmp_path, name):
     assert train(given("allowed", single, allow_single_label=True), show_progress=False).model.exists()
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", EVERY_OBJECTIVE)
 def test_shapes_that_an_objective_does_not_read_are_refused(toy, tmp_path, name):
     """A shape that is not its own is refused with those that are, and its default is the first of these."""
     tree = short_run(toy, tmp_path, name).model_dump(mode="json")
