@@ -26,6 +26,7 @@ from humanline.train.online.types import Completion, Rollout
 from humanline.train.preflight.validate import NotReadyError, validate
 from humanline.train.run.fingerprint import same_settings
 from tests.helpers.chat_templates import ASK, CALLING, LOOPS, RESULT, SAID, THINKING, TOOL, with_template
+from tests.helpers.rounds import online as in_rounds
 from tests.helpers.scripted_server import Reply, serving
 from tests.helpers.support import config
 
@@ -194,13 +195,9 @@ def test_without_the_column_the_fingerprint_differs(toy, thinking, write, tmp_pa
     ignoring = given.model_copy(update={"data": given.data.model_copy(update={"ignore": ("tools",)})})
     assert units_hash(read_units(ignoring, str(write(*rows)), renderer)[0]) == hashes[1]
     prompts = [{"prompt": row["prompt"], "tools": row["tools"]} for row in rows]
-    scoring = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}]}
-    source = {"kind": "rounds", "contexts_per_round": 2, "samples": 2, "scoring": scoring}
-    in_rounds = config(
-        toy, tmp_path / "run", reference={"schedule": {"kind": "each_round"}}, data=given.data, source=source
-    )
-    with_tools, _ = read_contexts(in_rounds, str(write(*prompts)), renderer)
-    without, _ = read_contexts(in_rounds, str(write(*[{"prompt": row["prompt"]} for row in prompts])), renderer)
+    rounds = in_rounds(toy, "-", tmp_path / "rounds", data=given.data.model_dump())
+    with_tools, _ = read_contexts(rounds, str(write(*prompts)), renderer)
+    without, _ = read_contexts(rounds, str(write(*[{"prompt": row["prompt"]} for row in prompts])), renderer)
     assert contexts_hash(with_tools) != contexts_hash(without)
     assert all(len(a.ids) > len(b.ids) for a, b in zip(with_tools, without, strict=True))
 

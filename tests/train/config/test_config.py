@@ -228,7 +228,9 @@ def test_every_field_is_read_by_a_run(toy, tmp_path, monkeypatch):
     ]
     unpaired = {"train": toy["unpaired"], "max_length": 64, "shape": "unpaired"}
     epochs = {"epochs": 0.2, "batch_size": 8}
-    configs.append(config(toy, tmp_path / "unpaired", "kto", data=unpaired, training=epochs))
+    for name in ("kto", "bco"):
+        section = EVERY_OBJECTIVE[name]
+        configs.append(config(toy, tmp_path / f"unpaired-{name}", section, data=unpaired, training=epochs))
     configs += [config(toy, tmp_path / name, row, training__steps=1) for name, row in EVERY_OBJECTIVE.items()]
     lora = {"targets": ["q_proj"], "base": "float32"}
     configs.append(config(toy, tmp_path / "lora", training__steps=1, adapter=lora))

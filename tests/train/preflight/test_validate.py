@@ -631,4 +631,4 @@ def test_a_model_whose_outputs_have_no_names_is_trained_all_the_same(toy, tmp_pa
 def test_validate_looks_at_what_train_would_refuse(monkeypatch, toy, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "abc")
     with pytest.raises(NotReadyError, match="WORLD_SIZE is 'abc'"):
-        validate(config(toy, tmp_path / "run"))
+        validate.validate(config(toy, tmp_path / "run"))
