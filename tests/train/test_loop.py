@@ -23,9 +23,10 @@ from humanline.train.policy.load import load_policy, turn_off_dropout
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.processes import NonFiniteError
+from humanline.train.setup import Run, set_up
 from tests import oracles_loss as oracle
 from tests.helpers.rows import render
-from tests.helpers.support import CLIP, OBJECTIVES, REJECT, config, run, same, steps, weights
+from tests.helpers.support import CLIP, OBJECTIVES, REJECT, config, run, run_with, same, steps, weights
 
 HUMANLINE = {"reference": {"schedule": {"kind": "before_step", "every": 2}}}
 
@@ -70,16 +71,13 @@ class TestNormalisation:
         rows = steps(run(toy, tmp_path / "run", optimizer={"lr": 1e-3, "warmup_fraction": 0.5}))
         assert [r["lr"] for r in rows] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 1e-3, 1e-3, 1e-3, 1e-3])
 
-    def test_optimizer_settings_reach_the_optimizer(self, toy, tmp_path, monkeypatch):
+    def test_optimizer_settings_reach_the_optimizer(self, toy, tmp_path):
         """Every AdamW number of the configuration arrives in AdamW."""
-        seen = {}
-        original = torch.optim.AdamW.__init__
-        monkeypatch.setattr(
-            torch.optim.AdamW, "__init__", lambda s, p, **kw: (seen.update(kw), original(s, p, **kw))[1]
-        )
         settings = {"lr": 1e-3, "adam_beta1": 0.8, "adam_beta2": 0.97, "adam_eps": 1e-5, "weight_decay": 0.03}
-        run(toy, tmp_path / "run", training__steps=1, optimizer=settings)
-        assert seen == {"lr": 1e-3, "betas": (0.8, 0.97), "eps": 1e-5, "weight_decay": 0.03, "fused": True}
+        with set_up(config(toy, tmp_path / "run", optimizer=settings), show_progress=False) as ready:
+            made = ready.trained.optimizer.optimizer
+        expected = {"lr": 1e-3, "betas": (0.8, 0.97), "eps": 1e-5, "weight_decay": 0.03, "fused": True}
+        assert type(made) is torch.optim.AdamW and made.defaults | expected == made.defaults
 
     def test_gradients_are_clipped_to_the_norm(self, toy, tmp_path, monkeypatch):
         """With plain SGD one step moves the weights by lr times max_grad_norm where the gradient is longer."""
@@ -257,25 +255,27 @@ class TestNonFinite:
         rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
         assert all(math.isfinite(row["loss"]) for row in rows if "step" in row)
 
-    def test_the_guilty_example_is_named(self, toy, tmp_path, monkeypatch):
+    def test_the_guilty_example_is_named(self, toy, tmp_path):
         """A log-probability that is not finite in one row stops the step before its update and names that row."""
-        forward = LogprobModel.forward
+        before = []
 
-        def poisoned(self, input_ids, mask, lengths=None):
-            result = forward(self, input_ids, mask, lengths)
+        def poisoned(policy, inputs, result):
+            mask = inputs[1]
             if torch.is_grad_enabled():
                 result = result.clone()
                 result[1, mask[1].nonzero()[0]] = math.nan
             return result
 
-        monkeypatch.setattr(LogprobModel, "forward", poisoned)
-        stepped = []
-        monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, *a, **k: stepped.append(1))
-        with pytest.raises(NonFiniteError, match=r"step 0: .*log-probabilities of pairs.jsonl:\d+#[01]\. Nothing was"):
-            run(toy, tmp_path / "run", training__micro_batch_size=8)
-        assert stepped == []
+        def poison(ready: Run) -> Run:
+            before.extend((parameter, parameter.detach().clone()) for parameter in ready.trained.policy.parameters())
+            ready.trained.policy.register_forward_hook(poisoned)
+            return ready
 
-    def test_an_infinite_gradient_behind_a_finite_loss_is_caught(self, toy, tmp_path, monkeypatch):
+        with pytest.raises(NonFiniteError, match=r"step 0: .*log-probabilities of pairs.jsonl:\d+#[01]\. Nothing was"):
+            run_with(poison, toy, tmp_path / "run", training__micro_batch_size=8)
+        assert before and all(torch.equal(now, then) for now, then in before)
+
+    def test_an_infinite_gradient_behind_a_finite_loss_is_caught(self, toy, tmp_path):
         """A gradient that is not finite stops the run even where every loss is finite."""
 
         class Trap(torch.autograd.Function):
@@ -287,10 +287,12 @@ class TestNonFinite:
             def backward(ctx, grad):
                 return grad * math.inf
 
-        forward = LogprobModel.forward
-        monkeypatch.setattr(LogprobModel, "forward", lambda self, *args: Trap.apply(forward(self, *args)))
+        def trap(ready: Run) -> Run:
+            ready.trained.policy.register_forward_hook(lambda policy, inputs, result: Trap.apply(result))
+            return ready
+
         with pytest.raises(NonFiniteError, match="the gradient, though not a loss"):
-            run(toy, tmp_path / "run")
+            run_with(trap, toy, tmp_path / "run")
 
 
 class TestModels:

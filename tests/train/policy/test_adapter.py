@@ -35,7 +35,8 @@ from humanline.train.policy.new_model import new_model
 from humanline.train.preflight.workload import full_block
 from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.fingerprint import frozen_hash
-from humanline.train.step.reference import BaseModel, LogprobsAhead, SecondModel, logprobs_pass
+from humanline.train.setup import set_up
+from humanline.train.step.reference import BaseModel, LogprobsAhead, logprobs_pass
 from tests.conftest import ROOT
 from tests.helpers.cases import StopAt
 from tests.helpers.cpu_flag import VARIABLE
@@ -148,29 +149,21 @@ def test_every_schedule_equals_a_second_adapter(toy, tmp_path, objective, schedu
     assert without_timing(steps(results[0])) == without_timing(steps(results[1]))
 
 
-def test_the_base_model_is_the_initial_policy(toy, tmp_path, monkeypatch):
+def test_the_base_model_is_the_initial_policy(toy, tmp_path):
     """Under an adapter `never` and the initial baseline keep nothing: the base scores, and no window is made."""
-    made = []
-    for kind in (BaseModel, LogprobsAhead, SecondModel):
-        monkeypatch.setattr(
-            kind,
-            "__init__",
-            lambda self, *a, kind=kind, old=kind.__init__, **k: (made.append(kind), old(self, *a, **k))[1],
-        )
     both = {"schedule": {"kind": "before_step", "every": 2}, "baseline": "initial"}
-    run(toy, tmp_path / "both", "grpo", adapter=LORA, training__steps=2, reference=both)
-    assert made == [LogprobsAhead, BaseModel]
-    made.clear()
-    run(toy, tmp_path / "never", adapter=LORA, training__steps=2)
-    assert made == [BaseModel]
+    with set_up(config(toy, tmp_path / "both", "grpo", adapter=LORA, reference=both), show_progress=False) as ready:
+        assert [type(one) for one in ready.references] == [LogprobsAhead, BaseModel]
+    with set_up(config(toy, tmp_path / "never", adapter=LORA), show_progress=False) as ready:
+        assert [type(one) for one in ready.references] == [BaseModel]
 
 
-def test_a_second_adapter_is_all_that_storage_model_keeps(toy, tmp_path, monkeypatch):
+def test_a_second_adapter_is_all_that_storage_model_keeps(toy, tmp_path):
     """With `storage: model` the copy holds the adapter's weights and not one of the base."""
-    copies = []
-    monkeypatch.setattr(SecondModel, "after_update", lambda self, step: copies.append(self.copy))
-    result = run(toy, tmp_path / "run", adapter=LORA, training__steps=1, reference={"storage": "model"})
-    assert sum(t.numel() for t in copies[0].values()) == sum(t.numel() for t in adapter_weights(result).values())
+    with set_up(config(toy, tmp_path, adapter=LORA, reference={"storage": "model"}), show_progress=False) as ready:
+        (second,) = ready.references
+        trained = [tensor for tensor in ready.trained.policy.parameters() if tensor.requires_grad]
+        assert sum(t.numel() for t in second.copy.values()) == sum(t.numel() for t in trained)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])

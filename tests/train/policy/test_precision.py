@@ -16,11 +16,11 @@ from humanline.train.loop import train
 from humanline.train.policy import build
 from humanline.train.policy.build import build_policy
 from humanline.train.policy.errors import ModelError
-from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.optimizer import OptimizerError, make_optimizer, same_rounding, set_lr
 from humanline.train.run.state import OptimizerState
+from humanline.train.setup import Run
 from tests.helpers.cases import StopAt
-from tests.helpers.support import CLIP, OBJECTIVES, SCHEDULES, config, run, same, steps, weights
+from tests.helpers.support import CLIP, OBJECTIVES, SCHEDULES, config, run, run_with, same, steps, weights
 
 BF16 = {"steps": 6, "batch_size": 8, "micro_batch_size": 4, "precision": "bf16", "weights": "bf16"}
 needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao (extra low-memory) is not installed")
@@ -64,17 +64,18 @@ def test_activation_checkpointing_keeps_fewer_tensors(toy):
     assert kept[True] < kept[False] / 2
 
 
-def test_bf16_compute_keeps_no_copy_of_the_weights(toy, tmp_path, monkeypatch):
+def test_bf16_compute_keeps_no_copy_of_the_weights(toy, tmp_path):
     """While the policy runs in bf16 over float32 masters, autocast's cache of narrow weights is off."""
     seen = set()
-    forward = LogprobModel.forward
 
-    def look(self, *inputs):
+    def look(*_):
         seen.add((torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()))
-        return forward(self, *inputs)
 
-    monkeypatch.setattr(LogprobModel, "forward", look)
-    result = run(toy, tmp_path / "run", training__precision="bf16", training__steps=2)
+    def watched(ready: Run) -> Run:
+        ready.trained.policy.model.get_input_embeddings().register_forward_pre_hook(look)  # within autocast
+        return ready
+
+    result = run_with(watched, toy, tmp_path / "run", training__precision="bf16", training__steps=2)
     assert (True, False) in seen and (True, True) not in seen
     assert {tensor.dtype for tensor in weights(result).values()} == {torch.float32}
 
