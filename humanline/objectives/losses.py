@@ -103,7 +103,7 @@ def dpo_loss(
     Notes
     -----
     Source: arXiv 2509.24207, Eq. 6; the label smoothing is that of Mitchell's note on DPO with noisy preferences, as in
-    TRL. It is computed as -log sigmoid(m) + e m, which is the same.
+    TRL. An infinite margin of the right sign costs nothing without label smoothing.
     """
     beta, label_smoothing = _checks.positive("beta", beta), _checks.non_negative("label_smoothing", label_smoothing)
     if label_smoothing >= 0.5:
@@ -112,7 +112,10 @@ def dpo_loss(
     chosen, rejected = beta * z_chosen, beta * z_rejected
     margin, count = chosen - rejected, _denominator(denominator, chosen.shape[0])
     per_pair = _pair_metrics(chosen, rejected) | {"saturation": margin.sigmoid()}
-    return (label_smoothing * margin - logsigmoid(margin)).sum() / count, _averages(per_pair, count)
+    losses = -logsigmoid(margin)
+    if label_smoothing > 0:  # 0 times an infinite margin would be nan
+        losses = (1 - label_smoothing) * losses - label_smoothing * logsigmoid(-margin)
+    return losses.sum() / count, _averages(per_pair, count)
 
 
 def ipo_loss(

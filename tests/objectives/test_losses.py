@@ -127,6 +127,18 @@ class TestOracles:
             dpo(z, mask, torch.zeros_like(z), mask, label_smoothing=0.2)[0].backward()
             assert z.grad.item() == pytest.approx(0, abs=1e-12) if sign == 0 else z.grad.item() * sign > 0
 
+    @pytest.mark.parametrize(
+        "label_smoothing,margin,expected,slope",
+        [(0, math.inf, 0, 0), (0, -math.inf, math.inf, -0.3), (0.2, math.inf, math.inf, 0.06)]
+        + [(0.2, -math.inf, math.inf, -0.24)],
+    )
+    def test_an_infinite_margin_costs_nothing_or_all(self, label_smoothing, margin, expected, slope):
+        """A token that the reference held impossible makes no loss nan: it is 0 or infinite, its gradient finite."""
+        z, mask = torch.tensor([[margin]], dtype=torch.float64, requires_grad=True), torch.ones(1, 1, dtype=torch.bool)
+        loss = dpo(z, mask, torch.zeros_like(z), mask, label_smoothing=label_smoothing)[0]
+        loss.backward()
+        assert (loss.item(), z.grad.item()) == (expected, pytest.approx(slope, abs=1e-12))
+
     @pytest.mark.parametrize("length_normalised", [False, True])
     @pytest.mark.parametrize("seed", range(5))
     def test_ipo_is_equation_17_of_its_paper(self, seed, length_normalised):
