@@ -16,10 +16,10 @@ from torch.nn.functional import logsigmoid
 from humanline import _checks
 from humanline._shapes import Bool, Float, Real
 from humanline.objectives.log_ratio import fill_masked
+from humanline.objectives.loss_metrics import Metrics, averages, gain, labelled_metrics, pair_metrics
 from humanline.objectives.reference_point import given_or_mismatched, given_or_own
 from humanline.theory import ClipRange
 
-Metrics = dict[str, Float[Tensor, ""]]
 Denominator = Real[Tensor, ""] | float | None
 
 
@@ -111,11 +111,11 @@ def dpo_loss(
     z_chosen, z_rejected = _pair_sums(chosen_log_ratio, rejected_log_ratio, chosen_mask, rejected_mask)
     chosen, rejected = beta * z_chosen, beta * z_rejected
     margin, count = chosen - rejected, _denominator(denominator, chosen.shape[0])
-    per_pair = _pair_metrics(chosen, rejected) | {"saturation": margin.sigmoid()}
+    per_pair = pair_metrics(chosen, rejected) | {"saturation": margin.sigmoid()}
     losses = -logsigmoid(margin)
     if label_smoothing > 0:  # 0 times an infinite margin would be nan
         losses = (1 - label_smoothing) * losses - label_smoothing * logsigmoid(-margin)
-    return losses.sum() / count, _averages(per_pair, count)
+    return losses.sum() / count, averages(per_pair, count)
 
 
 def ipo_loss(
@@ -166,7 +166,7 @@ def ipo_loss(
         z_rejected = z_rejected / rejected_mask.sum(-1).clamp(min=1)
     count = _denominator(denominator, z_chosen.shape[0])
     loss = (z_chosen - z_rejected - 1 / (2 * beta)).square().sum() / count
-    return loss, _averages(_pair_metrics(beta * z_chosen, beta * z_rejected), count)
+    return loss, averages(pair_metrics(beta * z_chosen, beta * z_rejected), count)
 
 
 def apo_zero_loss(
@@ -209,7 +209,7 @@ def apo_zero_loss(
     chosen, rejected = beta * z_chosen, beta * z_rejected
     count = _denominator(denominator, chosen.shape[0])
     losses = torch.sigmoid(-chosen) + torch.sigmoid(rejected)
-    return losses.sum() / count, _averages(_pair_metrics(chosen, rejected), count)
+    return losses.sum() / count, averages(pair_metrics(chosen, rejected), count)
 
 
 def apo_down_loss(
@@ -252,7 +252,7 @@ def apo_down_loss(
     chosen, rejected = beta * z_chosen, beta * z_rejected
     count = _denominator(denominator, chosen.shape[0])
     losses = torch.sigmoid(chosen) + torch.sigmoid(rejected - chosen)
-    return losses.sum() / count, _averages(_pair_metrics(chosen, rejected), count)
+    return losses.sum() / count, averages(pair_metrics(chosen, rejected), count)
 
 
 def kto_loss(
@@ -315,10 +315,9 @@ def kto_loss(
     ]
     z, z_0 = _labelled_sums(log_ratio, mask, desirable), given_or_mismatched(reference_point, kl_log_ratio, kl_mask)
     count = _denominator(denominator, z.shape[0])
-    gain = _gain(z, z_0, desirable, beta)
-    saturated = torch.sigmoid(-gain)
+    saturated = torch.sigmoid(-gain(z, z_0, desirable, beta))
     losses = torch.where(desirable, weights[0] * saturated, weights[1] * saturated)
-    return losses.sum() / count, _averages(_labelled_metrics(z, z_0, desirable, beta), count)
+    return losses.sum() / count, averages(labelled_metrics(z, z_0, desirable, beta), count)
 
 
 def bco_loss(
@@ -365,8 +364,8 @@ def bco_loss(
     z = _labelled_sums(log_ratio, mask, desirable)
     count = _denominator(denominator, z.shape[0])
     z_0 = given_or_own(reference_point, z)
-    losses = -logsigmoid(_gain(z, z_0, desirable, beta))
-    return losses.sum() / count, _averages(_labelled_metrics(z, z_0, desirable, beta), count)
+    losses = -logsigmoid(gain(z, z_0, desirable, beta))
+    return losses.sum() / count, averages(labelled_metrics(z, z_0, desirable, beta), count)
 
 
 def grpo_loss(
@@ -439,7 +438,7 @@ def grpo_loss(
         d = -fill_masked(kl_log_ratio, mask, "kl_log_ratio")
         per_token["kl"] = torch.expm1(d) - d
         objective = objective - kl_coef * per_token["kl"]
-    metrics = _averages({name: fill_masked(value, mask) for name, value in per_token.items()}, count)
+    metrics = averages({name: fill_masked(value, mask) for name, value in per_token.items()}, count)
     return -fill_masked(objective, mask).sum() / count, metrics
 
 
@@ -457,12 +456,6 @@ def _pair_sums(
     return chosen, fill_masked(rejected_log_ratio, rejected_mask, "rejected_log_ratio").sum(-1)
 
 
-def _pair_metrics(chosen: Float[Tensor, " B"], rejected: Float[Tensor, " B"]) -> dict[str, Float[Tensor, " B"]]:
-    """Return what losses of pairs say of each one, from the implicit rewards of its answers."""
-    margin = chosen - rejected
-    return {"margin": margin, "chosen_reward": chosen, "rejected_reward": rejected, "accuracy": _wins(margin)}
-
-
 def _labelled_sums(
     log_ratio: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], desirable: Bool[Tensor, "*shape"]
 ) -> Float[Tensor, " B"]:
@@ -471,34 +464,6 @@ def _labelled_sums(
     if desirable.dtype != torch.bool:
         raise _checks.fail("desirable", "be bool", desirable.dtype)
     return fill_masked(log_ratio, mask, "log_ratio").sum(-1)
-
-
-def _gain(
-    z: Float[Tensor, " B"], z_0: Float[Tensor, ""] | float, desirable: Bool[Tensor, " B"], beta: float
-) -> Float[Tensor, " B"]:
-    """Return by how much each example is on its label's side of the reference point."""
-    distance = beta * (z - z_0)
-    return torch.where(desirable, distance, -distance)
-
-
-def _labelled_metrics(
-    z: Float[Tensor, " B"], z_0: Float[Tensor, ""] | float, desirable: Bool[Tensor, " B"], beta: float
-) -> dict[str, Float[Tensor, " B"]]:
-    """Return what losses of labelled examples say of each one."""
-    return {
-        "desirable_reward": torch.where(desirable, beta * z, 0.0),
-        "undesirable_reward": torch.where(desirable, 0.0, beta * z),
-        "accuracy": _wins(_gain(z, z_0, desirable, beta)),
-        "reference_point": torch.zeros_like(z) + z_0,
-    }
-
-
-def _wins(margin: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-    return 0.5 * ((margin > 0).to(margin.dtype) + (margin >= 0).to(margin.dtype))
-
-
-def _averages(values: dict[str, Float[Tensor, "*shape"]], count: Real[Tensor, ""] | float) -> Metrics:
-    return {name: value.detach().sum() / count for name, value in values.items()}
 
 
 def _denominator(given: Denominator, own: Real[Tensor, ""] | int) -> Real[Tensor, ""] | float:
