@@ -82,6 +82,11 @@ class ObjectiveSection(Section):
         return {name: getattr(self, name) for name in type(self).model_fields if name not in self.not_of_the_loss}
 
     @property
+    def loss_unit(self) -> float:
+        """Return what a limit on its loss is multiplied by: 1, unless the loss grows otherwise than margins do."""
+        return 1.0
+
+    @property
     def grouping(self) -> Grouping | None:
         """Return how groups are read, if units are groups."""
         return None
@@ -174,6 +179,11 @@ class IpoObjective(PairObjective):
     """Take means over each answer's tokens, as TRL does, in place of sums; beta is then on another scale."""
 
     loss = "ipo_loss"
+
+    @property
+    def loss_unit(self) -> float:
+        """Return the loss of pairs whose margins are 1 off: 1 / beta^2, four times the loss of the first step."""
+        return self.beta**-2
 
 
 class ApoZeroObjective(PairObjective):

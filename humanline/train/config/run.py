@@ -95,7 +95,7 @@ class CollapseConfig(Section):
     """Root mean square of token log-ratios, nats, where the reference follows the policy (before_step); three times as
     much where it does not, since rejected answers may well leave a fixed one far behind."""
     loss: Limit = 5.0
-    """Training loss, above that of the first step."""
+    """Training loss, above that of the first step; that of ipo, which is in squares of nats, times beta squared."""
     surprise: Limit = 2.0
     """Nats a token by which the log-probability of held-out answers (the chosen ones) is below that at first."""
 

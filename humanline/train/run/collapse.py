@@ -120,6 +120,7 @@ def rules(config: TrainConfig) -> tuple[Rule, ...]:
     is_likelihood = not config.objective.needs_reference
     follows = config.reference.schedule.kind == "before_step"
     far = limits.log_ratio if limits.log_ratio is None or follows else _FIXED * limits.log_ratio
+    worse = None if limits.loss is None else limits.loss * config.objective.loss_unit
 
     def of(name: str) -> Callable[[Row], float | None]:
         return lambda row: row.get(name)
@@ -163,7 +164,7 @@ def rules(config: TrainConfig) -> tuple[Rule, ...]:
             "above",
             far,
         ),
-        Rule("loss", "step", "the loss", of("loss"), "rise", limits.loss),
+        Rule("loss", "step", "the loss", of("loss"), "rise", worse),
         Rule("surprise", "held_out", "minus the held-out log-probability a token", surprise, "rise", limits.surprise),
     )
 

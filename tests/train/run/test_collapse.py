@@ -95,6 +95,15 @@ class TestRules:
         assert len(said) == 1 and broke(rows)[0]["broke"]["what"] == what
         assert 33 <= broke(rows)[0]["updates"] <= 36
 
+    @pytest.mark.parametrize("beta", [0.01, 0.1, 1.0])
+    def test_a_loss_in_squares_of_nats_has_a_limit_of_its_own(self, beta):
+        """IPO starts at 1 / (4 beta^2): margins that are off by 0.6 are no break, those off by 2.4 are, at any beta."""
+        for margin, is_break in ((-0.1, False), (1.2, False), (-1.9, True), (2.9, True)):
+            watched, rows, _ = watch(objective={"kind": "ipo", "beta": beta})
+            for step in range(12):
+                watched.write({"step": step, "loss": ((margin if step else 0) - 0.5) ** 2 / beta**2})
+            assert bool(broke(rows)) == is_break
+
     def test_rejected_answers_may_leave_a_fixed_reference(self):
         """What is a break against a reference one update old is learning against one that never moves."""
         for changes, is_break in ((SYNCED, True), ({}, False)):
