@@ -437,10 +437,14 @@ class TestStream:
                 {"objective": OBJECTIVES["kto"], "training": {"steps": 1, "batch_size": 1}},
                 "training.batch_size must be at least 2",
             ),
+            (
+                {"objective": {"kind": "bco"}, "training": {"steps": 1, "batch_size": 1}},
+                "BCO estimates z_0 from the answers of a step: training.batch_size must be at least 2",
+            ),
         ],
     )
     def test_batches_that_cannot_be_are_refused(self, toy, tmp_path, change, message):
-        """A batch larger than the data, and KTO with one example, are refused."""
+        """A batch larger than the data, and KTO or BCO with one example, are refused."""
         with pytest.raises(ValueError, match=message):
             run(toy, tmp_path / "run", **change)
 

@@ -96,7 +96,7 @@ class MicroBatch:
     rows: tuple[Row, ...]  # in the order of the block; none where nothing counts (`idle_micro_batch`)
     block: Block
     mismatched: Block | None  # KTO: some of the step's prompts with other prompts' answers, of whichever units
-    desirable: Tensor  # (R,) bool, read by KTO
+    desirable: Tensor  # (R,) bool, the labels of examples
     advantages: Tensor | None  # (R,), read by GRPO
 
     @property

@@ -128,9 +128,10 @@ class Stream:
     Raises
     ------
     ValueError
-        If the batch is larger than the data, cannot be shared evenly by the ranks, or, under KTO, is a single example
-        or the data have a single prompt, so that no mismatched pair exists; or if what must stay together, a unit or
-        where groups are split a row, exceeds the budget, or a group that is kept whole has too many rows.
+        If the batch is larger than the data, cannot be shared evenly by the ranks, or, under KTO and BCO, is a single
+        example, which would be held against itself; if under KTO the data have a single prompt, so that no mismatched
+        pair exists; or if what must stay together, a unit or where groups are split a row, exceeds the budget, or a
+        group that is kept whole has too many rows.
     """
 
     def __init__(
@@ -162,11 +163,12 @@ class Stream:
             self._refuse_budget(units, micro_batch_tokens)
         elif micro_batch_size is not None and self.grouping is not None and not self.splits:
             self._refuse_groups(units, micro_batch_size)
-        if objective.mismatched:
-            what = f"{objective.title} estimates z_0 from mismatched pairs"
+        if objective.reference_point is not None:
+            of = "mismatched pairs" if objective.mismatched else "the answers of a step"
+            what = f"{objective.title} estimates z_0 from {of}"
             if batch_size < 2:
                 raise ValueError(f"{what}: training.batch_size must be at least 2; got 1")
-            if _one_prompt(units):
+            if objective.mismatched and _one_prompt(units):
                 raise ValueError(f"{what}, but all examples have the same prompt")
         self.units = units if isinstance(units, Units) else list(units)
         self.objective, self.batch_size = objective, batch_size

@@ -55,7 +55,7 @@ class Evaluator:
     Raises
     ------
     ValueError
-        If there are too few units for the objective (KTO needs two prompts).
+        If there are too few units for the objective (KTO needs two prompts, BCO two answers).
     """
 
     def __init__(
