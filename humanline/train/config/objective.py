@@ -74,7 +74,8 @@ class ObjectiveSection(Section):
     @property
     def title(self) -> str:
         """Return its name as papers write it."""
-        return self.kind.upper().replace("_", "-")
+        name, *which = self.kind.split("_")
+        return "-".join([name.upper(), *which])
 
     @property
     def loss_settings(self) -> dict[str, Any]:
@@ -167,6 +168,11 @@ class DpoObjective(PairObjective):
 
     loss = "dpo_loss"
     later: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.0}
+
+    @property
+    def title(self) -> str:
+        """Return its name as papers write it."""
+        return "conservative DPO" if self.label_smoothing else "DPO"
 
 
 class IpoObjective(PairObjective):

@@ -35,6 +35,13 @@ def test_every_objective_has_a_row():
     assert {row["kind"] for row in EVERY_OBJECTIVE.values()} == {one.model_fields["kind"].default for one in OBJECTIVES}
 
 
+def test_objectives_have_the_names_of_their_papers():
+    """The variant is told as papers write it; label smoothing makes another objective of DPO."""
+    names = {"dpo": "DPO", "dpo-conservative": "conservative DPO", "apo_zero": "APO-zero", "apo_down": "APO-down"}
+    for row, name in names.items():
+        assert section_of(row).model_validate(ROWS[row]).title == name
+
+
 def short_run(toy, output, name) -> TrainConfig:
     """Four steps on pairs, with the humanline variant where there is a reference."""
     return config(
