@@ -423,7 +423,7 @@ def _pair(options: argparse.Namespace) -> int:
 
 
 def _say(options: argparse.Namespace) -> Callable[[str], None]:
-    """Return what prints a line to standard error, unless that is to be quiet."""
+    """Return a function that prints a line to standard error, or nothing if the command is to be quiet."""
     from humanline.system.terminal import told
 
     return lambda text: None if options.quiet else print(told(text, keep="\n"), file=sys.stderr, flush=True)

@@ -32,7 +32,7 @@ HUMANLINE = {"kind": "clip", "log_eps_low": -1.5, "log_eps_high": 1.5}
 
 
 def before_step(every: int) -> dict[str, Any]:
-    """Return what makes a run humanline, with its k."""
+    """Return the settings that make a run humanline, with its k."""
     return {"transform": HUMANLINE, "reference": {"schedule": {"kind": "before_step", "every": every}}}
 
 
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def read(file: Path) -> Any:
-    """Return what a JSON file holds."""
+    """Return the contents of a JSON file."""
     return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -256,7 +256,7 @@ def run(work: Path, job: Job, folder: Path) -> None:
 
 
 def judge(job: Job, folder: Path) -> dict[str, Any]:
-    """Return what the watch says of a run's rows, and what became of the run."""
+    """Return the watch's verdict on a run's rows, and how the run ended."""
     from humanline.train.config import TrainConfig
     from humanline.train.run.collapse import CollapseWatch
     from humanline.train.run.metrics import read_metrics
@@ -284,7 +284,7 @@ class _Nowhere:
 
 
 def gsm8k() -> list[dict[str, Any]]:
-    """Return what the watch says of the first and last look of each run of examples/gsm8k, from its results.json."""
+    """Return the watch's verdict on the first and last look of each run of examples/gsm8k, from its results.json."""
     from humanline.train.config import TrainConfig
     from humanline.train.run.collapse import CollapseWatch
 

@@ -254,7 +254,7 @@ def _verdict(cells: Sequence[Cell], settings: Sequence[str]) -> str:
 
 
 def _remarks(cells: Sequence[Cell], settings: Sequence[str]) -> list[str]:
-    """Return what a reader should know before believing a row: the clip's part, and rows that fell apart."""
+    """Return remarks that a reader needs before believing a row: the clip's part, and rows that fell apart."""
     clipped = {setting: list(_values(cells, setting, "humanline", "clip_share").values()) for setting in settings}
     shares = {setting: statistics.fmean(values) for setting, values in clipped.items() if values}
     remarks = []

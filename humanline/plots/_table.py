@@ -53,7 +53,7 @@ class Table:
         return x, y
 
     def setting(self, name: str) -> float:
-        """Return what `settings` was given under a name."""
+        """Return the value that `settings` was given under a name."""
         return self.value(SETTING, name)
 
     def value(self, panel: str, series: str) -> float:

@@ -169,7 +169,7 @@ def sampler(tilt: ArrayLike, *, atoms: int = ATOMS[-1]) -> ImpliedCapacity:
 def humanline_sampler(
     rule: Rule, *, spread: float = 1.0, proposal_tilt: float | None = None, atoms: int = ATOMS[-1]
 ) -> tuple[ImpliedCapacity, float]:
-    """Return what rejection leaves of proposals, as a distortion of the policy, and the share that is accepted.
+    """Return the law that rejection leaves of proposals, as a distortion of the policy, and the share accepted.
 
     Parameters
     ----------

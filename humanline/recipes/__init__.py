@@ -105,7 +105,7 @@ def resolve(recipe: str | Path) -> Path:
 
 
 def preset_overrides(preset: str, recipe: str | Path, overrides: Sequence[str] = ()) -> list[str]:
-    """Return what a preset says about a recipe, as overrides to be put before the user's own.
+    """Return a preset's changes of a recipe, as overrides to be put before the user's own.
 
     A preset is a list of entries `{when, set, why}`; an entry applies when the kinds that it names (of objective,
     transform, schedule and source) are the recipe's.

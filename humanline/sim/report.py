@@ -109,7 +109,7 @@ def study(
     scale : Scale
     processes : int >= 1
     progress : callable, optional
-        Told (done, total) runs.
+        Called with (done, total) runs.
 
     Raises
     ------

@@ -209,7 +209,7 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
     seeds : sequence of distinct int >= 0
         The same seed gives the same problem, data and draws in every run.
     each_step : callable, optional
-        Told the number of updates done and the parameters, before every update and after the last.
+        Called with the number of updates done and the parameters, before every update and after the last.
 
     Returns
     -------

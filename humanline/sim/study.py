@@ -101,7 +101,7 @@ def run_study(
         the run, the seeds, the code of this package and the versions of numpy and torch.
     processes : int >= 1
     progress : callable, optional
-        Told (done, total), once at the beginning and after every run.
+        Called with (done, total), once at the beginning and after every run.
 
     Returns
     -------
@@ -159,7 +159,7 @@ def _measured(
 
 
 def _read(store: Path) -> dict[str, str]:
-    """Return what a store keeps; a new one is made."""
+    """Return the rows that a store keeps; a missing store is made."""
     with _named(store), contextlib.closing(sqlite3.connect(store)) as database:
         with database:
             database.execute("CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, run TEXT, result TEXT)")

@@ -1,1 +1,1 @@
-"""Tools of the house that training, simulator, figures and commands share: files, locks, signals, text (no torch)."""
+"""Tools that training, simulator, figures and commands share, without torch: files, locks, signals, text."""

@@ -1,7 +1,7 @@
 """What this process is doing, noted in passing for whoever watches over it: a phase, the updates so far, a count.
 
 A note costs a few attribute writes. It is of the process, not of an object, since a process has one run at a time and
-notes come from wherever work is done. `humanline.train.run.neighbours` reads it from a second thread.
+notes come from wherever work is done. `humanline.train.run.neighbours` reads them in a second thread.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Activity:
     updates : int or None
         Updates done; None until the run has begun or gone on.
     count : int
-        Rises with everything that gets done; one that stands still is that of a process that does.
+        Rises with everything that gets done: where it does not, the process stands still.
     waiting : bool
         Whether it waits for the other processes.
     held : str or None
-        What it waits for beside the other processes, such as space on the disk.
+        What it waits for, other processes aside, such as space on the disk.
     alone : bool
         Whether the others wait for it, so that what it does is worth finishing though one of them may be gone.
     """
@@ -58,7 +58,7 @@ class Activity:
         self.count += 1
 
     def held_up(self, by: str | None) -> None:
-        """Note what is waited for beside the other processes, at each look for it; None when that is over."""
+        """Note what is waited for, other processes aside, each time it is looked for; None when that is over."""
         self.held = by
         self.count += 1
 
@@ -99,11 +99,11 @@ class Activity:
             self.count += 1
 
     def at(self, error: BaseException) -> str:
-        """Say what was being done when an error was raised."""
+        """Return, in words, what was being done when an error was raised."""
         return str(getattr(error, _WHILE, self))
 
     def __str__(self) -> str:
-        """Say it, as in: evaluating: sampling, after 12 updates."""
+        """Return the activity in words, as in: evaluating: sampling, after 12 updates."""
         phases = self.phases[1:] or self.phases
         after = "" if self.updates is None else f", after {self.updates} update{'' if self.updates == 1 else 's'}"
         return ": ".join([*phases, *([self.held] if self.held else [])]) + after

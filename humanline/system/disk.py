@@ -1,8 +1,8 @@
 """What a run does when its disk is full: it names file, need and space, and ends, or waits until there is space again.
 
 Every write of a run goes through `patient` (or, where processes write together, `Checkpoints.save`), so that the
-setting `training.disk_full` holds for all of them, in every process. Which run this process is in is said once, by
-`of_run`; outside of one, a write that fails only says what failed.
+setting `training.disk_full` holds for all of them, in every process. `of_run` says which run this process is in;
+outside of one, a write that fails only says what failed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StoppedWaiting(WriteError):
 
 
 def stopped_elsewhere() -> StoppedWaiting:
-    """Return what the other processes raise where the main one was asked to stop while it waited."""
+    """Return the error that the other processes raise where the main one was asked to stop while it waited."""
     return StoppedWaiting(Path("a file of the main process"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
 
@@ -76,7 +76,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def in_words(count: int) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes in words, as in 1.5 GiB."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -120,7 +120,7 @@ class Patience:
     stopping : callable
         Returns the name of the signal that asked this process to stop, or None.
     phase : callable
-        Told `PHASE` all the while that a run waits, several times a second, and None when it is over: for whoever
+        Called with `PHASE` several times a second while the run waits, and with None when that is over: for whoever
         watches that the run goes on.
     """
 
@@ -132,7 +132,7 @@ class Patience:
     _said: float = field(default=0.0, init=False)
 
     def advice(self, error: OSError) -> str:
-        """Return how a run that ends by a write that failed is gone on with."""
+        """Return how to go on with a run that a failed write has ended."""
         if self.checkpoints is None:
             return ""
         when = "when there is space again" if is_full(error) else "when that is mended"
@@ -194,7 +194,7 @@ def of_run(
     stop: StopSignal | None = None,
     phase: Callable[[str | None], None] = lambda _: None,
 ) -> Iterator[None]:
-    """Have every write of this process, until the context ends, take a full disk as a run is to.
+    """Apply a run's setting for a full disk to every write of this process, until the context ends.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ SPARE = 64 * 2**20  # bytes that must stay free beside what is written
 _PARTIAL, _DELETING = ".partial", ".deleting"
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # there is no such thing here: no data lost
 _GONE = (errno.ENOENT, errno.ENOTDIR)
-_untold = {"files", "folders"}  # of which nobody has been told yet that they cannot be flushed
+_untold = {"files", "folders"}  # that cannot be flushed: a warning is still to be given
 
 
 class DamagedError(ValueError):
@@ -94,7 +94,7 @@ class Lines:
 
 
 def barrier(what: str) -> None:
-    """Do nothing. Called after every change of the disk, by the name of the change; tests stop the process here."""
+    """Do nothing: called after every change of the disk, with the name of the change, so that tests can stop there."""
 
 
 def write_text(path: Path, text: str | Iterable[str]) -> None:
@@ -363,7 +363,7 @@ def check_room(folder: Path, needed: int) -> None:
 
 
 def flush(path: Path) -> None:
-    """Have a file, or the names in a folder, written to the disk."""
+    """Flush a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         sync(handle, path)
@@ -372,10 +372,10 @@ def flush(path: Path) -> None:
 
 
 def sync(handle: int, path: Path) -> None:
-    """Have what was written to an open file or folder brought to the disk.
+    """Flush an open file or folder to the disk.
 
-    A file system that knows no such operation for files or for folders (FUSE, SMB) is put up with, which is said once:
-    it loses nothing by a kill. A flush that failed (EIO, ENOSPC) never is.
+    A file system that cannot flush files or folders (FUSE, SMB) gets one warning, and the run goes on: a kill costs
+    nothing there. A flush that failed (EIO, ENOSPC) is always an error.
     """
     try:
         os.fsync(handle)

@@ -1,7 +1,7 @@
 """Which hosts a run may talk to: this machine and public addresses; private and link-local ones where they are named.
 
-A recipe of someone else's could otherwise have a machine ask what only that machine may: the metadata service of its
-cloud (169.254.169.254), or a device of its network.
+Without this a recipe of someone else's could make a machine ask what only that machine may ask: the metadata service
+of its cloud (169.254.169.254), or a device in its network.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Identity:
         return cls(*values)  # type: ignore[arg-type]
 
     def row(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return the identity as a JSON object."""
         return asdict(self)
 
     def is_suspended(self) -> bool:
@@ -69,7 +69,7 @@ class Identity:
         return self.fate() == "alive" and _state(self.process)[0] in ("T", "t")
 
     def fate(self) -> Fate:
-        """Return what became of the process; "unknown" where it is of another machine, container or boot."""
+        """Return the fate of the process; "unknown" where it is of another machine, container or boot."""
         if not self.boot or (self.boot, self.namespace) != _place():
             return "unknown"
         try:

@@ -1,4 +1,4 @@
-"""Libraries that speak when they are imported or load a model, kept quiet."""
+"""Imports of libraries that print when they are imported or load a model: kept quiet, or shown safely."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def launched_processes() -> int:
 
 
 def seconds_to_stop() -> float | None:
-    """Return how long torchrun or accelerate launch let a run that is to stop save itself; None without them."""
+    """Return the seconds that torchrun or accelerate launch leave a run that is to stop; None without them."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     try:
@@ -56,7 +56,7 @@ def seconds_to_stop() -> float | None:
 
 
 def too_slow_to_stop(seconds: float) -> str:
-    """Return what to say of a save that took so many seconds, if a run that is to stop might be killed in it."""
+    """Return a warning about a save that took so many seconds, if a run that is to stop might be killed in it."""
     limit = seconds_to_stop()
     if limit is None or seconds < limit / 2:
         return ""

@@ -1,4 +1,4 @@
-"""A lock on a folder that needs nothing of the file system but that a name is made once: no flock, no shared clock.
+"""A lock on a folder that asks one thing of the file system, that a name is made once: no flock, no shared clock.
 
 The lock is a file `run.lock.N`, and whoever made the one with the highest number holds the folder. To take over a lock
 is to make the next number, which of many at once exactly one can; lower numbers are then removed. Whatever a former
@@ -95,7 +95,7 @@ class FolderLock:
             Whether to wait for a holder to show itself, or to count as gone, where nothing else tells whether it is
             alive. False refuses at once, unless its last renewal is 5 minutes old.
         say : callable
-            Told of waiting, and of a lock that is taken over.
+            Shows a line about waiting, and about a lock that is taken over.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class FolderLock:
         self._number = 0
 
     def lost(self) -> str | None:
-        """Return what to say if another process has taken the lock over, as far as that is known; costs nothing."""
+        """Return a message if another process is known to have taken the lock over, else None; costs nothing."""
         if self._number and self._lost is None and _clock() - self._renewed > 2 * RENEW:  # we may have been asleep
             with contextlib.suppress(OSError), self._looking(0):
                 self._look()
@@ -315,7 +315,7 @@ class FolderLock:
             return _Seen(number, content, changed)  # just being made, where a file system has no links, or damaged
 
     def _fate(self, seen: _Seen) -> Fate:
-        """Return what became of the holder of a lock file."""
+        """Return the fate of the holder of a lock file."""
         if seen.free:
             return "dead"
         if seen.number:

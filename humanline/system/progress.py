@@ -1,6 +1,6 @@
 """What a person sees of a run: a progress bar in a terminal, a few lines elsewhere.
 
-`RunProgress` is told of whatever gets done, in every process, and so notes it for the other processes too.
+`RunProgress` hears of whatever gets done, in every process, and so notes it for the other processes too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Stderr(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Do so where there is somebody to see it."""
+        """Flush, where there is somebody to see it."""
         if not self.gone:
             try:
                 self._file.flush()
@@ -101,13 +101,13 @@ class RunProgress:
         self.bar.__exit__(kind, error, trace)
 
     def begin(self, updates: int) -> None:
-        """Take note of the updates that an earlier process has done."""
+        """Count the updates that an earlier process has done."""
         HERE.trained(updates)
         self.first, self.started = updates, time.perf_counter()
         self.bar.update(self.task, completed=updates)
 
     def scoring(self, done: int, due: int) -> None:
-        """Show that a window is being scored ahead, if it is long enough to wonder."""
+        """Show that log-probabilities of coming steps are being computed, if they are many enough to wait for."""
         HERE.touch()
         if due > 1:
             self.bar.update(self.task, description=f"scoring ahead {done + 1}/{due}")

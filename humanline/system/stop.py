@@ -106,7 +106,7 @@ def sparing() -> Iterator[None]:
 
 
 def outlive() -> None:
-    """Let signals of `STOPPING` pass this process by, and not those that it starts: they are as they would be."""
+    """Ignore signals of `STOPPING` in this process, but not in those that it starts."""
     for number in STOPPING:
         signal.signal(number, _pass_by)
     os.register_at_fork(after_in_child=_heed_again)

@@ -1,4 +1,4 @@
-r"""Text of others, made fit to be shown and to be kept: control characters made visible, secrets taken out.
+r"""Text from outside, made fit to be shown and kept: control characters visible, secrets taken out.
 
 Rows, file names, YAML keys and error messages come from outside. Printed as they are, an escape sequence in one of them
 could repaint the terminal, and a bidirectional override could make a line read as another. Written to a file as they
@@ -85,7 +85,7 @@ _URL_LOGIN = re.compile(r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#\"'<>]*
 
 
 def looks_secret(name: str) -> bool:
-    """Return whether what has this name, such as an environment variable, is likely to be a secret."""
+    """Return whether a variable or setting of this name is likely to hold a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
@@ -93,7 +93,7 @@ _remembered: set[str] = set()  # secrets of this process's recipes
 
 
 def remember(secrets: Iterable[str]) -> None:
-    """Have `redact` replace these texts from now on, where they are at least 6 characters long."""
+    """Make `redact` replace these texts from now on, where they are at least 6 characters long."""
     _remembered.update(text for text in map(str.strip, secrets) if len(text) >= SHORTEST_NAMED and set(text) != {"*"})
 
 

@@ -387,7 +387,7 @@ def _texts(sentence: str) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _plain(array: Any) -> Any:
-    """Return what has no axes as a Python object."""
+    """Return an array, as a Python object if it has no axes."""
     return array.item() if isinstance(array, np.ndarray | np.generic) and array.ndim == 0 else array
 
 

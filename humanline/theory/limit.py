@@ -243,7 +243,7 @@ class ClipLimit:
         return self._solve_exactly(x, target, bound) if by == "exact" else bound
 
     def limiting_error(self, log_ratio: ArrayLike) -> Any:
-        """Return what the error tends to: 1/2 exactly on an end of the range, 0 elsewhere (3/4 if both ends are 0).
+        """Return the limit of the error: 1/2 exactly on an end of the range, 0 elsewhere (3/4 if both ends are 0).
 
         A numpy float64 array of the same shape, or a numpy scalar for a number; for torch tensors too.
 

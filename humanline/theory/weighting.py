@@ -413,7 +413,7 @@ def _check_capacity(name: str, capacity: Any, allow_negative: bool) -> None:
 
 
 def _worst_to_best(z: NDArray[Any], p: NDArray[Any]) -> NDArray[Any]:
-    """Return what sorts the outcomes; probability breaks ties, so that even the rounding ignores the given order."""
+    """Return indices that sort the outcomes; probability breaks ties, so that not even rounding sees their order."""
     order: NDArray[Any] = np.argsort(z, -1)
     ranked = np.take_along_axis(z, order, -1)
     if (ranked[..., 1:] == ranked[..., :-1]).any():

@@ -1,8 +1,8 @@
 """One training loop for nll, DPO, KTO and GRPO, with every reference schedule: read it top to bottom.
 
 Departures from the paper and its released code:
-- No reference model. The batches of coming steps are scored by the policy while it holds the weights that the schedule
-  names; `reference.storage: model` keeps the paper's second model instead, with bitwise equal results.
+- No reference model. The policy computes the reference's log-probabilities of coming steps while it holds the weights
+  that the schedule names; `reference.storage: model` keeps the paper's second model, with bitwise equal results.
 - Losses are normalised over the whole step (all micro-batches, all ranks), KTO's z_0 too.
 - Weights and optimizer states are float32 unless asked for otherwise. Released code trains in pure bf16.
 - The KL term of GRPO is taken against the reference, as in the paper, or against the initial policy.
@@ -42,7 +42,7 @@ def train(
         Go on with the run in the output folder from its newest whole checkpoint, to the same result bit for bit; a
         folder without any starts from the beginning, and one that is finished is left as it is.
     stop : StopSignal, optional
-        Asked at every safe point whether the run shall save and end.
+        Polled at every safe point: whether the run is to save and end.
     show_progress : bool
         Print progress to standard error.
 
@@ -66,7 +66,7 @@ def train(
     LockLostError
         If another run took over the output folder while this one was asleep; nothing more is written.
     StopRequested
-        If `stop` was asked; all that is needed to go on is saved, if anything was begun.
+        If `stop` was set; all that is needed to go on is saved, if anything was begun.
     NeighbourError
         If another process of the run is gone, has failed or stands still (`neighbours.joined`).
     """
@@ -162,7 +162,7 @@ def _step(run: Run, step: int, started: float) -> None:
 
 
 def _prepared(run: Run, at: Position) -> tuple[bool, Position]:
-    """Have the next batch made and the policy measured; where that fails, save what was trained so far."""
+    """Prepare the next batch, and measure the policy if it is time; where that fails, save what was trained so far."""
     try:
         try:
             more = run.batches.prepare(at.updates)

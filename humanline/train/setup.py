@@ -1,4 +1,4 @@
-"""All that comes before the first step of a run: what can be refused is, data and model are read, its parts are built.
+"""All that comes before the first step of a run: refusals, reading data and model, building the parts.
 
 The parts come together here, and nowhere else: `set_up` gives them as one frozen `Run`, and `loop.py` takes its steps.
 Everything that can be refused is refused before anything new is written, and most of it before weights are read.
@@ -56,9 +56,9 @@ class Trained:
     wrapped
         The policy as a pass with gradient goes through it: gradients are averaged over all processes.
     optimizer
-        Of accelerate.
+        As accelerate wraps it.
     adapter : Adapter or None
-        What alone is trained of the policy.
+        What is trained in place of the policy's own weights.
     logprobs_of : callable
         Gives the policy's token log-probabilities of a block, without gradient.
     """
@@ -99,7 +99,7 @@ class Run:
     trackers : Trackers
     progress : RunProgress
     told : list of dict
-        What rounds have told of themselves and nobody has written down yet.
+        Rows about rounds that are not yet in the metrics.
     """
 
     config: TrainConfig
@@ -278,7 +278,7 @@ def _rounds(
     progress: RunProgress,
     told: list[dict[str, Any]],
 ) -> Rounds:
-    """Return the rounds of a run, which add to `told` what each of them comes to."""
+    """Return the rounds of a run; each of them adds a row about itself to `told`."""
     rounds = make_rounds(
         config,
         given.data,

@@ -180,7 +180,7 @@ def answer(number: int, seed: int, canary: str) -> tuple[str, str, bool]:
 
 
 def judged(text: str) -> int:
-    """Have every verifier judge an answer, each between two right ones; write down what they say."""
+    """Let every verifier judge an answer, each between two right ones; write the verdicts down."""
     from humanline.train.online.rewards.pool import Pool
 
     kinds: list[dict] = [{"kind": kind, "completion": text, "reference": "5"} for kind in ("math", "number")]

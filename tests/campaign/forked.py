@@ -54,7 +54,7 @@ class Outcome:
 
 
 def adopt_orphans(adopt: bool = True) -> None:
-    """Have processes whose parent has ended become children of this one, so that none goes unseen."""
+    """Make processes whose parent has ended children of this one, so that none goes unseen."""
     ctypes.CDLL(None).prctl(_SUBREAPER, int(adopt), 0, 0, 0)
 
 

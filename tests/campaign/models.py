@@ -104,7 +104,7 @@ def names(value: Any) -> dict[str, Any]:
 
 
 def elsewhere(link: bool) -> Act:
-    """Have the index name a good file outside the folder."""
+    """Let the index name a good file outside the folder."""
 
     def act(model: Path, canary: Path) -> None:
         index(names("../outside.safetensors"))(model, canary)

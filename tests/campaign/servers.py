@@ -200,7 +200,7 @@ BODIES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def behaviour(number: int, seed: int, model: str) -> tuple[str, Callable[[Asked], Reply]]:
-    """Return what a server of a number does, in words and as what answers."""
+    """Return the behaviour of a server of a number, in words and as a function that answers."""
     tokenizer = load_tokenizer(model)
     chance = random.Random(f"server {number} {seed}")
     answers: Callable[[Asked, dict[str, Any]], Reply]

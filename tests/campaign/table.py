@@ -26,7 +26,7 @@ class Made:
 
     @classmethod
     def now(cls, seed: int, full: bool) -> Made:
-        """Return what a campaign of these options is made of here."""
+        """Return the options and versions of a campaign that is played here."""
         names = ("humanline", "torch", "transformers")
         return cls(
             seed, full, ", ".join([f"Python {platform.python_version()}", *(f"{n} {version(n)}" for n in names)])

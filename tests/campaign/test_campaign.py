@@ -61,7 +61,7 @@ def connects() -> int:
 
 @pytest.fixture
 def orphans():
-    """Have what a command leaves behind come to this process, for a while."""
+    """Adopt the processes that a command leaves behind, for a while."""
     adopt_orphans()
     yield
     adopt_orphans(False)

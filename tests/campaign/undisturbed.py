@@ -65,7 +65,7 @@ def recipe(stage: Stage, name: str) -> str:
 
 
 def result(folder: Path) -> Any:
-    """Return what must be the same bit for bit, of a run whose recipe is in a folder."""
+    """Return the results that must be the same bit for bit, of a run whose recipe is in a folder."""
     rounds = round_files(output(folder))
     return result_of(load_config(folder / "recipe.yaml")), rounds
 

@@ -10,7 +10,7 @@ from functools import partial
 
 
 def at_barriers(act: Callable[[str], None]) -> None:
-    """Have a function called at every write barrier of this process, by the name of the change; for good."""
+    """Call a function at every write barrier of this process, with the name of the change, from now on."""
     import humanline.train.loop  # noqa: F401, all modules of a run, so that none is imported later
     from humanline.system import files
 

@@ -41,7 +41,7 @@ class StopOfOne:
 
 
 def fill_disk(times: int) -> None:
-    """Have the main process find no space for a checkpoint, so many times."""
+    """Let the main process find no space for a checkpoint, so many times."""
     left, begin = [times], system_files.begin_folder
 
     def begin_folder(folder: Path, *, room: int) -> Path:

@@ -39,7 +39,7 @@ PLACES = {
 
 
 def harm(place: str, how: str, after: int, note: Path) -> None:
-    """Have this process end, fail or stop at its call of that number."""
+    """Make this process end, fail or stop at its call of that number."""
     owner, name = PLACES[place]
     true, calls = getattr(owner, name), 0
 

@@ -1,4 +1,4 @@
-"""A configuration in words."""
+"""A configuration, and the name of its variant, in words."""
 
 from __future__ import annotations
 
@@ -130,5 +130,5 @@ def _reference(config: TrainConfig) -> str:
 
 
 def units_in_words(config: TrainConfig) -> str:
-    """Return what a batch counts, in words: examples, pairs or groups of answers."""
+    """Return the units that a batch counts, in words: examples, pairs or groups of answers."""
     return config.objective.units + ("" if config.objective.grouping is None else " of answers")

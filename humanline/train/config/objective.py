@@ -79,7 +79,7 @@ class ObjectiveSection(Section):
 
     @property
     def loss_settings(self) -> dict[str, Any]:
-        """Return what the loss is called with besides tensors."""
+        """Return the settings that the loss is called with, besides tensors."""
         return {name: getattr(self, name) for name in type(self).model_fields if name not in self.not_of_the_loss}
 
     @property

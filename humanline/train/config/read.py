@@ -112,7 +112,7 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
 
 def _now(keys: Sequence[str], given: Any) -> str:
-    """Return what a key that began with such a section is called now, or each of the keys that are given below it."""
+    """Return the name of today for a key that began with such a section, or of each of the keys given below it."""
     if keys[0] == "rounds" and given is None:
         return "is now source.kind: fixed"
     below = [str(key) for key in given] if len(keys) == 1 and isinstance(given, dict) else []
@@ -218,7 +218,7 @@ def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) 
 
 
 def _given(problem: Any) -> str:
-    """Return what was given where something else belongs, its secrets hidden."""
+    """Return the value that was given where another belongs, its secrets hidden."""
     value, name = problem["input"], str(problem["loc"][-1]) if problem["loc"] else ""
     sent = "new_weights" in problem["loc"] or not isinstance(value, str | int | float)
     return repr(hidden({name: value}, sent=sent)[name])[:200]

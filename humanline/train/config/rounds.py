@@ -31,9 +31,9 @@ class ContinuousEngine(Section):
 
     kind: Literal["continuous"] = "continuous"
     num_blocks: PositiveInt | None = None
-    """Blocks of its key-value cache; by itself as many as free memory holds."""
+    """Blocks of its key-value cache; default: as many as free memory holds."""
     max_batch_tokens: PositiveInt | None = None
-    """Tokens a forward pass; by itself what the library thinks right."""
+    """Tokens a forward pass; default: the library's own choice."""
 
 
 class ByPath(Section):
@@ -156,14 +156,14 @@ class ByCommand(Section):
     command: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)]
     """The command's words; no shell. It gets the whole environment, secrets too: it is yours, and may need them."""
     seconds: Positive = 1800.0
-    """How long it may take."""
+    """Seconds that it may take."""
 
 
 NewWeights = Annotated[ByPath | ByAdapter | ByVllm | BySglang | ByRequest | ByCommand, Field(discriminator="kind")]
 
 
 class ProofConfig(Section):
-    """How a server is proved to have the weights that it was given: by log-probabilities of a fixed set of texts."""
+    """Proof that a server has the weights that it was given, by log-probabilities of a fixed set of texts."""
 
     tokens: PositiveInt = 8192
     """Tokens of the texts, from the run's own prompts and answers; more of them tell a smaller change."""
@@ -184,19 +184,19 @@ class ServerEngine(Section):
     key_variable: NonEmpty | None = None
     """Environment variable that holds the API key."""
     endpoint: Literal["chat", "completions"] | None = None
-    """What is asked; by itself chat for the chat template, and completions for plain text."""
+    """Which of its endpoints is asked; default: chat for the chat template, and completions for plain text."""
     concurrency: Annotated[int, Field(ge=1, le=65536)] = 16
     """Requests under way at a time."""
     samples_per_request: PositiveInt = 1
     """Completions asked for at once (n); more only where the server is known to obey."""
     seconds: Positive = 600.0
-    """Limit of a request."""
+    """Seconds that a request may take."""
     attempts: PositiveInt = 6
     """How often a request is tried while the server is gone, busy (429) or broken (5xx), with growing waits."""
     new_weights: NewWeights
     """How the server learns of a round's weights."""
     proof: ProofConfig | None = ProofConfig()
-    """How it is proved that it has them; null: not at all."""
+    """Proof that it has them; null: none."""
 
     @model_validator(mode="after")
     def _may_be_asked(self) -> ServerEngine:
@@ -241,7 +241,7 @@ class SamplingConfig(Section):
     system_prompt: NonEmpty | None = None
     """System message of prompts that begin with none, and no developer's; trained on, too."""
     engine: Engine = GenerateEngine()
-    """What samples."""
+    """Which program samples."""
     mismatch_limit: Positive = 0.1
     """A round warns where sampler and training differ by more nats (root mean square) on the tokens that were drawn;
     not of a round that source.overlap has sampled with older weights: there the difference is logged as staleness."""
@@ -301,7 +301,7 @@ class ModelReward(_Reward):
 
 
 class FunctionReward(_Reward):
-    """What a Python callable says: `call(prompt, completion, **columns)` returns a number."""
+    """The number that a Python callable returns: `call(prompt, completion, **columns)`."""
 
     kind: Literal["function"] = "function"
     call: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
@@ -320,7 +320,7 @@ EnvironmentName = Annotated[str, Field(pattern=r"^[^=\x00]+$")]
 
 
 class EnvironmentConfig(Section):
-    """What worker processes get of the environment: by itself all but what looks like a secret."""
+    """Environment variables that worker processes get; default: all but those that look like secrets."""
 
     keep: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ()
     """Names of variables that they get though they look like secrets, such as a key that a function reward needs."""
@@ -336,24 +336,25 @@ class EnvironmentConfig(Section):
 
 
 class ScoringConfig(Section):
-    """What a completion is worth. A score is a number or a status that says why there is none, never a silent zero."""
+    """How completions are scored: with a number, or a status that says why there is none, never a silent zero."""
 
     rewards: Annotated[tuple[Reward, ...], Field(strict=False, min_length=1)]
     """Their weighted sum is the score."""
     failed: Literal["error", "drop"] | Finite = "error"
-    """What a completion without a score does: end the run, be left out, or get this score; all are counted."""
+    """What happens to a completion without a score: error ends the run, drop leaves it out, a number
+    is its score; all are counted."""
     failed_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """A round of which a larger share has no score ends the run whatever `failed` says; 1 allows any number."""
     workers: Annotated[int, Field(ge=1, le=4096)] = 2
     """Worker processes for everything but reward models."""
     seconds: Positive = 5.0
-    """Limit of each completion and reward; a worker that exceeds it is killed."""
+    """Seconds for each completion and reward; a worker that takes longer is killed."""
     first_seconds: Positive = 300.0
-    """Limit, in place of `seconds`, of a worker's first call of a function, which may import what it needs."""
+    """Seconds, in place of `seconds`, for a worker's first call of a function, which may import what it needs."""
     memory: Annotated[int, Field(ge=1, le=10**9)] = 1024
-    """Limit of each worker, MiB."""
+    """Memory that each worker may take, MiB."""
     environment: EnvironmentConfig = EnvironmentConfig()
-    """What the workers get of the environment."""
+    """Environment variables that the workers get."""
 
     @model_validator(mode="after")
     def _some_weight(self) -> ScoringConfig:
@@ -391,9 +392,9 @@ class RoundsSource(Section):
     count: PositiveInt | None = None
     """Rounds of the run; give these, training.steps or training.epochs."""
     steps: PositiveInt | None = None
-    """Optimizer steps a round; by itself one pass over what the round has made."""
+    """Optimizer steps a round; default: one pass over what the round has made."""
     select: Literal["best_worst", "all"] | None = None
-    """What is kept of a prompt's completions; by itself all for grpo, and the best against the worst for the others."""
+    """What is kept of a prompt's completions; default: all for grpo, the best against the worst for the others."""
     score_margin: NonNegative = 0.01
     """best_worst: the least difference of their scores (tau); prompts below it are left out and counted."""
     truncated: Literal["keep", "drop"] = "keep"
@@ -405,7 +406,7 @@ class RoundsSource(Section):
     sampling: SamplingConfig = SamplingConfig()
     """How completions are drawn."""
     scoring: ScoringConfig
-    """What completions are worth."""
+    """How completions are scored."""
 
     @model_validator(mode="after")
     def _learn_secrets(self) -> RoundsSource:

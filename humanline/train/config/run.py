@@ -1,4 +1,4 @@
-"""The configuration of a run: one frozen tree of typed sections, and its reader.
+"""The configuration of a run: one frozen tree of typed sections, and what follows from them together.
 
 Every section names each number that a run depends on; unknown keys are errors, and all errors of a file and of the
 command line are reported together. No field here is without a reader in humanline.train (a test looks for them).
@@ -18,12 +18,12 @@ from humanline.train.config.rounds import FixedSource, RoundsSource, Source
 
 
 class ReferenceConfig(Section):
-    """Who scores a batch: the schedule, where its weights live, and the anchor of the KL penalty."""
+    """What the policy is compared with: the schedule, where its weights live, and the anchor of the KL penalty."""
 
     schedule: Schedule = Never()
-    """Which earlier policy scores a batch."""
+    """Which earlier policy is the reference of a step."""
     storage: Literal["score_ahead", "model"] = "score_ahead"
-    """Scores kept ahead of time, or a second model in memory; the results are equal."""
+    """Log-probabilities computed ahead of time, or a second model in memory; the results are equal."""
     baseline: Literal["reference", "initial"] = "reference"
     """The anchor of GRPO's KL penalty."""
     round_start: Literal["sync", "keep"] = "sync"
@@ -38,7 +38,7 @@ class DataConfig(Section):
     eval: NonEmpty | None = None
     """File of held-out rows."""
     shape: Shape | None = None
-    """What a row holds; by itself what the objective usually reads. In rounds rows are prompts."""
+    """What a row holds; default: what the objective usually reads. In rounds rows are prompts."""
     columns: dict[str, str] = Field(default={})
     """Our name of a field: the file's name, where it has another; {prompt: question}."""
     ignore: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
@@ -48,11 +48,11 @@ class DataConfig(Section):
     max_length: PositiveInt = 1024
     """Tokens of prompt and answer together."""
     max_prompt_length: PositiveInt | None = None
-    """Tokens of the prompt; by itself as many as leave room for an answer."""
+    """Tokens of the prompt; default: as many as leave room for an answer."""
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What happens to longer examples; a prompt is never cut."""
     special_tokens: Literal["error", "drop"] = "error"
-    """What happens to examples whose text holds a special token of the tokenizer, which would be read as control."""
+    """What happens to examples whose text holds a special token of the tokenizer, which would act as control."""
 
     @model_validator(mode="after")
     def _columns_once(self) -> DataConfig:
@@ -71,7 +71,7 @@ class CollapseConfig(Section):
     """
 
     action: Literal["warn", "stop", "ignore"] = "warn"
-    """Say it in one line, once; save, end and say it (exit code 4); or do not look."""
+    """warn: one line, once. stop: save, end and say why (exit code 4). ignore: do not look."""
     steps: PositiveInt = 10
     """Steps of which the median is taken."""
     rounds: PositiveInt = 3
@@ -110,7 +110,7 @@ class TrainingConfig(Section):
     batch_size: PositiveInt = 32
     """Examples, pairs or groups a step, over all processes."""
     micro_batch_size: PositiveInt | None = None
-    """Examples, pairs or, under GRPO, rows (single answers) a forward pass and process; by itself all of its share."""
+    """Examples, pairs or, under GRPO, rows (single answers) a forward pass and process; default: all of its share."""
     micro_batch_tokens: PositiveInt | None = None
     """Tokens a forward pass and process, in place of micro_batch_size; padding counts where there is any."""
     padding: Literal["right", "free"] = "right"
@@ -124,13 +124,13 @@ class TrainingConfig(Section):
     logprobs: Literal["chunked", "cut_cross_entropy"] = "chunked"
     """What turns hidden states into token log-probabilities; the results are equal but for rounding."""
     dropout: bool = False
-    """Keep the model's dropout rates; by itself they are 0."""
+    """Keep the model's dropout rates; default: they are set to 0."""
     temperature: Temperature = 1.0
     """Logits are divided by it before log-probabilities are taken; some code trains at the temperature of sampling."""
     stall_minutes: NonNegative = 60.0
-    """Of several processes: minutes without anything done after which one stands still, so that all end; 0: never."""
+    """Of several processes: minutes in which one gets nothing done, after which all end; 0: never."""
     disk_full: Literal["stop", "wait"] = "stop"
-    """On a full disk: end, to be gone on with by --resume; or wait for space, trying again every minute."""
+    """On a full disk: end, and go on later by --resume; or wait for space, trying again every minute."""
     collapse: CollapseConfig = CollapseConfig()
     """When a run has broken, and what is done then."""
 
@@ -158,12 +158,12 @@ class AdapterConfig(Section):
     alpha: Annotated[float, Field(gt=0, le=1e6), IN_FLOAT32] = 32.0
     """Additions are scaled by alpha / rank."""
     dropout: Fraction = 0.0
-    """Share of their inputs that is dropped in training, never in scoring; not possible for experts."""
+    """Share of their inputs that is dropped in training, never in passes without gradient; not possible for experts."""
     targets: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)] | None = None
-    """Ends of the names of what gets them; by itself all linear layers but the output head, and the fused weights of
-    experts (`experts.gate_up_proj`), one addition to each expert."""
+    """Layers that get additions, by the ends of their names; default: all linear layers but the output head, and the
+    fused weights of experts (`experts.gate_up_proj`), one addition to each expert."""
     base: Literal["float32", "bf16", "nf4"] | None = None
-    """What the frozen weights are kept in; by itself what is computed in. nf4 is QLoRA (bitsandbytes)."""
+    """What the frozen weights are kept in; default: what is computed in. nf4 is QLoRA (bitsandbytes)."""
 
 
 class OptimizerConfig(Section):
@@ -211,7 +211,7 @@ class TrackingConfig(Section):
     """Where metrics are shown besides the run's own files; nowhere unless named here."""
 
     trackers: Annotated[tuple[Literal["tensorboard", "trackio", "wandb"], ...], Field(strict=False)] = ()
-    """Programs that are shown the metrics; each must be installed."""
+    """Programs that show the metrics; each must be installed."""
     project: NonEmpty = "humanline"
     """Name under which trackio and wandb file the run."""
 
@@ -230,9 +230,9 @@ class TrainConfig(Section):
     transform: Transform = NoTransform()
     """What happens to token log-ratios before the loss."""
     reference: ReferenceConfig = ReferenceConfig()
-    """Who the policy is compared with."""
+    """What the policy is compared with."""
     adapter: AdapterConfig | None = None
-    """LoRA; by itself all weights are trained."""
+    """LoRA; default: all weights are trained."""
     data: DataConfig
     """The rows to read, and how."""
     source: Source = FixedSource()
@@ -260,7 +260,7 @@ class TrainConfig(Section):
 
     @property
     def references(self) -> int:
-        """Return how many earlier policies score a batch."""
+        """Return the number of earlier policies whose log-probabilities a step needs."""
         return 1 + self.own_baseline if self.objective.needs_reference else 0
 
     @property
@@ -269,7 +269,7 @@ class TrainConfig(Section):
         return self.references if self.reference.storage == "model" else 0
 
     def window_steps(self, steps: int) -> int:
-        """Return for how many steps scores wait at most: until the schedule's next sync, or the end of the run."""
+        """Return the most steps whose log-probabilities wait: to the schedule's next sync, or the end of the run."""
         if not self.objective.needs_reference or self.reference.storage == "model":
             return 0
         whole = 0 if self.adapter is not None else steps  # an adapter's base is the initial policy, always at hand
@@ -281,7 +281,7 @@ class TrainConfig(Section):
 
     @property
     def kept_in(self) -> Literal["float32", "bf16", "nf4"]:
-        """Return what the model's own weights are kept in, trained or, under an adapter, frozen."""
+        """Return the type that the model's own weights are kept in, trained or, under an adapter, frozen."""
         return self.training.weights if self.adapter is None else self.adapter.base or self.training.precision
 
     @property

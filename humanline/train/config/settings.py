@@ -60,7 +60,7 @@ def written(config: Any) -> dict[str, Any]:
 
 
 def learn(tree: Any) -> None:
-    """Have `terminal.redact` know the secrets in a tree of settings, in whatever text they turn up later."""
+    """Make `terminal.redact` replace the secrets in a tree of settings, in whatever text they turn up later."""
     found: set[str] = set()
     hidden(tree, found)
     remember(found)
@@ -74,7 +74,7 @@ def hidden(tree: Any, found: set[str] | None = None, *, sent: bool = False) -> A
     tree : JSON
         Names may be dotted.
     found : set of str, optional
-        Takes the secrets.
+        The secrets are added to it.
     sent : bool
         Whether all of it is sent elsewhere, so that names count everywhere.
     """

@@ -121,7 +121,7 @@ class ChatTemplate:
     def unread(
         self, turns: Sequence[Message], given: Given = NOTHING, *, first: int = 0, opening: bool = False
     ) -> list[Unread]:
-        """Return what the template does not write of tools and of keys of messages, as far as it takes the whole.
+        """Return the tools and keys of messages that the template does not write, as far as it takes the whole.
 
         A key of an earlier message counts as written if the template writes it while that message is the last one: many
         leave out the reasoning of earlier answers by design.

@@ -33,7 +33,7 @@ class CompiledTemplate:
         self._unproved = _PROVED
 
     def write(self, turns: Sequence[Message], opening: bool) -> str | None:
-        """Return what `apply_chat_template` writes, or None where it has to be asked; raise TooMuchError as it does."""
+        """Return the text of `apply_chat_template`, or None where it must be called; raise TooMuchError as it does."""
         source = self._tokenizer.chat_template
         if source is not self._source:
             self._compile(source)

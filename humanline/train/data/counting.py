@@ -1,4 +1,4 @@
-"""How far the reading of a set is: what a reader tells, and whoever shows it is told."""
+"""How far the reading of a set is: reported by a reader, to whoever shows it."""
 
 from __future__ import annotations
 

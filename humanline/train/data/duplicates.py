@@ -41,7 +41,7 @@ class Duplicates:
         self._opposites.append(opposite)
 
     def report(self, names: Sequence[str]) -> DuplicateReport:
-        """Return what was found, with the names that the examples have, in the order in which they were added."""
+        """Return the repeats and contradictions; `names` are those of the examples, in the order they were added."""
         import numpy as np  # a reader of rows alone needs none
 
         contents, opposites = (np.array(one, dtype=np.int64) for one in (self._contents, self._opposites))

@@ -201,7 +201,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _spread(raw: bytes, file: BinaryIO) -> str:
-    """Return what to say if the JSON value that begins in the line `raw` ends in a later one, and nothing if not."""
+    """Return a message if the JSON value that begins in the line `raw` ends in a later one, else an empty text."""
     position = file.tell()
     text = (raw + file.read(_SPREAD_LIMIT)).decode(errors="replace")
     file.seek(position)

@@ -38,7 +38,7 @@ class Message:
 
     @classmethod
     def of(cls, turn: Mapping[str, Any]) -> Message:
-        """Return what `as_dict` was made of; raise KeyError or TypeError if it is no such thing."""
+        """Return the message that `as_dict` made a dict of; raise KeyError or TypeError if it is none."""
         keys = {name: value for name, value in turn.items() if name not in ("role", "content")}
         return cls(turn["role"], turn["content"], to_json(keys) if keys else "")
 
@@ -71,7 +71,7 @@ class Given:
 
     @classmethod
     def of(cls, columns: Mapping[str, Any], place: str = "") -> Given:
-        """Return what the columns `tools` and `chat_template_kwargs` give, each JSON or JSON text.
+        """Return the contents of the columns `tools` and `chat_template_kwargs`, each JSON or JSON text.
 
         None and what is empty stand for nothing.
 

@@ -1,4 +1,4 @@
-"""A set of prompts -> what rounds sample from, and which of them each round takes."""
+"""A set of prompts -> the contexts that rounds sample from, and which of them each round takes."""
 
 from __future__ import annotations
 
@@ -165,5 +165,5 @@ class Context:
 
     @property
     def given(self) -> Given:
-        """Return what its columns give the chat template."""
+        """Return the tools and arguments that its columns give the chat template."""
         return Given.of(self.extra)

@@ -60,7 +60,7 @@ class RowReader:
         return None
 
     def column(self, name: str) -> str:
-        """Return what the file calls our column `name`."""
+        """Return the file's name for our column `name`."""
         if name in ALIASES and name not in self.columns and not self._holds(name) and self._holds(ALIASES[name]):
             return ALIASES[name]
         return self.columns.get(name, name)
@@ -69,7 +69,7 @@ class RowReader:
         return column in self.values and not (self.source.is_table and self.values[column] is None)
 
     def value(self, name: str) -> Any:
-        """Return what our column `name` holds; it counts as read."""
+        """Return the value in our column `name`, which then counts as read."""
         self.used.add(self.column(name))
         return self.values[self.column(name)]
 
@@ -154,7 +154,7 @@ class RowReader:
         return found
 
     def given(self) -> Given | None:
-        """Return what the row gives the chat template besides messages."""
+        """Return the tools and arguments that the row gives the chat template besides messages."""
         columns, places = {}, []
         for name in (TOOLS, KWARGS):
             column = self.columns.get(name, name)

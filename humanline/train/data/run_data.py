@@ -1,6 +1,6 @@
-"""What a configuration makes of its data: units, the batches of training, and how many steps there are.
+"""The data of a configuration: units, the batches of training, and how many steps there are.
 
-The loop runs on them, and `humanline validate` only looks whether they can be made.
+The loop runs on them; `humanline validate` only checks that they can be made.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class RunData:
         return self.sets.train[0].sequences[0].ids[:16]
 
     def hashes(self, objective: ObjectiveSection) -> dict[str, str]:
-        """Return what a resumed run of an objective must share."""
-        # Of scores ahead whose step was cut into passes another way nothing could be made.
+        """Return the hashes that a resumed run of an objective must share."""
+        # Log-probabilities computed ahead are of no use to a step that is cut into passes in another way.
         cut = {f"micro-batches of {objective.title}": "of rows (formerly of groups)"}
         passes = cut if objective.grouping is not None else {}
         if self.contexts:
@@ -153,7 +153,7 @@ def training_stream(
     ranks: int = 1,
     seed: int | None = None,
 ) -> Stream:
-    """Return the batches of training, drawn with the run's seed by itself; raise ValueError as `Stream` does."""
+    """Return the batches of training, drawn with the run's seed by default; raise ValueError as `Stream` does."""
     return Stream(
         units,
         config.objective,

@@ -71,7 +71,7 @@ class _Table(Source):
 
 
 def _meanings(classes: list[str]) -> list[Any]:
-    """Return what the numbers of classes stand for: true and false where they are named so, 0 and 1, or the names."""
+    """Return the values that the numbers of classes stand for: true and false, 0 and 1, or else the names."""
     lowered = [name.lower() for name in classes]
     if sorted(lowered) == ["false", "true"]:
         return [name == "true" for name in lowered]

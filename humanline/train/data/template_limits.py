@@ -151,7 +151,7 @@ def _memory() -> int:
 
 @contextlib.contextmanager
 def limited_templates() -> Iterator[None]:
-    """Have transformers compile templates, meanwhile, in a sandbox that looks at operations that can make much."""
+    """Make transformers compile templates, for a while, in a sandbox that checks operations that can make much."""
     from transformers.utils import chat_template_utils as library
 
     name = "ImmutableSandboxedEnvironment"

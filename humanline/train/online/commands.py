@@ -1,4 +1,4 @@
-"""The stages of a round alone, on files: `humanline sample`, `humanline score`, `humanline pair`.
+"""Single stages of a round, on files: `humanline sample`, `humanline score`, `humanline pair`.
 
 Work under way lies in a folder beside the output, `<output>.partial`, which one process at a time may hold; the same
 command goes on with it, and the output appears when it is whole, if nothing else has taken its name by then.
@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 
 
 class ToolError(ValueError):
-    """A stage that cannot work on what it was given."""
+    """A stage that cannot work with its input."""
 
 
 def sample(
@@ -164,7 +164,7 @@ def score(
     ----------
     config : TrainConfig
     samples : str
-        Of `sample`, or rows of the same kind from elsewhere.
+        File of `sample`, or of rows of the same kind from elsewhere.
     out : str
         File to make.
     stop, say, progress
@@ -218,9 +218,9 @@ def pair(config: TrainConfig, scored: str, out: str, *, say: Say = show) -> Path
     Parameters
     ----------
     config : TrainConfig
-        Of which source.score_margin, source.truncated, source.scoring.failed and source.scoring.failed_share are read.
+        Read are source.score_margin, source.truncated, source.scoring.failed and source.scoring.failed_share.
     scored : str
-        Of `score`.
+        File of `score`.
     out : str
         File to make; its rows are what offline training reads (data.shape: preference).
     say
@@ -273,7 +273,7 @@ def _read(source: Path, config: TrainConfig) -> list[Rollout]:
 
 
 def _check_of(config: TrainConfig) -> Callable[[Rollout], None]:
-    """Return what raises Untrainable for a rollout that the model of a recipe cannot be trained on."""
+    """Return a check that raises Untrainable for a rollout that the model of a recipe cannot be trained on."""
     from humanline.train.data.chat_template import RenderError
     from humanline.train.data.run_data import renderer_of
     from humanline.train.online.trainable import Trainable, vocabulary_of
@@ -383,7 +383,7 @@ class _Work:
 
 @contextlib.contextmanager
 def _claimed(out: str, target: Path, stop: StopSignal | None, say: Say) -> Iterator[_Work]:
-    """Lock the folder for work under way, before any of it is done; it goes when the output is there, or if empty."""
+    """Lock the folder for work under way, before any is done; remove it once the output is there, or if it is empty."""
     folder = _under_way(target)
     lock = FolderLock(folder)
     try:

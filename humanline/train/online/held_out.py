@@ -1,4 +1,4 @@
-"""Held-out prompts: what the policy's answers are worth, before, during and after a run in rounds.
+"""Held-out prompts: the scores of the policy's answers to them, before, during and after a run in rounds.
 
 One answer a prompt, drawn with the settings of sampling and always with the same random numbers, so that two looks
 differ by the policy alone.
@@ -29,7 +29,7 @@ class RolloutEvaluator:
     contexts : non-empty sequence of Context
     stages : RoundStages
     folder : Path
-        Of all rounds; a folder in it is made, and removed again.
+        The folder of all rounds; a folder in it is made, and removed again.
     version : callable
         Returns the version of the policy's weights as they are now.
     """

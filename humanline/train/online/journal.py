@@ -51,10 +51,10 @@ def sample_into(
     policy : str
         Version of the weights, written into each row.
     trainable : Trainable, optional
-        What does not pass is not written, and sampled again where the journal holds it already.
+        A rollout that does not pass is not written, and is sampled again where the journal holds it already.
     rank, ranks : int
     progress : callable, optional
-        Told how many of this rank's contexts are done.
+        Called with the number of this rank's contexts that are done.
 
     Raises
     ------

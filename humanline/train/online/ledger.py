@@ -1,4 +1,4 @@
-"""What rounds have done, on disk: an append-only ledger of their states, and journals of work under way.
+"""The ledger of rounds: which states each has reached, in a file that is only appended to.
 
 A line is appended and flushed when what it says is true, and never before. The end of a file that a kill has torn is
 ignored. A state's line holds the SHA-256 of the file that the state made, so that a damaged one is made again.
@@ -82,7 +82,7 @@ class Ledger:
         return file is None or (file.is_file() and digest(file) == entry.sha256)
 
     def record(self, round_: int, state: State, file: Path | None = None) -> None:
-        """Say that a round has reached a state; nothing happens if that was said before of the same file."""
+        """Record that a round has reached a state; nothing happens if that is recorded already, of the same file."""
         sha256 = None if file is None else digest(file)
         known = self.entries.get(round_, {}).get(state)
         if known is not None and known.sha256 == sha256:
@@ -91,7 +91,7 @@ class Ledger:
         append(self.path, [{"round": round_, "state": state} | ({} if sha256 is None else {"sha256": sha256})])
 
     def discard(self, round_: int, reason: str) -> None:
-        """Say that a round begins anew."""
+        """Record that a round begins anew."""
         if self.entries.pop(round_, None) is not None:
             append(self.path, [{"round": round_, "state": "DISCARDED", "reason": reason}])
 
@@ -173,7 +173,7 @@ def _lock(file: BinaryIO | FileIO) -> None:
 
 
 def append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Append JSON rows, in one write unless the system takes less, and have them on the disk; raise as `patient` does.
+    """Append JSON rows, in one write unless the system takes less, and flush them; raise as `patient` does.
 
     Nothing is left of rows that could not be written.
     """

@@ -44,7 +44,7 @@ WEIGHTS = "weights.safetensors"  # of the policy that the second process samples
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a round shall do; a round whose plan is the same is the same round."""
+    """The plan of a round: prompts, policy and settings; a round whose plan is the same is the same round."""
 
     round: int
     policy: str
@@ -65,7 +65,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class RoundData:
-    """What is trained on in a round, and the sampler's own token log-probabilities (nats) by the names of rows."""
+    """The units of a round, and the sampler's own token log-probabilities (nats) by the names of rows."""
 
     units: list[Unit]
     behaviour: dict[str, Sequence[float]]
@@ -85,7 +85,7 @@ class RoundMaker:
     stages : RoundStages
         Samples and scores.
     say : callable
-        Told what a person should know.
+        Shows what a person should know.
     second : bool
         This process works beside the run, which appends to the same ledger.
 
@@ -135,7 +135,7 @@ class RoundMaker:
         return folder_of(self.folder, number)
 
     def files(self, number: int) -> list[Path]:
-        """Return what a round that is trained on has on the disk."""
+        """Return the files of a round that is trained on."""
         return [self.of(number) / name for name in (*_MADE.values(), _REPORT)]
 
     # From a plan to what is trained on.
@@ -187,7 +187,7 @@ class RoundMaker:
         return report, self.data(number)
 
     def data(self, number: int) -> RoundData:
-        """Return what a round's files say is trained on; raise OSError or ValueError if they cannot be read."""
+        """Return the data of a round from its files; raise OSError or ValueError if they cannot be read."""
         folder = self.of(number)
         rollouts = {rollout.id: rollout for rollout in read_rollouts(folder / _MADE["SAMPLED"])}
         rows = list(each_line(folder / _MADE["PAIRED"]))
@@ -218,7 +218,7 @@ class RoundMaker:
         read_rollouts(self.of(number) / _MADE["SAMPLED"], check)
 
     def forget_scores(self, number: int) -> None:
-        """Have a round scored again when it is come back to; what has a score is known from the scorer's cache.
+        """Discard a round's scores, so that it is scored again when it is resumed; scores that it has are in the cache.
 
         For the main process.
         """

@@ -39,7 +39,7 @@ GOES_ON = "\nWhat it did is kept, and --resume goes on with it."
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the second process is to do."""
+    """A round for the second process to make."""
 
     config: TrainConfig
     folder: Path  # of all rounds
@@ -55,7 +55,7 @@ class Job:
 
 
 class NextRound:
-    """Have the next round made by a second process while this one trains.
+    """Make the next round in a second process while this one trains.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class NextRound:
     policy : nn.Module
         Whose trained weights it samples with.
     say : callable
-        Told what it has to say of a round, once that is over.
+        Shows what the second process says of a round, once that is over.
     """
 
     def __init__(self, maker: RoundMaker, policy: nn.Module, say: Callable[[str], None]) -> None:
@@ -72,7 +72,7 @@ class NextRound:
         self.asked_for = -1  # the round that the second process was last looked after for
 
     def start(self, number: int, version: str) -> None:
-        """Have a round sampled by a version of the policy, unless that is done or under way; all processes call this.
+        """Start sampling a round with a version of the policy, unless done or under way; all processes call this.
 
         Raises
         ------
@@ -136,9 +136,9 @@ class Ahead:
     Parameters
     ----------
     stopping : callable
-        Asked while waiting whether the run was asked to stop.
+        Polled while waiting: whether the run was asked to stop.
     say : callable
-        Told what the second process has to say of a job, once that is over.
+        Shows what the second process says of a job, once that is over.
     """
 
     def __init__(self, stopping: Callable[[], bool], say: Callable[[str], None]) -> None:
@@ -221,7 +221,7 @@ def _work(pipe: Any, parent: int) -> None:
 
 
 def _in_words(error: Exception, folder: Path) -> str:
-    """Return what went wrong and how it is gone on with; leave the traceback of a fault of the program in a file."""
+    """Return an error, and how to go on, in words; the traceback of a fault of the program goes to a file."""
     if isinstance(error, SamplerError | RoundError):
         return str(error)  # they say both
     if isinstance(error, ValueError | OSError):
@@ -236,7 +236,7 @@ def _in_words(error: Exception, folder: Path) -> str:
 
 
 class _Worker:
-    """What a process needs to sample and score the rounds of a run."""
+    """All that a process needs to sample and score the rounds of a run."""
 
     def __init__(self, job: Job, say: Callable[[str], None]) -> None:
         from humanline.system.imports import quiet_libraries

@@ -1,4 +1,4 @@
-"""What is logged and said of a round: what it came to, and how far its sampler is from training."""
+"""The log of rounds: the numbers of each, and how far its sampler is from training."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class RoundLog:
     ----------
     config : TrainConfig
     served : Served or None
-        What a server's weights were found to be is told of the round that it sampled.
+        Its facts about a server's weights go into the row of the round that the server sampled.
     log : callable
-        Told the numbers of a round, at its first step.
+        Called with the numbers of a round, at its first step.
     say : callable
-        Told what a person should know.
+        Shows what a person should know.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RoundLog:
         self._line = ""  # what is to be said of a round, once the sampler's mismatch is known
 
     def made(self, number: int, report: dict[str, Any], steps: int, seconds: float, sampled_by: str) -> None:
-        """Log what a round came to, and have it said at its first step.
+        """Log the numbers of a round; a line about it follows at its first step.
 
         Parameters
         ----------
@@ -53,9 +53,9 @@ class RoundLog:
         report : dict
             `Selection.report`.
         steps : int
-            Of the round.
+            Number of the round's steps.
         seconds : float
-            That its making took.
+            Time that it took to make.
         sampled_by : str
             Version of the policy.
         """
@@ -80,7 +80,7 @@ class RoundLog:
             )
 
     def begun(self, number: int, mismatch: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Say what is to be said of a round, if that was not done, with how far its sampler is from training."""
+        """Show the line about a round, unless that was done, with how far its sampler is from training."""
         rms = mismatch.get("sampler_mismatch_rms")
         if self._line:
             self.say(self._line + ("" if rms is None else f"; sampler off by {rms:.2g} nats (rms)"))

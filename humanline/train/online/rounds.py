@@ -1,6 +1,6 @@
 """Rounds: Algorithm 1 and its relatives, from the prompts of a round to the batches of its steps.
 
-How a round is made, and what it leaves on the disk, is in `make.py`; what is told of it in `round_log.py`.
+`make.py` makes a round and has what it leaves on the disk; `round_log.py` logs it.
 
 Departures from Algorithm 1: steps are whole batches, and what is left over in a round is not trained on; prompts are
 drawn without replacement; the optimizer goes on from round to round.
@@ -44,7 +44,7 @@ MakeStream = Callable[[Sequence[Unit], int], Stream]  # of a round's units, with
 
 
 class Rounds:
-    """Have the data of each round made when it begins, and serve the batches of its steps.
+    """Serve the batches of a run in rounds; the data of a round are made when it begins.
 
     Parameters
     ----------
@@ -265,17 +265,17 @@ class Rounds:
         return self.rounds.overlap and self.number >= 0 and number == self.number + 1
 
     def _start_ahead(self) -> None:
-        """Have the next round made by the second process, if there is one and it is not made yet."""
+        """Start the next round in the second process, if there is one and the round is not made yet."""
         number, limit = self.next, self.config.training.steps
         if self._is_ahead(number) and number < self.total and (limit is None or self.end < limit):
             self.ahead.start(number, self.policy)
 
     def evaluator(self, held_out: Sequence[Context]) -> RolloutEvaluator | None:
-        """Return what measures the policy on held-out prompts, if there are any."""
+        """Return the evaluator of held-out prompts, if there are any."""
         return RolloutEvaluator(held_out, self.maker.stages, self.maker.folder, self.version) if held_out else None
 
     def close(self) -> None:
-        """End what samples and scores, here and in a second process; nothing on the disk is lost."""
+        """Close sampler and scorer, here and in a second process; nothing on the disk is lost."""
         self.told.begun(self.number)
         self._held.hold(())
         self.ahead.close()
@@ -306,7 +306,7 @@ def make_rounds(
     progress: RunProgress,
     log: Callable[[dict[str, Any]], None],
 ) -> Rounds:
-    """Return the rounds of a run with what samples and scores them; raise ValueError as these do."""
+    """Return the rounds of a run, with sampler and scorer; raise ValueError as these do."""
     from humanline.train.online.rewards.check import check_scoring
 
     assert config.rounds is not None

@@ -109,7 +109,7 @@ class Selection:
         return {"facts": self.summary(), "why": self.why_so_few(margin)}
 
     def why_so_few(self, margin: float) -> str:
-        """Say in words what was left out, and by how much scores missed the margin."""
+        """Return, in words, what was left out, and by how much scores missed the margin."""
         parts = []
         if self.below_margin:
             short = sorted((gap for gap in self.gaps if gap < margin or gap == 0), reverse=True)
@@ -189,7 +189,7 @@ def _listed(counts: Counter[str]) -> str:
 
 
 def in_place_of(asked_again: Counter[str]) -> str:
-    """Say how many answers could not be trained on, and why."""
+    """Return, in words, how many answers could not be trained on, and why."""
     listed = ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in asked_again.most_common())
     return f"{asked_again.total()} answers could not be trained on and were asked for again ({listed})"
 
@@ -269,7 +269,7 @@ def row_names(name: str, members: int, *, taken_apart: bool) -> list[str]:
 
 
 def make_units(kept: Sequence[Kept], context_ids: Mapping[str, tuple[int, ...]], *, taken_apart: bool) -> list[Unit]:
-    """Return what an objective trains on: pairs and groups, or two labelled answers each.
+    """Return the units that an objective trains on: pairs and groups, or two labelled answers each.
 
     Parameters
     ----------

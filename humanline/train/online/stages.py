@@ -1,7 +1,7 @@
 """The stages of a round on files: sampling into a journal (`journal.py`), scoring, and reading both back.
 
 Rounds and the commands `humanline sample` and `humanline score` run the same code. A stage's work is shared by ranks
-without talk: every rank knows from the plan, or from the content, what is its own.
+without communication: every rank knows its own share from the plan, or from the content.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BY_RESUMING = (
 
 
 class PoisonedError(LedgerError):
-    """Samples on which no training must stand."""
+    """Samples that must not be trained on."""
 
 
 def read_rollouts(path: Path, check: Callable[[Rollout], None] | None = None) -> list[Rollout]:
@@ -198,16 +198,16 @@ def served_name(policy: str) -> str:
 
 
 class Served(Protocol):
-    """What lets a server have the policy's weights, and proves that it has them (`rollouts.served.ServedWeights`)."""
+    """A way to give a server the policy's weights, with proof that it has them (`samplers.served.ServedWeights`)."""
 
     def publish(self, name: str) -> None:
-        """Let the server have the weights as they are now; raise SamplerError if it does not take them."""
+        """Give the server the weights as they are now; raise SamplerError if it does not take them."""
 
     def sampled(self, journals: Sequence[Path], contexts: Sequence[Context]) -> None:
-        """Look at samples that it gave; raise SamplerError if they are not from these weights."""
+        """Check samples of the server; raise SamplerError if they are not from these weights."""
 
     def facts(self, name: str) -> dict[str, Any]:
-        """Return what was found when the server was given the weights of that name."""
+        """Return the facts found when the server was given the weights of that name."""
 
     def rest(self) -> None:
         """Put the server to sleep, where it is to leave its GPU to scoring and training."""
@@ -228,11 +228,11 @@ class RoundStages:
     scoring : ScoringConfig
         Says how many completions may have no score.
     trainable : Trainable
-        What samples must pass.
+        The check that samples must pass.
     served : ServedWeights, optional
-        Lets a server have the policy's weights, under a name; only the main process samples then.
+        Gives a server the policy's weights, under a name; only the main process samples then.
     progress : callable, optional
-        Told (what, done, due).
+        Called with (what, done, due).
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class RoundStages:
         policy : str
             Version of the weights.
         samples : int, optional
-            Completions a context; by itself those of a round.
+            Completions a context; default: as many as a round has.
         """
         with saying_how_to_go_on("add --resume to the same command"):
             self._sample(folder, contexts, key, policy, samples)
@@ -307,13 +307,13 @@ class RoundStages:
         self.rest()
 
     def rest(self) -> None:
-        """Let what samples leave its GPU to scoring and training, where it is to do so."""
+        """Free the sampler's GPU for scoring and training, where the configuration says so."""
         if self.served is not None:
             self.processes.on_main(self.served.rest)
 
     @property
     def scorer(self) -> Scorer:
-        """Return what scores."""
+        """Return the scorer."""
         self._scorer = self._scorer or self.make_scorer()
         return self._scorer
 
@@ -325,7 +325,7 @@ class RoundStages:
         ----------
         folder : Path
         of : str
-            What the samples in it are, for messages.
+            Name of the samples in it, for messages.
 
         Raises
         ------
@@ -370,7 +370,7 @@ class RoundStages:
         self.processes.on_main(gather)
 
     def close(self) -> None:
-        """End what samples and scores."""
+        """Close sampler and scorer."""
         self.sampler.close()
         if self._scorer is not None:
             self._scorer.close()

@@ -1,8 +1,8 @@
 """Whether a completion can be trained on: its tokens are the model's, say what its text says, and are not too many.
 
 The reward reads a completion's text, training raises the probability of its ids. Everything that samples or reads
-samples back asks here, so that nothing is written down on which training would break, or would raise what was not
-scored.
+samples back asks here, so that nothing is kept on which training would break, or raise the probability of what was
+not scored.
 
 Texts are compared as a reader would: decoders drop special tokens, a space before the first word, a character that the
 length limit has cut in two, and templates trim; none of this makes another text. Everything else does.
@@ -41,7 +41,7 @@ class Trainable:
     max_tokens : int
         The most tokens of a completion, its end token included.
     vocabulary : int, optional
-        Ids that the model has rows for, 0 to vocabulary - 1; by itself those that the tokenizer knows.
+        Ids that the model has rows for, 0 to vocabulary - 1; default: those that the tokenizer knows.
     """
 
     def __init__(self, renderer: Renderer, max_tokens: int, vocabulary: int | None = None) -> None:

@@ -16,7 +16,7 @@ Finish = Literal["end", "stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was sampled.
+    """A completion, as it was sampled.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Rollout:
 
     @property
     def given(self) -> Given:
-        """Return what its columns give the chat template."""
+        """Return the tools and arguments that its columns give the chat template."""
         return Given.of(self.extra)
 
     def row(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Rollout:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Rollout:
-        """Return what `row` was made of; raise KeyError, TypeError or ValueError if it is no such row."""
+        """Return the rollout of a row that `row` made; raise KeyError, TypeError or ValueError if it is none."""
         found = cls(
             id=row["id"],
             prompt=tuple(map(Message.of, row["prompt"])),
@@ -145,7 +145,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a completion is worth, or why that is not known.
+    """The score of a completion, or why it has none.
 
     Parameters
     ----------
@@ -182,10 +182,10 @@ def saying_how_to_go_on(how: str) -> Iterator[None]:
 
 
 class Sampler(Protocol):
-    """What draws completions."""
+    """Anything that draws completions."""
 
     def together(self, samples: int) -> int | None:
-        """Return how many contexts of so many samples are drawn together; None where each is by itself."""
+        """Return how many contexts of so many samples are drawn together; None where each is drawn alone."""
 
     def sample(self, contexts: Sequence[Context], samples: int, *, key: tuple[int, ...]) -> Iterator[list[Rollout]]:
         """Draw so many completions of every context.
@@ -214,7 +214,7 @@ class Sampler(Protocol):
 
 
 class Scorer(Protocol):
-    """What tells the worth of completions."""
+    """Anything that scores completions."""
 
     def score(self, rollouts: Sequence[Rollout]) -> Iterator[tuple[int, int, Score]]:
         """Score every completion.

@@ -65,7 +65,7 @@ class Adapter:
             raise ModelError(f"this version of peft adapts {len(self._layers)} weights in place of {len(wanted)}")
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return what is trained and saved."""
+        """Return the parameters that are trained and saved."""
         return list(trained_parameters(self._wrapped).values())
 
     @contextmanager
@@ -94,7 +94,7 @@ class Adapter:
 
 
 def base_name(path: str) -> str:
-    """Return what an adapter's files shall call its base: a name on the hub, or the absolute path of a folder."""
+    """Return the name of an adapter's base for its files: a name on the hub, or the absolute path of a folder."""
     return path.removeprefix("hub:") if path.startswith("hub:") else str(absolute_utf8(path))
 
 
@@ -216,7 +216,7 @@ def describe_coverage(model: Any, config: AdapterConfig, kept_in: str) -> list[s
 
 
 def _kind(name: str) -> str:
-    """Return what is the same in the names of a weight in all layers."""
+    """Return the part of a weight's name that is the same in all layers."""
     return re.split(r"\.\d+\.", name)[-1].removesuffix(".weight")
 
 
@@ -268,7 +268,7 @@ def _is_renamed(name: str, model: Any) -> bool:
 
 
 def adapter_base(folder: str | Path) -> str | None:
-    """Return what the files of an adapter say its base model is; None where the folder holds no adapter.
+    """Return the base model that the files of an adapter name; None where the folder holds no adapter.
 
     Raises
     ------

@@ -80,7 +80,7 @@ class LogprobModel(nn.Module):
         mask : (R, T - 1) bool tensor
             True = label t + 1 counts. A row may have none.
         lengths : R integers in [1, T], optional
-            Lengths of the rows without their padding, read where rows are packed; by itself all are whole.
+            Lengths of the rows without their padding, read where rows are packed; default: all are whole.
 
         Returns
         -------
@@ -144,7 +144,7 @@ def softcap_of(model: Any) -> float | None:
 
 
 def logit_scale_of(model: Any) -> float:
-    """Return what a model multiplies its logits by; the model may be an outline."""
+    """Return the factor that a model multiplies its logits by; the model may be an outline."""
     settings, scale = model.config.get_text_config(), 1.0
     for name, divides in _SCALES.items():
         if (factor := _number(model, name)) is not None:

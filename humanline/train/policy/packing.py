@@ -112,7 +112,7 @@ def packed_attention(
     attention_mask : None
     dropout : 0
     scaling : float, optional
-        Of the logits; D^-1/2 by itself.
+        Factor of the logits; default: D^-1/2.
     sliding_window : int, optional
         How many tokens, itself included, a token attends to at most.
     softcap : float, optional

@@ -23,7 +23,7 @@ def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
     folder : Path
         Must not exist; its parent must.
     model, tokenizer
-        Of transformers; weights go to safetensors.
+        Model of transformers; its weights go to safetensors.
 
     Raises
     ------

@@ -52,12 +52,12 @@ class Writes:
 
     @property
     def total(self) -> int:
-        """Return all of it."""
+        """Return the sum of these bytes."""
         once = self.model + self.metrics + self.rounds + self.trackers
         return (self.keep + 1) * (self.checkpoint + self.metrics) + once
 
     def describe(self) -> str:
-        """Say what it is made of."""
+        """Return the sum and its parts in words."""
         parts = f"about {in_words(self.total)} for {self.keep} checkpoints, a further one while it is written"
         if self.rounds:
             parts += f", {in_words(self.rounds)} of samples, scores and served weights at most"

@@ -209,7 +209,7 @@ def _period(model: Any) -> int:
 
 @contextlib.contextmanager
 def _marks(policy: LogprobModel, meter: _Meter) -> Iterator[None]:
-    """Let the meter know where a pass is: what a model calls is told to it by hooks."""
+    """Let the meter know where a pass is, by hooks on what a model calls."""
     decoder, layers, period = policy.model.get_decoder(), _layers(policy.model), _period(policy.model)
 
     def begins(stretch: str) -> Any:

@@ -117,7 +117,7 @@ def _seconds(seconds: float) -> str:
 def estimate_run(
     config: TrainConfig, *, gpu_memory: float | None = None, gpus: int = 1, tflops: float | None = None
 ) -> tuple[list[str], bool]:
-    """Return what to print about the memory and the compute of a run, and whether it fits; no weights are read.
+    """Return the lines on memory and compute of a run, and whether it fits; no weights are read.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def workload_of(config: TrainConfig, ranks: int, tokenizer: Any = None) -> Workl
     ranks : int
         How many processes share a batch.
     tokenizer : optional
-        By itself it is loaded.
+        Default: the one of the model, which is loaded.
     """
     from humanline.train.data.run_data import read_data, renderer_of, stream_of
     from humanline.train.policy.load import load_tokenizer

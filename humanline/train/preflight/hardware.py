@@ -24,7 +24,7 @@ class EstimateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a run is held against.
+    """A device, as a run is compared with it.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Device:
 
 
 def device_of(gpu_memory: float | None, tflops: float | None, precision: str) -> Device:
-    """Return the device that a run is held against.
+    """Return the device that a run is compared with.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ _BLOCK = 256  # values of an 8-bit optimizer state that share a float32 scale
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a model takes by itself
+# What is there whatever a batch looks like
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,12 @@ class Estimate:
     activations, logits : int
         What a forward and backward pass hold at most beyond `static`, in the decoder and beyond that in the head.
     window : int
-        Log-probabilities scored ahead, in host memory.
+        Log-probabilities computed ahead, in host memory.
     phases : dict
         All that is live at most in each phase of a step.
     flops : dict
-        Of a step: `scoring`, `forward`, `backward`; `layers again` under activation checkpointing, and `logits again`.
+        Of a step: `scoring` (passes without gradient), `forward`, `backward`; `layers again` under activation
+        checkpointing, and `logits again`.
     """
 
     static: Static
@@ -141,18 +142,18 @@ class Estimate:
 
     @property
     def peak_phase(self) -> str:
-        """Return where the peak is."""
+        """Return the phase with the peak."""
         return max(self.phases, key=lambda name: self.phases[name])
 
     @property
     def lower_bound(self) -> float:
-        """Return what a step takes at least, if the dry run counted a tenth too much."""
+        """Return the least number of bytes that a step takes, if the dry run counted a tenth too much."""
         base = self.static.kept + self.static.gradients
         return base + 0.9 * max(0, self.peak - base) if self.peak > base else 0.9 * self.peak
 
     @property
     def total_flops(self) -> float:
-        """Return all that a step computes."""
+        """Return the FLOPs of a whole step."""
         return sum(self.flops.values())
 
 
@@ -172,7 +173,7 @@ class Estimator:
         self._runs: dict[Any, Quantities] = {}
 
     def estimate(self, config: TrainConfig, workload: Workload) -> Estimate:
-        """Return what a run takes.
+        """Return the memory and compute that a run takes.
 
         Raises
         ------

@@ -23,7 +23,7 @@ class Suggestion:
 def suggest(
     estimator: Estimator, config: TrainConfig, workload: Workload, memory: float, *, aside: float = 0.0
 ) -> list[Suggestion]:
-    """Return what makes a run smaller, that which costs its user least first; only what helps.
+    """Return changes that make a run smaller, the cheapest for its user first, and only those that help.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ class NotReadyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What was found out about a run that would start."""
+    """The facts about a run that would start."""
 
     parameters: int
     steps: int
@@ -60,7 +60,7 @@ class _Findings:
 
     @contextlib.contextmanager
     def about(self, what: str) -> Iterator[None]:
-        """Take note of what would stop a run, once, and go on."""
+        """Keep the message of an error that would stop a run, once, and go on."""
         try:
             yield
         except (ValueError, OSError) as error:
@@ -187,7 +187,7 @@ def _look_at_data(config: TrainConfig, renderer: Renderer, findings: _Findings) 
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """What training would be made of, as far as it can be."""
+    """The batches of training and evaluation, as far as they can be made."""
 
     steps: int
     stream: Stream | None

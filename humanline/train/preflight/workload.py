@@ -55,7 +55,7 @@ class Workload:
     later : Block or None
         The largest one of those that follow, where there are any.
     without_gradient : Block
-        The largest one that the reference, or the policy without gradient, runs over.
+        The largest one of a pass without gradient.
     held_out : Block or None
         The largest of the evaluation.
     passes : int
@@ -119,7 +119,7 @@ class Workload:
 
     @classmethod
     def at_limits(cls, config: TrainConfig, *, ranks: int = 1, why: str) -> Workload:
-        """Return what there would be if every row had `data.max_length` tokens, all of them in the loss.
+        """Return the workload of a run in which every row has `data.max_length` tokens, all of them in the loss.
 
         Parameters
         ----------
@@ -151,7 +151,7 @@ class Workload:
         )
 
     def with_rows(self, share: float) -> Workload:
-        """Return what there is if a pass has a share of its rows, the longest ones."""
+        """Return the workload in which a pass has a share of its rows, the longest ones."""
         first, without_gradient = _cut(self.first, share), _cut(self.without_gradient, share)
         cuts = len(self.first.lengths) / len(first.lengths)
         passes = max(self.passes, round(self.passes * cuts))
@@ -181,7 +181,7 @@ def _cut(block: Block, share: float) -> Block:
 
 
 def _size(block: Block, padding: str) -> float:
-    """Return what blocks are compared by: tokens, and a little for attention that holds all pairs of them."""
+    """Return the size by which blocks are compared: tokens, and a little for attention that holds all pairs of them."""
     rows, width = block.input_ids.shape
     lengths = block.lengths if padding == "free" else [width] * rows
     return sum(n * (1 + n / 2048) for n in lengths) + int(block.mask.sum()) / 2048

@@ -1,1 +1,1 @@
-"""A run: what outlives a process, and the processes of it."""
+"""A run: what outlives its processes, and how these agree and watch each other."""

@@ -51,11 +51,11 @@ _CUT_SHORT = 0.3  # share of answers cut at their limit above which their length
 
 
 class CollapseError(Exception):
-    """A run that has broken and was told to stop then (training.collapse.action); a checkpoint is saved."""
+    """A run that has broken and is to stop then (training.collapse.action); a checkpoint is saved."""
 
 
 class Log(Protocol):
-    """What keeps rows."""
+    """Anything that keeps rows."""
 
     def write(self, row: dict[str, Any]) -> None:
         """Keep a row."""
@@ -99,7 +99,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """What was found, and after how many updates."""
+    """A break of a run, and after how many updates it was found."""
 
     what: str
     of: str
@@ -233,14 +233,14 @@ class _Series:
 
 @dataclass(slots=True)
 class CollapseWatch:
-    """Pass rows on to the run's log, and take note of a break.
+    """Pass rows on to the run's log, and notice when they show a break.
 
     Parameters
     ----------
     config : TrainConfig
     log : Log
     say : callable
-        Told of a break, in one line, once in a run.
+        Shows the one line about a break, once in a run.
     is_on : bool
         False only passes rows on.
     """
@@ -289,7 +289,7 @@ class CollapseWatch:
         self.say(f"warning: {self.words(broken)}. {advice(self.config)}")
 
     def words(self, broken: Break) -> str:
-        """Return what was found, as half a sentence."""
+        """Return a break in words, as half a sentence."""
         words, series = next(
             (rule.words, series)
             for rule, series in zip(self._rules, self._series, strict=True)
@@ -420,7 +420,7 @@ def watched(config: TrainConfig, log: Log, metrics: Path | None, say: Callable[[
 
 
 def _prompts(found: Row) -> float:
-    """Return of how many prompts a row is; one without a count, of an earlier version, is taken to have enough."""
+    """Return how many prompts a row is about; one without a count, of an earlier version, is taken to have enough."""
     return float(found.get("contexts", found.get("completions", _PROMPTS)))
 
 
@@ -434,7 +434,7 @@ def _deviation(what: str, value: float, found: Row) -> float:
 
 
 def advice(config: TrainConfig) -> str:
-    """Return what the paper advises against a break, with the run's own numbers."""
+    """Return the paper's advice against a break, with the run's own numbers."""
     schedule, optimizer = config.reference.schedule, config.optimizer
     lower = f"a lower optimizer.lr (now {optimizer.lr:g}) or optimizer.max_grad_norm (now {optimizer.max_grad_norm:g})"
     if schedule.kind in ("before_step", "after_step"):

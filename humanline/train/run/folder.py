@@ -50,7 +50,7 @@ class RunFolder:
     resume : bool
         False demands a folder that is free; True takes over a run that was stopped or killed, or starts one.
     say : callable
-        Told what a person should know of the folder's lock.
+        Shows what a person should know about the folder's lock.
 
     Raises
     ------
@@ -161,7 +161,7 @@ class RunFolder:
         start: Callable[[], dict[str, Any]] | None,
         say: Callable[[str], None],
     ) -> None:
-        """Write down what the run is given; nothing of an earlier start is deleted, but it is renamed, and said.
+        """Write down what the run is given; files of an earlier start are renamed, with a message, and not deleted.
 
         Parameters
         ----------
@@ -205,7 +205,7 @@ class RunFolder:
         return self._log
 
     def ready(self) -> None:
-        """See to it, before a save, that the folder and all metrics are there; raise as `remake` and `patient` do."""
+        """Make sure, before a save, that the folder and all metrics are there; raise as `remake` and `patient` do."""
         self.remake()
         if self._log is not None:
             self._log.flush()

@@ -28,9 +28,9 @@ class MetricsLog:
     remake : callable
         Makes the run's folder again if it is gone.
     refuse_lost : callable
-        Looks whether another run has taken over the folder, and raises LockLostError then.
+        Raises LockLostError if another run has taken over the folder.
     lost : callable
-        Returns whether that is known, at no cost; rows are kept from then on, and nothing is written.
+        Returns whether that is known already, at no cost; from then on rows are kept, and nothing is written.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class MetricsLog:
                 raise
 
     def flush(self) -> None:
-        """Look after the file, and write what could not be written yet; raise as `patient` does."""
+        """Make sure the file is there, and write what could not be written yet; raise as `patient` does."""
         if self._file is not None and self.path is not None and self._lost() is None:
             with contextlib.suppress(LockLostError):  # which every process is told at the next safe point
                 self._look(self.path)

@@ -81,7 +81,7 @@ PERIODS = Periods()
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a process says of itself.
+    """What a process publishes about itself.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Card:
     asked: bool = False
 
     def of(self, rank: int) -> str:
-        """Say who it is."""
+        """Return the name of a process in words."""
         return f"process {rank} ({self.who.host}, process id {self.who.process})"
 
     @classmethod
@@ -211,7 +211,7 @@ class _Watch:
             thread.start()
 
     def behind(self, error: BaseException) -> str | None:
-        """Return what has happened to another process if that is behind an error of this one; None if it is not."""
+        """Return the fate of another process, in words, if that has caused an error of this one; None if not."""
         talk = isinstance(error, RuntimeError) and _TALK.search(str(error)) is not None
         if not talk and not isinstance(error, StopRequested):
             return None
@@ -281,7 +281,7 @@ class _Watch:
                 return
 
     def _look(self, known: dict[int, int]) -> None:
-        """Take note of what got done here, and of what is new elsewhere."""
+        """Notice what got done here, and what is new elsewhere."""
         count, spent, exchanges = self._seen
         busy = HERE.alone or not {"loading", "saving"}.isdisjoint(HERE.phases)
         now, cpu = HERE.count, time.process_time()
@@ -311,7 +311,7 @@ class _Watch:
             known[other] = looks
 
     def _verdict(self) -> tuple[str, float] | None:
-        """Return what is wrong, and for how many seconds that is put up with; None if nothing is."""
+        """Return a fault of another process, and for how many seconds to put up with it; None if there is none."""
         grace, patience = self.periods.grace, self.periods.patience
         cards = dict(self.cards)
         for card in cards.values():

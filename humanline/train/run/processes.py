@@ -23,7 +23,7 @@ class MainProcessError(ValueError):
 
 
 class MainProcessFault(MainProcessError):
-    """That of a main process whose failure was none of its input or of the disk: an error nobody has thought of."""
+    """What they raise where that failure came neither from input nor from the disk: an error nobody has thought of."""
 
 
 _AGREED = "humanline_agreed"  # attribute of an error that all processes have agreed on
@@ -132,9 +132,9 @@ def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> 
 
 
 def asked_to_end(stop: StopSignal | None, lost: Callable[[], str | None]) -> Callable[[], bool]:
-    """Return what tells whether this process was asked to stop, or has lost its output folder to another run.
+    """Return a function: whether this process was asked to stop, or has lost its output folder to another run.
 
-    Asking notes that it is at work.
+    Each call notes that the process is at work.
     """
 
     def answer() -> bool:
@@ -145,7 +145,7 @@ def asked_to_end(stop: StopSignal | None, lost: Callable[[], str | None]) -> Cal
 
 
 def safe_points(stop: StopSignal | None, reduce: Reduce, lost: Callable[[], str | None]) -> Callable[[], None]:
-    """Return what all processes of a run call alike where it can be stopped.
+    """Return a function that all processes of a run call alike where it can be stopped.
 
     It raises StopRequested in all of them once one of them was asked to stop, and, once one of them has lost the output
     folder to another run, LockLostError in that one and MainProcessError in the others.
@@ -190,7 +190,7 @@ class Processes:
 
     @property
     def ranks(self) -> int:
-        """Return how many there are."""
+        """Return the number of processes."""
         return int(self.accelerator.num_processes)
 
     @property
@@ -235,7 +235,7 @@ class Processes:
 
 @dataclass(frozen=True, slots=True)
 class _Alone:
-    """What `Processes` asks of an accelerator, for a process that trains nothing."""
+    """The part of an accelerator that `Processes` uses, for a process that trains nothing."""
 
     device: torch.device
     precision: str

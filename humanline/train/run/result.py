@@ -1,4 +1,4 @@
-"""What a finished run comes to."""
+"""The result of a finished run."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from humanline.system.files import DamagedError
 
 
 class Stateful(Protocol):
-    """Something whose state is a dict of tensors."""
+    """A part of a run whose state is a dict of tensors."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the state; the tensors may be live, they are written before anything changes."""
@@ -23,7 +23,7 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class Judging(Protocol):
-    """Something whose state may be whole and yet such that a run must not go on from it as it is."""
+    """A part whose state may be whole, and yet not fit for a run to go on from."""
 
     def refuse_state(self, state: dict[str, Tensor], updates: int) -> None:
         """Raise DamagedError if a run must not go on from a state after so many updates; nothing is taken over."""

@@ -75,7 +75,7 @@ def start_trackers(
     accelerator : Accelerator
         Tells which process this is.
     say : callable, optional
-        Takes one line about a tracker that failed; None = standard error.
+        Shows one line about a tracker that failed; None = on standard error.
     first_step : int
         Where a continued run goes on; tensorboard then forgets what an earlier life of the run logged after it.
 
@@ -90,7 +90,7 @@ def start_trackers(
 
 
 def _starter(name: str, config: TrainConfig, folder: Path, first_step: int) -> Callable[[], Any]:
-    """Return what makes and starts a tracker; to be called in its thread."""
+    """Return a function that makes and starts a tracker; to be called in its thread."""
     project = redact(config.tracking.project, everywhere=True)
 
     def start() -> Any:
@@ -154,7 +154,7 @@ class _Worker:
             self.started.set()
 
     def look(self) -> str | None:
-        """Return what is wrong with the tracker, if anything is."""
+        """Return the reason why the tracker is of no more use, if there is one."""
         since = self.busy_since
         if self.problem is None and since is not None and time.monotonic() - since > PATIENCE:
             return f"has not answered for {PATIENCE:.0f} seconds"
@@ -170,7 +170,7 @@ class Trackers:
     ----------
     workers : sequence of _Worker
     say : callable
-        Takes one line about a tracker that failed.
+        Shows one line about a tracker that failed.
     """
 
     def __init__(self, workers: Sequence[_Worker], say: Callable[[str], None]) -> None:

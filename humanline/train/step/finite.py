@@ -1,4 +1,4 @@
-"""The line that no number passes unless it is finite."""
+"""Refusals of log-probabilities, losses, gradients, metrics and weights that are not finite."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from humanline.train.step.reference import BatchLogprobs, LogprobsOf, load_logpr
 class Evaluator:
     """Measure a policy on held-out data.
 
-    Building it only forms the batches; `start` scores them with the initial policy.
+    Building it only forms the batches; `start` runs the initial policy over them.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Evaluator:
 
     @HERE.doing("evaluating")
     def start(self) -> dict[str, float]:
-        """Score the data with the initial policy, which the policy must still be, and return its metrics."""
+        """Keep the initial policy's log-probabilities, while the policy still is that, and return its metrics."""
         logprobs = self._logprobs(self.batch)
         self.initial_pairs = logprobs if self.pairs is self.batch else self._logprobs(self.pairs)
         self.initial = logprobs
@@ -130,7 +130,7 @@ class Evaluator:
     @torch.no_grad()
     def _measure(self, logprobs: list[BatchLogprobs], pair_logprobs: list[BatchLogprobs]) -> dict[str, float]:
         micros = tuple(micro.to(self.device) for micro in self.batch.micro_batches)
-        known = {  # scored already, so not once more
+        known = {  # computed already, so not once more
             id(block): own
             for micro, both in zip(micros, logprobs, strict=True)
             for block, own in zip((micro.block, micro.mismatched), both, strict=True)
@@ -178,12 +178,12 @@ class Evaluator:
         }
 
     def state(self) -> dict[str, Tensor]:
-        """Return the scores of the initial policy, of which nothing is left but them."""
+        """Return the log-probabilities of the initial policy, of which nothing else is left."""
         state = logprobs_state(self.initial, "units/")
         return state if self.pairs is self.batch else state | logprobs_state(self.initial_pairs, "pairs/")
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take such scores over; none at all if the run was stopped before it had any."""
+        """Take such log-probabilities over; none at all if the run was stopped before it had any."""
 
         def load(batch: StepBatch | None, prefix: str) -> list[BatchLogprobs]:
             logprobs = load_logprobs(state, prefix)

@@ -168,8 +168,8 @@ class ObjectiveStep:
         """Gather what the losses of the step need to know of all its micro-batches.
 
         KTO's z_0 comes from the mismatched pairs of the whole step, other reference points from its answers, and
-        bounds set to `batch_max` from its largest ratios; each runs the policy once more without gradient. Everything
-        else needs counts only.
+        bounds set to `batch_max` from its largest ratios; each of these runs the policy once more without gradient.
+        Everything else needs counts only.
 
         Parameters
         ----------

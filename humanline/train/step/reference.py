@@ -1,10 +1,10 @@
-"""Who scores a batch: the policy itself ahead of time, or a second model in memory.
+"""The reference's log-probabilities: from the policy itself ahead of time, or from a second model in memory.
 
 Both stores answer the same questions for every schedule. `LogprobsAhead` keeps token log-probabilities and no weights:
-at the start of step t it runs the policy, without gradient, over the batches of all steps that theta_t has to score.
+at the start of step t it runs the policy, without gradient, over the batches of all steps whose reference is theta_t.
 `SecondModel` is the paper's way, a copy of the trained weights that is overwritten at the schedule's events; it serves
-as comparison and as the oracle of the tests. Under an adapter the initial policy is there all along: `BaseModel` scores
-with the adapter switched off.
+as comparison and as the oracle of the tests. Under an adapter the initial policy is there all along: `BaseModel` is the
+policy with its adapter switched off.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Reference(Stateful, Protocol):
         """Return the reference's token log-probabilities for micro-batch `index` of the step."""
 
     def before_update(self, step: int) -> None:
-        """Be told that all losses of the step are computed and the optimizer is about to step."""
+        """Act on the end of the losses: the optimizer is about to step, and the policy still holds theta_step."""
 
     def after_update(self, step: int) -> None:
-        """Be told that the optimizer has stepped; the policy holds theta_{step+1}."""
+        """Act on the optimizer's step; the policy now holds theta_{step+1}."""
 
 
 class LogprobsAhead:
-    """Score the batches of coming steps with the weights the schedule names, while the policy still holds them.
+    """Compute log-probabilities of coming steps with the weights the schedule names, while the policy still holds them.
 
     Parameters
     ----------
@@ -58,18 +58,18 @@ class LogprobsAhead:
     logprobs_of : callable
         Gives the policy's token log-probabilities of a block, in eval mode and without gradient.
     batches : Batches
-        Of which all that are known are scored as soon as the schedule says.
+        All steps known by then are computed as soon as the schedule says.
     device : torch.device
         Where training wants the log-probabilities; they wait in host memory.
     reduce : callable
         Reduction over ranks, so that all of them stop together.
     progress : callable, optional
-        Called with (done, due) while a window is scored.
+        Called with (done, due) while a window is computed.
 
     Raises
     ------
     NonFiniteError
-        From `begin_step`, if a scored log-probability that counts is not finite.
+        From `begin_step`, if a log-probability that counts is not finite.
     """
 
     shared = False
@@ -90,7 +90,7 @@ class LogprobsAhead:
 
     @HERE.doing("scoring")
     def begin_step(self, step: int, pause: Callable[[], None]) -> None:
-        """Score every step whose snapshot is theta_step and drop the window of steps gone by."""
+        """Compute every step whose snapshot is theta_step and drop the window of steps gone by."""
         for past in [s for s in self.window if s < step]:
             del self.window[past]
         end = self.next_step
@@ -109,7 +109,7 @@ class LogprobsAhead:
             pause()
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> BatchLogprobs:
-        """Return what was scored for this micro-batch."""
+        """Return the log-probabilities kept for this micro-batch."""
         rows, mismatched = self.window[step][index]
         return rows.to(self.device), None if mismatched is None else mismatched.to(self.device)
 
@@ -120,7 +120,7 @@ class LogprobsAhead:
         """Do nothing: no weights are kept."""
 
     def forget(self, step: int) -> None:
-        """Drop what was scored of this step and later ones, whose batches are others than they were."""
+        """Drop the log-probabilities of this step and later ones, whose batches have changed."""
         self.window = {past: logprobs for past, logprobs in self.window.items() if past < step}
         self.next_step = min(self.next_step, step)
 
@@ -181,7 +181,7 @@ class SecondModel:
         self.logprobs_of = logprobs_pass(policy, self.copy)
 
     def begin_step(self, step: int, pause: Callable[[], None]) -> None:
-        """Do nothing: the copy scores when asked."""
+        """Do nothing: the copy runs when asked."""
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> BatchLogprobs:
         """Run the copy over the micro-batch."""
@@ -211,7 +211,7 @@ class SecondModel:
 
 
 class BaseModel:
-    """Score with the adapter switched off: the initial policy, with nothing kept and nothing scored ahead.
+    """Run the policy with its adapter switched off: the initial policy, with nothing kept and nothing computed ahead.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def _of_both(logprobs_of: LogprobsOf, batch: MicroBatch) -> BatchLogprobs:
 
 
 def logprobs_state(logprobs: Sequence[BatchLogprobs], prefix: str = "") -> dict[str, Tensor]:
-    """Return scores of micro-batches as named tensors: `<index>/rows` and, under KTO, `<index>/mismatched`."""
+    """Return log-probabilities as named tensors: `<index>/rows` and, under KTO, `<index>/mismatched`."""
     state = {}
     for index, (rows, mismatched) in enumerate(logprobs):
         state[f"{prefix}{index}/rows"] = rows
@@ -263,7 +263,7 @@ def logprobs_state(logprobs: Sequence[BatchLogprobs], prefix: str = "") -> dict[
 
 
 def load_logprobs(state: Mapping[str, Tensor], prefix: str = "") -> list[BatchLogprobs]:
-    """Return what `logprobs_state` was given."""
+    """Return the log-probabilities from which `logprobs_state` made the state."""
     logprobs: list[BatchLogprobs] = []
     while (rows := state.get(f"{prefix}{len(logprobs)}/rows")) is not None:
         logprobs.append((rows, state.get(f"{prefix}{len(logprobs)}/mismatched")))
@@ -271,7 +271,7 @@ def load_logprobs(state: Mapping[str, Tensor], prefix: str = "") -> list[BatchLo
 
 
 def logprobs_pass(policy: nn.Module, weights: dict[str, Tensor] | None = None) -> LogprobsOf:
-    """Return the policy's scoring pass: no gradient, no dropout, otherwise the code path of training.
+    """Return a callable for token log-probabilities: without gradient or dropout, else the code path of training.
 
     Parameters
     ----------

@@ -285,7 +285,7 @@ class TestUnreadable:
 
     @staticmethod
     def refuse(monkeypatch, path: Path, code: int) -> None:
-        """Have the file or folder, and it alone, refuse to be read."""
+        """Make the file or folder, and it alone, refuse to be read."""
         import builtins
 
         def unless(real):

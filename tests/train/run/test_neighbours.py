@@ -149,7 +149,7 @@ def killed(toy, folder, pairs, whole, rank, place, **job) -> float:
 
 
 def raised(toy, folder, pairs, whole, rank, place, **job) -> float:
-    """Have one process fail, hold both to their words, go on with both; return the seconds that the other one took."""
+    """Let one process fail, check what both say, resume both; return the seconds that the other one took."""
     make, settings, outcome = harmed(toy, folder, pairs, rank, place, "raise", **job)
     own, said = outcome["said"][rank], outcome["said"][1 - rank]
     assert outcome["codes"][rank] == 1 and "KeyError: 'made by a test, ***'" in own, outcome

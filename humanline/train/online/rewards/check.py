@@ -1,4 +1,4 @@
-"""Whether rewards fit their prompts, said before a run does anything."""
+"""Whether rewards fit their prompts, checked before a run does anything."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class HasColumns(Protocol):
 
     @property
     def given(self) -> Given:
-        """Return what its columns give a chat template."""
+        """Return the tools and arguments that its columns give a chat template."""
 
 
 def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]:
-    """Look for whatever would keep rewards from being given, and return what does not, but should be known.
+    """Raise RewardError for whatever would keep rewards from being given; return remarks on what would not.
 
     Of the references of `math`, at most 1000, evenly spread, are read; of those of `number`, all. Callables are
     imported in a worker process, never in this one. Of a reward model the configuration and the tokenizer are loaded,
@@ -104,7 +104,7 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
 
 
 def _quoted(problems: Sequence[str]) -> set[str]:
-    """Return what stands in quotes in messages, as does a variable in the KeyError of a reward that misses it."""
+    """Return all texts in quotes in messages: a reward that misses a variable raises a KeyError that quotes it."""
     return set(re.findall(r"'(\w+)'", "\n".join(problems)))
 
 

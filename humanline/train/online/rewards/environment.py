@@ -1,4 +1,4 @@
-"""What worker processes of rewards get of the environment: all of it but what looks like a secret.
+"""The environment of worker processes that compute rewards: all variables but those that look like secrets.
 
 That keeps keys out of what a reward logs, sends on or hands to its children. It is no wall: code that runs as the same
 user can read the files of that user, and the environment of other processes.
@@ -25,7 +25,7 @@ def worker_environment(
     ----------
     config : EnvironmentConfig
     environment : mapping, optional
-        By itself that of this process.
+        Default: that of this process.
     """
     given = dict(os.environ if environment is None else environment)
     kept = {name: value for name, value in given.items() if name in config.keep or not _is_secret(name, value)}

@@ -69,7 +69,7 @@ def keep(lifeline: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, where it can; at once if that has died already."""
+    """Ask the kernel to kill this process when its parent dies, where it can; at once if that has died already."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -81,7 +81,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _reap(worker: int) -> int | None:
-    """Take note of all children that have ended; return the status of the worker if it is one of them."""
+    """Collect all children that have ended; return the status of the worker if it is one of them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:

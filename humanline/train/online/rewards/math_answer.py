@@ -80,7 +80,7 @@ def readable_reference(reference: Any) -> bool:
 
 
 def last_box(text: str) -> str | None:
-    r"""Return what stands in the last complete `\boxed{}` or `\fbox{}` of a text, or None.
+    r"""Return the content of the last complete `\boxed{}` or `\fbox{}` of a text, or None.
 
     Boxes right before it that are joined to it ("\boxed{1} and \boxed{2}") come with it, separated by commas.
     """
@@ -125,7 +125,7 @@ def _in_box(answer: str) -> str:
 
 
 def _read(expected: str, given: str) -> tuple[list[Any], list[Any]]:
-    """Return what a reference and an answer are, read so that they can be compared."""
+    """Return a reference and an answer as expressions that can be compared."""
     bases = Bases(expected, given)
     given_names_none = not bases.named(given)
     expected = bases.dropped(expected) if given_names_none else bases.symbols(expected)

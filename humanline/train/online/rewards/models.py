@@ -59,7 +59,7 @@ class RewardModel:
 
     @property
     def identity(self) -> str:
-        """Return what tells this model from others and from an earlier state of its folder, for keys of a cache."""
+        """Return a key that differs from those of other models and of earlier states of its folder, for a cache."""
         name, local = source(self._reward.model)
         files: list[Any] = [getattr(self._model.config, "_commit_hash", None)]
         if local:
@@ -78,7 +78,7 @@ class RewardModel:
         ----------
         conversations : sequence of sequence of dict
         tools : sequence of str
-            What the completion of each could call, as a list in JSON, or ""; by itself nothing.
+            Tools that the completion of each could call, as a list in JSON, or ""; default: none.
 
         Yields
         ------

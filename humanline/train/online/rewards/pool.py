@@ -60,7 +60,7 @@ class Pool:
     math : bool
         Whether tasks will need math-verify.
     environment : mapping, optional
-        Of the workers; by itself this process's less what looks like a secret (`worker_environment`).
+        Of the workers; default: this process's, less what looks like a secret (`worker_environment`).
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Pool:
         return min(self._first_seconds, self._seconds + 3 * self._slowest.get(call, 0.0))
 
     def _timeout(self, worker: _Worker) -> Verdict:
-        """Return what is said of the task that a worker took too long for."""
+        """Return the verdict on the task that a worker took too long for."""
         first = worker.call is not None and worker.call not in worker.called
         if first:
             self._hung[worker.call] += 1  # type: ignore[index]
@@ -289,22 +289,22 @@ class _Worker:
         self._put(setup)
 
     def begin(self) -> None:
-        """Note that it has started."""
+        """Note that the worker has started."""
         self.ready = True
         self.deadline = math.inf
 
     def give(self, number: int, task: Mapping[str, Any], seconds: float) -> None:
-        """Have it begin a task."""
+        """Give the worker a task."""
         self.task, self.call, self.limit = number, task.get("call"), seconds
         self._put({"seconds": seconds, "task": task})
 
     @property
     def seconds(self) -> float:
-        """Return how long it has been at its task."""
+        """Return the seconds that the worker has been at its task."""
         return self.limit - (self.deadline - time.monotonic())
 
     def rest(self) -> None:
-        """Note that it has done its task."""
+        """Note that the worker has done its task."""
         self.task = self.call = None
         self.deadline = math.inf
 
@@ -324,7 +324,7 @@ class _Worker:
             self.unsent = b""
 
     def receive(self) -> tuple[Any, bool]:
-        """Return its reply, if there is a whole one, and whether there will be none any more."""
+        """Return the worker's reply, if a whole one is there, and whether no more will come."""
         try:
             data = os.read(self.output, 2**16)
         except BlockingIOError:
@@ -340,7 +340,7 @@ class _Worker:
             return None, True
 
     def end(self) -> tuple[str, bool]:
-        """Have its keeper kill it and all that it started; return how it ended, if by itself, and if by its timer."""
+        """Kill the worker and all that it started; return how it ended by itself, if it did, and if by its timer."""
         alone = self.process.poll()
         if alone is None:
             with contextlib.suppress(subprocess.TimeoutExpired):  # what it leaves open may outlast it by a moment

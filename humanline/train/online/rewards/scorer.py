@@ -1,4 +1,4 @@
-"""What scores completions: verifiers in worker processes, reward models here, each content once."""
+"""The scorer of completions: verifiers in worker processes, reward models here, each content once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def build_scorer(config: ScoringConfig, *, cache: Path | None = None, device: An
     cache : Path or None
         File of JSON lines that keeps values between runs; None keeps them in memory.
     device
-        Of torch: where reward models compute.
+        Torch device on which reward models compute.
 
     Raises
     ------
@@ -222,7 +222,7 @@ def _messages(rollout: Rollout) -> list[dict[str, Any]]:
 
 
 def _task(reward: Reward, rollout: Rollout, text: str) -> dict[str, Any] | Verdict:
-    """Return what a worker is to do, which is all that the reward looks at; or what can be said without."""
+    """Return a worker's task, which is all that the reward looks at; or a verdict that needs no worker."""
     if len(text) > LONGEST_COMPLETION:
         return Verdict(None, "too_long", f"it has {len(text)} characters; at most {LONGEST_COMPLETION} are read")
     match reward:

@@ -1,4 +1,4 @@
-"""What one reward says of one completion; light enough for worker processes to import."""
+"""The verdict of one reward on one completion; light enough for worker processes to import."""
 
 from __future__ import annotations
 

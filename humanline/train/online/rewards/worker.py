@@ -148,7 +148,7 @@ def _number_of(returned: Any) -> Verdict:
 
 
 def _arm(seconds: float) -> None:
-    """Have the kernel end this process after so much time, whatever it does; 0: no more."""
+    """Set a timer by which the kernel ends this process, whatever it does; 0 takes it back."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 

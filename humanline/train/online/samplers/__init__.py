@@ -1,4 +1,4 @@
-"""What draws completions: transformers in this process, its continuous batching, or a server (one file each)."""
+"""Samplers, one file each: transformers in this process, its continuous batching, or a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def make_sampler(
     config: TrainConfig, model: Any, renderer: Renderer, processes: Processes, say: Callable[[str], None]
 ) -> Sampler:
-    """Return what samples as the configuration says.
+    """Return the sampler that the configuration names.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def make_sampler(
     renderer : Renderer
     processes : Processes
     say : callable
-        Told what a person should know.
+        Shows what a person should know.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def make_sampler(
 def make_served(
     config: TrainConfig, sampler: Any, policy: Any, adapter: Any, folder: Path, say: Callable[[str], None]
 ) -> ServedWeights | None:
-    """Return what lets a server have the policy's weights; None for other engines, which have them.
+    """Return the way to give a server the policy's weights; None for other engines, which have them.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def make_stages(
     say: Callable[[str], None] = lambda text: None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> RoundStages:
-    """Return what samples and scores the rounds of a run.
+    """Return the stages that sample and score the rounds of a run.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def make_stages(
     adapter : Adapter or None
     renderer : Renderer
     folder : Path
-        Of all rounds.
+        The folder of all rounds.
     processes : Processes
     say, progress : callable
 

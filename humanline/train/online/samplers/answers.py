@@ -196,7 +196,7 @@ class Completer:
             )
 
     def _ended(self, text: str, ids: tuple[int, ...], finish: Finish) -> tuple[str, tuple[int, ...], Finish]:
-        """Return what a server told of a completion's end, made whole: a stop text stays, an end token is there."""
+        """Return text, ids and finish of a completion made whole: its stop text stays, its end token is there."""
         if finish == "length" or (finish == "end" and ids and ids[-1] in self.special):
             return text, ids, finish
         said = self.trainable.decode(ids)

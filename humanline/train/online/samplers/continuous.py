@@ -42,7 +42,7 @@ class ContinuousSampler:
     autocast : callable, optional
         Gives the context in which the model computes.
     stopping : callable, optional
-        Asked several times a second whether to give up.
+        Polled several times a second: whether to give up.
 
     Raises
     ------

@@ -21,7 +21,7 @@ class Copies:
     ----------
     config : SamplingConfig
     say : callable
-        Told, once each, what may be wrong though work goes on.
+        Shows, once each, what may be wrong though work goes on.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a request for completions says, in the words of OpenAI's protocol that a server knows.
+"""Requests for completions, in the words of OpenAI's protocol that a server knows.
 
 Fields beyond OpenAI's are sent where they make sampling what the config says; a server that refuses one by name is
 asked again without it, and from then on.
@@ -35,7 +35,7 @@ EXTRAS = (
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a request is answered with: the model's name, the policy's version, generation settings for its folder."""
+    """The weights that answer a request: the model's name, the policy's version, generation settings for its folder."""
 
     model: str | None
     policy: str = ""

@@ -41,7 +41,7 @@ class GenerateSampler:
     autocast : callable, optional
         Gives the context in which the model computes.
     stopping : callable, optional
-        Asked after every token whether to give up.
+        Polled after every token: whether to give up.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible server says of texts that it is given: log-probabilities of a prompt's own tokens.
+"""Log-probabilities of given texts from an OpenAI-compatible server: those of a prompt's own tokens.
 
 Servers that can, do so in one of two ways: completions with `echo`, whose log-probabilities begin with those of the
 prompt, or `prompt_logprobs`, which vLLM has beside it. The tokens are sent as ids, so that no tokenizer comes between.
@@ -22,7 +22,7 @@ Told = dict[str, NDArray[np.float64]]
 
 
 async def given_logprobs(client: Client, texts: Mapping[str, Text], model: str | None, concurrency: int) -> Told | None:
-    """Return the server's log-probabilities of the scored tokens of texts; None if it does not tell them.
+    """Return the server's log-probabilities of texts, from each one's start on; None if it does not tell them.
 
     Raises
     ------
@@ -66,7 +66,7 @@ async def _some(
 
 
 def _read(content: bytes, text: Text) -> NDArray[np.float64] | None:
-    """Return the log-probabilities of a text's scored tokens, None if they are not in the answer."""
+    """Return the log-probabilities of a text from its start on, None if they are not in the answer."""
     answer = parse(content)
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
@@ -83,6 +83,6 @@ def _read(content: bytes, text: Text) -> NDArray[np.float64] | None:
 
 
 def _of(entry: Any, token: int) -> Any:
-    """Return what vLLM says of a token: each place names the most probable tokens and the text's own."""
+    """Return vLLM's log-probability of a token: each place names the most probable tokens and the text's own."""
     own = entry.get(str(token)) if isinstance(entry, dict) else None
     return own.get("logprob") if isinstance(own, dict) else own

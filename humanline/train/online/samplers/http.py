@@ -106,7 +106,7 @@ class Client:
         await self._http.aclose()
 
     async def post(self, path: str, body: Any, read: Callable[[bytes], T]) -> T:
-        """Return what `read` makes of the answer.
+        """Return the answer to a request, as `read` reads it.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class Client:
             Below the server's root.
         body : JSON
         read : callable
-            Raises BadAnswer for what asking again may better.
+            Raises BadAnswer where asking again may help.
 
         Raises
         ------
@@ -254,7 +254,7 @@ def quoted(value: Any) -> str:
 
 
 def _reason(content: bytes) -> str:
-    """Return what a refusal says, wherever servers put it."""
+    """Return the reason in a refusal, wherever servers put it."""
     text = content[: 1 << 20].decode("utf-8", "replace")
     try:
         told: Any = json.loads(text)

@@ -1,4 +1,4 @@
-"""How a server is told of new weights: by requests, as an adapter, or by a command of the user's.
+"""Telling a server of new weights: by requests, as an adapter, or by a command of the user's.
 
 Where one GPU is shared, the server sleeps while the run trains, and is woken with new weights. What it is told then
 differs for SGLang, which breaks when it is woken twice: so a file beside the weights says that it was put to sleep.
@@ -131,7 +131,7 @@ class Adapters:
         self.name: str | None = None
 
     async def load(self, client: Client, name: str, path: str) -> None:
-        """Have the server load an adapter, then drop the one before; raise SamplerError if it refuses."""
+        """Load an adapter into the server, then drop the one before; raise SamplerError if the server refuses."""
         async with client:
             body = {"lora_name": name, "lora_path": path}
             try:
@@ -209,9 +209,9 @@ def generation_settings(folder: Path, end: int | None, temperature: float) -> st
     Parameters
     ----------
     folder : Path
-        Of the model, which says itself what ends a text.
+        The model's folder; its files may name the token that ends a text.
     end : int or None
-        The token that does where it does not say so.
+        That token where they do not.
     temperature : float
     """
     tokens: dict[str, Any] = {"eos_token_id": end}

@@ -1,8 +1,8 @@
 """Which weights does a server have? What it says of given texts is held against the policy, whenever it gets new ones.
 
 A server that answers 200 to a request for new weights, or a command that ends with 0, proves nothing. So some texts of
-the run are kept, and scored by the policy and by the server each time. With p and s the token log-probabilities of the
-policy and of the server now, and p_0 and s_0 those of earlier weights,
+the run are kept, and both policy and server compute their log-probabilities each time. With p and s the token
+log-probabilities of the policy and of the server now, and p_0 and s_0 those of earlier weights,
 
     slope = sum (s - s_0) (p - p_0) / sum (p - p_0)^2
 
@@ -10,8 +10,8 @@ is 1 if the server has the new weights and 0 if it still has the earlier ones, w
 has nothing to do with the change. `s_0` stands for `p_0` in the numerator because most of a server's rounding is the
 same for both and cancels. The standard error is no smaller than that of the slope of s - p_0, which counts the rounding
 in full: where log-probabilities are told in bf16, a small change may be hidden altogether, and s - s_0 be 0 for a right
-server. It is the jackknife's over texts, since tokens of one text are not independent; no token is scored twice after
-the same ones.
+server. It is the jackknife's over texts, since tokens of one text are not independent; no token counts twice after the
+same ones.
 
 Rounding has to do with the change where a server keeps its weights in bf16 and the policy began with such weights, as
 released models do: the first small updates are rounded away, and a right server does not move. So p is taken twice,
@@ -40,7 +40,7 @@ Values: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Token ids, of which those from `start` on are scored."""
+    """Token ids, of which those from `start` on count."""
 
     ids: tuple[int, ...]
     start: int
@@ -60,9 +60,9 @@ class Reading:
         Of the weights.
     texts : mapping of name to Text
     policy, server : mapping of name to array
-        Log-probabilities of the scored tokens, nats.
+        Log-probabilities of the tokens that count, nats.
     rounded : mapping of name to array, optional
-        Those of the policy with its weights rounded to bf16; by itself the policy's, as where they are narrow already.
+        Those of the policy with its weights rounded to bf16; default: the policy's, as where they are narrow already.
     """
 
     version: str
@@ -72,12 +72,12 @@ class Reading:
     rounded: Mapping[str, Values] | None = None
 
     def by_policy(self, rounded: bool) -> Mapping[str, Values]:
-        """Return what the policy says, with its weights rounded or as they are."""
+        """Return the policy's log-probabilities, with its weights rounded or as they are."""
         return self.policy if not rounded or self.rounded is None else self.rounded
 
     @property
     def tokens(self) -> int:
-        """Return how many tokens are scored."""
+        """Return how many tokens count."""
         return sum(map(len, self.policy.values()))
 
     def rms(self) -> float:
@@ -87,7 +87,7 @@ class Reading:
         return math.sqrt(min(squares) / self.tokens) if all(map(math.isfinite, squares)) else math.nan
 
     def row(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the reading as a JSON object."""
         sides = {"policy": self.policy, "server": self.server, "rounded": self.rounded}
         return {
             "version": self.version,
@@ -99,7 +99,7 @@ class Reading:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Reading:
-        """Return what `row` was made of; raise KeyError, TypeError or ValueError if it is no such row."""
+        """Return the reading of a row that `row` made; raise KeyError, TypeError or ValueError if it is none."""
         texts = {name: Text(tuple(one["ids"]), one["start"]) for name, one in row["texts"].items()}
         policy, server, rounded = (
             None if row[side] is None else {name: np.asarray(row[side][name], dtype=np.float64) for name in texts}
@@ -133,7 +133,7 @@ def slope_between(old: Reading, new: Reading, *, exact: bool, rounded: bool = Fa
     old, new : Reading
         They are compared where their texts begin alike.
     exact : bool
-        Whether the policy computes in float32. If not, its own rounding is in both of its scores, `s_0` does not stand
+        Whether the policy computes in float32. If not, its own rounding is in both p and p_0, `s_0` does not stand
         for `p_0`, and the slope is between 1/2 and 1 for new weights and between 0 and 1/2 for old ones.
     rounded : bool
         Whether p is that of weights rounded to bf16.
@@ -166,7 +166,7 @@ def slope_between(old: Reading, new: Reading, *, exact: bool, rounded: bool = Fa
 
 
 def judge(slope: Slope | None, *, exact: bool) -> Verdict:
-    """Return what a slope says of the server's weights.
+    """Return the verdict that a slope gives on the server's weights.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def judge(slope: Slope | None, *, exact: bool) -> Verdict:
 
 
 def compare(old: Reading, new: Reading, *, exact: bool) -> tuple[Verdict, Slope | None]:
-    """Return what a server's change says, held against the policy as it is and with its weights rounded to bf16.
+    """Return the verdict on a server's change, against the policy as it is and with its weights rounded to bf16.
 
     Returns
     -------
@@ -209,7 +209,7 @@ def compare(old: Reading, new: Reading, *, exact: bool) -> tuple[Verdict, Slope 
 
 
 def _common(a: Text, b: Text) -> int:
-    """Return how many scored tokens two texts have in common before they part."""
+    """Return how many tokens that count two texts have in common before they part."""
     if a.start != b.start:
         return 0
     size = min(len(a.ids), len(b.ids))
@@ -229,7 +229,7 @@ def _jackknife_width(products: Values, squares: Values) -> float:
 
 
 def pick_texts(candidates: Sequence[Sequence[tuple[str, Text]]], tokens: int, longest: int) -> dict[str, Text]:
-    """Return texts of about so many scored tokens, or all there are, from as many prompts as possible.
+    """Return texts of about so many tokens that count, or all there are, from as many prompts as possible.
 
     Parameters
     ----------
@@ -243,8 +243,8 @@ def pick_texts(candidates: Sequence[Sequence[tuple[str, Text]]], tokens: int, lo
     Returns
     -------
     dict of name to Text
-        The first answer of each prompt, then the second, and so on; scored from where a text differs from all before
-        it, into the answer as far as its share reaches. Where answers are short, tokens of the prompt are scored too.
+        The first answer of each prompt, then the second, and so on; it counts from where a text differs from all before
+        it, into the answer as far as its share reaches. Where answers are short, tokens of the prompt count too.
     """
     total = sum(map(len, candidates))
     share = max(MANY_TEXTS, tokens // MANY_TEXTS, -(-tokens // max(1, total)))
@@ -278,7 +278,7 @@ def _new_from(seen: dict[int, Any], ids: Sequence[int]) -> int:
 
 
 def check_in_words(check: Mapping[str, Any]) -> str:
-    """Return what a check of a server's weights found, for the line of a round."""
+    """Return the result of a check of a server's weights in words, for the line of a round."""
     if "slope" not in check:
         return f"off by {check['rms']:.2g} nats (rms)"
     what = {

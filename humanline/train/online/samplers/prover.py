@@ -1,4 +1,4 @@
-"""Hold what a server says of texts against the policy, each time that it was given new weights; keep the results."""
+"""Compare a server's log-probabilities with the policy's, each time that it got new weights; keep the results."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class Prover:
         return verdict
 
     def _reading(self, state: _State, name: str, told: dict[str, NDArray[np.float64]] | None) -> Reading | None:
-        """Return what policy and server say now; None if the server does not tell."""
+        """Return the log-probabilities of policy and server as they are now; None if the server does not tell."""
         texts = state.texts
         if texts:
             told = told if told is not None else self.sampler.given_logprobs(texts)
@@ -354,7 +354,7 @@ class _State:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> _State:
-        """Return what `row` was made of; raise KeyError, TypeError or ValueError if it is no such row."""
+        """Return the state of a row that `row` made; raise KeyError, TypeError or ValueError if it is none."""
         prompts = [
             Context(one["id"], tuple(map(Message.of, one["prompt"])), tuple(one["ids"]), one["extra"])
             for one in row["prompts"]

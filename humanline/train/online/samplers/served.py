@@ -1,4 +1,4 @@
-"""The weights that a server samples from: saved, told of, and proved to be what it has (`prover.py`)."""
+"""The weights that a server samples from: saved, announced to it, and proved to be those it has (`prover.py`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from humanline.train.policy.save import save_model
 
 
 class ServedWeights:
-    """Let a server have the policy's weights under a name, and prove that it has taken them.
+    """Give a server the policy's weights under a name, and prove that it has taken them.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class ServedWeights:
         self.proof = None if proof is None else Prover(sampler, policy, folder, proof, say)
 
     def publish(self, name: str) -> None:
-        """Let the server have the weights as they are now.
+        """Give the server the weights as they are now.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class ServedWeights:
             self.sampler.rest(self.folder / "served")
 
     def facts(self, name: str) -> dict[str, Any]:
-        """Return what was found when the server was given the weights of that name; empty if nothing was."""
+        """Return the facts found when the server was given the weights of that name; empty if there are none."""
         return self.proof.facts(name) if self.proof is not None else {}
 
 

@@ -74,11 +74,11 @@ class ServerSampler:
         Its engine must be a ServerEngine.
     renderer : Renderer
     say : callable, optional
-        Told, once each, what may be wrong though work goes on.
+        Shows, once each, what may be wrong though work goes on.
     vocabulary : int, optional
-        Token ids that the model has rows for; by itself those that the tokenizer knows.
+        Token ids that the model has rows for; default: those that the tokenizer knows.
     stopping : callable, optional
-        Asked several times a second whether to give up.
+        Polled several times a second: whether to give up.
     sleep : callable, optional
         Waits between attempts: `await sleep(seconds)`.
 
@@ -150,7 +150,7 @@ class ServerSampler:
             self._running.discard(running)
 
     def given_logprobs(self, texts: Mapping[str, Text]) -> Told | None:
-        """Return what the server says of given texts' tokens, None if it does not tell; raise SamplerError if away."""
+        """Return the server's log-probabilities of given texts, None if it tells none; raise SamplerError if away."""
         found: list[Told | None] = []
 
         async def ask() -> None:
@@ -175,7 +175,7 @@ class ServerSampler:
             running.stop()
 
     def together(self, samples: int) -> None:
-        """Return None: every context is by itself."""
+        """Return None: every context is drawn alone."""
 
     def _next(self, whole: queue.SimpleQueue[_Whole | BaseException]) -> _Whole:
         while True:
@@ -272,7 +272,7 @@ class ServerSampler:
     # New weights
 
     def publish(self, folder: Path, name: str) -> None:
-        """Let the server have new weights, wait until it answers, and sample with them from then on.
+        """Give the server new weights, wait until it answers, and sample with them from then on.
 
         Parameters
         ----------
@@ -311,7 +311,7 @@ class ServerSampler:
         self._weights, self.asleep = Weights(model, name, generation), False
 
     def rest(self, served: Path) -> None:
-        """Let the server leave its GPU to training until it is given weights again, where it is to do so.
+        """Put the server to sleep, where the configuration says so: its GPU is free until it is given weights again.
 
         Parameters
         ----------
