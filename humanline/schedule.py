@@ -1,4 +1,4 @@
-"""Reference schedules: which earlier snapshot of the policy scores the batch of a step.
+"""Reference schedules: which earlier snapshot of the policy is the reference of a step.
 
 theta_t are the weights before update t (t = 0, 1, ...). A schedule says the same thing in two ways, and the tests hold
 them against each other: `snapshot(step)` is the closed form that scoring ahead asks, the two `copies_*` events are what
@@ -19,7 +19,7 @@ class _Schedule(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     def snapshot(self, step: int) -> int:
-        """Return t such that theta_t scores the batch of `step`."""
+        """Return t such that theta_t is the reference of `step`."""
         raise NotImplementedError
 
     def copies_before_update(self, step: int) -> bool:
@@ -32,7 +32,7 @@ class _Schedule(BaseModel):
 
 
 class Never(_Schedule):
-    """Offline: theta_0 scores everything (arXiv 2509.24207, Fig. 3 left)."""
+    """Offline: theta_0 is the reference of every step (arXiv 2509.24207, Fig. 3 left)."""
 
     kind: Literal["never"] = "never"
 
@@ -44,8 +44,8 @@ class Never(_Schedule):
 class BeforeStep(_Schedule):
     """Humanline syncing (arXiv 2509.24207, section 5.1): every k steps the policy as it was before its update.
 
-    theta_t, t = k * floor(max(0, s - 1) / k), scores step s: the weights just before the update of sync step t score
-    the batches of steps t + 1 ... t + k. Steps 0 and 1 both see theta_0 when k = 1.
+    theta_t, t = k * floor(max(0, s - 1) / k), is the reference of step s: the weights just before the update of sync
+    step t serve steps t + 1 ... t + k. Steps 0 and 1 both see theta_0 when k = 1.
     """
 
     kind: Literal["before_step"] = "before_step"
@@ -78,7 +78,7 @@ class AfterStep(_Schedule):
 
 
 class EachRound(_Schedule):
-    """Online (arXiv 2509.24207, Algorithm 1 line 3): the weights at the start of the round score the whole round.
+    """Online (arXiv 2509.24207, Algorithm 1 line 3): the weights at the start of a round serve all of it.
 
     On a fixed data set a round is a given number of steps; the paper's is 32 (1024 contexts). Where rounds of sampling
     say how long they are (`InRounds`), none is given, and steps are counted from the start of the round.
@@ -114,7 +114,7 @@ class InRounds:
         self.schedule, self.bounds = schedule, bounds
 
     def snapshot(self, step: int) -> int:
-        """Return t such that theta_t scores the batch of `step`: never from before its round."""
+        """Return t such that theta_t is the reference of `step`: never from before its round."""
         start, _ = self.bounds(step)
         return start + self.schedule.snapshot(step - start)
 
@@ -130,10 +130,10 @@ class InRounds:
 
 
 class Snapshots(Protocol):
-    """What a reference asks of a schedule, within rounds or not."""
+    """A schedule as a reference uses it, within rounds or not."""
 
     def snapshot(self, step: int) -> int:
-        """Return t such that theta_t scores the batch of `step`."""
+        """Return t such that theta_t is the reference of `step`."""
 
     def copies_before_update(self, step: int) -> bool:
         """Return whether a reference model takes over theta_step after the loss and before update `step`."""

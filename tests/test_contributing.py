@@ -22,7 +22,7 @@ FOLDERS = [
 
 
 def paths(text: str) -> list[str]:
-    """Return what a text names in backticks that looks like a file or a folder of the project."""
+    """Return the names in backticks in a text that look like files or folders of the project."""
     named = re.findall(r"`([\w./]+)`", text)
     return sorted({name for name in named if re.search(r"^[\w./]*(/|\.py|\.md|\.txt)$", name) and "../" not in name})
 

@@ -32,8 +32,8 @@ def token_logprobs(
     itself), ``logprob = logit[label] - logsumexp(logit)``, in nats. Logits are float32 whatever the operands are,
     they exist for `chunk_size` tokens at a time, and the backward pass computes them again. Rows under a False mask
     never reach the matmul; rows whose incoming gradient is exactly zero (clipped or detached tokens) are skipped in
-    the backward pass. Under ``torch.no_grad()`` nothing is kept: that is the forward-only mode used for scoring, and
-    its values are bitwise those of training.
+    the backward pass. Under ``torch.no_grad()`` nothing is kept: that is the forward-only mode of references, and its
+    values are bitwise those of training.
 
     Parameters
     ----------

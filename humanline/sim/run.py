@@ -182,7 +182,7 @@ class Trace:
     saturation : (S,) tensor
         Mean of DPO's saturation metric over the run; nan for other objectives.
     policy, reference : (S, P, nodes * V) tensors
-        Tables of log-probabilities: of the policy after the last update, of the reference that scored the last batch.
+        Tables of log-probabilities: of the policy after the last update, of the reference of the last batch.
     behaviour : (S, P, N) tensor or None
         Log-probabilities of the law that the last data came from; None for a quartile, which is chosen from a sample.
     params : (S, ...) tensor

@@ -18,7 +18,7 @@ _VARIANTS = {
 
 
 def describe_config(config: TrainConfig) -> str:
-    """Say in a few lines what a configuration asks for; needs no model, no data and no network."""
+    """Return a configuration in a few lines of words; needs no model, no data and no network."""
     training, batch = config.training, config.training.batch_size
     length = f"{training.steps} steps" if training.steps else f"{training.epochs or 0:g} epoch(s)"
     if config.rounds is not None and config.rounds.count is not None:
@@ -94,7 +94,7 @@ def _adapter(adapter: AdapterConfig) -> str:
 
 
 def describe_variant(config: TrainConfig) -> str:
-    """Name the variant as the paper does: "humanline DPO", "offline KTO"."""
+    """Return the name of the variant, as in the paper: "humanline DPO", "offline KTO"."""
     if not config.objective.needs_reference:
         return "next-token training (no reference)"
     kinds = config.transform.kind, config.reference.schedule.kind

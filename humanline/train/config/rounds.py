@@ -74,7 +74,7 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
 def _texts(value: JsonValue) -> Iterator[str]:
-    """Give all texts in a JSON value, keys aside."""
+    """Yield all texts in a JSON value, keys aside."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):

@@ -1,4 +1,4 @@
-"""Token sequences -> what one optimizer step computes on: units, rows, micro-batches.
+"""Token sequences -> the units, rows and micro-batches of one optimizer step.
 
 A *unit* is what a batch size counts, which the objective says: one sequence, a pair or a group of completions. A *row*
 is one padded sequence. Rows are right-padded and need no attention mask under a causal model; what counts is said by a
@@ -91,7 +91,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What one forward and backward pass sees."""
+    """The rows of one forward and backward pass."""
 
     rows: tuple[Row, ...]  # in the order of the block; none where nothing counts (`idle_micro_batch`)
     block: Block

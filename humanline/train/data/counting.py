@@ -1,4 +1,4 @@
-"""How far the reading of a set is: reported by a reader, to whoever shows it."""
+"""How far the reading of a set is: reported by its reader, for whoever shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a set that say the same."""
+"""Examples of a set that repeat or contradict earlier ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Duplicates:
         self._contents, self._opposites = array("q"), array("q")
 
     def add(self, example: Example) -> None:
-        """Take note of one more example."""
+        """Add one more example."""
         content, opposite = _content(example)
         self._contents.append(content)
         self._opposites.append(opposite)

@@ -23,7 +23,7 @@ from humanline.train.data.units import BothSides, Names, Units, prompt_hashes
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a set: lengths, what was left out, duplicates, prompts and how many of them training sees too."""
+    """A report on a set: lengths, examples left out, duplicates, prompts and how many of them training sees too."""
 
     path: str  # the file in full, or the set of the hub
     lengths: LengthReport
@@ -45,7 +45,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class DataSets:
-    """What a run trains on and is measured by."""
+    """The units that a run trains on, and those that it is measured by."""
 
     train: Sequence[Unit]
     held_out: Sequence[Unit] = field(default_factory=list)

@@ -40,14 +40,14 @@ class StepBatch:
 
 
 class Batches(Protocol):
-    """The batches of a run, as training and references ask for them."""
+    """The batches of a run, as training and references read them."""
 
     @property
     def end(self) -> int:
         """Return the number of steps whose batches are known by now."""
 
     def prepare(self, step: int) -> bool:
-        """Make sure that the batch of a step is known; return False if the run ends before it."""
+        """Make the batch of a step known; return False if the run ends before it."""
 
     def step(self, step: int) -> StepBatch:
         """Return the batch of a step before `end`."""
@@ -102,7 +102,7 @@ class Stream:
     Under a budget, and where groups are split, steps differ in their number of micro-batches, but never ranks: the
     largest ones of a step are halved until all ranks have the same number; single rows cannot be, and ranks that have
     one less get one in which nothing counts. KTO's mismatched pairs, of which only the sum over a step is needed, are
-    sorted and cut by their own lengths into as many blocks as there are micro-batches. They are only ever scored
+    sorted and cut by their own lengths into as many blocks as there are micro-batches. They only ever take passes
     without gradient; since nothing is kept of them, a block may take up to four budgets.
 
     Parameters

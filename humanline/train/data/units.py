@@ -1,4 +1,4 @@
-"""What training sees of a set, as columns: a unit is made when it is asked for, so a million of them stay small.
+"""The units of a set, as columns: each unit is made when it is read, so a million of them stay small.
 
 Everything here also takes a plain sequence of units, as rounds make them.
 """
@@ -22,7 +22,7 @@ SIDES = ("chosen", "rejected")
 
 
 class _Made(Sequence[T]):
-    """A sequence whose members are made when they are asked for."""
+    """A sequence whose members are made when they are read."""
 
     @abstractmethod
     def _at(self, place: int) -> T:

@@ -146,7 +146,7 @@ class _Entry:
 
 
 def _entries(journal: Path) -> Iterator[_Entry]:
-    """Give what is in a journal, reading no more of each row than that; a torn end is cut off.
+    """Yield the entries of a journal, reading no more of each row than that; a torn end is cut off.
 
     Raises
     ------

@@ -121,7 +121,7 @@ def read_lines(path: Path, *, whole: bool = False, cut: bool = True) -> list[dic
 
 
 def each_line(path: Path, *, whole: bool = False) -> Iterator[dict[str, Any]]:
-    """Give the rows of a file one by one, as `read_lines` does without cutting anything; the file must exist."""
+    """Yield the rows of a file one by one, as `read_lines` does without cutting anything; the file must exist."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if not whole and not line.endswith(b"\n"):
@@ -199,7 +199,7 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def json_rows(rows: Sequence[dict[str, Any]]) -> Lines:
-    """Give rows as the lines of a JSON-lines file."""
+    """Return rows as the lines of a JSON-lines file."""
     return Lines(lambda: (json.dumps(row, ensure_ascii=True) + "\n" for row in rows))
 
 

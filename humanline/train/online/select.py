@@ -295,7 +295,7 @@ def make_units(kept: Sequence[Kept], context_ids: Mapping[str, tuple[int, ...]],
 
 
 def preference_rows(kept: Sequence[Kept]) -> Iterator[dict[str, Any]]:
-    """Give pairs as rows that offline training reads."""
+    """Yield pairs as rows that offline training reads."""
     for one in kept:
         prompt: Any = [message.as_dict() for message in one.rollout.prompt]
         chosen, rejected = one.completions

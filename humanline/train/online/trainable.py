@@ -110,7 +110,7 @@ class Trainable:
         return whole.startswith(text) and text.startswith(before)
 
     def _readings(self, completion: Completion) -> Iterator[str]:
-        """Give the texts that servers may make of the ids, the usual one first."""
+        """Yield the texts that servers may make of the ids, the usual one first."""
         ids, tokenizer = completion.ids, self.renderer.tokenizer
         # Some models end by a token that their tokenizer does not call special.
         for part in (ids, ids[:-1]) if completion.finish == "end" else (ids,):

@@ -255,7 +255,7 @@ def _keep_names(lora: Any, layers: Sequence[str], model: Any) -> None:
 
 
 def _is_renamed(name: str, model: Any) -> bool:
-    """Tell whether peft takes the name of a linear layer for an old name of experts, in a model of this kind."""
+    """Return whether peft takes the name of a linear layer for an old name of experts, in a model of this kind."""
     from peft import LoraConfig
     from peft.utils import transformers_weight_conversion as conversion
 

@@ -1,4 +1,4 @@
-"""The policy of a run, as its configuration wants it: what is refused before its weights are read, and what is built.
+"""The policy of a run, as its configuration wants it: refused before its weights are read, or built.
 
 Loading, adapters, precision, activation checkpointing and the layout of batches come together here and nowhere else:
 training, its second process and the commands that sample call `checked_model` and `build_policy`, and `validate`, which
@@ -52,7 +52,7 @@ def outline_checks(
     ----------
     config : TrainConfig
     outline
-        Of `load_outline`.
+        From `load_outline`.
     tokenizer
         None where there is none to look at.
     files : bool
@@ -75,7 +75,7 @@ def outline_checks(
 
 @dataclass(frozen=True, slots=True)
 class CheckedModel:
-    """What is known of a run's model before its weights are read.
+    """A run's model before its weights are read.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is wrong with a model, or does not fit it."""
+"""The error of a model that cannot be trained."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What turns hidden states into token log-probabilities in training: our own function, or an optional kernel.
+"""The function from hidden states to token log-probabilities in training: our own, or an optional kernel.
 
 Cut cross-entropy (https://github.com/apple/ml-cross-entropy, version 25.1.1 of the package index) fuses the matmul with
-the log-sum-exp, so that logits never leave the chip. What it does by itself would not do here:
+the log-sum-exp, so that logits never leave the chip. Its defaults would not do here:
 
 - it leaves out small gradients (its gradient filter), which is switched off;
 - it rounds each product of the label's logit to the narrow type before summing them up, an error of about 1e-3 nats in

@@ -32,7 +32,7 @@ TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 def load_policy(
     path: str, *, dropout: bool, max_length: int, weights: str = "float32", compute: str = "float32"
 ) -> tuple[Any, Any]:
-    """Load a model (`load_weights`) and its tokenizer, and look whether they go together.
+    """Load a model (`load_weights`) and its tokenizer, and check that they go together.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def _homeless(names: list[str], of_missing_layers: bool) -> str:
 
 
 def _is_old_buffer(model: Any, name: str) -> bool:
-    """Tell whether a tensor is one that a module of a model computes by itself, and that files once held all the same.
+    """Return whether a tensor is one that a module of a model computes itself, and that files once held all the same.
 
     The name may be without the prefix of the decoder, as in files of a model without its head.
     """
@@ -158,7 +158,7 @@ def _is_old_buffer(model: Any, name: str) -> bool:
 
 
 def _is_finite(parameter: nn.Parameter) -> bool:
-    """Tell whether all numbers of a parameter are finite, without a copy of it."""
+    """Return whether all numbers of a parameter are finite, without a copy of it."""
     # The scales of 4-bit codes are relative to an offset, which is not finite where one of them is not.
     kept = getattr(parameter, "quant_state", None)
     numbers = (parameter if kept is None else kept.offset).detach()
@@ -170,7 +170,7 @@ def _is_finite(parameter: nn.Parameter) -> bool:
 
 
 def _nf4(compute: torch.dtype) -> dict[str, Any]:
-    """Return how transformers is asked for weights in 4 bits."""
+    """Return the arguments of transformers for weights in 4 bits."""
     with quiet():  # of kernels that it has no package for
         import bitsandbytes  # noqa: F401
     from transformers import BitsAndBytesConfig
@@ -188,8 +188,8 @@ def _nf4(compute: torch.dtype) -> dict[str, Any]:
 def _keep_gradients(model: Any) -> None:
     """Keep bitsandbytes from laying 4-bit weights out anew, in place, for good.
 
-    It does so on a CPU with AVX512-BF16, at a layer's first pass in eval mode without gradient, which a scoring pass
-    is: from then on the layer computes in bf16, and its product has no gradient, in training mode neither.
+    It does so on a CPU with AVX512-BF16, at a layer's first pass in eval mode without gradient, as the reference takes:
+    from then on the layer computes in bf16, and its product has no gradient, in training mode neither.
     """
     from bitsandbytes.nn import Linear4bit
 

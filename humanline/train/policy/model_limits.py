@@ -1,4 +1,4 @@
-"""How much of a kind a model's config.json may ask for, before it is built for ever or fills the memory."""
+"""Limits of what a model's config.json may ask for: without them building could take for ever or fill the memory."""
 
 from __future__ import annotations
 

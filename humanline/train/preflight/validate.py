@@ -171,7 +171,7 @@ def _look_at_rows(config: TrainConfig, findings: _Findings) -> None:
 
 
 def _look_at_data(config: TrainConfig, renderer: Renderer, findings: _Findings) -> RunData | None:
-    """Read and tokenise the data, and say what became of them."""
+    """Read and tokenise the data, and show what became of them."""
     from humanline.system.progress import ReadingProgress
     from humanline.train.data.run_data import read_data
 
@@ -218,7 +218,7 @@ def _look_at_batches(
 
 
 def _look_at_size(config: TrainConfig, outline: Any, parameters: int, findings: _Findings) -> bool:
-    """Say how large the model is, and return whether that can be told."""
+    """Show how large the model is, and return whether that can be told."""
     from humanline.train.policy.build import describe_adapter
     from humanline.train.preflight.memory import static_bytes
 
@@ -235,7 +235,7 @@ def _look_at_size(config: TrainConfig, outline: Any, parameters: int, findings: 
 
 
 def _without_effect(config: TrainConfig) -> list[str]:
-    """Say which settings of rounds do nothing in this combination."""
+    """Return remarks on settings of rounds that do nothing in this combination."""
     rounds, remarks = config.rounds, []
     if rounds is None:
         return []
@@ -276,7 +276,7 @@ def _describe_steps(config: TrainConfig, stream: Stream, steps: int) -> str:
 
 
 def _look_at_output(config: TrainConfig, findings: _Findings) -> bool | None:
-    """Say what the output folder is; return whether it holds a run to go on with, and None if it is no path."""
+    """Show what the output folder is; return whether it holds a run to go on with, and None if it is no path."""
     from humanline.system.files import output_path
 
     resumable = None
@@ -312,7 +312,7 @@ def _state_of_output(config: TrainConfig) -> tuple[bool, str]:
 
 
 def _look_at_disk(config: TrainConfig, outline: Any, batches: _Batches, processes: int, findings: _Findings) -> None:
-    """Say how much a run would write, if its batches can be made, and whether its disk holds that."""
+    """Show how much a run would write, if its batches can be made, and whether its disk holds that."""
     from humanline.system.disk import in_words
     from humanline.train.preflight.disk import bytes_written
 

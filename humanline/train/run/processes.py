@@ -200,7 +200,7 @@ class Processes:
         return device
 
     def on_main(self, act: Callable[[], int | None]) -> int:
-        """Run `act` in the main process, as `on_main` does."""
+        """Run `act` in the main process and return its number in all, as the function `on_main` does."""
         return on_main(self.accelerator, self.reduce, act)
 
     def agree(self, answer: bool) -> bool:

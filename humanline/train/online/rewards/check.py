@@ -109,7 +109,7 @@ def _quoted(problems: Sequence[str]) -> set[str]:
 
 
 def _not_given(config: ScoringConfig) -> list[str]:
-    """Say what worker processes, if there are any, do not get of the environment; names only."""
+    """Return remarks on variables that worker processes, if there are any, do not get; names only."""
     if all(isinstance(reward, ModelReward) for reward in config.rewards):
         return []
     remarks = []
@@ -130,7 +130,7 @@ def _unknown_column(name: str, columns: Sequence[str]) -> str:
 
 
 def _own_problems(reward: Reward) -> list[str]:
-    """Say what is wrong with a reward whatever the prompts are."""
+    """Return the problems of a reward whatever the prompts are."""
     if isinstance(reward, MathReward) and importlib.util.find_spec("math_verify") is None:
         return ["math-verify is not installed: pip install 'humanline[rewards]'"]
     if isinstance(reward, FormatReward):
@@ -151,7 +151,7 @@ def _own_problems(reward: Reward) -> list[str]:
 
 
 def _left_out(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]:
-    """Say which prompts the templates of reward models do not write whole; of those on the hub nothing."""
+    """Return remarks on prompts that templates of reward models do not write whole; of those on the hub none."""
     remarks = []
     for number, reward in enumerate(config.rewards):
         if not isinstance(reward, ModelReward) or reward.model.startswith("hub:"):
@@ -174,7 +174,7 @@ def _left_out(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]
 
 
 def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> tuple[list[str], list[str]]:
-    """Say which callables cannot be called, and which prompts lack a reference: problems, and what is none."""
+    """Return problems (callables that cannot be called, prompts without a reference), and remarks on lesser ones."""
     problems: list[str] = []
     remarks: list[str] = []
     pool = make_pool(config)

@@ -189,7 +189,7 @@ def _why(manager: Any) -> str:
 
 @contextlib.contextmanager
 def _forward_under(model: Any, autocast: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-    """Let every forward pass be under autocast: the passes are in another thread, which does not inherit it."""
+    """Run every forward pass under autocast: the passes are in another thread, which does not inherit it."""
     from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
     forward, own = model.forward, vars(model).get("forward")

@@ -35,7 +35,7 @@ class Copies:
         self._alike: int | None = 0  # contexts whose completions were all the same; None once some were not
 
     def under(self, config: SamplingConfig) -> Copies:
-        """Return the same for other settings of sampling."""
+        """Return a copy of this for other settings of sampling."""
         other = copy.copy(self)
         other.config = config
         return other
@@ -72,7 +72,7 @@ class Copies:
         return (len(completions) - 1) * sum(logprobs) < CHANCE
 
     def look_for_greed(self, texts: Sequence[str]) -> None:
-        """Say once if the texts of context after context are all alike, though they are drawn at random."""
+        """Warn once if the texts of context after context are all alike, though they are drawn at random."""
         if self._alike is None or self.config.temperature == 0 or len(texts) < 2:
             return
         self._alike = self._alike + 1 if len(set(texts)) == 1 else None

@@ -67,7 +67,7 @@ class Dialect:
         self._no_tool_choice = False
 
     def under(self, config: SamplingConfig) -> Dialect:
-        """Return the same server's with other settings of sampling."""
+        """Return the dialect of the same server with other settings of sampling."""
         other = copy.copy(self)
         other.config = config
         return other
