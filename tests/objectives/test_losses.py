@@ -129,8 +129,12 @@ class TestOracles:
 
     @pytest.mark.parametrize(
         "label_smoothing,margin,expected,slope",
-        [(0, math.inf, 0, 0), (0, -math.inf, math.inf, -0.3), (0.2, math.inf, math.inf, 0.06)]
-        + [(0.2, -math.inf, math.inf, -0.24)],
+        [
+            (0, math.inf, 0, 0),
+            (0, -math.inf, math.inf, -0.3),
+            (0.2, math.inf, math.inf, 0.06),
+            (0.2, -math.inf, math.inf, -0.24),
+        ],
     )
     def test_an_infinite_margin_costs_nothing_or_all(self, label_smoothing, margin, expected, slope):
         """A token that the reference held impossible makes no loss nan: it is 0 or infinite, its gradient finite."""

@@ -39,7 +39,7 @@ def test_objectives_have_the_names_of_their_papers():
     """The variant is told as papers write it; label smoothing makes another objective of DPO."""
     names = {"dpo": "DPO", "dpo-conservative": "conservative DPO", "apo_zero": "APO-zero", "apo_down": "APO-down"}
     for row, name in names.items():
-        assert section_of(row).model_validate(ROWS[row]).title == name
+        assert section_of(row).model_validate(EVERY_OBJECTIVE[row]).title == name
 
 
 def short_run(toy, output, name) -> TrainConfig:
