@@ -13,7 +13,7 @@ from humanline.train.data.shapes import Example
 
 def render(renderer: Renderer, prompt: Messages, completion: Answer, given: Given = NOTHING) -> TokenSequence:
     """The token ids of a prompt and its completion within the limits."""
-    return renderer.fit(renderer.encode(prompt, completion, given))
+    return renderer.limits.fit(renderer.encode(prompt, completion, given))
 
 
 def duplicates_of(examples: Sequence[Example]) -> DuplicateReport:

@@ -3,7 +3,7 @@
 Prompt and completion are tokenised apart, so no token spans the boundary, and what counts as completion is known by
 position, never by token id: a tokenizer whose pad token is its end token trains its end token all the same.
 
-`write.py` makes the texts; here they become token ids, within the limits of length.
+`write.py` makes the texts; here they become token ids, which `truncation.py` holds to the limits of length.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from humanline._checks import fail, one_of
+from humanline._checks import one_of
 from humanline.train.data.messages import NOTHING, Answer, Given, Messages
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.text_ids import TextIds
-from humanline.train.data.write import Template, Unfit, Writer, first_difference
+from humanline.train.data.truncation import LengthLimits, TooLong
+from humanline.train.data.write import Template, Writer, first_difference
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TooLong = Literal["error", "drop", "truncate"]
 SpecialTokens = Literal["error", "drop"]
 
 CHECKED_RENDERS = 8  # how many renders are decoded again and compared; a lossy tokenizer shows at once
@@ -41,13 +40,8 @@ class Renderer:
     template : "chat" or "plain"
         "chat" is the tokenizer's chat template; "plain" the bare text of a one-message prompt, after the tokenizer's
         begin token where it has one, and the bare completion, followed by its end token.
-    max_length : int
-        Tokens of prompt and completion together, >= 2.
-    too_long : "error", "drop" or "truncate"
-        What happens to longer examples. "truncate" cuts the completion's end and adds no end token. A prompt is never
-        cut.
-    max_prompt_length : int or None
-        Tokens of the prompt, 1 <= max_prompt_length < max_length; None = as many as leave room for a completion token.
+    max_length, too_long, max_prompt_length
+        As in `LengthLimits`.
     special_tokens : "error" or "drop"
         What `tokenize` does with examples whose text holds a special token.
 
@@ -69,12 +63,7 @@ class Renderer:
     ) -> None:
         one_of("template", template, get_args(Template))
         one_of("special_tokens", special_tokens, get_args(SpecialTokens))
-        one_of("too_long", too_long, get_args(TooLong))
-        if not _is_int(max_length) or max_length < 2:
-            raise fail("max_length", "be an integer >= 2 (one token of prompt, one of completion)", max_length)
-        if max_prompt_length is not None and not (_is_int(max_prompt_length) and 1 <= max_prompt_length < max_length):
-            rule = f"be an integer from 1 to max_length - 1 = {max_length - 1}"
-            raise fail("max_prompt_length", rule, max_prompt_length)
+        self.limits = LengthLimits(max_length, too_long, max_prompt_length)
         if tokenizer.eos_token is None:
             raise ValueError("the tokenizer has no end-of-sequence token, so no completion could end; set eos_token")
         if template == "chat" and not getattr(tokenizer, "chat_template", None):
@@ -85,9 +74,6 @@ class Renderer:
         self.tokenizer = tokenizer
         self.writer = Writer(tokenizer, template)
         self.template = template
-        self.max_length = max_length
-        self.too_long = too_long
-        self.max_prompt_length = max_prompt_length
         self.special_tokens = special_tokens
         added = list(tokenizer.added_tokens_decoder.values())
         self._begin_id = tokenizer.bos_token_id
@@ -108,11 +94,11 @@ class Renderer:
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
     def render_prompt(self, prompt: Messages, given: Given = NOTHING) -> tuple[int, ...]:
-        """Return the token ids that sampling continues from; raise as `encode` and `fit` do."""
-        return self.fit(self.encode_prompt(prompt, given)).ids
+        """Return the token ids that sampling continues from; raise as `encode` and `LengthLimits.fit` do."""
+        return self.limits.fit(self.encode_prompt(prompt, given)).ids
 
     def encode(self, prompt: Messages, completion: Answer, given: Given = NOTHING) -> TokenSequence:
-        """Return the token ids of a prompt and its completion at full length; `fit` holds them to the limits.
+        """Return the token ids of a prompt and its completion at full length; `limits` cuts them.
 
         Parameters
         ----------
@@ -165,32 +151,6 @@ class Renderer:
         ids = self._prompt_ids(self.writer.written_prompt(prompt, given))
         return TokenSequence(ids, len(ids))
 
-    def fit(self, sequence: TokenSequence) -> TokenSequence:
-        """Return the sequence within the limits, cut if `too_long` is "truncate".
-
-        Raises
-        ------
-        Unfit
-            If the prompt alone is over its limit or leaves no room for a completion token, or the whole is longer than
-            `max_length` and `too_long` is not "truncate".
-        """
-        room = self.room(sequence.prompt_length, sequence.completion_length)
-        if room == sequence.completion_length:
-            return sequence
-        return replace(sequence, ids=sequence.ids[: sequence.prompt_length + room], truncated=True)
-
-    def room(self, prompt_length: int, completion_length: int) -> int:
-        """Return how many tokens of a completion are kept; raise Unfit as `fit` does."""
-        limit = min(self.max_length - 1, self.max_prompt_length or self.max_length)
-        if prompt_length > limit:
-            raise Unfit("prompt_too_long", f"the prompt has {prompt_length} tokens; expected at most {limit}")
-        length = prompt_length + completion_length
-        if length <= self.max_length:
-            return completion_length
-        if self.too_long != "truncate":
-            raise Unfit("too_long", f"prompt and completion have {length} tokens; expected at most {self.max_length}")
-        return self.max_length - prompt_length
-
     def _prompt_ids(self, text: str) -> tuple[int, ...]:
         if self._last_prompt_ids is None or self._last_prompt_ids[0] != text:
             ids = tuple(self._text_ids.one(text))
@@ -217,10 +177,6 @@ class Renderer:
             pattern = (r"\s*" if token.lstrip else "") + re.escape(str(token)) + (r"\s*" if token.rstrip else "")
             text = re.sub(pattern, lambda _, token=token: str(token), text)  # type: ignore[misc]
         return text
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _anchor(tokenizer: PreTrainedTokenizerBase, candidates: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 An example keeps its prompt as a tuple of messages and every answer as one assistant turn, a text or a message, whatever
 the row looked like: strings, message lists or a mix. A plain string prompt is one user message. An example is never
-changed after it was read; rendering and cutting happen later (`render.py`, `tokenize.py`).
+changed after it was read; rendering and cutting happen later (`render.py`, `truncation.py`, `tokenize.py`).
 
 Departures from common readers: blank texts, labels that are not true or false and non-finite scores are problems, not
 values; nothing is trained in a turn that is not the last assistant turn.

@@ -266,7 +266,7 @@ class Tokenizing(Generic[E]):
         lengths = [one.length - skipped for one in answers] or [0]  # a prompt alone has an answer of no token
         self._lengths.append(prompt.length + max(lengths) + (not answers))
         self._prompt_lengths.append(prompt.length)
-        rooms = [renderer.room(prompt.length, length) for length in lengths]
+        rooms = [renderer.limits.room(prompt.length, length) for length in lengths]
         if len(answers) > 1 and rooms.count(rooms[0]) == len(rooms):
             ids = self._ids(answers[0], skipped + rooms[0])
             if all(self._ids(one, skipped + rooms[0]) == ids for one in answers[1:]):
@@ -321,13 +321,13 @@ class Tokenizing(Generic[E]):
             advice = "Take the tokens out of the texts, or set data.special_tokens: drop to leave these examples out."
             what = f"{len(self._holding)} of {total} examples hold special tokens"
             raise DataError(what, self._holding, advice)
-        if self._left_out and (renderer.too_long == "error" or not kept):
+        if self._left_out and (renderer.limits.too_long == "error" or not kept):
             what = "no example is left" if not kept else f"{len(self._left_out)} of {total} examples cannot be used"
             limits = f"data.max_length: {report.limit_99} would keep 99 % whole"
-            if self._reasons["prompt_too_long"] and renderer.max_prompt_length is not None:
+            if self._reasons["prompt_too_long"] and renderer.limits.max_prompt_length is not None:
                 limits += f", data.max_prompt_length: {report.prompt_limit_99} 99 % of the prompts"
             advice = f"{limits}; or set data.too_long: drop or truncate." if kept else f"{limits}."
-            raise DataError(f"{what} with max_length {renderer.max_length}", self._left_out, advice)
+            raise DataError(f"{what} with max_length {renderer.limits.max_length}", self._left_out, advice)
         return report
 
 

@@ -50,7 +50,7 @@ class Trainable:
 
     def room(self, prompt: int) -> int:
         """Return the most tokens that a completion can have after so many of the prompt."""
-        return min(self.max_tokens, self.renderer.max_length - prompt)
+        return min(self.max_tokens, self.renderer.limits.max_length - prompt)
 
     def check_rollout(self, rollout: Rollout, prompt: int) -> None:
         """Raise Untrainable, with the number of the completion, if one of a rollout cannot be trained on.
@@ -73,7 +73,7 @@ class Trainable:
             raise Untrainable(
                 "too_many_tokens",
                 f"it has {len(completion.ids)} tokens, where source.sampling.max_tokens {self.max_tokens} and "
-                f"data.max_length {self.renderer.max_length} leave {room}",
+                f"data.max_length {self.renderer.limits.max_length} leave {room}",
             )
         if not self._says(completion):
             text, found = completion.text, self.decode(completion.ids)

@@ -192,7 +192,7 @@ class Completer:
                 "too_many_tokens",
                 f"its text has {len(text)} characters, which are more than {room} tokens, what "
                 f"source.sampling.max_tokens {self.trainable.max_tokens} and data.max_length "
-                f"{self.renderer.max_length} leave",
+                f"{self.renderer.limits.max_length} leave",
             )
 
     def _ended(self, text: str, ids: tuple[int, ...], finish: Finish) -> tuple[str, tuple[int, ...], Finish]:

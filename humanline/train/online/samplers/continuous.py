@@ -122,7 +122,7 @@ class ContinuousSampler:
     def _results(self, manager: Any, contexts: Sequence[Context], samples: int) -> Iterator[list[Rollout]]:
         places = {}
         for index, context in enumerate(contexts):
-            room = min(self.config.max_tokens, self.renderer.max_length - len(context.ids))
+            room = min(self.config.max_tokens, self.renderer.limits.max_length - len(context.ids))
             for number in range(samples):
                 name = f"{index}-{number}"
                 places[name] = index, number

@@ -95,7 +95,7 @@ class GenerateSampler:
         from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
         width = max(len(context.ids) for context, _ in rows)
-        room = [min(self.config.max_tokens, self.renderer.max_length - len(context.ids)) for context, _ in rows]
+        room = [min(self.config.max_tokens, self.renderer.limits.max_length - len(context.ids)) for context, _ in rows]
         pad, device = min(self.ends), self.model.device
         ids = torch.tensor([[pad] * (width - len(c.ids)) + list(c.ids) for c, _ in rows], device=device)
         mask = torch.tensor([[0] * (width - len(c.ids)) + [1] * len(c.ids) for c, _ in rows], device=device)

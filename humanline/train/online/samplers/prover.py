@@ -161,7 +161,7 @@ class Prover:
             if rollout.id in contexts
         ]
         # One token less than a sequence may have: servers add one to what they are given.
-        texts = pick_texts(candidates, self.config.tokens, self.sampler.renderer.max_length - 1)
+        texts = pick_texts(candidates, self.config.tokens, self.sampler.renderer.limits.max_length - 1)
         if not texts:
             return
         told, trouble, reading = None, "", None

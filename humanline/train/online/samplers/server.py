@@ -232,7 +232,7 @@ class ServerSampler:
         if room < 1:
             raise SamplerError(
                 f"context {context.id!r}: its {len(context.ids)} prompt tokens leave no room for a completion within "
-                f"data.max_length: {self.renderer.max_length}"
+                f"data.max_length: {self.renderer.limits.max_length}"
             )
         while len(found) < len(numbers):
             rest = numbers[len(found) :]
