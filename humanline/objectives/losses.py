@@ -245,7 +245,8 @@ def apo_down_loss(
 
     Notes
     -----
-    Source: arXiv 2408.06266, Eq. 8, plus 1 as in TRL.
+    Source: arXiv 2408.06266, Eq. 8, plus 1 as in TRL. Where policy and reference are equal the chosen response has no
+    gradient: it is lowered once the rejected one has fallen.
     """
     beta = _checks.positive("beta", beta)
     z_chosen, z_rejected = _pair_sums(chosen_log_ratio, rejected_log_ratio, chosen_mask, rejected_mask)
@@ -357,8 +358,9 @@ def bco_loss(
 
     Notes
     -----
-    Source: arXiv 2404.04656, without its matching of prompts by their density. TRL's delta is a running mean over all
-    steps; here it belongs to a batch, because a reference that moves takes the scale of z with it.
+    Source: arXiv 2404.04656, without its matching of prompts by their density. There delta is the middle of the two
+    labels' mean rewards, in TRL a running mean over all steps; here it belongs to a batch, which may lack one label,
+    because a reference that moves takes the scale of z with it.
     """
     beta = _checks.positive("beta", beta)
     z = _labelled_sums(log_ratio, mask, desirable)

@@ -52,7 +52,7 @@ def bco_reference_point(z_sum: Float[Tensor, "*shape"], count: int) -> Float[Ten
     Notes
     -----
     Source: arXiv 2404.04656 (the reward shift, beta z_0), with one mean over all examples as in TRL: where there are as
-    many of each label it is the middle of the two labels' means.
+    many of each label it is the middle of the two labels' means, which the paper has.
     """
     if count < 1:
         raise _checks.fail("the number of examples", "be >= 1", count)

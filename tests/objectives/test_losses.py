@@ -20,6 +20,7 @@ from humanline.objectives import (
     kto_reference_point,
     nll_loss,
 )
+from humanline.theory import ClipRange
 from tests import oracles_loss as oracle
 
 B, T = 5, 7
@@ -179,6 +180,22 @@ class TestOracles:
         (c, cm), (r, rm) = batch(seed), batch(seed + 100, width=9)
         expected = oracle.apo_down(c.tolist(), r.tolist(), cm.tolist(), rm.tolist(), 0.3)
         assert apo_down(c, cm, r, rm)[0].item() == pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+    def test_apo_down_begins_with_the_rejected_answer(self):
+        """Where policy and reference are equal APO-down has no gradient on the chosen answer; then it lowers both."""
+        mask = torch.ones(1, 1, dtype=torch.bool)
+        for rejected, begun in ((0.0, False), (-2.0, True)):
+            c, r = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), rejected, dtype=torch.float64)
+            loss = apo_down(c.requires_grad_(), mask, r.requires_grad_(), mask)[0]
+            of_chosen, of_rejected = (gradient.item() for gradient in torch.autograd.grad(loss, (c, r)))
+            assert of_rejected > 0 and (of_chosen > 0 if begun else of_chosen == 0)
+
+    def test_means_of_clipped_log_ratios_may_not_reach_the_target_of_ipo(self):
+        """Clipped to 1.5 nats each way, means differ by 3 at most: IPO rests 2 short of the 5 of beta 0.1."""
+        clip, mask = ClipRange(-1.5, 1.5), torch.ones(1, 4, dtype=torch.bool)
+        z = torch.full((1, 4), 40.0, dtype=torch.float64, requires_grad=True)
+        loss = ipo(clip.clip(z), mask, clip.clip(-z), mask, beta=0.1, length_normalised=True)[0]
+        assert loss.item() == pytest.approx(4) and not torch.autograd.grad(loss, z)[0].any()
 
     @pytest.mark.parametrize("seed", range(5))
     @pytest.mark.parametrize("desirable", ["mixed", "all", "none"])

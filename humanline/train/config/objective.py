@@ -164,7 +164,8 @@ class DpoObjective(PairObjective):
     beta: Positive = 0.1
     """Scale of the log-ratio inside the sigmoid."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5), IN_FLOAT32] = 0.0
-    """Share of pairs that are taken to be labelled the wrong way round: no margin grows without end."""
+    """Share of pairs that are taken to be labelled the wrong way round: no margin grows without end, as long as the
+    reference stays."""
 
     loss = "dpo_loss"
     later: ClassVar[Mapping[str, Any]] = {"label_smoothing": 0.0}
@@ -176,13 +177,17 @@ class DpoObjective(PairObjective):
 
 
 class IpoObjective(PairObjective):
-    """IPO (arXiv 2310.12036): the difference of a pair's log-ratios is drawn to 1 / (2 beta), not without end."""
+    """IPO (arXiv 2310.12036): the difference of a pair's log-ratios is drawn to 1 / (2 beta), not without end.
+
+    Under a reference that follows the policy it is drawn so far from each one anew.
+    """
 
     kind: Literal["ipo"] = "ipo"
     beta: Positive = 0.1
     """The paper's tau; the larger, the smaller is the difference that is aimed at."""
     length_normalised: bool = False
-    """Take means over each answer's tokens, as TRL does, in place of sums; beta is then on another scale."""
+    """Take means over each answer's tokens, as TRL does, in place of sums; beta is then on another scale. Means of
+    clipped log-ratios differ by the width of the clip at most."""
 
     loss = "ipo_loss"
 
@@ -208,7 +213,7 @@ class ApoZeroObjective(PairObjective):
 class ApoDownObjective(PairObjective):
     """APO-down (arXiv 2408.06266): chosen answers become less likely, and rejected ones still less.
 
-    For chosen answers that are worse than the policy's own.
+    For chosen answers that are worse than the policy's own. Right after a sync only rejected answers have a gradient.
     """
 
     kind: Literal["apo_down"] = "apo_down"
