@@ -145,6 +145,10 @@ def test_the_second_process_leaves_a_line_that_the_run_is_writing(make, tmp_path
     assert ledger.read_bytes() == whole + b'{"round": 0, "sta'
     make()
     assert ledger.read_bytes() == whole
+    one = make()
+    one.begin(0, "p")
+    one.finish(0, "p")
+    assert make(second=True).is_sampled(0) is True
 
 
 def test_a_mismatch_counts_the_tokens_that_the_sampler_told_of():
