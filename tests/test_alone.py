@@ -12,7 +12,7 @@ from tests.helpers.loaded import heavy
 
 
 def imported(*words: str) -> set[str]:
-    """Return what a session of these tests imported of torch and of transformers' models, in a process of its own."""
+    """Return the modules of torch and of transformers' models that a session of these tests imports, in a process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.helpers.loaded", *words]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -116,7 +116,7 @@ LONGEST_FUNCTION, LONGEST_CLASS, LONGEST_FILE = 80, 300, 500  # lines; of a func
 
 
 def too_long(code: str, *, functions_alone: bool) -> list[str]:
-    """Return what is longer than it may be in a source: function bodies, and unless these alone, classes and itself."""
+    """Return the parts of a source that are too long: function bodies, and unless these alone, classes and itself."""
     found = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

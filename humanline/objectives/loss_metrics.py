@@ -16,7 +16,7 @@ def averages(values: dict[str, Float[Tensor, "*shape"]], count: Real[Tensor, ""]
 
 
 def pair_metrics(chosen: Float[Tensor, " B"], rejected: Float[Tensor, " B"]) -> dict[str, Float[Tensor, " B"]]:
-    """Return what losses of pairs say of each one, from the implicit rewards of its answers."""
+    """Return the metrics that losses of pairs share, of each pair, from the implicit rewards of its answers."""
     margin = chosen - rejected
     return {"margin": margin, "chosen_reward": chosen, "rejected_reward": rejected, "accuracy": _wins(margin)}
 
@@ -32,7 +32,7 @@ def gain(
 def labelled_metrics(
     z: Float[Tensor, " B"], z_0: Float[Tensor, ""] | float, desirable: Bool[Tensor, " B"], beta: float
 ) -> dict[str, Float[Tensor, " B"]]:
-    """Return what losses of labelled examples say of each one."""
+    """Return the metrics that losses of labelled examples share, of each one."""
     return {
         "desirable_reward": torch.where(desirable, beta * z, 0.0),
         "undesirable_reward": torch.where(desirable, 0.0, beta * z),

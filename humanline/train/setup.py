@@ -361,7 +361,7 @@ def _checkpoints(
     fingerprints: Mapping[str, Any],
     processes: Processes,
 ) -> Checkpoints:
-    """Return what saves the run, and goes on from what was saved."""
+    """Return the checkpoints of the run, new ones and those to go on from."""
     contents = Contents(
         shared=shared,
         own=own,

@@ -42,7 +42,7 @@ def online(
 
 
 def round_files(output: str | Path) -> dict[str, bytes]:
-    """Return what rounds have left on the disk, but for caches, whose order is that of workers."""
+    """Return the files that rounds have left on the disk, but for caches, whose order is that of workers."""
     folder = Path(output) / "rounds"
     return {
         str(path.relative_to(folder)): path.read_bytes()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from humanline.system import disk
-from humanline.system import files as durable
+from humanline.system import files as system_files
 from humanline.system.disk import StoppedWaiting, WriteError, of_run
 from humanline.system.files import write_text
 from humanline.system.stop import StopRequested, StopSignal
@@ -53,9 +53,9 @@ class TestWrites:
         cache.close()
         with MetricsLog(folder / "metrics.jsonl") as log:
             log.write({"step": 0})
-        durable.publish_folder(folder / "final", lambda place: write_text(place / "model", "weights"))
+        system_files.publish_folder(folder / "final", lambda place: write_text(place / "model", "weights"))
         assert ScoreCache(folder / "cache.jsonl").get(key) == Verdict(1.0)
-        durable.verify_folder(folder / "final")
+        system_files.verify_folder(folder / "final")
         names = ("text", "ledger.jsonl", "metrics.jsonl", "final/model")
         return {name: (folder / name).read_text() for name in names}
 
@@ -68,7 +68,7 @@ class TestWrites:
             folder = tmp_path / str(number)
             folder.mkdir()
             with of_run("wait", None, phase=phases.append), monkeypatch.context() as patch:
-                patch.setattr(durable.os, "write", Refusing(number))
+                patch.setattr(system_files.os, "write", Refusing(number))
                 assert self.write_everywhere(folder) == plain
         said = capsys.readouterr().err
         assert said.count("it is tried again every") == 3 and said.count("the run goes on") == 3  # once for a wait
@@ -89,7 +89,7 @@ class TestWrites:
             "cache.jsonl": cache.flush,
         }.items():
             with monkeypatch.context() as patch, pytest.raises(WriteError) as error:
-                patch.setattr(durable.os, "write", Refusing(1))
+                patch.setattr(system_files.os, "write", Refusing(1))
                 act()
             assert re.search(rf"{name} cannot be written: No space .*: \d+ bytes needed, .* free$", str(error.value))
         cache.close()  # says nothing more
@@ -102,7 +102,7 @@ class TestWrites:
     def test_the_way_on_is_true_when_it_is_shown(self, tmp_path, monkeypatch):
         """A checkpoint that is saved after the failure, and before its message is read, is the one it names."""
         with monkeypatch.context() as patch, pytest.raises(WriteError) as error, of_run("stop", tmp_path):
-            patch.setattr(durable.os, "write", Refusing(1))
+            patch.setattr(system_files.os, "write", Refusing(1))
             write_text(tmp_path / "text", "a")
         assert str(error.value).endswith("the run goes on from its beginning, as there is no checkpoint")
         (tmp_path / "step-00000004").mkdir()
@@ -114,7 +114,7 @@ class TestWrites:
         def broken(_: int) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
-        monkeypatch.setattr(durable.os, "fsync", broken)
+        monkeypatch.setattr(system_files.os, "fsync", broken)
         words = r"metrics\.jsonl cannot be written: Input/output error"
         with pytest.raises(WriteError, match=words), MetricsLog(tmp_path / "metrics.jsonl") as log:
             log.write({"step": 0})
@@ -130,7 +130,7 @@ class TestWrites:
                 os.ftruncate(handle, 0)  # what the system may do with what it could not write
                 raise no_space()
 
-        monkeypatch.setattr(durable.os, "fsync", fsync)
+        monkeypatch.setattr(system_files.os, "fsync", fsync)
         with of_run("wait", None):
             append(tmp_path / "ledger.jsonl", [{"a": 1}])
         assert read_lines(tmp_path / "ledger.jsonl") == [{"a": 1}]
@@ -140,7 +140,7 @@ class TestWrites:
         stop = StopSignal()
         stop.requested = "SIGTERM"
         (tmp_path / "step-00000004").mkdir()
-        monkeypatch.setattr(durable.os, "write", Refusing(100))
+        monkeypatch.setattr(system_files.os, "write", Refusing(100))
         words = "SIGTERM while it waited for space: .*text cannot be written: No space.*goes on from step-00000004"
         with pytest.raises(StopRequested, match=words), of_run("wait", tmp_path, stop):
             with pytest.raises(StoppedWaiting), MetricsLog(tmp_path / "metrics.jsonl") as log:
@@ -158,8 +158,8 @@ class TestWrites:
                 raise OSError(code, os.strerror(code))
             real(handle)
 
-        monkeypatch.setattr(durable, "_untold", {"files", "folders"})
-        monkeypatch.setattr(durable.os, "fsync", fsync)
+        monkeypatch.setattr(system_files, "_untold", {"files", "folders"})
+        monkeypatch.setattr(system_files.os, "fsync", fsync)
         for name in ("one", "two"):
             write_text(tmp_path / name, "a")
         assert capsys.readouterr().err.count(f"cannot flush {kind}") == 1
@@ -170,10 +170,10 @@ class TestWrites:
 
     def test_a_library_of_rust_that_cannot_write_is_a_full_disk_too(self):
         """Safetensors and tokenizers have exceptions of their own, with the system's number in their text."""
-        with pytest.raises(OSError) as error, durable.disk_errors():
+        with pytest.raises(OSError) as error, system_files.disk_errors():
             raise Exception("No space left on device (os error 28)")
         assert disk.is_full(error.value)
-        with pytest.raises(ValueError), durable.disk_errors():
+        with pytest.raises(ValueError), system_files.disk_errors():
             raise ValueError("something else")
 
 

@@ -84,7 +84,7 @@ class ObjectiveSection(Section):
 
     @property
     def loss_unit(self) -> float:
-        """Return what a limit on its loss is multiplied by: 1, unless the loss grows otherwise than margins do."""
+        """Return the factor of a limit on its loss: 1, unless the loss grows otherwise than margins do."""
         return 1.0
 
     @property

@@ -95,7 +95,7 @@ class Writer:
         return answer
 
     def completion_text(self, prompt: Messages, answer: Message, given: Given, prompt_text: str, *, check: bool) -> str:
-        """Return what follows the prompt's text, ending in an end token and nothing after it.
+        """Return the text after the prompt's, ending in an end token and nothing after it.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class Writer:
         return ended if ended.endswith(self._ends) else rest + self._end
 
     def _after(self, prompt_text: str, turns: Messages, given: Given) -> str:
-        """Return what the template writes after the prompt's text."""
+        """Return the template's text after that of the prompt."""
         full = self.chat.write(turns, given)
         if not full.startswith(prompt_text):
             at = first_difference(full, prompt_text)

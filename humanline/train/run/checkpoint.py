@@ -67,8 +67,8 @@ class Contents:
     ranks: int = 1
 
     @property
-    def scored(self) -> tuple[int, ...]:
-        """Return how far each part of this process has scored ahead: the step that it scores next."""
+    def ahead(self) -> tuple[int, ...]:
+        """Return, for each part of this process, the first step whose log-probabilities it has not computed yet."""
         return tuple(getattr(part, "next_step", 0) for part in self.own.values())
 
     def size(self) -> int:
@@ -160,7 +160,7 @@ class Contents:
         write_text(self.metrics, (folder / _METRICS).read_text(encoding="utf-8"))
 
     def renew(self, updates: int) -> None:
-        """Have the parts that judge states make again what they must, once all of them are taken over."""
+        """Let the parts that judge states make again what they must, once all states are taken over."""
         parts = [*self.shared.values(), *self.own.values()]
         for part in parts:
             if isinstance(part, Judging):

@@ -268,7 +268,7 @@ class Checkpoints:
         on_main(self.accelerator, self.reduce, lambda: self._take_up(folder))
         self.contents.renew(position.updates)
         self.saved, self._saved_at = folder, self._mark(position)
-        ahead = max(self.contents.scored, default=0) - position.updates
+        ahead = max(self.contents.ahead, default=0) - position.updates
         more = f" and {ahead} steps scored ahead" if ahead > 1 else ""
         say(f"going on after {position.updates} updates{more}, from {folder}")
         return position
@@ -318,9 +318,9 @@ class Checkpoints:
                     remove_folder(old)
 
     def _mark(self, position: Position) -> tuple[Any, ...]:
-        """Return what changes whenever there is something new to save: updates, evaluation, scored steps."""
-        scored = self.contents.scored
-        return position.updates, position.evaluated, scored if any(scored) else ()
+        """Return a value that changes whenever there is something new to save: updates, evaluation, steps ahead."""
+        ahead = self.contents.ahead
+        return position.updates, position.evaluated, ahead if any(ahead) else ()
 
     def _together(self, act: Callable[[], None]) -> None:
         """Run `act` in every process; raise OSError in all of them if it failed in one."""
