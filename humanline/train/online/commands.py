@@ -102,6 +102,8 @@ def _sample_work(
     progress: Progress | None,
 ) -> None:
     """Load the policy, sample completions of prompts, as far as that is not done, and write them to `finished`."""
+    import torch
+
     from humanline.train.data.prompts import contexts_hash
     from humanline.train.online.journal import gather_samples, sample_into
     from humanline.train.online.samplers import make_sampler, make_served
@@ -111,6 +113,7 @@ def _sample_work(
     from humanline.train.run.fingerprint import model_hash, same_settings, trained_hash
     from humanline.train.run.processes import Processes, over_ranks
 
+    torch.manual_seed(config.seed)  # of an adapter's factors, so that the same command has the same policy
     scorer, adapter = build_policy(config, accelerator.device)
     scorer.to(accelerator.device).eval()
     version = trained_hash(scorer)

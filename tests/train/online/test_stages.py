@@ -503,15 +503,16 @@ class StopAt:
         return "SIGTERM" if self.asked > self.number else None
 
 
-def test_an_interrupted_sample_goes_on(recipe, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("more", [(), ("adapter={rank: 2}",)], ids=["whole", "adapter"])
+def test_an_interrupted_sample_goes_on(recipe, tmp_path, monkeypatch, capsys, more):
     """Stopped, it exits with 75, keeps what is whole, and the same command ends with the bytes of a run left alone."""
-    assert command("sample", recipe, "--out", "left_alone.jsonl") == 0
+    assert command("sample", recipe, *more, "--out", "left_alone.jsonl") == 0
     partial = tmp_path / "samples.jsonl.partial"
     counts = []
     for number in (0, 8, 1):
         with monkeypatch.context() as patch:
             patch.setattr("humanline.system.stop.StopSignal", lambda number=number: StopAt(number))
-            assert command("sample", recipe, "--out", "samples.jsonl") == 75
+            assert command("sample", recipe, *more, "--out", "samples.jsonl") == 75
         said = capsys.readouterr().err
         assert "SIGTERM" in said and str(partial) in said and "same command" in said
         assert not (tmp_path / "samples.jsonl").exists()
@@ -519,7 +520,7 @@ def test_an_interrupted_sample_goes_on(recipe, tmp_path, monkeypatch, capsys):
     assert counts[0] == 0 < counts[1] <= counts[2] < 6
     journal = (partial / "samples.journal.jsonl").read_bytes()
     (partial / "samples.journal.jsonl").write_bytes(journal + b'{"id": "torn')
-    assert command("sample", recipe, "--out", "samples.jsonl") == 0
+    assert command("sample", recipe, *more, "--out", "samples.jsonl") == 0
     assert (tmp_path / "samples.jsonl").read_bytes() == (tmp_path / "left_alone.jsonl").read_bytes()
     assert not partial.exists()
 
