@@ -10,8 +10,6 @@ import contextlib
 from collections.abc import Iterator
 
 _WHILE = "humanline_while"  # attribute of an error: what was being done
-
-
 EXIT_NEIGHBOUR = 69  # EX_UNAVAILABLE of sysexits.h: of a process that ends because of another one
 
 

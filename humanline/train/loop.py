@@ -1,4 +1,4 @@
-"""One training loop for nll, DPO, KTO and GRPO, with every reference schedule: read it top to bottom.
+"""One training loop for every objective and every reference schedule: read it top to bottom.
 
 Departures from the paper and its released code:
 - No reference model. The policy computes the reference's log-probabilities of coming steps while it holds the weights

@@ -98,9 +98,8 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         message = f"more than {_LARGEST} values, or deeper than {_DEEPEST}, once its anchors are written out"
         raise ConfigError(f"{path}: too large for a configuration: {message}") from None
     except ValidationError as error:
-        found: dict[
-            str, list[str]
-        ] = {}  # by place and key: a value that fits no type of a union gives one problem each
+        # By place and key: a value that fits no type of a union gives one problem each.
+        found: dict[str, list[str]] = {}
         for problem in error.errors():
             place, text = _describe(problem, tree, path, given)
             found.setdefault(place, []).append(text)
@@ -113,7 +112,7 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
 def _now(keys: Sequence[str], given: Any) -> str:
     """Return the name of today for a key that began with such a section, or of each of the keys given below it."""
-    if keys[0] == "rounds" and given is None:
+    if len(keys) == 1 and given is None:
         return "is now source.kind: fixed"
     below = [str(key) for key in given] if len(keys) == 1 and isinstance(given, dict) else []
     names = [".".join([EARLIER[keys[0]], *keys[1:], *one]) for one in ([[key] for key in below] or [[]])]
@@ -121,11 +120,7 @@ def _now(keys: Sequence[str], given: Any) -> str:
 
 
 _SHOWN = 20  # problems listed; the rest is counted
-
-
 _LONGEST = 200_000  # bytes
-
-
 _LARGEST, _DEEPEST = 10_000, 50  # anchors can make a few lines endless
 
 

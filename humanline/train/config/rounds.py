@@ -314,8 +314,6 @@ Reward = Annotated[
     MathReward | NumberReward | FormatReward | TagCountReward | ModelReward | FunctionReward,
     Field(discriminator="kind"),
 ]
-
-
 EnvironmentName = Annotated[str, Field(pattern=r"^[^=\x00]+$")]
 
 

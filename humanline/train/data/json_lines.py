@@ -18,8 +18,6 @@ from typing import Any, BinaryIO
 from humanline.train.data.source import DataError, Row, Source
 
 _SPREAD_LIMIT = 1 << 24  # bytes looked at to see whether an object goes on over the next lines
-
-
 _SIGNATURES = {
     b"\xff\xfe": ("UTF-16 or UTF-32 text", "Save it as UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW.jsonl"),
     b"\xfe\xff": ("UTF-16 text", "Save it as UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW.jsonl"),
@@ -30,14 +28,8 @@ _SIGNATURES = {
     b"\xfd7zXZ\x00": ("an xz archive", "Unpack it: xz -dc OLD > NEW.jsonl"),
     b"PAR1": ("a parquet file", "Give it the ending .parquet."),
 }
-
-
 _MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8, which is tolerated at the start
-
-
 _JQ_ITEMS = "jq -c '.[]' OLD > NEW.jsonl writes that"
-
-
 _JQ_LINES = "jq -c . OLD > NEW.jsonl writes that"
 
 
@@ -227,8 +219,6 @@ def _not_an_object(value: Any) -> str:
 
 
 _DECODER = json.JSONDecoder()
-
-
 _BLANKS = re.compile(r"[ \t\n\r]*")
 
 

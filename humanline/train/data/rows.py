@@ -25,19 +25,13 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "unpaired": ("prompt", "completion", "messages", "label", TOOLS, KWARGS),
     "completion": ("prompt", "completion", "messages", "chosen", "label", "rejected", *ALIASES, TOOLS, KWARGS),
 }
-
-
 _NEEDED = ("role", "content", "prompt", "completion", "messages", "chosen", "rejected", "label")  # not to be ignored
-
-
 _RIGHT_ROW = {
     "preference": '{"prompt": "What is 2+2?", "chosen": "4", "rejected": "5"}',
     "unpaired": '{"prompt": "What is 2+2?", "completion": "4", "label": true}',
     "completion": '{"prompt": "What is 2+2?", "completion": "4"}',
     "prompt": '{"prompt": "What is 2+2?", "answer": "4"}',
 }
-
-
 _COUNTED = 500  # rows between two looks at how far reading is
 
 

@@ -10,11 +10,7 @@ from humanline.train.data.messages import NOTHING, Answer, Given, Messages
 from humanline.train.data.source import DataError
 
 Shape = Literal["preference", "unpaired", "completion", "prompt"]
-
-
 ROLES = ("system", "user", "assistant", "tool", "developer")
-
-
 INSTRUCTING = ("system", "developer")  # they may stand before a prompt, and be empty
 
 

@@ -12,20 +12,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 SHOWN = 20  # problems listed in a message; the rest is counted
-
-
 PLACES = 3  # of problems that are the same
-
-
 GRAMMAR = "hub:ORG/NAME[/SUBSET][@REVISION][#SPLIT]"
-
-
 READ = f"humanline reads .jsonl (or .ndjson) and .parquet files, and sets of the hub as {GRAMMAR}"
-
-
 INSTALL = "pip install 'humanline[train]'"
-
-
 Row = tuple[str, dict[str, Any]]
 
 
@@ -47,8 +37,6 @@ class DataError(ValueError):
 
 
 _PLACED = re.compile(r"(?s)(.+?:(?:row )?\d+(?::\d+)?(?:#\w+)?): (.*)")
-
-
 _COUNTS = re.compile(r"\b\d+ tokens\b")  # in which rows differ that have the same problem
 
 

@@ -150,8 +150,6 @@ class HubName:
 
 
 _WORD = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
-
-
 _HUB = re.compile(rf"hub:({_WORD}/{_WORD})(?:/([^/@#\s]+))?(?:@([^@#\s]+))?(?:#([A-Za-z0-9_.-]+))?")
 
 

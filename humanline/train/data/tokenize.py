@@ -131,14 +131,8 @@ def _batches(examples: Iterable[E]) -> Iterator[list[E]]:
 
 
 _ROWS = 1000  # of a batch; with more of them it is hardly faster
-
-
 _CHARACTERS = 1 << 20  # of a batch: about 10 MB while it is tokenised
-
-
 _LATELY = 1 << 23  # bytes of texts that are remembered, about, and once more of those before them
-
-
 _ENTRY = 300  # bytes of what is remembered of a text, about, besides its characters
 
 

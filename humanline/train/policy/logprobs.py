@@ -16,17 +16,9 @@ from humanline.train.policy.errors import ModelError
 from humanline.train.policy.head import TokenLogprobs
 
 _SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-
-
 _SCALES = {"logit_scale": False, "lm_head_multiplier": False, "logits_scaling": True}  # and whether logits are divided
-
-
 _MULTIPLIES = ("hyperclovax",)  # kinds of models that multiply by what others divide by
-
-
 _ABOUT_HEADS = ("logit", "softcap", "soft_cap", "multiplier", "unpadded")  # parts of the names of such settings
-
-
 PACKED = "humanline_packed"  # under this name transformers knows attention over rows laid end to end
 
 

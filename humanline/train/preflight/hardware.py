@@ -10,11 +10,7 @@ from pathlib import Path
 import torch
 
 GIB = 2**30
-
-
 CUDA_ITSELF = 0.75 * GIB  # its context, kernels and the workspace of matrix products; an assumption
-
-
 TYPICAL = 0.55  # of the rate of a large matrix product: what a good training step of a large model reaches
 
 

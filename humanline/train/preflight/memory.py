@@ -21,8 +21,6 @@ from humanline.train.preflight.dry_run import BACKWARD, Quantities, dry_run, upd
 from humanline.train.preflight.workload import Work, Workload, shape_of
 
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)  # bytes a weight: four bits, a byte for 64 of them, and a float32 for 256 of those
-
-
 _BLOCK = 256  # values of an 8-bit optimizer state that share a float32 scale
 
 

@@ -56,8 +56,6 @@ def suggest(
 
 
 _Changes = dict[str, Any]
-
-
 _Changed = tuple[TrainConfig, Workload, tuple[str, ...]]
 
 

@@ -431,12 +431,14 @@ def test_sections_of_earlier_versions_are_refused_with_the_names_of_today(tmp_pa
         f"{path}:17:1: scoring: is now source.scoring.rewards",
     }
     with pytest.raises(ConfigError) as error:
-        load(tmp_path, ROUNDS, "sampling.temperature=.7", "rounds.count=3", "scoring.workers=1", "rounds=null")
+        old_ways = ["sampling.temperature=.7", "rounds.count=3", "scoring.workers=1", "rounds=null", "scoring=null"]
+        load(tmp_path, ROUNDS, *old_ways)
     assert str(error.value).splitlines()[1:] == [
         "command line: sampling.temperature: is now source.sampling.temperature",
         "command line: rounds.count: is now source.count, with source.kind: rounds",
         "command line: scoring.workers: is now source.scoring.workers",
         "command line: rounds: is now source.kind: fixed",
+        "command line: scoring: is now source.kind: fixed",
     ]
 
 

@@ -26,8 +26,6 @@ from humanline.train.online.rewards.verdict import shown
 from humanline.train.online.rewards.verifiers import read_number
 
 _SHOWN = 5
-
-
 _MOST_PARSED = 1000
 
 

@@ -29,8 +29,6 @@ from humanline.train.online.samplers.under_way import LOOK
 from humanline.train.online.types import SamplerError
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
-
-
 By = ByRequest | ByVllm | BySglang
 
 
