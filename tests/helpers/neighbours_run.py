@@ -33,7 +33,7 @@ PLACES = {
     "score": (reference.LogprobsAhead, "_host"),
     "train": (objective.ObjectiveStep, "loss"),
     "save": (checkpoint, "_write"),
-    "evaluate": (evaluate.Evaluator, "_score"),
+    "evaluate": (evaluate.Evaluator, "_logprobs"),
     "sample": (stages, "sample_into"),
 }
 

@@ -268,7 +268,7 @@ def test_a_launcher_that_ends_the_others_does_not_take_their_words(toy, tmp_path
 def test_a_run_that_cannot_be_measured_saves_first(toy, tmp_path, monkeypatch):
     """One process alone, whose evaluation fails after two updates, has them in a checkpoint, and goes on from there."""
     settings = fixed(toy, tmp_path).model_copy(update={"checkpoint": CheckpointConfig()})
-    true, calls = Evaluator._score, []
+    true, calls = Evaluator._logprobs, []
 
     def fails(self, batch):
         calls.append(batch)
@@ -277,7 +277,7 @@ def test_a_run_that_cannot_be_measured_saves_first(toy, tmp_path, monkeypatch):
         return true(self, batch)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Evaluator, "_score", fails)
+        patched.setattr(Evaluator, "_logprobs", fails)
         with pytest.raises(RuntimeError, match="made by a test"):
             train(settings, show_progress=False)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
