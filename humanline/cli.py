@@ -122,7 +122,7 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
     from humanline import __version__
     from humanline.system.paths import absolute
     from humanline.system.terminal import redact
-    from humanline.train.config.settings import hidden
+    from humanline.train.config.secrets import hidden
 
     reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
     what = f"a fault inside humanline or a library, not in your input: {reason[:400]}"
@@ -170,7 +170,7 @@ def _is_for_users(error: Exception) -> bool:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         from humanline.system.terminal import told
-        from humanline.train.config.settings import hidden
+        from humanline.train.config.secrets import hidden
 
         super().error(told(hidden(message, sent=True)))
 

@@ -19,7 +19,7 @@ from humanline.system.disk import of_run
 from humanline.system.progress import ReadingProgress, RunProgress
 from humanline.system.stop import StopSignal
 from humanline.train.config import TrainConfig
-from humanline.train.config.settings import written
+from humanline.train.config.secrets import written
 from humanline.train.data.run_data import RunData, read_data, stream_of
 from humanline.train.data.stream import Batches, FixedBatches, Stream
 from humanline.train.online.held_out import RolloutEvaluator

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from humanline.train.config.objective import REFERENCE_FREE
 from humanline.train.config.rounds import EARLIER
 from humanline.train.config.run import TrainConfig
-from humanline.train.config.settings import hidden, learn
+from humanline.train.config.secrets import hidden, learn
 
 
 class ConfigError(ValueError):

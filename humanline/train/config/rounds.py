@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_val
 from humanline.schedule import PositiveInt
 from humanline.system.hosts import host_of, refuse_host, refuse_network
 from humanline.train.config.base import IN_FLOAT32, Finite, NonEmpty, NonNegative, Positive, Section
-from humanline.train.config.settings import hidden, learn
+from humanline.train.config.secrets import hidden, learn
 
 # Sections of earlier versions, and where what they held is now.
 EARLIER = {"rounds": "source", "sampling": "source.sampling", "scoring": "source.scoring"}

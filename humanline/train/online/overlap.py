@@ -26,7 +26,7 @@ from humanline.system.files import check_room, disk_errors, flush
 from humanline.system.stop import SamplingStopped, outlive, sparing
 from humanline.system.terminal import redact
 from humanline.train.config import TrainConfig
-from humanline.train.config.settings import learn
+from humanline.train.config.secrets import learn
 from humanline.train.online.make import WEIGHTS, RoundMaker, folder_of
 from humanline.train.online.rewards.keeper import die_with_parent
 from humanline.train.online.types import SamplerError

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from humanline.system.terminal import shorten, told
 from humanline.train.config import TrainConfig
 from humanline.train.config.describe import describe_config, units_in_words
-from humanline.train.config.settings import written
+from humanline.train.config.secrets import written
 from humanline.train.preflight.example import show_example, shown_unit
 
 if TYPE_CHECKING:

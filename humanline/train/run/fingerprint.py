@@ -14,7 +14,7 @@ from torch import nn
 from humanline.system.terminal import HIDDEN, redacted
 from humanline.train.config.objective import OBJECTIVES
 from humanline.train.config.rounds import EARLIER
-from humanline.train.config.settings import hidden, settings_digest
+from humanline.train.config.secrets import hidden, settings_digest
 
 # Sections and fields that change where a run writes, what it shows, whom it asks and what it puts up with, never what
 # it computes from the same samples and scores.

@@ -27,7 +27,7 @@ from typing import Any, Self
 from humanline.system.terminal import redact, redacted, told
 from humanline.train.config import TrainConfig
 from humanline.train.config.run import TrackingConfig
-from humanline.train.config.settings import written
+from humanline.train.config.secrets import written
 
 PATIENCE = 60.0  # seconds
 BACKLOG = 10_000  # steps that may wait for a slow tracker, about 1 kB each

@@ -15,7 +15,7 @@ from humanline.system import terminal
 from humanline.system.files import OutputError, write_text
 from humanline.system.progress import RunProgress
 from humanline.train.config import TrainConfig
-from humanline.train.config.settings import hidden, learn, written
+from humanline.train.config.secrets import hidden, learn, written
 from humanline.train.online.commands import ToolError, _claimed
 from humanline.train.online.make import Plan
 from humanline.train.run.checkpoint import FORMAT, CheckpointError, Contents

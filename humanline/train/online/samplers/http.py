@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from humanline.system.hosts import HostError, is_here, refuse_host
 from humanline.system.terminal import HIDDEN, redact, remember, visible
 from humanline.train.config.rounds import ServerEngine
-from humanline.train.config.settings import hidden
+from humanline.train.config.secrets import hidden
 from humanline.train.online.types import SamplerError
 
 RETRIED = frozenset({408, 409, 425, 429})  # and every 5xx

@@ -23,7 +23,7 @@ from pydantic import JsonValue
 from humanline.system.stop import STOPPING, SamplingStopped
 from humanline.system.terminal import redact, visible
 from humanline.train.config.rounds import PLACEHOLDER, ByCommand, ByRequest, BySglang, ByVllm, ServerRequest
-from humanline.train.config.settings import hidden
+from humanline.train.config.secrets import hidden
 from humanline.train.online.samplers.http import BadAnswer, Client, Refused, Sleep, parse, quoted
 from humanline.train.online.samplers.under_way import LOOK
 from humanline.train.online.types import SamplerError
