@@ -245,7 +245,7 @@ def test_each_context_has_room_of_its_own(model, renderer):
     model.generation_config.eos_token_id = None
     short, long = contexts_of(renderer, questions)
     tight = Renderer(renderer.tokenizer, "chat", len(long.ids) + 1)
-    for limit, room in ((500, (tight.max_length - len(short.ids), 1)), (3, (3, 1)), (1, (1, 1))):
+    for limit, room in ((500, (tight.limits.max_length - len(short.ids), 1)), (3, (3, 1)), (1, (1, 1))):
         got = draw(sampler_of(model, tight, max_tokens=limit), [short, long], 3)
         for context, most in zip((short, long), room, strict=True):
             for one in got[context.id]:

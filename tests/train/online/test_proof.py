@@ -13,6 +13,7 @@ import torch
 
 from humanline.train.config.rounds import ProofConfig
 from humanline.train.data.prompts import Context
+from humanline.train.data.truncation import LengthLimits
 from humanline.train.online.samplers.proof import (
     Reading,
     Slope,
@@ -278,7 +279,7 @@ def test_long_answers_give_their_share():
 class Sampler:
     """A server that says what it is told to say."""
 
-    shown, renderer = "http://server", SimpleNamespace(max_length=999)
+    shown, renderer = "http://server", SimpleNamespace(limits=LengthLimits(999))
 
     def __init__(self, told):
         self.told = told
