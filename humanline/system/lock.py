@@ -195,6 +195,9 @@ class FolderLock:
         if own is None and not others:
             self._make(self._number)
             own = self._read(self._number)
+            others = [number for number in self._numbers() if number != self._number]
+            if own is None and not others:
+                return  # gone again: nobody has the lock, and the next look makes it again
         if own is None or own.nonce not in ("", self._nonce) or any(number > self._number for number in others):
             other = self._highest()
             who = "another process" if other is None else _who(other)

@@ -326,6 +326,26 @@ def test_many_threads_that_look_at_a_lock_do_not_lose_it(tmp_path):
     one.release()
 
 
+def test_a_lock_whose_file_goes_again_and_again_is_not_lost(tmp_path, monkeypatch):
+    """A file that is gone as soon as it was made again has no new holder; the next look makes it once more."""
+    one = FolderLock(tmp_path)
+    one.take(wait=False, say=print)
+    file, make = tmp_path / "run.lock.1", FolderLock._make
+
+    def gone(self, number):
+        made = make(self, number)
+        file.unlink()
+        return made
+
+    file.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderLock, "_make", gone)
+        one.refuse_lost()
+    one.refuse_lost()
+    assert file.is_file()
+    one.release()
+
+
 def test_waiting_for_a_lock_is_no_standing_still(tmp_path, monkeypatch):
     """Whoever watches over processes sees that one waits for the lock, and that it looks every second."""
     monkeypatch.setattr(lock, "STALE", 0.5)

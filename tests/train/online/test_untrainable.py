@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import shutil
@@ -123,17 +124,16 @@ WRONG = {
 
 def answers(tokenizer, spoil=None, *, each: int = 1):
     """Answer as told, every so many-th completion spoiled; the n-th answer counts from 1."""
-    given = 0
+    given = itertools.count(1)  # which threads of the server share
 
     def answer(asked: Asked) -> Reply:
-        nonlocal given
         if not asked.path.endswith("/completions"):
             return Reply({})
         if asked.path == GIVEN:
             return NO_TEXTS
-        given += 1
+        number = next(given)
         choice = healthy(tokenizer, asked)
-        if spoil is not None and given % each == 0:
+        if spoil is not None and number % each == 0:
             choice = spoil(tokenizer, choice)
         return Reply({"choices": [choice]})
 
