@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +18,18 @@ from humanline.train.policy.adapter import adapter_base
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.model_limits import refuse_endless
-from humanline.train.policy.weight_files import refuse_files_elsewhere
+from humanline.train.policy.weight_files import (
+    first_few,
+    homeless,
+    is_old_buffer,
+    of_missing_layers,
+    refuse_files_elsewhere,
+    refuse_unloadable,
+    stored_tensors,
+    unfit,
+)
 
 _HUB = "hub:"
-_FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
-_LAYER = re.compile(r"(.*?\.)(\d+)\.")  # the list that a tensor's layer is in, and which of it
-_OLD_BUFFERS = ("masked_bias",)  # the score that attention gave hidden tokens; no module has it now
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -115,10 +119,10 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
         )
     refuse_incomplete(f"model {path!r}", loaded)
     # The library would go on without them.
-    if foreign := sorted(name for name in loaded["unexpected_keys"] if not _is_old_buffer(model, name)):
-        raise ModelError(f"model {path!r}: {_homeless(foreign, bool(_of_missing_layers(model, foreign)))}")
+    if foreign := sorted(name for name in loaded["unexpected_keys"] if not is_old_buffer(model, name)):
+        raise ModelError(f"model {path!r}: {homeless(foreign, bool(of_missing_layers(model, foreign)))}")
     if broken := [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]:
-        raise ModelError(f"model {path!r}: weights in its files are nan or infinite: {_first(broken)}")
+        raise ModelError(f"model {path!r}: weights in its files are nan or infinite: {first_few(broken)}")
     return model
 
 
@@ -128,33 +132,7 @@ def refuse_incomplete(what: str, loaded: dict[str, Any]) -> None:
     wrong = [f"{name} has the shape {tuple(there)} in place of {tuple(wanted)}" for name, there, wanted in misshapen]
     for problem, names in (("lack ", sorted(loaded["missing_keys"])), ("do not fit: ", wrong)):
         if names:
-            raise ModelError(f"{what}: its weight files {problem}{_first(names)}")
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-def _homeless(names: list[str], of_missing_layers: bool) -> str:
-    if of_missing_layers:
-        advice = "correct config.json if the model has fewer layers there than it should, or else "
-    else:
-        advice = "give config.json and weight files of the same model, or "
-    return (
-        f"the weight files hold what config.json has no place for: {_first(names)}; {advice}take these tensors out of "
-        "the files"
-    )
-
-
-def _is_old_buffer(model: Any, name: str) -> bool:
-    """Return whether a tensor is one that a module of a model computes itself, and that files once held all the same.
-
-    The name may be without the prefix of the decoder, as in files of a model without its head.
-    """
-    place, _, last = name.rpartition(".")
-    modules = dict(model.named_modules())
-    module = modules.get(place, modules.get(f"{model.base_model_prefix}.{place}"))
-    return module is not None and (last in _OLD_BUFFERS or last in dict(module.named_buffers(recurse=False)))
+            raise ModelError(f"{what}: its weight files {problem}{first_few(names)}")
 
 
 def _is_finite(parameter: nn.Parameter) -> bool:
@@ -366,98 +344,10 @@ def refuse_missing_weights(path: str, outline: Any) -> None:
         a type that is no plain float, or of a layer that the model does not have; or if they name nothing but
         parameters of the model, and one is missing or has another shape.
     """
-    from safetensors import SafetensorError, safe_open
-
     name, local = source(path)
-    if not local:
-        return
-    refuse_files_elsewhere(name)
-    folder = Path(name)
-    if any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors")):
-        raise ModelError(f"model {path!r}: its weights are pickled; save them as safetensors (save_pretrained does)")
-    index = folder / "model.safetensors.index.json"
-    named = getattr(outline.config, "transformers_weights", None)
-    if not isinstance(named, str | None):
-        raise ModelError(f"model {path!r}: config.json: transformers_weights is {named!r}, no name of a file")
-    try:
-        if named is not None or (folder / "model.safetensors").is_file():  # before an index, as transformers does
-            files = [named or "model.safetensors"]
-        elif index.is_file():
-            files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            if not files or not all(isinstance(file, str) for file in files):
-                raise ValueError("weight_map does not give the name of a file for every weight")
-        else:
-            files = ["model.safetensors"]
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise ModelError(f"model {path!r}: {index.name} cannot be read: {error}") from error
-    problems = []
-    shapes: dict[str, tuple[int, ...]] = {}
-    types: dict[str, str] = {}
-    for file in files:
-        if not (folder / file).is_file():
-            problems.append(f"{file} is missing")
-            continue
-        try:
-            with safe_open(folder / file, framework="pt") as tensors:  # reads the header, and looks at the file's size
-                headers = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-                shapes |= {name: tuple(header.get_shape()) for name, header in headers.items()}
-                types |= {name: header.get_dtype() for name, header in headers.items()}
-        except (SafetensorError, OSError) as error:
-            problems.append(f"{file} is damaged: {error}")
-    problems = problems or _unfit_types(outline, types) or _unfit_shapes(outline, shapes)
-    if problems:
-        more = f"; and {len(problems) - 4} more" if len(problems) > 4 else ""
-        raise ModelError(f"model {path!r}: its weights cannot be loaded: {'; '.join(problems[:4])}{more}")
-
-
-def _unfit_types(outline: Any, types: dict[str, str]) -> list[str]:
-    """Say which weights of the files are not plain floats; loading would take the codes of others for numbers."""
-    parameters = dict(outline.named_parameters(remove_duplicate=False))
-    return [
-        f"{name} is of the type {kind}, where weights are one of {', '.join(_FLOATS)}"
-        for name, kind in sorted(types.items())
-        if kind not in _FLOATS and (name in parameters or name.endswith("weight"))
-    ]
-
-
-def _of_missing_layers(outline: Any, names: Iterable[str]) -> list[str]:
-    """Return the names that belong to layers which an outline does not have, though it has such layers."""
-    deepest: dict[str, int] = {}
-    for name in outline.state_dict():
-        if (match := _LAYER.match(name)) is not None:
-            deepest[match[1]] = max(deepest.get(match[1], 0), int(match[2]))
-    ignored = [re.compile(one) for one in getattr(outline, "_keys_to_ignore_on_load_unexpected", None) or ()]
-    beyond = []
-    for name in names:
-        match = _LAYER.match(name)
-        if match is not None and int(match[2]) > deepest.get(match[1], int(match[2])):
-            beyond += [name] if not any(one.search(name) for one in ignored) else []
-    return sorted(beyond)
-
-
-def _unfit_shapes(outline: Any, shapes: dict[str, tuple[int, ...]]) -> list[str]:
-    """Say which parameters of an outline the files do not have, or have in another shape.
-
-    Where the files name anything else only layers too many are named: transformers may know how to translate old names.
-    """
-    if beyond := _of_missing_layers(outline, shapes):
-        return [_homeless(beyond, True)]
-    same: dict[int, list[str]] = {}  # the names of each parameter, of which tied ones have several
-    expected = dict(outline.named_parameters(remove_duplicate=False))
-    for name, parameter in expected.items():
-        same.setdefault(id(parameter), []).append(name)
-    if not shapes or shapes.keys() - outline.state_dict().keys():
-        return []
-    problems = []
-    for names in same.values():
-        there = [name for name in names if name in shapes]
-        if not there:
-            problems.append(f"{names[0]} is missing")
-        for name in there:
-            if shapes[name] != tuple(expected[name].shape):
-                wanted = tuple(expected[name].shape)
-                problems.append(f"{name} has the shape {shapes[name]}, where config.json makes it {wanted}")
-    return problems
+    if local:
+        refuse_files_elsewhere(name)
+        refuse_unloadable(path, unfit(outline, stored_tensors(path, Path(name), outline)))
 
 
 def source(path: str) -> tuple[str, bool]:
