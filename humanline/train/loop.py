@@ -124,8 +124,8 @@ def _step(run: Run, step: int, started: float) -> None:
     sums: dict[str, Tensor] = {}
     suspects: list[Suspect] = []
     for index, micro in enumerate(batch.micro_batches):
-        with contextlib.nullcontext() if micro is batch.micro_batches[-1] else accelerator.no_sync(trained.wrapped):
-            logprobs = trained.wrapped(*micro.block.inputs)
+        with trained.spread.accumulating(last=micro is batch.micro_batches[-1]):
+            logprobs = trained.spread.wrapped(*micro.block.inputs)
             ref, anchor = ([one[index][0] for one in ref_logprobs] + [None, None])[:2]
             loss, metrics = run.objective.loss(facts, micro, logprobs, ref, anchor)
             accelerator.backward(loss * ranks)  # ranks' gradients are averaged, and this is a share of a sum
@@ -134,7 +134,7 @@ def _step(run: Run, step: int, started: float) -> None:
             sums[name] = sums.get(name, torch.zeros((), device=device)) + value.detach()
 
     # 3. Nothing that is not finite gets past this line.
-    grad_norm = accelerator.clip_grad_norm_(trained.policy.parameters(), config.optimizer.max_grad_norm)
+    grad_norm = trained.spread.clip(config.optimizer.max_grad_norm)
     refuse_non_finite(step, suspects, grad_norm, reduce)
 
     # 4. The update, between the two moments at which a schedule may sync.

@@ -28,6 +28,8 @@ from humanline.train.policy.adapter import Adapter
 from humanline.train.policy.build import CheckedModel, build_policy, checked_model, describe_adapter
 from humanline.train.policy.logprobs import LogprobModel, check_logprobs, refuse_random
 from humanline.train.policy.optimizer import make_optimizer
+from humanline.train.policy.shard import Shards, let_go
+from humanline.train.policy.spread import Spread, Whole
 from humanline.train.preflight.disk import bytes_written
 from humanline.train.preflight.fits import refuse_unfit
 from humanline.train.run.checkpoint import Contents, Position
@@ -39,7 +41,7 @@ from humanline.train.run.metrics import MetricsLog
 from humanline.train.run.neighbours import joined
 from humanline.train.run.processes import Processes, asked_to_end, over_ranks, safe_points
 from humanline.train.run.result import RunResult
-from humanline.train.run.state import ModuleState, OptimizerState, RandomState, Stateful, trained_parameters
+from humanline.train.run.state import ModuleState, OptimizerState, RandomState, Stateful
 from humanline.train.run.tracking import Trackers, check_trackers, start_trackers
 from humanline.train.step.held_out import Evaluator, held_out_evaluator
 from humanline.train.step.loss import ObjectiveStep
@@ -53,8 +55,8 @@ class Trained:
     Parameters
     ----------
     policy : LogprobModel
-    wrapped
-        The policy as a pass with gradient goes through it: gradients are averaged over all processes.
+    spread : Spread
+        How it lies in the processes.
     optimizer
         As accelerate wraps it.
     adapter : Adapter or None
@@ -64,7 +66,7 @@ class Trained:
     """
 
     policy: LogprobModel
-    wrapped: Any
+    spread: Spread
     optimizer: Any
     adapter: Adapter | None
     logprobs_of: LogprobsOf
@@ -248,11 +250,17 @@ def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
     check_logprobs(policy, data.probe)
     if not config.training.dropout and (config.adapter is None or not config.adapter.dropout):
         refuse_random(policy, data.probe)
-    optimizer = make_optimizer(trained_parameters(policy).values(), config.optimizer, config.training.weights)
-    wrapped, optimizer = processes.accelerator.prepare(policy, optimizer)
-    wrapped.train()
-    policy = processes.accelerator.unwrap_model(wrapped)
-    return Trained(policy, wrapped, optimizer, adapter, logprobs_pass(policy))
+    spread: Spread
+    if config.training.sharding == "full":
+        let_go(policy)  # after the checks
+        spread = Shards(policy)
+    else:
+        spread = Whole(policy, processes.accelerator)
+        policy = spread.policy
+    spread.wrapped.train()
+    optimizer = make_optimizer(spread.rows.values(), config.optimizer, config.training.weights)
+    optimizer = processes.accelerator.prepare(optimizer)
+    return Trained(policy, spread, optimizer, adapter, logprobs_pass(policy, spread.without_gradient()))
 
 
 def _fingerprints(config: TrainConfig, given: _Given, trained: Trained, ranks: int) -> dict[str, Any]:
@@ -316,7 +324,7 @@ def _references(
 
     def make(schedule: Schedule) -> Reference:
         if config.reference.storage == "model":
-            return SecondModel(batches.schedule(schedule), trained.policy, logprobs_pass)
+            return SecondModel(batches.schedule(schedule), trained.policy, trained.spread)
         if trained.adapter is not None and schedule.kind == "never":
             return BaseModel(trained.logprobs_of, trained.adapter.off)
         snapshots = batches.schedule(schedule)
@@ -339,7 +347,7 @@ def _states(
     """Return the parts of a checkpoint: those that all processes share, and those of this one alone."""
     shared: dict[str, Stateful] = {
         "policy": ModuleState(trained.policy),
-        "optimizer": OptimizerState(trained.optimizer.optimizer, trained.policy),
+        "optimizer": OptimizerState(trained.optimizer.optimizer, trained.spread.rows, trained.spread.state_of),
     }
     if isinstance(batches, Rounds):
         shared["rounds"] = batches

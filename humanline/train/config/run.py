@@ -119,6 +119,8 @@ class TrainingConfig(Section):
     """What is computed in."""
     weights: Literal["float32", "bf16"] = "float32"
     """What trained weights are kept in; bf16 ones are rounded stochastically, so that small updates are not lost."""
+    sharding: Literal["none", "full"] = "none"
+    """Weights, gradients and optimizer states: whole in every process, or shared out over the processes (FSDP2)."""
     activation_checkpointing: bool = False
     """Compute activations again in the backward pass in place of keeping them: less memory, a third more work."""
     logprobs: Literal["chunked", "cut_cross_entropy"] = "chunked"
@@ -336,6 +338,22 @@ class TrainConfig(Section):
             either = "steps and epochs" if self.rounds is None else "steps, epochs and source.count"
             raise ValueError(
                 f"training: give exactly one of {either} (training.epochs=null on the command line takes one back)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sharding_fits(self) -> TrainConfig:
+        if self.training.sharding == "none":
+            return self
+        if self.adapter is not None and self.adapter.base == "nf4":
+            raise ValueError(
+                "training.sharding: weights kept in 4 bits (adapter.base: nf4) cannot be shared out; with sharding: "
+                "none each process keeps all of them, which in 4 bits is little"
+            )
+        if self.rounds is not None and self.rounds.sampling.engine.kind != "server":
+            raise ValueError(
+                f"training.sharding: full leaves no process with a whole model, which source.sampling.engine.kind: "
+                f"{self.rounds.sampling.engine.kind} samples with; set engine.kind: server, or training.sharding: none"
             )
         return self
 

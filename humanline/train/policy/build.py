@@ -20,7 +20,9 @@ from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import renderer_of
 from humanline.train.policy.adapter import Adapter, adapted_weights, base_name, describe_coverage
 from humanline.train.policy.head import logprob_function, refuse_softcap
+from humanline.train.policy.layers import decoder_layers
 from humanline.train.policy.load import (
+    TYPES,
     load_outline,
     load_tokenizer,
     load_weights,
@@ -31,6 +33,8 @@ from humanline.train.policy.load import (
 from humanline.train.policy.logprobs import LogprobModel, refuse_unknown_head, softcap_of
 from humanline.train.policy.optimizer import refuse_missing_package
 from humanline.train.policy.packing import pack, refuse_unpackable
+from humanline.train.policy.shard import materialise, shard
+from humanline.train.policy.slices import empty_model, fill, sliceable_tensors, stand_ins
 
 
 def package_checks(config: TrainConfig, device: torch.device) -> list[Callable[[], object]]:
@@ -66,6 +70,10 @@ def outline_checks(
     ]
     if files:
         checks.insert(0, lambda: refuse_missing_weights(config.model, outline))
+    if training.sharding == "full":
+        checks.append(lambda: decoder_layers(outline))
+        if files and not config.model.startswith("hub:"):
+            checks.append(lambda: sliceable_tensors(config.model, outline))
     if config.adapter is not None:
         checks.append(lambda adapter=config.adapter: adapted_weights(outline, adapter))  # type: ignore[misc]
     if training.padding == "free":
@@ -171,11 +179,29 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
         As `logprob_function` does.
     """
     training = config.training
+    if training.sharding == "full":
+        return _build_sharded(config, torch.device(device))
     model = load_weights(config.model, dropout=training.dropout, weights=config.kept_in, compute=training.precision)
     adapter = outfit(model, config)
-    logprobs = logprob_function(training.logprobs, device=device, precision=training.precision)
-    policy = LogprobModel(model, packed=training.padding == "free", logprobs=logprobs, temperature=training.temperature)
+    return _policy(model, config, device), adapter
+
+
+def _build_sharded(config: TrainConfig, device: torch.device) -> tuple[LogprobModel, Adapter | None]:
+    """Build the policy shared out over the processes, each of which reads its own rows of the weights."""
+    model = empty_model(config.model, dropout=config.training.dropout, dtype=TYPES[str(config.kept_in)])
+    found = sliceable_tensors(config.model, model)
+    with stand_ins(model):
+        adapter = outfit(model, config)
+    policy = _policy(model, config, device)
+    shard(policy, device, precision=config.training.precision)
+    fill(config.model, policy, found, materialise(policy, device))
     return policy, adapter
+
+
+def _policy(model: Any, config: TrainConfig, device: torch.device | str) -> LogprobModel:
+    training = config.training
+    logprobs = logprob_function(training.logprobs, device=device, precision=training.precision)
+    return LogprobModel(model, packed=training.padding == "free", logprobs=logprobs, temperature=training.temperature)
 
 
 def outfit(model: Any, config: TrainConfig) -> Adapter | None:

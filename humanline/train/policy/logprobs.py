@@ -103,8 +103,13 @@ class LogprobModel(nn.Module):
             temperature=self.temperature / self.logit_scale,
             softcap=self.softcap,
         )
-        flat = torch.zeros(mask.numel(), dtype=logprobs.dtype, device=logprobs.device)
-        return flat.index_copy(0, rows * mask.shape[1] + places, logprobs).view(mask.shape)
+        # No view: what shards a policy hooks into its output.
+        return torch.zeros(mask.shape, dtype=logprobs.dtype, device=logprobs.device).index_put((rows, places), logprobs)
+
+    def own_logits(self, input_ids: Tensor) -> Tensor:
+        """Return the logits of the model's own code, (R, T, V), for rows without padding."""
+        logits: Tensor = self.model(input_ids=input_ids, use_cache=False).logits
+        return logits
 
     def _packed(
         self, input_ids: Tensor, rows: Tensor, places: Tensor, lengths: Sequence[int] | None
@@ -284,7 +289,7 @@ def _own_logprobs(policy: LogprobModel, input_ids: Tensor, lengths: Sequence[int
             model.set_attn_implementation("eager")
         logprobs, allowed = [], 0.0
         for row, length in zip(input_ids, lengths, strict=True):
-            logits = model(input_ids=row[None, :length], use_cache=False).logits[0, :-1]
+            logits = policy.own_logits(row[None, :length])[0, :-1]
             rounding = 2 * torch.finfo(logits.dtype).eps * logits.abs().max().item() / policy.temperature
             logits = logits.float() / policy.temperature
             logprobs.append(torch.log_softmax(logits, -1).gather(1, row[1:length, None]).squeeze(1))

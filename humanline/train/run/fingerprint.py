@@ -22,6 +22,7 @@ _FREE = (
     "output",
     "checkpoint",
     "tracking",
+    "training.sharding",
     "training.disk_full",
     "training.stall_minutes",
     "training.collapse",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from humanline.system.files import DamagedError
 
@@ -63,11 +64,24 @@ class OptimizerState:
     """What a torch optimizer keeps for each parameter, by the parameter's name.
 
     A state that is a tensor made of others (8-bit codes and their scales) is written as these.
+
+    Parameters
+    ----------
+    optimizer
+    rows : mapping
+        What it updates, by the parameter's name.
+    state_of : callable
+        Makes of a parameter's name and a state that is as large as its rows what a checkpoint holds.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
-        self.optimizer = optimizer
-        names = {id(parameter): name for name, parameter in module.named_parameters()}
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        rows: Mapping[str, nn.Parameter],
+        state_of: Callable[[str, Tensor], Tensor],
+    ) -> None:
+        self.optimizer, self.state_of = optimizer, state_of
+        names = {id(parameter): name for name, parameter in rows.items()}
         self.names = [names[id(parameter)] for _, parameter in self._places()]
 
     def state(self) -> dict[str, Tensor]:
@@ -78,7 +92,8 @@ class OptimizerState:
             for kind, value in one.items():
                 tensor = torch.as_tensor(value)
                 for part, inner in _parts(tensor).items():
-                    state[f"{kind}{part}/{self.names[i]}"] = inner
+                    name = self.names[i]
+                    state[f"{kind}{part}/{name}"] = inner if part or kind == "step" else self.state_of(name, inner)
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -164,6 +179,14 @@ def require_same(expected: Iterable[str], got: Iterable[str]) -> None:
 
 def _kind(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def as_dtensor(rows: Tensor, like: DTensor) -> DTensor:
+    """Return this process's rows of a tensor as a part of the whole, which is laid out like another one."""
+    whole: DTensor = DTensor.from_local(
+        rows, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+    return whole
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:

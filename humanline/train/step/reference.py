@@ -21,8 +21,10 @@ from humanline.system.activity import HERE
 from humanline.system.files import DamagedError
 from humanline.train.data.batch import Block, MicroBatch
 from humanline.train.data.stream import Batches
+from humanline.train.policy.logprobs import LogprobModel
+from humanline.train.policy.spread import Spread
 from humanline.train.run.processes import NonFiniteError, Reduce
-from humanline.train.run.state import Stateful, copy_in, trained_parameters
+from humanline.train.run.state import Stateful, copy_in
 
 LogprobsOf = Callable[[Block], Tensor]  # token log-probabilities of a block, without gradient
 BatchLogprobs = tuple[Tensor, Tensor | None]  # of a micro-batch's rows, and of its mismatched pairs
@@ -157,28 +159,23 @@ class LogprobsAhead:
 class SecondModel:
     """Keep a copy of the weights that are trained and overwrite it at the schedule's events.
 
-    Under an adapter that is a second adapter over the same base.
+    Under an adapter that is a second adapter over the same base; where the policy is shared out over the processes,
+    each keeps a copy of its rows.
 
     Parameters
     ----------
     schedule : Schedule
-    policy : nn.Module
-        The unwrapped policy, whose weights are copied now and taken over later.
-    logprobs_pass : callable
-        Makes the callable that gives the log-probabilities of a policy with other weights in place of its own.
+    policy : LogprobModel
+        Whose weights are copied now and taken over later.
+    spread : Spread
     """
 
     shared = True
 
-    def __init__(
-        self,
-        schedule: Snapshots,
-        policy: nn.Module,
-        logprobs_pass: Callable[[nn.Module, dict[str, Tensor]], LogprobsOf],
-    ) -> None:
-        self.schedule, self.trained = schedule, trained_parameters(policy)
-        self.copy = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
-        self.logprobs_of = logprobs_pass(policy, self.copy)
+    def __init__(self, schedule: Snapshots, policy: LogprobModel, spread: Spread) -> None:
+        self.schedule, self.spread = schedule, spread
+        self.copy = {name: rows.detach().clone() for name, rows in spread.rows.items()}
+        self.logprobs_of = logprobs_pass(policy, spread.without_gradient(self.copy))
 
     def begin_step(self, step: int, pause: Callable[[], None]) -> None:
         """Do nothing: the copy runs when asked."""
@@ -199,15 +196,15 @@ class SecondModel:
 
     def state(self) -> dict[str, Tensor]:
         """Return the copied weights."""
-        return self.copy
+        return {name: self.spread.state_of(name, rows) for name, rows in self.copy.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take weights over."""
-        copy_in(self.copy, state)
+        copy_in(self.state(), state)
 
     def _take_over(self) -> None:
-        for name, parameter in self.trained.items():
-            self.copy[name].copy_(parameter.detach())
+        for name, rows in self.spread.rows.items():
+            self.copy[name].copy_(rows.detach())
 
 
 class BaseModel:
@@ -270,24 +267,23 @@ def load_logprobs(state: Mapping[str, Tensor], prefix: str = "") -> list[BatchLo
     return logprobs
 
 
-def logprobs_pass(policy: nn.Module, weights: dict[str, Tensor] | None = None) -> LogprobsOf:
+def logprobs_pass(policy: nn.Module, forward: Callable[..., Tensor] | None = None) -> LogprobsOf:
     """Return a callable for token log-probabilities: without gradient or dropout, else the code path of training.
 
     Parameters
     ----------
     policy : nn.Module
-    weights : dict, optional
-        Take the place of the policy's parameters of these names.
+    forward : callable, optional
+        The policy's pass where no gradient is wanted (`Spread.without_gradient`); default: the policy itself.
     """
+    forward = forward or policy
 
     def logprobs_of(block: Block) -> Tensor:
         was_training = policy.training
         policy.eval()
         try:
             with torch.no_grad():
-                if weights is None:
-                    return policy(*block.inputs)  # type: ignore[no-any-return]
-                return torch.func.functional_call(policy, weights, block.inputs)  # type: ignore[no-any-return]
+                return forward(*block.inputs)
         finally:
             policy.train(was_training)
 

@@ -1,0 +1,201 @@
+"""A policy whose weights, gradients and optimizer states are shared out over the processes of a run: torch's FSDP2.
+
+Each decoder layer is a group, and the `LogprobModel` over them is the root, so that the chunked head sees whole
+weights, tied or not. A process keeps its rows of every parameter (dimension 0). A pass gathers one group after the
+other, and lets go of it again; only the root stays whole from a forward pass to its backward pass. A pass without
+gradient has none, so that `let_go` must follow it: until then the root's parameters look whole and go stale at the
+update.
+
+Every pass of the policy is a collective: all processes make as many of them, in the same order.
+
+accelerate's FSDP plugin is not used: under bf16 it returns bf16 log-probabilities and reduces gradients in bf16, and
+where no layer classes are named it gathers the whole model at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+
+from humanline.train.policy.layers import decoder_layers
+from humanline.train.policy.logprobs import LogprobModel
+from humanline.train.run.state import as_dtensor, trained_parameters
+
+
+def shard(policy: LogprobModel, device: torch.device, *, precision: str) -> None:
+    """Share out the parameters of a policy, in place; all processes call this.
+
+    Parameters
+    ----------
+    policy : LogprobModel
+        Its parameters may be on the meta device: then no process ever holds more than its shards (`materialise`).
+    device : torch.device
+        Where training runs.
+    precision : {"float32", "bf16"}
+        What groups are gathered and computed in. Gradients are averaged over the processes in float32.
+
+    Raises
+    ------
+    ModelError
+        If the decoder layers cannot be found, or a parameter is a single number, which has no rows.
+    """
+    narrow = torch.bfloat16 if precision == "bf16" else None
+    how = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32)
+    mesh = _mesh(device)
+    for layer in decoder_layers(policy.model):
+        fully_shard(layer, mesh=mesh, mp_policy=how)
+    fully_shard(policy, mesh=mesh, mp_policy=how)
+    register_fsdp_forward_method(policy, "own_logits")
+
+
+def materialise(policy: LogprobModel, device: torch.device) -> set[str]:
+    """Give the shards of a policy on the meta device memory, and return the names of those that have no numbers yet.
+
+    Buffers, and parameters that are not on the meta device, keep theirs.
+    """
+    kept = {
+        name: tensor.detach().clone()
+        for name, tensor in [*policy.named_parameters(), *policy.named_buffers()]
+        if not tensor.is_meta
+    }
+    tied = _tied(policy)
+    policy.to_empty(device=device)
+    for names in tied:
+        first = policy.get_parameter(names[0])
+        for name in names[1:]:
+            place, _, last = name.rpartition(".")
+            policy.get_submodule(place)._parameters[last] = first
+    with torch.no_grad():
+        for name, tensor in [*policy.named_parameters(), *policy.named_buffers()]:
+            if name in kept:
+                local(tensor).copy_(local(kept[name]))
+    return {name for name, _ in policy.named_parameters(remove_duplicate=False) if name not in kept}
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this process's rows of a tensor: all of one that is not shared out. They share its memory."""
+    tensor = tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def anywhere(fact: bool, policy: nn.Module) -> bool:
+    """Return in all processes of a sharded policy whether something is so in one of them."""
+    device = next(policy.parameters()).device
+    number = torch.tensor(float(fact), device=device)
+    torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX)
+    return bool(number.item())
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return all rows of a tensor, in host memory; all processes call this."""
+    tensor = tensor.detach()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
+
+
+def first_row(tensor: DTensor) -> int:
+    """Return the number of the first row that this process has of a tensor; where it has none, how many there are."""
+    ranks, rank = tensor.device_mesh.size(), tensor.device_mesh.get_local_rank()
+    return min(rank * -(-tensor.shape[0] // ranks), tensor.shape[0])
+
+
+class Shards:
+    """Every process holds its rows of a policy (`humanline.train.policy.spread.Spread`).
+
+    The optimizer works on plain parameters that are these rows, in the same memory: an update is no collective, and
+    computes what it computes on whole weights. Gradients travel at every micro-batch; otherwise each process would
+    hold all of them, whole.
+
+    Parameters
+    ----------
+    policy : LogprobModel
+        After `shard`, with its numbers in place.
+    """
+
+    def __init__(self, policy: LogprobModel) -> None:
+        self.policy = self.wrapped = policy
+        self.trained: dict[str, Any] = dict(trained_parameters(policy))
+        self.rows = {name: nn.Parameter(local(parameter)) for name, parameter in self.trained.items()}
+
+    def accumulating(self, last: bool) -> AbstractContextManager[Any]:
+        """Give the context of a micro-batch's passes, which is none."""
+        return contextlib.nullcontext()
+
+    def clip(self, limit: float) -> Tensor:
+        """Hand gradients to the rows that the optimizer updates, scale them down, and return the norm that they had."""
+        for name, parameter in self.trained.items():
+            self.rows[name].grad = None if parameter.grad is None else local(parameter.grad)
+            parameter.grad = None
+        gradients = [rows.grad for rows in self.rows.values() if rows.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if torch.distributed.get_world_size() > 1:
+            squares = norm.double().square()
+            torch.distributed.all_reduce(squares)
+            norm = squares.sqrt().to(norm.dtype)
+        torch._foreach_mul_(gradients, torch.clamp(limit / (norm + 1e-6), max=1.0))
+        return norm
+
+    def without_gradient(self, weights: dict[str, Tensor] | None = None) -> Callable[..., Tensor]:
+        """Return the policy's pass, after which its parameters are let go of: the next pass gathers them anew.
+
+        Other weights take the place of the policy's own for the length of it; that is no communication.
+        """
+
+        def forward(*inputs: Any) -> Tensor:
+            with contextlib.nullcontext() if weights is None else self._swapped(weights):
+                try:
+                    logprobs: Tensor = self.policy(*inputs)
+                finally:
+                    let_go(self.policy)
+            return logprobs
+
+        return forward
+
+    def state_of(self, name: str, rows: Tensor) -> Tensor:
+        """Return rows as a part of the whole tensor, which is like the parameter of that name."""
+        return as_dtensor(rows, self.trained[name])
+
+    @contextlib.contextmanager
+    def _swapped(self, others: dict[str, Tensor]) -> Iterator[None]:
+        self._swap(others)
+        try:
+            yield
+        finally:
+            self._swap(others)
+
+    @torch.no_grad()
+    def _swap(self, others: dict[str, Tensor]) -> None:
+        for name, rows in self.rows.items():
+            mine = rows.clone()
+            rows.copy_(others[name])
+            others[name].copy_(mine)
+
+
+def let_go(policy: nn.Module) -> None:
+    """Let go of parameters that a pass without gradient has gathered; nothing is done if the policy is not sharded."""
+    if isinstance(policy, FSDPModule):
+        policy.reshard()
+
+
+def _mesh(device: torch.device) -> Any:
+    """Return all processes in a row; one process alone becomes a group of its own."""
+    if not torch.distributed.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        alone: Any = torch.distributed.HashStore()  # type: ignore[attr-defined]
+        torch.distributed.init_process_group(backend, store=alone, rank=0, world_size=1)
+    return init_device_mesh(device.type, (torch.distributed.get_world_size(),))
+
+
+def _tied(module: nn.Module) -> list[list[str]]:
+    """Return the names of each parameter that has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [several for several in names.values() if len(several) > 1]
