@@ -21,7 +21,7 @@ from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_settings, loading, source, turn_off_dropout
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.shard import anywhere, first_row, local
-from humanline.train.policy.weight_files import Stored, first_few, is_old_buffer, refuse_unloadable, stored_tensors
+from humanline.train.policy.weight_files import Stored, first_few, is_old_buffer, stored_tensors
 
 
 def empty_model(path: str, *, dropout: bool, dtype: torch.dtype) -> Any:
@@ -71,21 +71,18 @@ def sliceable_tensors(path: str, outline: Any) -> dict[str, Stored]:
     same: dict[int, list[str]] = {}
     for place, parameter in expected.items():
         same.setdefault(id(parameter), []).append(place)
-    problems = [f"{names[0]} is missing" for names in same.values() if not any(place in found for place in names)]
-    problems += [
-        f"{place} has the shape {one.shape}, where the model's is {tuple(expected[place].shape)}"
-        for place, one in found.items()
-        if place in expected and one.shape != tuple(expected[place].shape)
-    ]
     known = outline.state_dict().keys()
-    if foreign := sorted(place for place in found if place not in known and not is_old_buffer(outline, place)):
-        problems.append(f"{first_few(foreign)} are under names that the model does not have")
-    if problems:
-        problems[-1] += (
-            "; with training.sharding: full each process reads its slices of the files as they are, without what "
-            "transformers makes of them; save the model once more under its own names, or set training.sharding: none"
+    problems = [
+        (sorted(p for p in found if p not in known and not is_old_buffer(outline, p)), "which the model does not have"),
+        ([names[0] for names in same.values() if not any(p in found for p in names)], "which are missing"),
+        (sorted(p for p in found if p in expected and found[p].shape != expected[p].shape), "which have another shape"),
+    ]
+    if wrong := [f"{first_few(names)}, {how}" for names, how in problems if names]:
+        raise ModelError(
+            f"model {path!r}: its weights cannot be read slice by slice, as training.sharding: full does: "
+            f"{wrong[0]}. transformers may translate them, but only whole ones: save the model under its own names, "
+            "or set training.sharding: none"
         )
-    refuse_unloadable(path, problems)
     return found
 
 

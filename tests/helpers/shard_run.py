@@ -1,0 +1,74 @@
+"""Runs under `python -m torch.distributed.run`: a script for test_sharded_processes.py.
+
+    shard_run.py OUT JOBS.json
+
+`OUT/NAME.pt` gets the policy's whole weights at the end of each job, by its name, and `OUT/counts.json` the collectives
+of a sharded policy's passes and update.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.distributed.tensor.debug import CommDebugMode
+
+from humanline.train.config import TrainConfig
+from humanline.train.loop import take_steps
+from humanline.train.policy.layers import decoder_layers
+from humanline.train.policy.shard import whole
+from humanline.train.setup import Run, set_up
+
+
+def collectives(act: Callable[[], object]) -> dict[str, int]:
+    """Return how many collectives of each kind something takes."""
+    with warnings.catch_warnings(), CommDebugMode() as counted:
+        warnings.simplefilter("ignore")
+        act()
+    return {str(kind): number for kind, number in counted.get_comm_counts().items() if number}
+
+
+def count(run: Run) -> dict[str, object]:
+    """Count the collectives of a pass without gradient, of the passes of a micro-batch, and of an update."""
+    micro, trained = run.batches.step(0).micro_batches[0], run.trained
+
+    def passes() -> None:
+        with trained.spread.accumulating(last=False):
+            trained.spread.wrapped(*micro.block.inputs).sum().backward()
+
+    trained.logprobs_of(micro.block)  # the first pass looks for the groups
+    found: dict[str, object] = {"groups": len(decoder_layers(trained.policy.model)) + 1}
+    found["scoring"] = collectives(lambda: trained.logprobs_of(micro.block))
+    found["training"] = collectives(passes)
+    found["clip"] = collectives(lambda: trained.spread.clip(1e-9))
+    found["update"] = collectives(trained.optimizer.step)
+    return found
+
+
+def main() -> None:
+    """Run the jobs, and then count."""
+    out = Path(sys.argv[1])
+    jobs = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
+    for name, tree in jobs.items():
+        with set_up(TrainConfig.model_validate(tree), show_progress=False) as run:
+            assert isinstance(run, Run)
+            if name == "counts":
+                found = count(run)
+                if run.processes.rank == 0:
+                    (out / "counts.json").write_text(json.dumps(found), encoding="utf-8")
+                continue
+            take_steps(run)
+            weights = {name: whole(parameter) for name, parameter in run.trained.policy.named_parameters()}
+            if run.processes.rank == 0:
+                torch.save(weights, out / f"{name}.pt")
+    sys.stderr.flush()
+    os._exit(0)  # without the group's teardown, in which gloo aborts now and then
+
+
+if __name__ == "__main__":
+    main()

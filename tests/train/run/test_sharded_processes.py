@@ -1,0 +1,131 @@
+"""Two and three processes that share out a policy compute what one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from humanline.train.run.metrics import read_metrics
+from tests.conftest import ROOT
+from tests.helpers.paper_models import write_paper_model
+from tests.helpers.processes import free_port
+from tests.helpers.support import CLIP, REJECT, config
+
+CLOSE = 2e-6
+TRAINING = {"steps": 4, "batch_size": 12, "micro_batch_size": 2}
+WHOLE = TRAINING | {"micro_batch_size": None}  # one pass a process and step
+PACKED = TRAINING | {"micro_batch_size": None, "micro_batch_tokens": 130, "padding": "free"}
+K1, K4 = ({"schedule": {"kind": "before_step", "every": every}} for every in (1, 4))
+NLL = {"transform": {"kind": "none"}, "reference": {}, "optimizer": {"lr": 1e-4}}
+FEW: dict[str, tuple[Any, dict[str, Any]]] = {
+    "dpo": ("dpo", {}),
+    "kto-packed": ("kto", {"training": PACKED | {"activation_checkpointing": True}}),
+    "grpo-lora": ("grpo", {"adapter": {"rank": 4, "alpha": 8.0}, "reference": K4 | {"baseline": "initial"}}),
+    "model": ("dpo", {"reference": K1 | {"storage": "model"}}),
+}
+MANY = FEW | {
+    # Where a gradient is 0 but for rounding Adam takes a step of the learning rate's size in either direction.
+    "nll": ({"kind": "nll"}, NLL),
+    "nll-whole": ({"kind": "nll"}, NLL | {"training": WHOLE}),
+    "dpo-4-whole": ("dpo", {"reference": K4, "training": WHOLE}),
+    "dpo-untied": ("dpo", {"family": "llama3"}),
+    "dpo-checkpointing": ("dpo", {"training": TRAINING | {"activation_checkpointing": True}}),
+    "kto": ("kto", {}),
+    "kto-4-whole": ("kto", {"reference": K4, "training": WHOLE}),
+    "grpo": ("grpo", {}),
+    "grpo-4-packed": ("grpo", {"reference": K4, "training": PACKED}),
+    "grpo-whole-tied": ("grpo", {"training": WHOLE, "family": "gemma2"}),
+    "batch_max": ("dpo", {"transform": REJECT | {"policy_ratio_bound": "batch_max", "ref_ratio_bound": "batch_max"}}),
+    "model-4": ("dpo", {"reference": K4 | {"storage": "model"}}),
+}
+
+
+def launched(processes: int, out: Path, jobs: dict[str, Any]) -> None:
+    """Run jobs (`shard_run.py`) in so many processes."""
+    out.mkdir()
+    (out / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+    script = [str(ROOT / "tests/helpers/shard_run.py"), str(out), str(out / "jobs.json")]
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--master_port", str(free_port())]
+    result = subprocess.run(
+        [sys.executable, *launcher, *script],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"},
+    )
+    assert result.returncode == 0, result.stderr[-9000:]
+
+
+def jobs_of(toy, out: Path, variants: dict[str, tuple[Any, dict[str, Any]]], sharding: str) -> dict[str, Any]:
+    jobs = {}
+    for name, (objective, changes) in variants.items():
+        tree = {"training": TRAINING, "transform": CLIP, "reference": K1} | changes
+        family = tree.pop("family", None)
+        files = toy if family is None else toy | {"model": write_paper_model(out.parent / f"model-{family}", family)}
+        tree["training"] = tree["training"] | {"sharding": sharding}
+        given = config(
+            files,
+            out / name,
+            objective,
+            data__eval=toy["held_out"],
+            data__max_length=128,
+            evaluation={"batch_size": 2, "every": 2},  # 5 shares: one process has one less
+            **tree,
+        )
+        jobs[name] = given.model_dump()
+    return jobs
+
+
+def order_of(run: Path) -> list[Any]:
+    return [row["step"] for row in read_metrics(run / "metrics.jsonl") if "step" in row]
+
+
+def assert_close(one: Path, other: Path, name: str) -> None:
+    mine, theirs = (list(read_metrics(out / name / "metrics.jsonl")) for out in (one, other))
+    for row, other_row in zip(mine, theirs, strict=True):
+        for key in row.keys() - {"seconds", "tokens_per_second"}:
+            assert other_row[key] == pytest.approx(row[key], rel=CLOSE, abs=CLOSE), (name, key)
+    weights = [torch.load(out / f"{name}.pt", weights_only=True) for out in (one, other)]
+    assert weights[0].keys() == weights[1].keys()
+    for key, tensor in weights[0].items():
+        torch.testing.assert_close(
+            weights[1][key], tensor, rtol=0, atol=CLOSE, msg=lambda text, at=(name, key): f"{at}: {text}"
+        )
+
+
+def test_two_processes_that_share_out_a_policy(toy, tmp_path):
+    """Losses, gradient norms, z_0, held-out metrics and weights are within 2e-6 of those of one process.
+
+    A pass without gradient gathers each group once and sends nothing else, and an update sends nothing.
+    """
+    launched(1, tmp_path / "one", jobs_of(toy, tmp_path / "one", FEW, "none"))
+    counts = jobs_of(toy, tmp_path / "two", {"counts": ("dpo", {})}, "full")
+    launched(2, tmp_path / "two", jobs_of(toy, tmp_path / "two", FEW, "full") | counts)
+    for name in FEW:
+        assert_close(tmp_path / "one", tmp_path / "two", name)
+    found = json.loads((tmp_path / "two" / "counts.json").read_text(encoding="utf-8"))
+    groups = found["groups"]
+    assert groups == 3
+    assert found["scoring"] == {"c10d._allgather_base_": groups}
+    assert found["training"] == {"c10d._allgather_base_": 2 * groups - 1, "c10d._reduce_scatter_base_": groups}
+    assert found["clip"] == {"c10d.allreduce_": 1}
+    assert found["update"] == {}
+
+
+@pytest.mark.slow
+def test_any_number_of_processes_whole_or_shared_out(toy, tmp_path):
+    """One process, two and three, each with a whole policy or with its share, agree within 2e-6 in every variant."""
+    launched(1, tmp_path / "one", jobs_of(toy, tmp_path / "one", MANY, "none"))
+    for processes in (2, 3):
+        for sharding in ("none", "full"):
+            out = tmp_path / f"{sharding}-{processes}"
+            launched(processes, out, jobs_of(toy, out, MANY, sharding))
+            for name in MANY:
+                assert_close(tmp_path / "one", out, name)
