@@ -26,7 +26,7 @@ from humanline.train.policy.build import build_policy
 
 
 def is_mapped(address: int) -> bool:
-    """Return whether memory is that of a weight file, of which only what is read is ever there."""
+    """Return whether memory is that of a weight file: pages that the system may drop."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, end = (int(number, 16) for number in line.split()[0].split("-"))
         if first <= address < end:
@@ -53,12 +53,11 @@ class Meter(TorchDispatchMode):
 
     def see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        if id(storage) not in self.known:
-            size = tensor.nbytes if is_mapped(storage.data_ptr()) else storage.nbytes()  # of a file, what is read
+        if id(storage) not in self.known and not is_mapped(storage.data_ptr()):
             self.known.add(id(storage))
-            self.live += size
+            self.live += storage.nbytes()
             self.peak = max(self.peak, self.live)
-            weakref.finalize(storage, self.gone, id(storage), size)
+            weakref.finalize(storage, self.gone, id(storage), storage.nbytes())
 
     def gone(self, key: int, size: int) -> None:
         self.known.discard(key)
