@@ -51,10 +51,12 @@ def describe(
         (f"optimizer states ({config.optimizer.states})", static.states),
         ("gradients on their way between GPUs", static.buckets),
         ("second model(s) (reference.storage: model)", static.second_models),
+        *_of_shards(config, estimate),
         ("activations, at most", estimate.activations),
         ("output head, at most: a chunk of logits, head weight and its gradient", estimate.logits),
     ]
-    yield "memory       GiB" + (" on each GPU" if workload.ranks > 1 else "")
+    share = f", 1/{estimate.sharded.parts} of weights, gradients and states" if estimate.sharded else ""
+    yield "memory       GiB" + (f" on each GPU{share}" if workload.ranks > 1 else "")
     for name, size in lines:
         if name and size:
             yield f"{size / GIB:>14,.2f}   {name}"
@@ -69,6 +71,12 @@ def describe(
     if verdict == "fits" and needed > 0.9 * device.memory:
         verdict = "fits, but only just: the estimate may be wrong by a tenth"
     yield f"verdict      {verdict}: {needed / GIB:,.2f} GiB of {device.memory / GIB:,.2f} GiB ({device.name})"
+    if estimate.sharded is not None:
+        weights, gradients = estimate.received
+        yield (
+            f"traffic      {_bytes(weights + gradients)} a step into each GPU, and as much out of it: weights gathered "
+            f"{_bytes(weights)}, gradients reduced {_bytes(gradients)}"
+        )
     model = sum(estimate.flops[name] for name in ("scoring", "forward", "backward"))
     parts = ", ".join(f"{name} {_flops(size)}" for name, size in estimate.flops.items() if size)
     yield f"compute      {_flops(estimate.total_flops)} a step: {parts}; without recomputation {_flops(model)}"
@@ -97,6 +105,22 @@ def describe_suggestions(suggestions: list[Suggestion], memory: float, *, aside:
     peaks = [one.alone.peak for one in suggestions] + [one.together.peak for one in suggestions if one.together]
     if min(peaks) + aside > memory:
         yield "             none of it is enough: take a smaller model, shorter rows or a larger device"
+
+
+def _of_shards(config: TrainConfig, estimate: Estimate) -> list[tuple[str, int]]:
+    """Return what a process with a share of the weights holds for a moment."""
+    sharded = estimate.sharded
+    if sharded is None:
+        return []
+    kept, gradients = config.training.precision, sharded.in_backward - sharded.in_forward
+    return [
+        (f"weights gathered, at most ({kept}): embedding, norm and head, and two layers", sharded.in_forward),
+        ("gradients of a layer and of the head, and what is reduced, at most", max(gradients, sharded.at_end)),
+    ]
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e9:,.3g} GB" if count >= 1e9 else f"{count / 1e6:,.3g} MB"
 
 
 def _flops(count: float) -> str:
