@@ -14,7 +14,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.data.stream import Stream
 from humanline.train.preflight.hardware import GIB, TYPICAL, Device, EstimateError, capacity, device_of, swap
 from humanline.train.preflight.memory import Estimate, Estimator, generous_bytes
-from humanline.train.preflight.suggest import Suggestion, suggest
+from humanline.train.preflight.suggest import gpus_needed, suggest
 from humanline.train.preflight.workload import Workload, cheap_shape
 
 
@@ -91,8 +91,19 @@ def describe(
         )
 
 
-def describe_suggestions(suggestions: list[Suggestion], memory: float, *, aside: float = 0.0) -> Iterator[str]:
-    """Yield what to change, with what is needed then."""
+def describe_suggestions(
+    estimator: Estimator, config: TrainConfig, workload: Workload, device: Device
+) -> Iterator[str]:
+    """Yield what to change, with what is needed then, and how many GPUs would hold the run as it is."""
+    memory, aside = device.memory, device.aside
+    needed = gpus_needed(estimator, config, workload, memory, aside=aside) if device.cuda else None
+    if needed is not None:
+        gpus, estimate = needed
+        yield (
+            f"more GPUs    {(estimate.peak + aside) / GIB:,.2f} GiB on each of {gpus} GPUs with training.sharding=full "
+            "(equal results; fits)"
+        )
+    suggestions = suggest(estimator, config, workload, memory, aside=aside)
     if not suggestions:
         yield "change       nothing known makes it smaller: take a smaller model, shorter rows or a larger device"
         return
@@ -183,8 +194,7 @@ def estimate_run(
     lines = list(describe(config, outline, workload, estimate, device))
     fits = estimate.peak + device.aside <= device.memory
     if not fits:
-        suggestions = suggest(estimator, config, workload, device.memory, aside=device.aside)
-        lines += describe_suggestions(suggestions, device.memory, aside=device.aside)
+        lines += describe_suggestions(estimator, config, workload, device)
     return lines, fits
 
 
@@ -261,7 +271,7 @@ def refuse_unfit(config: TrainConfig, outline: Any, stream: Stream, steps: int, 
             return
         at = Device("the device of this run", memory, device.type == "cuda")
         lines = [line for line in describe(config, outline, workload, estimate, at) if not line.startswith("step time")]
-        lines += describe_suggestions(suggest(estimator, config, workload, memory), memory)
+        lines += describe_suggestions(estimator, config, workload, at)
     except Exception:  # an estimate that fails is no reason against a run
         return
     raise DoesNotFitError("this run does not fit into memory, nothing was loaded:\n" + "\n".join(lines))
