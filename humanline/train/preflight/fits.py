@@ -177,18 +177,27 @@ def estimate_run(
     """
     from humanline.train.policy.build import outline_checks
     from humanline.train.policy.errors import ModelError
+    from humanline.train.policy.hub import HUB, shipped_shape
     from humanline.train.policy.load import load_outline, load_tokenizer
 
     if gpus < 1:
         raise EstimateError(f"--gpus must be >= 1; got {gpus}")
     device = device_of(gpu_memory, tflops, config.training.precision)
-    outline = load_outline(config.model)
-    tokenizer = None
+    shape, tokenizer = shipped_shape(config.model), None
+    outline = load_outline(config.model, shape)
     with contextlib.suppress(ModelError):  # then rows are taken to be as long as they may be
-        tokenizer = load_tokenizer(config.model)
+        tokenizer = load_tokenizer(config.model) if shape is None else None
     for check in outline_checks(config, outline, tokenizer, files=False):
         check()
-    workload = workload_of(config, gpus, tokenizer)
+    if shape is None:
+        workload = workload_of(config, gpus, tokenizer)
+    else:
+        name = config.model.removeprefix(HUB)
+        why = (
+            f"{name} is not at hand, so its shape was taken that ships with humanline, and no tokenizer or data were "
+            f"looked at (`hf download {name}` gets it)"
+        )
+        workload = Workload.at_limits(config, ranks=gpus, why=why)
     estimator = Estimator(outline, cuda=device.cuda)
     estimate = estimator.estimate(config, workload)
     lines = list(describe(config, outline, workload, estimate, device))
