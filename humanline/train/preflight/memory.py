@@ -221,9 +221,7 @@ class Estimator:
             flops=self._flops(config, workload, passes[-1].run, forward_only),
         )
 
-    def _passes(
-        self, config: TrainConfig, workload: Workload, static: Static, sharded: Sharded | None
-    ) -> list[_Pass]:
+    def _passes(self, config: TrainConfig, workload: Workload, static: Static, sharded: Sharded | None) -> list[_Pass]:
         """Return the passes of a step that differ: the first, which finds no gradients, and those that follow."""
         passes, kept = [], static.kept
         if workload.later is None or shape_of(workload.later) != shape_of(workload.first):
