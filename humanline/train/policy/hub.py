@@ -18,20 +18,25 @@ def is_at_hand(name: str) -> bool:
     return isinstance(try_to_load_from_cache(name, "config.json"), str)
 
 
-def shipped_shape(path: str) -> dict[str, Any] | None:
-    """Return the architecture of a model that is not at hand, as its config.json has it, if that ships with humanline.
+def read_shape(path: str) -> dict[str, Any] | None:
+    """Return the architecture of a model, as its config.json has it, if that ships with humanline.
 
     Parameters
     ----------
     path : str
         As recipes name models; only one that begins with `hub:` has a shape.
     """
-    name = path.removeprefix(HUB)
-    file = recipes.shape(name) if path.startswith(HUB) else None
-    if file is None or is_at_hand(name):
+    file = recipes.shape(path.removeprefix(HUB)) if path.startswith(HUB) else None
+    if file is None:
         return None
     settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return settings
+
+
+def shipped_shape(path: str) -> dict[str, Any] | None:
+    """Return the shape of a model (`read_shape`) that is not at hand."""
+    shape = read_shape(path)
+    return None if shape is None or is_at_hand(path.removeprefix(HUB)) else shape
 
 
 def refuse_out_of_reach(name: str, what: str) -> None:

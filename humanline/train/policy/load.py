@@ -282,7 +282,13 @@ def load_tokenizer(path: str) -> Any:
 
 
 def load_outline(path: str, shape: dict[str, Any] | None = None) -> Any:
-    """Build a model (`load_weights`) without its weights: on the meta device, from its configuration or its `shape`.
+    """Build a model (`load_weights`) without its weights: on the meta device, from its configuration.
+
+    Parameters
+    ----------
+    path : str
+    shape : dict, optional
+        What its config.json says, where the model itself is not to be looked at (`shipped_shape`).
 
     Raises
     ------

@@ -136,11 +136,12 @@ class Workload:
         whole = full_block(1, width)
         work = _times(Work.of([whole], 1), training.batch_size * config.rows_a_unit)
         mismatched = config.objective.mismatched
+        looks = config.data.eval is not None and config.rounds is None  # in rounds held-out prompts are answered
         return cls(
             first=block,
             later=block if fit < units else None,
             without_gradient=block,
-            held_out=full_block(config.evaluation.batch_size * config.rows_a_unit, width) if config.data.eval else None,
+            held_out=full_block(config.evaluation.batch_size * config.rows_a_unit, width) if looks else None,
             passes=-(-units // fit),
             work=work,
             other=work if mismatched else Work(),
