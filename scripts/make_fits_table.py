@@ -15,7 +15,7 @@ from pathlib import Path
 from humanline import recipes
 from humanline.system.imports import quiet_libraries
 from humanline.train.config import load_config
-from humanline.train.policy.hub import HUB, read_shape
+from humanline.train.policy.hub import read_shape
 from humanline.train.policy.load import load_outline
 from humanline.train.preflight.hardware import CUDA_ITSELF, GIB
 from humanline.train.preflight.memory import Estimator

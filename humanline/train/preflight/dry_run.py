@@ -71,7 +71,7 @@ def dry_run(
     DryRunError
         If the model does something that depends on numbers.
     """
-    layers = decoder_layers(outline)
+    layers = _layers(outline)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
         if layers is None:
@@ -180,7 +180,7 @@ def _drop_gradient(parameter: Tensor) -> None:
 
 def _shortened(outline: Any, depth: int | None) -> Any:
     """Return a copy with the first `depth` layers alone."""
-    layers = decoder_layers(outline)
+    layers = _layers(outline)
     if layers is None or depth is None or depth == len(layers):
         return copy.deepcopy(outline)
     whole = list(layers)
@@ -193,7 +193,7 @@ def _shortened(outline: Any, depth: int | None) -> Any:
     return model
 
 
-def decoder_layers(model: Any) -> nn.ModuleList | None:
+def _layers(model: Any) -> nn.ModuleList | None:
     """Return the list of a decoder's layers, if there is one that its configuration counts."""
     count = getattr(model.config.get_text_config(), "num_hidden_layers", None)
     lists = [child for child in model.get_decoder().children() if isinstance(child, nn.ModuleList)]
@@ -210,7 +210,7 @@ def _period(model: Any) -> int:
 @contextlib.contextmanager
 def _marks(policy: LogprobModel, meter: _Meter) -> Iterator[None]:
     """Let the meter know where a pass is, by hooks on what a model calls."""
-    decoder, layers, period = policy.model.get_decoder(), decoder_layers(policy.model), _period(policy.model)
+    decoder, layers, period = policy.model.get_decoder(), _layers(policy.model), _period(policy.model)
 
     def begins(stretch: str) -> Any:
         def mark(_: Any) -> None:

@@ -71,7 +71,7 @@ def describe(
     if verdict == "fits" and needed > 0.9 * device.memory:
         verdict = "fits, but only just: the estimate may be wrong by a tenth"
     yield f"verdict      {verdict}: {needed / GIB:,.2f} GiB of {device.memory / GIB:,.2f} GiB ({device.name})"
-    if estimate.sharded is not None:
+    if estimate.sharded is not None and workload.ranks > 1:
         weights, gradients = estimate.received
         yield (
             f"traffic      {_bytes(weights + gradients)} a step into each GPU, and as much out of it: weights gathered "
@@ -125,7 +125,7 @@ def _of_shards(config: TrainConfig, estimate: Estimate) -> list[tuple[str, int]]
         return []
     kept, gradients = config.training.precision, sharded.in_backward - sharded.in_forward
     return [
-        (f"weights gathered, at most ({kept}): embedding, norm and head, and two layers", sharded.in_forward),
+        (f"weights gathered, at most ({kept}): embedding, norm and head, and layers", sharded.in_forward),
         ("gradients of a layer and of the head, and what is reduced, at most", max(gradients, sharded.at_end)),
     ]
 

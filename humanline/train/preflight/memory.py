@@ -19,7 +19,7 @@ from humanline.train.data.batch import Block
 from humanline.train.policy.adapter import expert_weights, factor_shapes, linear_layers
 from humanline.train.policy.load import TYPES
 from humanline.train.preflight.dry_run import BACKWARD, Quantities, dry_run, update_temporaries
-from humanline.train.preflight.shards import Sharded, gathered_config, share_of, shares
+from humanline.train.preflight.shards import Sharded, gathered_config, parts_of, share_of
 from humanline.train.preflight.workload import Work, Workload, shape_of
 
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)  # bytes a weight: four bits, a byte for 64 of them, and a float32 for 256 of those
@@ -65,7 +65,7 @@ def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static
         As `adapted_weights` does.
     """
     itemsize, frozen, frozen_bytes = TYPES[config.training.weights].itemsize, 0, 0
-    parts = shares(config, ranks)
+    parts = parts_of(config, ranks)
     if config.adapter is not None:
         frozen, frozen_bytes = sum(p.numel() for p in outline.parameters()), _frozen_bytes(config, outline, parts)
     shapes = _trained_shapes(config, outline)
@@ -79,7 +79,7 @@ def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static
         frozen=frozen_bytes,
         gradients=weights,
         states=sum(_state_bytes(config, size, itemsize) for size in sizes),
-        buckets=weights if ranks > 1 and parts == 1 else 0,
+        buckets=weights if ranks > parts else 0,
         second_models=config.second_models * weights,  # of what is trained
     )
 
@@ -120,7 +120,7 @@ class Estimate:
     ----------
     static : Static
     sharded : Sharded or None
-        What a process with a share of the weights holds for a moment; None where each has them whole.
+        What a process holds for a moment under `training.sharding: full`; None without.
     received : (float, float)
         Bytes of weights and of gradients that it receives in a step.
     activations, logits : int
@@ -189,8 +189,8 @@ class Estimator:
             If the model cannot be run without numbers.
         """
         static = static_bytes(config, self.outline, ranks=workload.ranks)
-        parts = shares(config, workload.ranks)
-        sharded = Sharded.of(config, self.outline, parts) if parts > 1 else None
+        parts = parts_of(config, workload.ranks)
+        sharded = Sharded.of(config, self.outline, parts) if config.training.sharding == "full" else None
         kept, unpacked = static.kept, self._unpacked(config)
         forward_only = self._run(config, workload.without_gradient, backward=False, whole=sharded is None)
         passes = self._passes(config, workload, static, sharded)

@@ -22,14 +22,14 @@ from typing import Any
 
 from humanline.train.config import TrainConfig
 from humanline.train.policy.adapter import factor_shapes
+from humanline.train.policy.layers import decoder_layers
 from humanline.train.policy.load import TYPES
-from humanline.train.preflight.dry_run import decoder_layers
 from humanline.train.preflight.workload import Workload
 
 _REDUCED_IN = 4  # bytes of a value: gradients are reduced as float32
 
 
-def shares(config: TrainConfig, ranks: int) -> int:
+def parts_of(config: TrainConfig, ranks: int) -> int:
     """Return into how many parts a run of so many processes splits its weights: 1 where each process has them whole."""
     return ranks if config.training.sharding == "full" else 1
 
@@ -96,7 +96,7 @@ class Sharded:
 
     @classmethod
     def of(cls, config: TrainConfig, outline: Any, parts: int) -> Sharded:
-        """Look at a model on the meta device."""
+        """Look at a model on the meta device; raise ModelError if its layers cannot be found."""
         size, whole = TYPES[config.training.precision].itemsize, config.adapter is None
 
         def group(parameters: Iterable[Any], added: int) -> Group:
@@ -104,44 +104,48 @@ class Sharded:
             trained = values if whole else added
             return Group(size * (values + added), size * trained, _REDUCED_IN * trained)
 
-        layers = list(decoder_layers(outline) or ())
+        layers = decoder_layers(outline)
         of_layers = {id(parameter) for layer in layers for parameter in layer.parameters()}
         root = [parameter for parameter in outline.parameters() if id(parameter) not in of_layers]
         added = 0  # an adapter's factors, of a layer
         if config.adapter is not None:
             factors = sum(parts * share_of(shape, parts) for shape in factor_shapes(outline, config.adapter))
-            added = -(-factors // max(1, len(layers)))
+            added = -(-factors // len(layers))
         groups = [group(root, 0), *(group(layer.parameters(), added) for layer in layers)]
         head, embedding = outline.get_output_embeddings().weight, outline.get_input_embeddings().weight
         return cls(
             parts=parts,
             root=groups[0],
-            layer=max(groups[1:], key=lambda one: one.weights, default=Group(0, 0, 0)),
+            layer=max(groups[1:], key=lambda one: one.weights),
             weights=sum(one.weights for one in groups),
             buffers=sum(one.buffer for one in groups),
             head_gradient=size * head.numel() if whole and head is not embedding else 0,
         )
 
     @property
+    def _arriving(self) -> int:
+        """Return the bytes of a second layer; one process alone copies its weights, and receives none."""
+        return self.layer.weights if self.parts > 1 else 0
+
+    @property
     def in_forward(self) -> int:
         """Return the bytes of weights that are there while a layer goes forward."""
-        return self.root.weights + 2 * self.layer.weights
+        return self.root.weights + self.layer.weights + self._arriving
 
     @property
     def at_start(self) -> int:
         """Return the bytes of weights that are there as a pass begins, before anything was computed."""
-        return 2 * self.root.weights + self.layer.weights
+        return (1 if self.parts == 1 else 2) * self.root.weights + self.layer.weights
 
     @property
     def in_head(self) -> int:
         """Return the bytes of weights that are there while the head computes, forwards or backwards."""
-        return self.root.weights + self.layer.weights
+        return self.root.weights + self._arriving
 
     @property
     def in_backward(self) -> int:
         """Return the bytes that are there while a layer goes back: weights, gradients and what is being reduced."""
-        gradients = self.layer.gradients + self.layer.buffer + self.head_gradient
-        return self.root.weights + 2 * self.layer.weights + gradients
+        return self.in_forward + self.layer.gradients + self.layer.buffer + self.head_gradient
 
     @property
     def at_end(self) -> int:
