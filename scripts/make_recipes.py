@@ -64,8 +64,8 @@ MODELS = {
         "Gemma-2-27B-Instruct",
         2,
         "Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, 436 GB (406 GiB), of which each "
-        "GPU holds its share (sharding: full). Computed by humanline estimate, not measured: 118 GiB on each of 4 GPUs, "
-        "67 on each of 8, which GPUs of 80 GB hold. One GPU takes LoRA (adapter=\"{rank: 16}\": 64 GiB).",
+        "GPU holds its share (sharding: full). Computed by humanline estimate, not measured: 118 GiB on each of 4 "
+        'GPUs, 67 on each of 8, which GPUs of 80 GB hold. One GPU takes LoRA (adapter="{rank: 16}": 64 GiB).',
         gb=436,
         online="130 GiB on each of 4 GPUs, 79 on each of 8, which takes GPUs of 141 GB",
         lora=71,
@@ -472,11 +472,11 @@ def _about_rounds(recipe: Recipe) -> list[str]:
 def _memory_online(model: Model) -> str:
     alone = "a GPU of 141 GB holds it, and has little left for keys and values" if model.gb < 200 else "no GPU holds it"
     return (
-        f"Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, {model.gb} GB, before activations "
-        f"and samples: {alone}. generate needs the weights whole; with a server that samples, several GPUs share them: "
-        f"training.sharding=full, {model.online}. LoRA (adapter=\"{{rank: 16}}\") takes {model.lora} GiB on one. "
-        "The reward model's 16 GB wait in host memory while the policy trains. Computed by humanline estimate, not "
-        "measured."
+        f"Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, {model.gb} GB, before "
+        f"activations and samples: {alone}. generate needs the weights whole; with a server that samples, several GPUs "
+        f'share them (training.sharding=full): {model.online}. LoRA (adapter="{{rank: 16}}") takes {model.lora} GiB '
+        "on one. Computed by humanline estimate, not measured. The reward model's 16 GB wait in host memory while the "
+        "policy trains."
     )
 
 
