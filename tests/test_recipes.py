@@ -132,7 +132,8 @@ def test_a_recipe_of_the_paper_says_what_is_not_the_papers(name):
         assert part in prose(name)
     assert ("k is ignored" in prose(name)) == (load(name).transform.kind == "clip")
     assert ("±.33" in prose(name)) == (load(name).objective.kind == "grpo")
-    assert ("does not run before" in prose(name)) == name.startswith("gemma2-27b")
+    assert ("sharding: full" in prose(name)) == (name in OFFLINE) == (load(name).training.sharding == "full")
+    assert "Computed by humanline estimate, not measured" in prose(name)
     for part in ("about 18 %", "is not trained on", "384 in all", "moments start from nothing", "restart.sh"):
         assert (part in prose(name)) == (name in ONLINE)
 
