@@ -51,7 +51,7 @@ MODELS = {
         "Llama-3-8B-Instruct",
         4,
         "Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, 128 GB (120 GiB), of which each "
-        "GPU holds its share (sharding: full). Computed by humanline estimate, not measured: 128 GiB on one GPU, which "
+        "GPU holds its share (sharding: full). Computed by humanline estimate, not measured: 130 GiB on one GPU, which "
         "one of 141 GB holds; 70 GiB on each of 2, 40 on each of 4, 25 on each of 8.",
         gb=128,
         online="70 GiB on each of 2 GPUs, 40 on each of 4, 25 on each of 8",

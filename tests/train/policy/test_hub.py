@@ -130,9 +130,7 @@ def test_a_gated_model_says_where_to_ask(monkeypatch):
         monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", ask)
 
     answer(GatedRepoError)
-    with pytest.raises(
-        ModelError, match=re.escape("accept its licence at https://huggingface.co/org/name, and log in")
-    ):
+    with pytest.raises(ModelError, match=r"accept its licence at https://huggingface\.co/org/name, and log in"):
         refuse_out_of_reach("org/name", "model 'hub:org/name'")
     answer(huggingface_hub.errors.RepositoryNotFoundError)
     refuse_out_of_reach("org/name", "model 'hub:org/name'")
