@@ -132,9 +132,11 @@ def _lora(config: TrainConfig, _: Workload) -> _Changes:
 
 
 def _qlora(config: TrainConfig, _: Workload) -> _Changes:
+    whole = {"training.sharding": "none"}  # 4 bits cannot be shared out
     if config.adapter is not None:
-        return {"adapter.base": "nf4"}
-    return {"adapter": {"rank": 16, "base": "nf4"}, "training.precision": "bf16", "training.weights": "float32"}
+        return {"adapter.base": "nf4"} | whole
+    adapter = {"adapter": {"rank": 16, "base": "nf4"}, "training.precision": "bf16", "training.weights": "float32"}
+    return adapter | whole
 
 
 def _shards(_: TrainConfig, workload: Workload) -> _Changes:

@@ -16,6 +16,8 @@ import torch
 from humanline.cli import main
 from humanline.train.config import TrainConfig
 from humanline.train.policy.load import load_outline
+from humanline.train.preflight import suggest as changes
+from humanline.train.preflight.dry_run import FLOPS, STRETCHES
 from humanline.train.preflight.fits import workload_of
 from humanline.train.preflight.hardware import GIB
 from humanline.train.preflight.memory import Estimator, static_bytes
@@ -132,8 +134,14 @@ def test_more_processes_take_less_each(tmp_path):
 # What is told and suggested
 
 
-def test_8b_is_offered_its_shares_first(llama):
+def test_8b_is_offered_its_shares_first(llama, monkeypatch):
     """On two GPUs of 80 GB the first change is sharding, which is enough; on one the number of GPUs is told."""
+
+    def dry(*_: Any, **__: Any) -> dict[str, float]:
+        """A GiB everywhere, in place of dry runs, which are slow."""
+        return dict.fromkeys([*STRETCHES, "held", *FLOPS], float(GIB))
+
+    monkeypatch.setattr("humanline.train.preflight.memory.dry_run", dry)
     estimator, memory = Estimator(llama, cuda=True), 79 * GIB
     given = run_config(training={"activation_checkpointing": True})
     two = limits(given, 2)
@@ -148,6 +156,14 @@ def test_8b_is_offered_its_shares_first(llama):
     assert gpus_needed(estimator, run_config(adapter={"rank": 4, "base": "nf4"}), limits(given), 79 * GIB) is None
     three = replace(limits(given), passes=3)
     assert gpus_needed(estimator, given, three, 30 * GIB) is None  # of three passes two GPUs have some each
+
+
+def test_4_bits_are_offered_without_sharding(tmp_path, monkeypatch):
+    """What cannot be shared out is suggested with sharding off, as one change."""
+    monkeypatch.setattr(changes, "_CHANGES", changes._CHANGES[-1:])
+    given = run_config(training=FULL | {"micro_batch_size": 1})
+    found = suggest(Estimator(small("llama", 2, tmp_path / "model"), cuda=True), given, limits(given), memory=0)
+    assert [one.overrides for one in found] == [('adapter="{rank: 16, base: nf4}"', "training.sharding=none")]
 
 
 def test_the_command_tells_of_shares_and_traffic(toy, tmp_path, monkeypatch, capsys):
