@@ -145,7 +145,7 @@ def set_up(
     how = config.training
     try:
         with (
-            joined(how.precision, how.stall_minutes, stop, waits=how.disk_full == "wait") as accelerator,
+            joined(how.stall_minutes, stop, waits=how.disk_full == "wait") as accelerator,
             of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
         ):
             reduce = over_ranks(accelerator)

@@ -92,13 +92,11 @@ class LogprobModel(nn.Module):
             decoder = self.model.get_decoder()
             hidden = decoder(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
             starts = torch.arange(len(input_ids), device=input_ids.device) * input_ids.shape[1]
-        hidden = hidden.index_select(0, starts[rows] + places)
-        if torch.is_autocast_enabled(hidden.device.type):
-            # Norms return float32 under autocast; the head computes in the narrow type like every other matmul.
-            hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+        head_weight = self.model.get_output_embeddings().weight
+        hidden = hidden.index_select(0, starts[rows] + places).to(head_weight.dtype)  # some norms return float32
         logprobs = self.logprobs(
             hidden,
-            self.model.get_output_embeddings().weight,
+            head_weight,
             input_ids[rows, places + 1],
             temperature=self.temperature / self.logit_scale,
             softcap=self.softcap,
@@ -108,6 +106,22 @@ class LogprobModel(nn.Module):
 
     def own_logits(self, input_ids: Tensor) -> Tensor:
         """Return the logits of the model's own code, (R, T, V), for rows without padding."""
+        logits: Tensor = self.model(input_ids=input_ids, use_cache=False).logits
+        return logits
+
+    def own_logits(self, input_ids: Tensor) -> Tensor:
+        """Return the logits that the model's own code computes, in the precision of `forward`.
+
+        Parameters
+        ----------
+        input_ids : (R, T) integer tensor
+            Without padding.
+
+        Returns
+        -------
+        (R, T, V) floating tensor
+            Before any temperature.
+        """
         logits: Tensor = self.model(input_ids=input_ids, use_cache=False).logits
         return logits
 

@@ -161,30 +161,10 @@ def packed_attention(
                 f"padding-free attention is not told by {_name(module)} whether it slides over {sliding_window} "
                 f"tokens, and there are rows of {longest}: {_INSTEAD}"
             )
-    kind = query.device.type
-    if kind != "meta" and torch.is_autocast_enabled(kind):
-        narrow = torch.get_autocast_dtype(kind)  # rotary embeddings may have returned float32
-        query, key, value = query.to(narrow), key.to(narrow), value.to(narrow)
-        with torch.autocast(kind, enabled=False):
-            output = _attend(query, key, value, scaling, sliding_window, softcap, segment_lengths, segment_bounds)
-    else:
-        output = _attend(query, key, value, scaling, sliding_window, softcap, segment_lengths, segment_bounds)
-    return output, None
-
-
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scaling: float | None,
-    window: int | None,
-    softcap: float | None,
-    lengths: Sequence[int],
-    bounds: Tensor | None,
-) -> Tensor:
-    if softcap is None and bounds is not None and (kernel := _kernel(query, value)) is not None:
-        return _in_one_kernel(kernel, query, key, value, scaling, window, lengths, bounds)
-    return _per_segment(query, key, value, scaling, window, softcap, lengths)
+    if softcap is None and segment_bounds is not None and (kernel := _kernel(query, value)) is not None:
+        lengths, bounds = segment_lengths, segment_bounds
+        return _in_one_kernel(kernel, query, key, value, scaling, sliding_window, lengths, bounds), None
+    return _per_segment(query, key, value, scaling, sliding_window, softcap, segment_lengths), None
 
 
 def _in_one_kernel(

@@ -126,19 +126,19 @@ class Card:
 
 
 @contextlib.contextmanager
-def joined(precision: str, stall_minutes: float, stop: StopSignal | None, *, waits: bool = False) -> Iterator[Any]:
+def joined(stall_minutes: float, stop: StopSignal | None, *, waits: bool = False) -> Iterator[Any]:
     """Give the accelerator of a run, whose processes watch each other for the length of the context.
 
     One process alone has nobody to watch, and nothing is done.
 
     Parameters
     ----------
-    precision, waits
-        Of `start_accelerator`.
     stall_minutes : float
         Minutes without anything done after which a process is said to stand still; 0: never.
     stop : StopSignal, optional
         Tells signals that all processes have agreed on from one that one of them obeyed alone.
+    waits
+        Of `start_accelerator`.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def joined(precision: str, stall_minutes: float, stop: StopSignal | None, *, wai
         it ends with the exit code 75.
     """
     HERE.begin()
-    accelerator = start_accelerator(precision, waits=waits)
+    accelerator = start_accelerator(waits=waits)
     if accelerator.num_processes == 1:
         yield accelerator
         return

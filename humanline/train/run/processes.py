@@ -34,14 +34,14 @@ def is_agreed(error: BaseException, ranks: int) -> bool:
     return ranks == 1 or isinstance(error, MainProcessError | RoundError) or hasattr(error, _AGREED)
 
 
-def start_accelerator(precision: str, *, waits: bool = False) -> Any:
-    """Return an Accelerator for this run, also where an earlier run in the process had another precision.
+def start_accelerator(*, waits: bool = False) -> Any:
+    """Return an Accelerator for this run, also where there was an earlier run in the process.
 
-    What the environment of accelerate could change behind the configuration's back is pinned or refused.
+    What the environment of accelerate could change behind the configuration's back is pinned or refused: its mixed
+    precision is off, `humanline.train.policy.precision` is what narrows a computation.
 
     Parameters
     ----------
-    precision : "float32" or "bf16"
     waits : bool
         Whether a process may wait for space on the disk (training.disk_full), as long as that takes, while the others
         wait for it.
@@ -53,21 +53,17 @@ def start_accelerator(precision: str, *, waits: bool = False) -> Any:
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
-    from accelerate.utils import AutocastKwargs, GradientAccumulationPlugin, InitProcessGroupKwargs
+    from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs
 
     launched_processes()
     AcceleratorState._reset_state()
     GradientState._reset_state()
-    # Without its weight cache autocast holds no second, bf16 copy of the float32 weights.
     accelerator = Accelerator(
-        mixed_precision="bf16" if precision == "bf16" else "no",
+        mixed_precision="no",
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # a plain number loses to the environment
         dynamo_backend="no",
         # The other processes wait for as long as the main one writes or verifies a checkpoint.
-        kwargs_handlers=[
-            AutocastKwargs(cache_enabled=False),
-            InitProcessGroupKwargs(timeout=timedelta(days=365) if waits else timedelta(hours=4)),
-        ],
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(days=365) if waits else timedelta(hours=4))],
     )
     how = accelerator.distributed_type.value
     if how != "NO" and not how.startswith("MULTI_"):
@@ -238,19 +234,14 @@ class _Alone:
     """The part of an accelerator that `Processes` uses, for a process that trains nothing."""
 
     device: torch.device
-    precision: str
     process_index: int = 0
     num_processes: int = 1
     is_main_process: bool = True
 
-    def autocast(self) -> Any:
-        """Return the context in which the run computes."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
 
-
-def alone(precision: str, device: torch.device) -> Processes:
+def alone(device: torch.device) -> Processes:
     """Return a single process that is part of no run and is not asked to stop."""
-    return Processes(_Alone(device, precision), lambda value, how: value, lambda: None, lambda: False)
+    return Processes(_Alone(device), lambda value, how: value, lambda: None, lambda: False)
 
 
 def leave_processes() -> None:

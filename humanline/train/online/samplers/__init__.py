@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,8 @@ from humanline.train.data.render import Renderer
 from humanline.train.online.stages import RoundStages
 from humanline.train.online.trainable import Trainable, vocabulary_of
 from humanline.train.online.types import Sampler
+from humanline.train.policy.load import TYPES
+from humanline.train.policy.precision import narrowed
 from humanline.train.run.processes import Processes
 
 if TYPE_CHECKING:
@@ -43,14 +48,16 @@ def make_sampler(
         from humanline.train.online.samplers.server import ServerSampler
 
         return ServerSampler(sampling, renderer, vocabulary=vocabulary_of(model), say=say, stopping=processes.stopping)
-    autocast = processes.accelerator.autocast
+    computing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    if config.training.precision != "float32":
+        computing = functools.partial(narrowed, model, TYPES[config.training.precision])
     if engine.kind == "continuous":
         from humanline.train.online.samplers.continuous import ContinuousSampler
 
-        return ContinuousSampler(model, renderer, sampling, autocast=autocast, stopping=processes.stopping)
+        return ContinuousSampler(model, renderer, sampling, computing=computing, stopping=processes.stopping)
     from humanline.train.online.samplers.generate import GenerateSampler
 
-    return GenerateSampler(model, renderer, sampling, autocast=autocast, stopping=processes.stopping)
+    return GenerateSampler(model, renderer, sampling, computing=computing, stopping=processes.stopping)
 
 
 def make_served(
