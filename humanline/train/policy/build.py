@@ -154,7 +154,10 @@ def describe_adapter(config: TrainConfig, outline: Any) -> list[str]:
     """Say what a run's adapter changes of its model, and what not (`describe_coverage`); nothing where it has none."""
     if config.adapter is None:
         return []
-    return [f"adapter: {line}" for line in describe_coverage(outline, config.adapter, config.kept_in)]
+    return [
+        f"adapter: {line}"
+        for line in describe_coverage(outline, config.adapter, config.kept_in, config.training.precision)
+    ]
 
 
 def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tuple[LogprobModel, Adapter | None]:

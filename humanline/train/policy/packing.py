@@ -161,10 +161,22 @@ def packed_attention(
                 f"padding-free attention is not told by {_name(module)} whether it slides over {sliding_window} "
                 f"tokens, and there are rows of {longest}: {_INSTEAD}"
             )
-    if softcap is None and segment_bounds is not None and (kernel := _kernel(query, value)) is not None:
-        lengths, bounds = segment_lengths, segment_bounds
-        return _in_one_kernel(kernel, query, key, value, scaling, sliding_window, lengths, bounds), None
-    return _per_segment(query, key, value, scaling, sliding_window, softcap, segment_lengths), None
+    return _attend(query, key, value, scaling, sliding_window, softcap, segment_lengths, segment_bounds), None
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+    lengths: Sequence[int],
+    bounds: Tensor | None,
+) -> Tensor:
+    if softcap is None and bounds is not None and (kernel := _kernel(query, value)) is not None:
+        return _in_one_kernel(kernel, query, key, value, scaling, window, lengths, bounds)
+    return _per_segment(query, key, value, scaling, window, softcap, lengths)
 
 
 def _in_one_kernel(
