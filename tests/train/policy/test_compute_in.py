@@ -1,4 +1,4 @@
-"""Computing in bf16 with weights kept in float32: the bits of rounded weights, and of FSDP2; no copy outlives its use."""
+"""Computing in bf16 over float32 weights: the bits of rounded weights, and of FSDP2; no copy outlives its use."""
 
 from __future__ import annotations
 
@@ -149,8 +149,11 @@ def test_fully_sharded_weights_compute_the_same_bits():
     """One process of FSDP2 with bf16 parameters, and one of plain data parallelism, compute this policy's bits."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
-        for tied, checkpointing in ((False, False), (True, True)):
+        for tied, checkpointing, widens in ((False, False, False), (True, True, False), (True, False, True)):
             policy = tiny(tied, checkpointing)
+            if widens:  # as some embeddings and norms do; what comes after them takes it in bf16 all the same
+                for module in (policy.model.model.embed_tokens, policy.model.model.norm):
+                    module.register_forward_hook(lambda module, inputs, output: output.float())
             sharded, parallel = copy.deepcopy(policy), copy.deepcopy(policy)
             how = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
             for layer in decoder_layers(sharded.model):

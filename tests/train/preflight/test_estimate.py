@@ -644,6 +644,8 @@ MEASURED: dict[str, dict[str, Any]] = {
     "one pass": {"training": {"micro_batch_size": 4}},
     "checkpointing": {"training": {"activation_checkpointing": True}},
     "rows end to end": {"training": {"padding": "free"}},
+    "bf16": {"training": {"precision": "bf16"}},
+    "bf16, checkpointing": {"training": {"precision": "bf16", "activation_checkpointing": True}},
     "second model": {"reference": AHEAD | {"storage": "model"}},
     "grpo": {"objective": {"kind": "grpo"}},
     "kto": {"objective": {"kind": "kto"}},
