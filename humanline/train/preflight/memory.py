@@ -373,8 +373,10 @@ def generous_bytes(config: TrainConfig, outline: Any, rows: int, width: int) -> 
     settings = outline.config.get_text_config()
     heads: int = getattr(settings, "num_attention_heads", 1) * getattr(settings, "num_hidden_layers", 1)
     head: int = outline.get_output_embeddings().weight.numel()
+    narrow = TYPES[config.training.precision].itemsize if config.training.precision != "float32" else 0
+    copies: int = narrow * sum(weight.numel() for weight in outline.parameters())
     sums: int = 0 if config.adapter is None else sum(weight.numel() for weight in experts)
     # Each layer's inputs and outputs and what is made of them, all pairs of tokens, copies of the head, weights of
-    # experts summed with their additions, and gradients of these sums, all float32.
+    # experts summed with their additions, and gradients of these sums, all float32; and copies of all weights.
     passes = 4 * (8 * rows * width * between + 6 * heads * rows * width * width + 4 * head + 4 * sums) + (1 << 29)
-    return static.kept + static.gradients + 2 * static.weights + passes
+    return static.kept + static.gradients + 2 * static.weights + passes + copies

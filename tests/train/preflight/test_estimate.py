@@ -606,13 +606,26 @@ def test_a_model_that_no_dry_run_can_run_is_let_through(toy, tmp_path, monkeypat
     refuse_unfit(given, load_outline(given.model), stream_of(given), 2, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("kind,padding,rows,width", [("llama", "free", 16, 64), ("gemma2", "right", 2, 512)])
-def test_the_bound_that_costs_nothing_is_one(tmp_path, kind, padding, rows, width):
+@pytest.mark.parametrize(
+    "kind,padding,rows,width,changes",
+    [
+        ("llama", "free", 16, 64, {}),
+        ("gemma2", "right", 2, 512, {}),
+        ("llama", "right", 2, 8, {"precision": "bf16", "adapter": {"rank": 1, "base": "float32"}}),
+    ],
+)
+def test_the_bound_that_costs_nothing_is_one(tmp_path, kind, padding, rows, width, changes):
     """The bound that lets small runs through is above the estimate, also where all pairs of tokens are held."""
     outline = small(kind, 2, tmp_path / "model")
     given = run_config(
         data={"train": "x", "max_length": width},
-        training={"precision": "float32", "batch_size": rows, "micro_batch_size": rows // 2, "padding": padding},
+        training={
+            "precision": changes.pop("precision", "float32"),
+            "batch_size": rows,
+            "micro_batch_size": rows // 2,
+            "padding": padding,
+        },
+        **changes,
     )
     estimate = Estimator(outline, cuda=False).estimate(given, limits(given))
     assert generous_bytes(given, outline, rows, width) - (1 << 29) > estimate.peak
