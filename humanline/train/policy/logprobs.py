@@ -242,9 +242,9 @@ def check_logprobs(policy: LogprobModel, ids: Sequence[int]) -> None:
     ------
     ModelError
         If they differ by more than a thousandth of the logits' standard deviation (and by more than their rounding,
-        and that of the layers where rows are packed, which in bf16 is a quarter of it): the model does something between its last hidden state and its logits
-        that the policy does not know, or, where rows are packed, lets them see each other. Or if its own
-        log-probabilities are not finite.
+        and that of the layers where rows are packed, which in bf16 is a quarter of it): the model does something
+        between its last hidden state and its logits that the policy does not know, or, where rows are packed, lets them
+        see each other. Or if its own log-probabilities are not finite.
     """
     sequences = [list(ids)]
     if policy.packed:
