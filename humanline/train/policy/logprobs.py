@@ -105,11 +105,6 @@ class LogprobModel(nn.Module):
         return torch.zeros(mask.shape, dtype=logprobs.dtype, device=logprobs.device).index_put((rows, places), logprobs)
 
     def own_logits(self, input_ids: Tensor) -> Tensor:
-        """Return the logits of the model's own code, (R, T, V), for rows without padding."""
-        logits: Tensor = self.model(input_ids=input_ids, use_cache=False).logits
-        return logits
-
-    def own_logits(self, input_ids: Tensor) -> Tensor:
         """Return the logits that the model's own code computes, in the precision of `forward`.
 
         Parameters

@@ -144,7 +144,6 @@ def test_other_weights_are_rounded_in_their_place():
     assert torch.equal(given, logprobs_of(other, *rows())) and kept(policy) == before
 
 
-@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")
 def test_fully_sharded_weights_compute_the_same_bits():
     """One process of FSDP2 with bf16 parameters, and one of plain data parallelism, compute this policy's bits."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
