@@ -257,20 +257,33 @@ class Checkpoints:
         ------
         CheckpointError
             If checkpoints are there but none is whole, or the newest one cannot be read (it may be whole, so that no
-            older one is taken in its place), or was made with other settings, data, template, tokenizer or number of
-            processes; the message has a table of what changed.
+            older one is taken in its place), or was made with other settings, data, template or tokenizer; the message
+            has a table of what changed.
         """
         number = on_main(self.accelerator, self.reduce, lambda: self._newest(say)) - 1
         if number < 0:
             return None
         folder = self.folder / _name(number)
-        position = self.contents.load(folder, say)
+        position = self._loaded(folder, say)
         on_main(self.accelerator, self.reduce, lambda: self._take_up(folder))
         self.contents.renew(position.updates)
         self.saved, self._saved_at = folder, self._mark(position)
         ahead = max(self.contents.ahead, default=0) - position.updates
         more = f" and {ahead} steps scored ahead" if ahead > 1 else ""
         say(f"going on after {position.updates} updates{more}, from {folder}")
+        return position
+
+    def _loaded(self, folder: Path, say: Callable[[str], None]) -> Position:
+        """Take over a checkpoint's states; raise CheckpointError in all processes if one could not."""
+        position, error = Position(), None
+        try:
+            position = self.contents.load(folder, say)
+        except CheckpointError as own:
+            error = own
+        if self.reduce(torch.tensor(float(error is not None)), "max").item():
+            raise error or CheckpointError(
+                f"{folder}: another process could not take it over; its own message says why"
+            )
         return position
 
     def _take_up(self, folder: Path) -> None:
