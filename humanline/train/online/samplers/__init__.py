@@ -13,7 +13,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.data.render import Renderer
 from humanline.train.online.stages import RoundStages
 from humanline.train.online.trainable import Trainable, vocabulary_of
-from humanline.train.online.types import Sampler
+from humanline.train.online.types import Sampler, Scorer
 from humanline.train.policy.load import TYPES
 from humanline.train.policy.precision import narrowed
 from humanline.train.run.processes import Processes
@@ -120,13 +120,18 @@ def make_stages(
 
     assert config.rounds is not None
     rounds, scoring, cache = config.rounds, config.rounds.scoring, folder / f"cache-rank-{processes.rank}.jsonl"
+
+    def make_scorer() -> Scorer:
+        others = [path for path in sorted(folder.glob("cache-rank-*.jsonl")) if path != cache]
+        return build_scorer(scoring, cache=cache, others=others, device=processes.device)
+
     sampler: Any = make_sampler(config, policy.model, renderer, processes, say)
 
     return RoundStages(
         rounds.samples,
         config.seed,
         sampler,
-        lambda: build_scorer(scoring, cache=cache, device=processes.device),
+        make_scorer,
         processes,
         scoring=scoring,
         trainable=Trainable(renderer, rounds.sampling.max_tokens, vocabulary_of(policy.model)),
