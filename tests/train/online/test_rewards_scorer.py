@@ -206,7 +206,7 @@ def test_a_torn_cache_is_read_as_far_as_it_goes(tmp_path):
 
 
 def test_what_another_process_has_scored_is_not_scored_again(tmp_path, monkeypatch):
-    """With another number of processes answers change hands: the caches of all are read, and only its own is written."""
+    """With another number of processes answers change hands: a process reads all caches, and writes its own."""
     config, one = scoring({"kind": "tag_count"}), rollout("a", "<think>b</think>")
     own, other = tmp_path / "cache-rank-0.jsonl", tmp_path / "cache-rank-1.jsonl"
     first = scores(config, [one], cache=other)
