@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -34,6 +34,9 @@ from humanline.system.stop import StopRequested
 from humanline.train.config.run import CheckpointConfig
 from humanline.train.run.checkpoint import CheckpointError, Contents, Position
 from humanline.train.run.processes import MainProcessError, MainProcessFault, Reduce, on_main
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 
 _AGAIN = 10**6  # checkpoints after the same number of updates that can be told apart
 _STEP = re.compile(r"step-(\d{8,})(?:\.(\d{6}))?")
@@ -201,7 +204,8 @@ class Checkpoints:
 
     def _attempt(self, target: Path, position: Position) -> None:
         on_main(self.accelerator, self.reduce, lambda: self._begin(target))
-        self._together(lambda: self.contents.write_own(partial_of(target)))
+        failed = OSError("another process could not write its part")
+        _together(lambda: self.contents.write_own(partial_of(target)), self.reduce, failed)
         on_main(self.accelerator, self.reduce, lambda: self._finish(target, position))
 
     def _mended(self, target: Path, error: OSError | MainProcessError) -> tuple[bool, bool]:
@@ -264,26 +268,14 @@ class Checkpoints:
         if number < 0:
             return None
         folder = self.folder / _name(number)
-        position = self._loaded(folder, say)
+        elsewhere = CheckpointError(f"{folder}: another process could not take it over; its own message says why")
+        position = _together(lambda: self.contents.load(folder, say), self.reduce, elsewhere)
         on_main(self.accelerator, self.reduce, lambda: self._take_up(folder))
         self.contents.renew(position.updates)
         self.saved, self._saved_at = folder, self._mark(position)
         ahead = max(self.contents.ahead, default=0) - position.updates
         more = f" and {ahead} steps scored ahead" if ahead > 1 else ""
         say(f"going on after {position.updates} updates{more}, from {folder}")
-        return position
-
-    def _loaded(self, folder: Path, say: Callable[[str], None]) -> Position:
-        """Take over a checkpoint's states; raise CheckpointError in all processes if one could not."""
-        position, error = Position(), None
-        try:
-            position = self.contents.load(folder, say)
-        except CheckpointError as own:
-            error = own
-        if self.reduce(torch.tensor(float(error is not None)), "max").item():
-            raise error or CheckpointError(
-                f"{folder}: another process could not take it over; its own message says why"
-            )
         return position
 
     def _take_up(self, folder: Path) -> None:
@@ -335,16 +327,6 @@ class Checkpoints:
         ahead = self.contents.ahead
         return position.updates, position.evaluated, ahead if any(ahead) else ()
 
-    def _together(self, act: Callable[[], None]) -> None:
-        """Run `act` in every process; raise OSError in all of them if it failed in one."""
-        error = None
-        try:
-            act()
-        except OSError as own:
-            error = own
-        if self.reduce(torch.tensor(float(error is not None)), "max").item():
-            raise error or OSError("another process could not write its part")
-
 
 def _checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoints' folders, oldest first; raise CheckpointError if nobody can tell what there is."""
@@ -380,3 +362,16 @@ def _number(folder: Path) -> int:
     found = _STEP.fullmatch(folder.name)
     assert found is not None
     return _AGAIN * int(found[1]) + int(found[2] or 0)
+
+
+def _together(act: Callable[[], T], reduce: Reduce, elsewhere: E) -> T:
+    """Run `act` in every process; where it raises such an error in one, raise `elsewhere` in the others."""
+    result: list[T] = []
+    error = None
+    try:
+        result.append(act())
+    except type(elsewhere) as own:
+        error = own
+    if reduce(torch.tensor(float(error is not None)), "max").item():
+        raise error or elsewhere
+    return result[0]
