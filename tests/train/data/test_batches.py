@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from humanline.train.config.objective import NllObjective
 from humanline.train.data.batch import Unit
+from humanline.train.data.deal import Dealer
 from humanline.train.data.sequences import TokenSequence
 from tests.helpers import strategies
 from tests.helpers.units import LOCAL, OBJECTIVES, plain_advantages, stream_of, unit, units_of
@@ -163,6 +164,15 @@ class TestDealing:
             assert sum(max(turn) for turn in zip(*tokens, strict=True)) < 1.2 * mean
         whole = stream_of(units, OBJECTIVES[kind], **options).of_all(0)
         assert [[m.block.names for m in b.micro_batches] for b in whole] == [[b.names for b in own] for own in blocks]
+
+    def test_the_largest_of_a_turn_goes_to_the_process_with_the_fewest_tokens(self):
+        """Of lengths 10, 6, 5, 1 the second process gets 6 and then 5; of many, rows are dealt to and fro."""
+        pieces = [(TokenSequence(tuple(range(n)), 1),) for n in (10, 6, 5, 1)]
+        for size, budget in ((1, None), (None, 10)):
+            dealer = Dealer(size, budget, "free", 2, groups_whole=False)
+            assert dealer.deal(pieces, []) == ([[0], [1], [3], [2]], [[]] * 4)
+        assert Dealer(None, None, "free", 2, groups_whole=False).deal(pieces, [])[0] == [[0, 3], [1, 2]]
+        assert Dealer(1, None, "free", 1, groups_whole=False).deal(pieces, [])[0] == [[0], [1], [2], [3]]
 
 
 class TestGroups:

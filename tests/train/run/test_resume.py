@@ -624,6 +624,15 @@ def test_states_that_do_not_fit_are_refused(toy):
         optimizer.load_state({"exp_avg/other": torch.zeros(3, 2)})
 
 
+def test_a_checkpoint_of_an_earlier_format_is_refused(tmp_path):
+    """One whose log-probabilities stand by process and micro-batch is of format 2, which is said."""
+    contents = checkpoint.Contents(
+        shared={}, own={}, config={}, fingerprints={}, software={}, metrics=tmp_path / "metrics.jsonl"
+    )
+    with pytest.raises(CheckpointError, match="has format 2; this version of humanline reads 3"):
+        contents.refuse_another_run(tmp_path, {"format": 2})
+
+
 def test_labels_and_scores_are_part_of_the_fingerprint():
     """Data that differ in a label, a score, a name or a token have different fingerprints."""
     sequence = TokenSequence((1, 2, 3), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from itertools import product
 
@@ -90,8 +91,8 @@ def test_processes_make_equally_many_passes(kind, limit):
                 rank=rank,
                 ranks=3,
             )
-            evaluator._logprobs(evaluator.batch, evaluator._idle[0])
-            evaluator._of_pairs([])
+            with contextlib.suppress(ZeroDivisionError):  # of means, which nobody here sums up over processes
+                evaluator.start()
             counts.append(policy.passes)
         passes.append(counts)
     assert passes[0] == passes[1] == passes[2] and len(set(passes[0])) >= 4
