@@ -80,7 +80,7 @@ def test_processes_make_equally_many_passes(kind, limit):
         for count in (7, 2):
             evaluator = Evaluator(
                 KINDS[kind],
-                units_of(kind, count),
+                units_of("dpo" if kind == "grpo" else kind, count),  # best and worst
                 [unit(random.Random(i), i, [5, 6]) for i in range(count)] if kind == "kto" else [],
                 logprobs_of=policy,
                 reduce=alone,
