@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from humanline.train.config.objective import BetaTransform, ClipTransform
-from humanline.train.data.batch import Unit, idle_micro_batch, rows_of
+from humanline.train.data.batch import Unit, idle_micro_batch, idle_sequence
 from humanline.train.data.stream import Stream
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.packing import pack
@@ -200,7 +200,7 @@ def test_a_pass_in_which_nothing_counts_adds_exactly_nothing(folders, layout, pr
     scorer = LogprobModel(model, packed=layout == "packed").train()
     if precision == "bf16":
         compute_in(scorer, torch.bfloat16)
-    idle = idle_micro_batch(rows_of(units_of("grpo")[0], OBJECTIVES["grpo"].grouping)[1], 0)
+    idle = idle_micro_batch(idle_sequence(units_of("grpo")[0].sequences), 0)
     objective = ObjectiveStep(OBJECTIVES["grpo"], BetaTransform.model_validate(REJECT), seed=0, device=CPU)
     batch = stream_of(units_of("grpo"), OBJECTIVES["grpo"]).step(0)
     facts = objective.look(0, batch, [], logprobs_pass(scorer), lambda value, how: value)

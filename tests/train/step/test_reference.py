@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from humanline.train.data.batch import Block, MicroBatch
 from humanline.train.data.stream import StepBatch
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.result import RunResult
@@ -248,21 +249,23 @@ def test_a_live_reference_is_never_aliased(toy, tmp_path):
 def test_scores_of_batches_that_became_others_are_forgotten():
     """What was scored of a step and of later ones is dropped and scored again, what was scored before it stays."""
     asked: list[int] = []
+    block = Block(("a",), torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool), (3,))
+    micro = MicroBatch((), block, None, desirable=torch.tensor([True]), advantages=None)
 
     class Batches:
         end = 6
 
         def step(self, step):
             asked.append(step)
-            mask = torch.ones(1, 2, dtype=torch.bool)
-            block = SimpleNamespace(mask=mask, names=["a"])
-            micro = SimpleNamespace(block=block, mismatched=None)
-            micro.to = lambda device: micro
             return SimpleNamespace(micro_batches=[micro])
 
     version = 0.0
     reference = LogprobsAhead(
-        SimpleNamespace(snapshot=lambda step: 2), lambda block: torch.full((1, 2), version), Batches(), "cpu", _same
+        SimpleNamespace(snapshot=lambda step: 2),
+        lambda block: torch.full((1, 2), version),
+        Batches(),
+        torch.device("cpu"),
+        _same,
     )
     reference.next_step = 2
     reference.begin_step(2, lambda: None)
@@ -271,7 +274,7 @@ def test_scores_of_batches_that_became_others_are_forgotten():
     reference.forget(4)
     reference.begin_step(2, lambda: None)
     assert asked == [2, 3, 4, 5, 4, 5]
-    assert [float(reference.logprobs(s, 0, None)[0][0, 0]) for s in (2, 3, 4, 5)] == [0.0, 0.0, 1.0, 1.0]
+    assert [float(reference.logprobs(s, 0, micro)[0][0, 0]) for s in (2, 3, 4, 5)] == [0.0, 0.0, 1.0, 1.0]
 
 
 def _same(value, how):
