@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -93,6 +94,37 @@ class StopSignal:
         later = f", {_ECHO:g} seconds from now," if echoes else ""
         with contextlib.suppress(OSError):  # a terminal that is gone is often why the signal came
             os.write(2, f"\n{name}: saving at the next safe point; once more{later} ends the run at once\n".encode())
+
+
+@contextlib.contextmanager
+def ending_at_once() -> Iterator[None]:
+    """End as stopped on a signal of `STOPPING` that Python does not come to, since a library waits for other processes.
+
+    For a time in which there is nothing to save. It does nothing in a thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals, wake = os.pipe()
+    os.set_blocking(wake, False)
+    over = threading.Event()
+
+    def listen() -> None:
+        while number := os.read(signals, 1):
+            if number[0] in STOPPING and not over.wait(_ECHO):
+                with contextlib.suppress(OSError):
+                    os.write(2, f"\nstopped by {signal.Signals(number[0]).name} before anything was begun\n".encode())
+                os._exit(EXIT_STOPPED)
+        os.close(signals)
+
+    threading.Thread(target=listen, name="humanline-signals", daemon=True).start()
+    before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(before)
+        os.close(wake)
 
 
 @contextlib.contextmanager

@@ -145,12 +145,11 @@ def set_up(
     how = config.training
     try:
         with (
-            joined(how.precision, how.stall_minutes, stop, waits=how.disk_full == "wait") as accelerator,
+            joined(how.precision, how.stall_minutes, stop) as (accelerator, meeting),
             of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
         ):
-            reduce = over_ranks(accelerator)
-            check, ending = safe_points(stop, reduce, folder.lost), asked_to_end(stop, folder.lost)
-            processes = Processes(accelerator, reduce, check, ending)
+            check, ending = safe_points(stop, meeting.reduce, folder.lost), asked_to_end(stop, folder.lost)
+            processes = Processes(accelerator, over_ranks(accelerator), check, ending, meeting)
             yield _set_up(config, folder, processes, stop, show_progress and accelerator.is_main_process)
     finally:
         folder.release()
@@ -387,5 +386,5 @@ def _checkpoints(
         refuse_lost=folder.refuse_lost,
         ready=folder.ready,
         accelerator=processes.accelerator,
-        reduce=processes.reduce,
+        meet=processes.meeting.reduce,
     )
