@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+LAUNCHED_BY = "HUMANLINE_LAUNCHED_BY"  # variable: the process of --processes that has started this one
 _TO_STOP = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _LEAST = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
 
@@ -43,6 +44,16 @@ def launched_processes() -> int:
             "processes with torchrun or accelerate launch, or unset WORLD_SIZE"
         )
     return count
+
+
+def refuse_launcher(asked: str) -> None:
+    """Raise LauncherError if this process is one of several already, which cannot start others as `asked`."""
+    count = launched_processes()
+    if "WORLD_SIZE" in os.environ:
+        raise LauncherError(
+            f"{asked} inside of a launcher (the environment variable WORLD_SIZE is {count}): leave that out, since it "
+            "has started the processes; or, if nothing has, unset WORLD_SIZE, RANK and LOCAL_RANK"
+        )
 
 
 def seconds_to_stop() -> float | None:

@@ -19,9 +19,19 @@ from typing import Any, Self
 from humanline.system.launcher import launched_processes
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL, "try again later", of sysexits.h: schedulers can tell it from a failure
-_ECHO = 2.0  # seconds within which a launcher, a shell or the system repeats a signal
+ECHO = 2.0  # seconds within which a launcher, a shell or the system repeats a signal
 _OFTEN_IGNORED = ("SIGHUP", "SIGUSR1", "SIGXCPU")  # whoever started us with one of them ignored meant that (nohup)
 STOPPING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", *_OFTEN_IGNORED) if hasattr(signal, name))
+
+
+def handled() -> list[signal.Signals]:
+    """Return the signals of `STOPPING` that ask this process to stop: those that nobody had it ignore."""
+    found = [(number, signal.getsignal(number)) for number in STOPPING]
+    return [
+        number
+        for number, here in found
+        if here is not None and (here != signal.SIG_IGN or number.name not in _OFTEN_IGNORED)
+    ]
 
 
 class StopRequested(BaseException):
@@ -57,10 +67,8 @@ class StopSignal:
     def __enter__(self) -> Self:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            for number in STOPPING:
-                here = signal.getsignal(number)
-                if here is not None and (here != signal.SIG_IGN or number.name not in _OFTEN_IGNORED):
-                    self._before[number] = signal.signal(number, self._handle)
+            for number in handled():
+                self._before[number] = signal.signal(number, self._handle)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
         except BaseException:  # one that came at once, or has waited for this
             self.__exit__()
@@ -79,7 +87,7 @@ class StopSignal:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if self.requested is not None:
-            if time.monotonic() - self._since > _ECHO:
+            if time.monotonic() - self._since > ECHO:
                 os._exit(128 + number)
             return
         self.requested, self._since = name, time.monotonic()
@@ -91,7 +99,7 @@ class StopSignal:
                 signal.signal(known, signal.SIG_DFL)
         if not self.holding:
             raise StopRequested(name)
-        later = f", {_ECHO:g} seconds from now," if echoes else ""
+        later = f", {ECHO:g} seconds from now," if echoes else ""
         with contextlib.suppress(OSError):  # a terminal that is gone is often why the signal came
             os.write(2, f"\n{name}: saving at the next safe point; once more{later} ends the run at once\n".encode())
 
@@ -111,7 +119,7 @@ def ending_at_once() -> Iterator[None]:
 
     def listen() -> None:
         while number := os.read(signals, 1):
-            if number[0] in STOPPING and not over.wait(_ECHO):
+            if number[0] in STOPPING and not over.wait(ECHO):
                 with contextlib.suppress(OSError):
                     os.write(2, f"\nstopped by {signal.Signals(number[0]).name} before anything was begun\n".encode())
                 os._exit(EXIT_STOPPED)
