@@ -32,6 +32,7 @@ from humanline.train.policy.shard import Shards, let_go
 from humanline.train.policy.spread import Spread, Whole
 from humanline.train.preflight.disk import bytes_written
 from humanline.train.preflight.fits import refuse_unfit
+from humanline.train.run.alike import refuse_unlike
 from humanline.train.run.checkpoint import Contents, Position
 from humanline.train.run.checkpoints import Checkpoints
 from humanline.train.run.collapse import CollapseWatch, watched
@@ -160,6 +161,8 @@ def _set_up(
 ) -> Run | RunResult:
     torch.manual_seed(config.seed)
     settings = written(config)
+    refuse_unlike(config, settings, folder.resume, processes)
+    processes.on_main(folder.refuse_unfit)
     check_trackers(config.tracking)
     if folder.resume:
         processes.on_main(folder.take)
