@@ -17,8 +17,10 @@ from typing import Any
 
 from accelerate.state import PartialState
 
+import humanline
 import humanline.train.online.stages as stages
 import humanline.train.policy.build as policy
+import humanline.train.run.alike as alike
 import humanline.train.run.checkpoint as checkpoint
 import humanline.train.run.neighbours as neighbours
 import humanline.train.step.held_out as evaluate
@@ -65,7 +67,7 @@ def harm(place: str, how: str, after: int, note: Path) -> None:
 
 def child(job: dict[str, Any], rank: int, log: Path) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job["port"]), "ACCELERATE_USE_CPU": "true"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job["port"])}
     for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY)):
         os.dup2(os.open(os.devnull, flags), number)
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
@@ -79,8 +81,11 @@ def child(job: dict[str, Any], rank: int, log: Path) -> None:
     fault = job.get("fault")
     if fault and fault["rank"] == rank:
         harm(fault["place"], fault["how"], fault["after"], log.with_name("fault"))
+    own = job.get("own", {}) if rank else {}  # what only the second process is given
+    alike.PATIENCE = 0.5
+    humanline.__version__ = own.get("version", humanline.__version__)
     options = ["--resume"] if job["resume"] else []
-    code = main(["train", job["recipe"], *options])
+    code = main(["train", job["recipe"], *options, *own.get("overrides", [])])
     sys.stderr.flush()
     os._exit(code)
 

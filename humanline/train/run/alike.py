@@ -26,7 +26,7 @@ from humanline.train.run.fingerprint import flat, software
 from humanline.train.run.processes import Processes
 
 _OWN = ("device", "threads")  # of `software`: what may differ
-_PATIENCE = 5.0  # seconds that a network file system has to show a new file
+PATIENCE = 5.0  # seconds that a network file system has to show a new file
 _SHOWN = 12  # differences
 
 
@@ -88,7 +88,7 @@ def _leave_token(output: str) -> str:
 
 def _sees(output: str, token: str) -> bool:
     """Return whether this process sees what the main one has left, if that could leave anything."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + PATIENCE
     while token and not (nearest(output) / token).exists():
         if time.monotonic() > until:
             return False
