@@ -318,10 +318,11 @@ def _quiet_libraries() -> None:
 
 def _train(options: argparse.Namespace) -> int:
     from humanline.system.activity import EXIT_NEIGHBOUR, NeighbourError
-    from humanline.system.launcher import LAUNCHED_BY
+    from humanline.system.launcher import LAUNCHED_BY, from_slurm
     from humanline.system.parent import die_with_parent
     from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
 
+    os.environ |= from_slurm(os.environ)
     if options.processes is not None:
         if options.processes < 1:
             raise ValueError(f"--processes must be >= 1; got {options.processes}")
