@@ -118,11 +118,12 @@ def test_no_process_outlives_the_launcher(toy, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["none", "full"])
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("how", ["kill", "raise", "hang"])
-def test_however_one_process_ends_all_do(toy, tmp_path, how, rank):
-    """Within a minute, with what became of it said once; no process is left."""
-    settings = fixed(toy, tmp_path, stall_minutes=0.1)
+def test_however_one_process_ends_all_do(toy, tmp_path, how, rank, sharding):
+    """Within a minute, with what became of it said once; no process is left. Some wait in the gathering of weights."""
+    settings = fixed(toy, tmp_path, stall_minutes=0.1, sharding=sharding)
     bad = Launched(settings, harm=STEP | {"rank": str(rank), "how": how})
     bad.until(bad.note)
     began, pid = time.monotonic(), int(bad.note.read_text())
@@ -202,3 +203,50 @@ def test_what_is_said_comes_once(capfd):
         launching._show(ended, launching._outcome(ended, ""), "")
         said = capfd.readouterr().err
         assert (words in said and "words of 0" not in said) if words else not said, (codes, said)
+
+
+SRUN = """#!/usr/bin/env bash
+while [[ $1 == --* ]]; do shift; done
+export SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=localhost SLURM_NODEID=0
+SLURM_PROCID=0 SLURM_LOCALID=0 "$@" & first=$!
+SLURM_PROCID=1 SLURM_LOCALID=1 "$@" & second=$!
+echo "$first $second" > tasks
+wait "$first"; one=$?
+wait "$second"; two=$?
+exit $((one > two ? one : two))
+"""
+
+
+@pytest.mark.slow
+def test_a_batch_job_of_slurm_stops_in_time_and_is_queued_again(toy, tmp_path):
+    """Two tasks of srun are one run of two processes; SIGUSR1 to both saves it, and puts the job in the queue."""
+    settings = fixed(toy, tmp_path, steps=400)
+    (tmp_path / "run.yaml").write_text(json.dumps(settings.model_dump(mode="json")), encoding="utf-8")
+    commands = {
+        "srun": SRUN,
+        "scontrol": '#!/bin/sh\necho "$@" > queued\n',
+        "mine.sh": f'#!/bin/sh\nexec {sys.executable} -m humanline train run.yaml --resume "$@"\n',
+    }
+    for name, text in commands.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    own = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    job = subprocess.Popen(
+        [str(ROOT / "scripts/8b/slurm.sh"), str(tmp_path / "mine.sh"), "--quiet"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | own | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+    )
+    metrics, end = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    while not (metrics.exists() and '"step": 4' in metrics.read_text()) and time.monotonic() < end:
+        time.sleep(0.05)
+    tasks = list(map(int, (tmp_path / "tasks").read_text().split()))
+    for task in tasks:
+        os.kill(task, signal.SIGUSR1)
+    said = job.communicate(timeout=60)[1]
+    assert job.returncode == 75 and gone(tasks), said
+    assert said.count("stopped by SIGUSR1 after") == 2 and (tmp_path / "queued").read_text() == "requeue 7\n"
+    steps = [row["step"] for row in map(json.loads, metrics.read_text().splitlines()) if "step" in row]
+    assert steps == list(range(len(steps)))
+    assert f"stopped by SIGUSR1 after {len(steps)} of 400 updates; all of it is in" in said

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from humanline.system.activity import Activity
 from humanline.system.identity import Identity
 from humanline.train.config.run import CheckpointConfig
 from humanline.train.loop import train
-from humanline.train.run.neighbours import Card, Periods, _Watch
+from humanline.train.run.neighbours import Card, Periods, _Watch, _where
 from humanline.train.step.held_out import Evaluator
 from tests.conftest import ROOT
 from tests.helpers.kills import result_of
@@ -158,6 +159,7 @@ def raised(toy, folder, pairs, whole, rank, place, **job) -> float:
     else:
         assert outcome["codes"][1 - rank] == 69, outcome
         assert re.search(f"failed while {PHASES[place]}: KeyError: 'made by a test, \\*\\*\\*'", said), said
+        assert "in harmful" in said and "hf_xxx" not in said  # where it was raised, secrets aside
         assert "--resume" in said
     if place == "sample":  # after two rounds of two steps, all saved first
         assert [path.name for path in (folder / "run" / "checkpoints").iterdir()] == ["step-00000004"]
@@ -311,6 +313,41 @@ def test_who_waits_does_not_stand_still():
         assert found is not None
         assert {rank for rank in range(3) if f"process {rank} (" in found[0]} == names
     assert watch(0, {1: card(100)}, float("inf"), mine)._verdict() is None
+
+
+def test_who_is_far_away_learns_of_a_fault_at_its_next_look():
+    """Of 100 processes one fails; all the others, which watch 16 each, know it after one exchange, with its error."""
+    store = torch.distributed.HashStore()
+    failed = Card(Identity("far", 7), end="failed", doing="saving", words="KeyError: 'x'", trace="Traceback\n  here")
+    watches = []
+    for rank in range(100):
+        mine = Card(Identity(f"host{rank}", 1), looks=3, waiting=True) if rank != 70 else failed
+        others = {(rank + n) % 100: Card(Identity("near", 1)) for n in range(1, 17)}
+        one = watch(rank, others, 60, mine)
+        one.prefix, one.cards = "humanline/0", {}
+        watches.append(one)
+    for one in watches:
+        one.trade(store)
+    for one in watches:
+        one.trade(store)
+        verdict = one._verdict()
+        words = "process 70 (far, process id 7) failed while saving: KeyError: 'x'\nTraceback\n  here"
+        assert one.rank == 70 or (verdict is not None and verdict[0] == words), one.rank
+
+
+@pytest.mark.parametrize(("folder", "waits"), [("distributed", True), ("nn", False)])
+def test_who_stands_in_a_collective_waits(folder, waits):
+    """A thread inside of torch.distributed may wait for another process, and is not the one that stands still."""
+    names: dict[str, Any] = {"begun": False, "over": False}
+    name = f"{os.sep}{os.path.join('torch', folder, 'own.py')}"
+    thread = threading.Thread(target=exec, args=(compile("begun = True\nwhile not over: pass", name, "exec"), names))
+    thread.start()
+    while not names["begun"]:
+        time.sleep(0.01)
+    where, inside = _where(thread.ident)
+    names["over"] = True
+    thread.join()
+    assert inside is waits and where.startswith("own.py:")
 
 
 class Ended(Exception):
