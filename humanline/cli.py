@@ -317,7 +317,7 @@ def _quiet_libraries() -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from humanline.system.activity import EXIT_NEIGHBOUR, NeighbourError
+    from humanline.system.activity import EXIT_FOLLOWED, EXIT_NEIGHBOUR, NeighbourError
     from humanline.system.launcher import LAUNCHED_BY, from_slurm
     from humanline.system.parent import die_with_parent
     from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
@@ -336,7 +336,7 @@ def _train(options: argparse.Namespace) -> int:
             options.folder = config.output  # where a fault is logged
             from humanline.train.loop import train
             from humanline.train.run.collapse import CollapseError
-            from humanline.train.run.processes import leave_processes
+            from humanline.train.run.processes import MainProcessError, leave_processes
 
             _quiet_libraries()
             try:
@@ -345,6 +345,9 @@ def _train(options: argparse.Namespace) -> int:
                 _complain(options, str(broken))
                 leave_processes()
                 return _EXIT_BROKEN
+            except MainProcessError as error:
+                _complain(options, str(error))
+                return EXIT_FOLLOWED if LAUNCHED_BY in os.environ else _EXIT_USER_ERROR
             leave_processes()
         except NeighbourError as error:
             _complain(options, str(error))

@@ -28,7 +28,7 @@ from typing import IO, Any
 
 import torch
 
-from humanline.system.activity import EXIT_NEIGHBOUR
+from humanline.system.activity import EXIT_FOLLOWED, EXIT_NEIGHBOUR
 from humanline.system.launcher import LAUNCHED_BY, LauncherError, refuse_launcher
 from humanline.system.stop import ECHO, EXIT_STOPPED, handled
 from humanline.system.terminal import told
@@ -38,6 +38,7 @@ _ALONE = 30.0  # seconds after which the others are told to stop that have not f
 _KILL = 10.0  # and after which they are killed, once they were told to stop twice
 _KEPT = 2**16  # characters of what a process other than the main one has printed
 _LOOPBACK = "lo"
+_OF_OTHERS = (EXIT_NEIGHBOUR, EXIT_FOLLOWED, EXIT_STOPPED)  # exit codes that another process, or a signal, has caused
 
 
 def launch(words: Sequence[str], count: int) -> int:
@@ -53,8 +54,8 @@ def launch(words: Sequence[str], count: int) -> int:
     Returns
     -------
     int
-        0 if all have ended with it; else the code of the first process that failed by itself; 69 where others only
-        were gone; 75 if they were stopped.
+        0 if all have ended with it; else that of the main process, or of the first other one, that failed by itself; 69
+        where others only were gone; 75 if they were stopped.
 
     Raises
     ------
@@ -230,8 +231,9 @@ def _wait(processes: Sequence[_Process], signals: _Signals) -> None:
 
 def _outcome(processes: Sequence[_Process], stopped_by: str) -> int:
     """Return the exit code that says how the run ended."""
-    codes = [process.code or 0 for process in sorted(processes, key=lambda process: process.at)]
-    own = [code for code in codes if code > 0 and code not in (EXIT_NEIGHBOUR, EXIT_STOPPED)]
+    main, *others = processes
+    codes = [process.code or 0 for process in (main, *sorted(others, key=lambda process: process.at))]
+    own = [code for code in codes if code > 0 and code not in _OF_OTHERS]
     killed = [-code for code in codes if code < 0]
     if own:
         return own[0]
@@ -249,8 +251,8 @@ def _show(processes: Sequence[_Process], code: int, stopped_by: str) -> None:
     main = processes[0].code or 0
     others = sorted((process for process in processes[1:] if process.code), key=lambda process: process.at)
     crashed = [process for process in others if (process.code or 0) < 0]
-    if main < 0 or (main == EXIT_STOPPED and not stopped_by and code != EXIT_STOPPED):
-        own = [process for process in others if process.code not in (EXIT_NEIGHBOUR, EXIT_STOPPED)]
+    if main < 0 or main == EXIT_FOLLOWED or (main == EXIT_STOPPED and not stopped_by and code != EXIT_STOPPED):
+        own = [process for process in others if process.code not in _OF_OTHERS]
         chosen = (own or others)[:1]
     elif main == EXIT_NEIGHBOUR:
         chosen = crashed[:1]  # whose last words the watch cannot have

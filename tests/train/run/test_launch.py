@@ -187,6 +187,8 @@ class Ended:
         ((69, -9), "SIGTERM", 69),
         ((75, 75), "", 75),
         ((3, 3), "", 3),
+        ((1, 70), "", 1),
+        ((70, 2), "", 2),
     ],
 )
 def test_the_exit_code_says_how_the_run_ended(codes, stopped_by, code):
@@ -197,7 +199,15 @@ def test_the_exit_code_says_how_the_run_ended(codes, stopped_by, code):
 
 def test_what_is_said_comes_once(capfd):
     """The main process speaks; another one's words are shown where it could not, or did not know them."""
-    cases = [((69, 1), ""), ((2, 2), ""), ((75, 2), "words of 1"), ((-9, 69), "words of 1"), ((69, -6), "words of 1")]
+    cases = [
+        ((69, 1), ""),
+        ((2, 70), ""),
+        ((2, 2), ""),
+        ((70, 1), "words of 1"),
+        ((75, 2), "words of 1"),
+        ((-9, 69), "words of 1"),
+        ((69, -6), "words of 1"),
+    ]
     for codes, words in cases:
         ended = [Ended(rank, one) for rank, one in enumerate(codes)]
         launching._show(ended, launching._outcome(ended, ""), "")
