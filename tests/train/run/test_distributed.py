@@ -47,7 +47,7 @@ def two_processes(tmp_path, jobs: list[dict]) -> str:
         text=True,
         cwd=ROOT,
         timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
     assert result.returncode == 0, result.stderr[-9000:]
     return result.stderr

@@ -22,6 +22,7 @@ from humanline.train.run.launch import launch
 from tests.conftest import ROOT
 from tests.helpers.kills import result_of
 from tests.helpers.processes import alive, gone
+from tests.helpers.support import config
 from tests.train.run.test_neighbours import Pairs, fixed
 
 SAVE = {"rank": "0", "module": "humanline.train.run.checkpoint", "name": "Contents.write_shared", "how": "slow"}
@@ -123,7 +124,13 @@ def test_no_process_outlives_the_launcher(toy, tmp_path):
 @pytest.mark.parametrize("how", ["kill", "raise", "hang"])
 def test_however_one_process_ends_all_do(toy, tmp_path, how, rank, sharding):
     """Within a minute, with what became of it said once; no process is left. Some wait in the gathering of weights."""
-    settings = fixed(toy, tmp_path, stall_minutes=0.1, sharding=sharding)
+    settings = config(
+        toy,
+        tmp_path / "run",
+        "dpo",
+        reference={"schedule": {"kind": "before_step", "every": 2}},
+        training={"steps": 6, "batch_size": 8, "micro_batch_size": 2, "stall_minutes": 0.1, "sharding": sharding},
+    )
     bad = Launched(settings, harm=STEP | {"rank": str(rank), "how": how})
     bad.until(bad.note)
     began, pid = time.monotonic(), int(bad.note.read_text())
@@ -140,9 +147,9 @@ def test_however_one_process_ends_all_do(toy, tmp_path, how, rank, sharding):
         .replace("(.", r"\(.")
         .replace(f"{pid})", rf"{pid}\)")
     )
-    assert re.search(found, said)
+    assert re.search(found, said), said
     if how == "raise" and rank == 1:
-        assert "process 1 (" in said and "failed while training, after 3 updates" in said
+        assert "process 1 (" in said and "failed while training, after 5 updates" in said
         assert said.count("Traceback (most recent call last)") == 1 and "in harmful" in said
     if how == "hang":
         assert "in harmful" in said

@@ -252,7 +252,7 @@ def test_a_launcher_that_ends_the_others_does_not_take_their_words(toy, tmp_path
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
     until = time.monotonic() + 120
