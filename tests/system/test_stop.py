@@ -27,7 +27,7 @@ def exits(monkeypatch):
         raise Ended(code)
 
     monkeypatch.setattr(os, "_exit", end)
-    monkeypatch.setattr(stop, "_ECHO", 0.3)
+    monkeypatch.setattr(stop, "ECHO", 0.3)
 
 
 class TestSignals:
