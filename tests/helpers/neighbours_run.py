@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import humanline.train.policy.build as policy
 import humanline.train.run.alike as alike
 import humanline.train.run.checkpoint as checkpoint
 import humanline.train.run.neighbours as neighbours
+import humanline.train.run.processes as processes
 import humanline.train.step.held_out as evaluate
 import humanline.train.step.loss as objective
 import humanline.train.step.reference as reference
@@ -48,7 +50,7 @@ def harm(place: str, how: str, after: int, note: Path) -> None:
     def harmful(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls <= after or (how == "freeze" and calls > after + 1):
+        if calls <= after or (how in ("freeze", "slow") and calls > after + 1):
             return true(*args, **kwargs)
         note.write_text(str(time.monotonic()))
         if how == "kill":
@@ -60,6 +62,9 @@ def harm(place: str, how: str, after: int, note: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         if how == "hang":
             time.sleep(10_000)
+        if how == "slow":
+            time.sleep(25)
+            return true(*args, **kwargs)
         raise KeyError(f"made by a test, hf_{'x' * 20}")
 
     setattr(owner, name, harmful)
@@ -78,6 +83,8 @@ def child(job: dict[str, Any], rank: int, log: Path) -> None:
     if job.get("elsewhere"):  # as if the two were on two machines
         away = dataclasses.replace(Identity.own(), boot=f"machine {rank}", namespace="")
         neighbours.Identity = type("Elsewhere", (Identity,), {"own": classmethod(lambda cls: away), "__slots__": ()})
+    if "computing" in job:  # seconds that a collective of computing may take, for stall_minutes of one
+        processes.MARGIN = timedelta(seconds=job["computing"] - 60)
     fault = job.get("fault")
     if fault and fault["rank"] == rank:
         harm(fault["place"], fault["how"], fault["after"], log.with_name("fault"))

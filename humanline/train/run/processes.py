@@ -41,12 +41,12 @@ def is_agreed(error: BaseException, ranks: int) -> bool:
 
 
 _FOR_EVER = timedelta(days=365)
-_MARGIN = timedelta(minutes=10)  # so that the watch, which says who it was, comes first
+MARGIN = timedelta(minutes=10)  # so that the watch, which says who it was, comes first
 
 
 def computing_limit(stall_minutes: float) -> timedelta:
     """Return how long a process waits inside a collective of computing: ten minutes more than the watch allows."""
-    return timedelta(minutes=stall_minutes) + _MARGIN if stall_minutes else _FOR_EVER
+    return timedelta(minutes=stall_minutes) + MARGIN if stall_minutes else _FOR_EVER
 
 
 def start_accelerator(precision: str, *, stall_minutes: float = 0.0) -> Any:

@@ -21,6 +21,7 @@ from humanline.system.identity import Identity
 from humanline.train.config.run import CheckpointConfig
 from humanline.train.loop import train
 from humanline.train.run.neighbours import Card, Periods, _Watch, _where
+from humanline.train.run.processes import computing_limit
 from humanline.train.step.held_out import Evaluator
 from tests.conftest import ROOT
 from tests.helpers.kills import result_of
@@ -229,6 +230,20 @@ def test_a_process_that_hangs_is_named(toy, tmp_path, pairs, whole, rank):
         assert "reference.py" in said and "(harmful)" in said and "training.stall_minutes: 0.05" in said
         assert f"process {1 - rank} (" not in said
     goes_on(pairs, settings, whole, fixed)
+
+
+def test_the_watch_speaks_before_a_collective_gives_up():
+    """Inside of a collective of computing one waits longer than the watch allows, for ever where it allows that."""
+    assert computing_limit(60).total_seconds() == 70 * 60 and computing_limit(0.0).days >= 365
+
+
+@pytest.mark.slow
+def test_a_long_save_is_no_long_collective(toy, tmp_path, pairs, whole):
+    """The main process saves for longer than a collective of computing may take: the other one waits for it."""
+    settings = fixed(toy, tmp_path, stall_minutes=1.0)
+    outcome = pairs.run(settings, fault=fault(0, "save", "slow", 1), computing=12)
+    assert outcome["codes"] == [0, 0] and outcome["seconds"][1] > 25, outcome
+    assert result_of(settings) == whole(fixed)
 
 
 @pytest.mark.slow
