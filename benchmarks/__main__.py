@@ -19,6 +19,7 @@ from benchmarks.packed import benchmark_packed
 from benchmarks.plot import plot_results
 from benchmarks.reading import benchmark_reading
 from benchmarks.report import Result, print_rows, write_result
+from benchmarks.sharded import benchmark_sharded
 from benchmarks.simulator import benchmark_simulator
 from benchmarks.steps import benchmark_equality, benchmark_steps
 from benchmarks.trl_steps import benchmark_trl
@@ -33,8 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
         "names",
         nargs="*",
         metavar="name",
-        help="which ones, by default all: steps, equality, memory, trl, packed, overlap, large, logprobs, beta, "
-        "capacity, simulator, reading",
+        help="which ones, by default all: steps, equality, memory, trl, packed, overlap, sharded, large, "
+        "logprobs, beta, capacity, simulator, reading",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see that it runs; writes no results")
     parser.add_argument("--objective", choices=("dpo", "kto", "grpo"), default="dpo", help="of `steps`")
@@ -48,6 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
         "trl": benchmark_trl,
         "packed": benchmark_packed,
         "overlap": benchmark_overlap,
+        "sharded": benchmark_sharded,
         "large": benchmark_large,
         "logprobs": benchmark_logprobs,
         "beta": benchmark_beta,

@@ -22,9 +22,10 @@ from humanline.train.config import TrainConfig
 from humanline.train.data.batch import MicroBatch
 from humanline.train.data.run_data import renderer_of, training_stream
 from humanline.train.data.sets import read_units
-from humanline.train.policy.load import load_policy, load_tokenizer
+from humanline.train.policy.load import TYPES, load_policy, load_tokenizer
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.new_tokenizer import SMALLEST_VOCAB, train_tokenizer
+from humanline.train.policy.precision import compute_in
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "dpo": {"kind": "dpo", "beta": 0.1},
@@ -277,11 +278,12 @@ def bare_dpo(config: TrainConfig) -> LogprobModel:
     assert config.objective.kind == "dpo"
     model, _ = load_policy(config.model, dropout=False, max_length=config.data.max_length)
     policy = LogprobModel(model).to(DEVICE).train()
-    narrow = torch.autocast(DEVICE, torch.bfloat16, config.training.precision == "bf16", cache_enabled=False)
+    if config.training.precision != "float32":
+        compute_in(policy, TYPES[config.training.precision])
     steps = []
     for micro_batches in training_batches(config):
         blocks = [micro.block.to(torch.device(DEVICE)) for micro in micro_batches]
-        with torch.no_grad(), narrow:
+        with torch.no_grad():
             steps.append([(b.input_ids, b.mask, policy(b.input_ids, b.mask)) for b in blocks])
     optimizer = torch.optim.AdamW(
         policy.parameters(),
@@ -293,8 +295,7 @@ def bare_dpo(config: TrainConfig) -> LogprobModel:
     )
     for parts in steps:
         for input_ids, mask, ref in parts:
-            with narrow:
-                logprobs = policy(input_ids, mask)
+            logprobs = policy(input_ids, mask)
             chosen, rejected = (logprobs - ref).sum(1).chunk(2)
             loss = -logsigmoid(config.objective.beta * (chosen - rejected)).sum() / config.training.batch_size
             loss.backward()

@@ -31,6 +31,8 @@ class Model:
     rows: int
     note: str
     gb: int = 0  # of weights, gradients and Adam states, in float32
+    online: str = ""  # where rounds fit, their weights shared
+    lora: int = 0  # GiB
     cache: str = ""  # of keys and values, a token
     sampled: int = 0  # completions together
 
@@ -48,9 +50,12 @@ MODELS = {
         "hub:meta-llama/Meta-Llama-3-8B-Instruct",
         "Llama-3-8B-Instruct",
         4,
-        "Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, 128 GB (120 GiB) in every "
-        "process, before activations.",
+        "Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, 128 GB (120 GiB), of which each "
+        "GPU holds its share (sharding: full). Computed by humanline estimate, not measured: 130 GiB on one GPU, which "
+        "one of 141 GB holds; 70 GiB on each of 2, 40 on each of 4, 25 on each of 8.",
         gb=128,
+        online="70 GiB on each of 2 GPUs, 40 on each of 4, 25 on each of 8",
+        lora=21,
         cache="128 KiB",
         sampled=16,
     ),
@@ -58,9 +63,12 @@ MODELS = {
         "hub:google/gemma-2-27b-it",
         "Gemma-2-27B-Instruct",
         2,
-        "Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, 436 GB (406 GiB) in every "
-        "process: this does not run before the weights can be sharded over processes.",
+        "Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, 436 GB (406 GiB), of which each "
+        "GPU holds its share (sharding: full). Computed by humanline estimate, not measured: 118 GiB on each of 4 "
+        'GPUs, 67 on each of 8, which GPUs of 80 GB hold. One GPU takes LoRA (adapter="{rank: 16}": 64 GiB).',
         gb=436,
+        online="130 GiB on each of 4 GPUs, 79 on each of 8, which takes GPUs of 141 GB",
+        lora=71,
         cache="368 KiB",
         sampled=8,
     ),
@@ -462,15 +470,13 @@ def _about_rounds(recipe: Recipe) -> list[str]:
 
 
 def _memory_online(model: Model) -> str:
-    more = "this does not run before the weights can be sharded over processes."
-    if model.gb < 200:
-        more = (
-            "that leaves a GPU of 141 GB little for activations, keys and values, and was computed, not tried. LoRA "
-            '(adapter="{rank: 16}") takes about 31 GB by the same count.'
-        )
+    alone = "a GPU of 141 GB holds it, and has little left for keys and values" if model.gb < 200 else "no GPU holds it"
     return (
-        f"Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, {model.gb} GB in every process, "
-        f"before activations and samples. The reward model's 16 GB wait in host memory while the policy trains: {more}"
+        f"Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, {model.gb} GB, before "
+        f"activations and samples: {alone}. generate needs the weights whole; with a server that samples, several GPUs "
+        f'share them (training.sharding=full): {model.online}. LoRA (adapter="{{rank: 16}}") takes {model.lora} GiB '
+        "on one. Computed by humanline estimate, not measured. The reward model's 16 GB wait in host memory while the "
+        "policy trains."
     )
 
 
@@ -604,6 +610,7 @@ def _steps(recipe: Recipe) -> list[tuple[str, str]]:
         (f"  batch_size: {batch}", f"Table 1: {UNIT[objective]} a step{sequences}"),
         (f"  micro_batch_size: {micro}", f"{counted} and process; for memory alone"),
         ("  precision: bf16", "of compute; weights and Adam states are float32"),
+        *([] if recipe.online else [("  sharding: full", "of several processes each holds its share; one holds all")]),
         ("  activation_checkpointing: true", "the same bits in less memory, a third more work"),
         ("optimizer:", ""),
         (f"  lr: {recipe.lr}", recipe.lr_from),

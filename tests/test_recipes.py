@@ -132,7 +132,8 @@ def test_a_recipe_of_the_paper_says_what_is_not_the_papers(name):
         assert part in prose(name)
     assert ("k is ignored" in prose(name)) == (load(name).transform.kind == "clip")
     assert ("±.33" in prose(name)) == (load(name).objective.kind == "grpo")
-    assert ("does not run before" in prose(name)) == name.startswith("gemma2-27b")
+    assert ("sharding: full" in prose(name)) == (name in OFFLINE) == (load(name).training.sharding == "full")
+    assert "Computed by humanline estimate, not measured" in prose(name)
     for part in ("about 18 %", "is not trained on", "384 in all", "moments start from nothing", "restart.sh"):
         assert (part in prose(name)) == (name in ONLINE)
 
@@ -148,6 +149,41 @@ def test_the_readme_lists_exactly_the_recipes_that_exist(stand_in):
                 words = tuple(command.split())
                 assert words in {(script, *arguments) for script, arguments, _ in RUNS} or words[0] == "figure8.sh"
                 assert f" <{name}>" in launch(*words, path=stand_in).stdout
+
+
+def fits_table() -> dict[str, list[int]]:
+    """GiB on each of 1, 2, 4 and 8 GPUs, by recipe, from the table of recipes/README.md; LoRA's rows are left out."""
+    made = (recipes.FOLDER / "README.md").read_text(encoding="utf-8").split("make_fits_table.py -->")[1]
+    rows = re.findall(r"^\| (.*) \(`(.*)`\) \| (.*) \|$", made.split("<!-- end -->")[0], re.MULTILINE)
+    return {
+        name: [int(cell.split()[0]) for cell in cells.split(" | ")] for run, name, cells in rows if "LoRA" not in run
+    }
+
+
+def test_what_a_recipe_says_of_memory_is_in_the_table():
+    """The numbers of GiB in the headers are those of the table of which GPUs hold which models."""
+    one, two, four, eight = fits_table()["llama3-8b-dpo-humanline"]
+    assert f"{one} GiB on one GPU" in prose("llama3-8b-kto-offline")
+    assert f"{two} GiB on each of 2, {four} on each of 4, {eight} on each of 8" in prose("llama3-8b-kto-offline")
+    _, two, four, eight = fits_table()["llama3-8b-dpo-online-humanline"]
+    assert f"{two} GiB on each of 2 GPUs, {four} on each of 4, {eight} on each of 8" in prose("llama3-8b-kto-online")
+    *_, four, eight = fits_table()["gemma2-27b-dpo-humanline-gemma2-data"]
+    assert f"{four} GiB on each of 4 GPUs, {eight} on each of 8" in prose("gemma2-27b-kto-offline-llama3-data")
+    *_, four, eight = fits_table()["gemma2-27b-dpo-online"]
+    assert f"{four} GiB on each of 4 GPUs, {eight} on each of 8" in prose("gemma2-27b-dpo-online")
+
+
+@pytest.mark.slow
+def test_the_table_of_gpus_is_what_the_script_makes():
+    """Every cell is what is estimated today."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "make_fits_table.py"), "--check"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,10 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             LATER + "10 (DeepSpeed itself); scoring happens at the start of the step, before any backward pass",
         ],
     ),
-    3: ("FSDP2 goes silently stale after a scoring pass", [LATER + "10 (distributed: reshard after scoring)"]),
+    3: (
+        "FSDP2 goes silently stale after a scoring pass",
+        ["train/policy/test_shard.py::test_a_pass_before_the_update_leaves_nothing_stale"],
+    ),
     4: (
         "live tensors in place of a snapshot",
         [
@@ -50,6 +53,8 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{RESUME}::test_kills_at_random_times_change_nothing",
             f"{RESUME}::test_a_stop_at_any_safe_point_changes_nothing",
             "train/run/test_distributed.py::test_two_ranks_do_what_one_does",
+            "train/run/test_distributed.py::test_any_number_of_processes_goes_on",
+            "train/step/test_passes.py::test_a_window_is_found_again_by_any_number_of_processes",
         ],
     ),
     6: (
@@ -237,8 +242,20 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         "4-bit layers lose their gradient on CPUs with AVX512-BF16",
         ["train/policy/test_adapter.py::test_four_bits_keep_their_gradients_after_scoring"],
     ),
-    32: ("accelerate's FSDP2 plugin returns bf16 log-probabilities", [LATER + "10 (weights sharded directly)"]),
-    33: ("under sharding every forward pass is a collective", [LATER + "10 (weights sharded directly)"]),
+    32: (
+        "accelerate's FSDP2 plugin returns bf16 log-probabilities",
+        ["train/policy/test_shard.py::test_bf16_gathers_narrow_weights_and_gives_wide_log_probabilities"],
+    ),
+    33: (
+        "under sharding every forward pass is a collective",
+        [
+            "train/run/test_sharded_processes.py::test_two_processes_that_share_out_a_policy",
+            "train/policy/test_shard.py::test_gradients_are_shared_out_between_micro_batches",
+            "train/policy/test_shard.py::test_scoring_ahead_equals_a_second_model",
+            "train/step/test_passes.py::test_processes_make_equally_many_passes",
+            "train/run/test_distributed.py::test_two_ranks_do_what_one_does",
+        ],
+    ),
     34: (
         "a launcher kills a stopping run after 30 seconds",
         [

@@ -215,7 +215,7 @@ def warm_up(model: Path) -> None:
     from humanline.train.run.fingerprint import software
     from humanline.train.run.processes import start_accelerator
 
-    start_accelerator("float32")
+    start_accelerator()
     policy, _ = load_policy(str(model), dropout=False, max_length=48)
     ids = torch.arange(4)[None]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The shipped recipes, one YAML file per run of the paper, and the presets.
+"""The shipped recipes, one YAML file per run of the paper, the presets, and the shapes of the models they name.
 
 Importing this loads nothing but the standard library; README.md in this folder says which recipe is which run.
 """
@@ -39,6 +39,11 @@ def path(name: str) -> Path:
     if name not in names():
         raise RecipeError(f"no recipe is called {name!r}; {_nearest(name)}")
     return FOLDER / f"{name}.yaml"
+
+
+def shape(model: str) -> Path | None:
+    """Return the file with the architecture of a model on the hub, organisation/name; None if none ships."""
+    return next((one for one in FOLDER.glob("shapes/*.json") if one.stem == model.replace("/", "--", 1)), None)
 
 
 def describe(name: str) -> str:

@@ -39,8 +39,8 @@ def train(
     ----------
     config : TrainConfig
     resume : bool
-        Go on with the run in the output folder from its newest whole checkpoint, to the same result bit for bit; a
-        folder without any starts from the beginning, and one that is finished is left as it is.
+        Go on with the run in the output folder from its newest whole checkpoint, to the same result: by as many
+        processes bit for bit. A folder without any starts from the beginning; one that is finished is left as it is.
     stop : StopSignal, optional
         Polled at every safe point: whether the run is to save and end.
     show_progress : bool

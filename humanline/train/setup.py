@@ -42,7 +42,7 @@ from humanline.train.run.metrics import MetricsLog
 from humanline.train.run.neighbours import joined
 from humanline.train.run.processes import Processes, asked_to_end, over_ranks, safe_points
 from humanline.train.run.result import RunResult
-from humanline.train.run.state import ModuleState, OptimizerState, RandomState, Stateful
+from humanline.train.run.state import ModuleState, OfEach, OptimizerState, RandomState, Stateful
 from humanline.train.run.tracking import Trackers, check_trackers, start_trackers
 from humanline.train.step.held_out import Evaluator, held_out_evaluator
 from humanline.train.step.loss import ObjectiveStep
@@ -146,7 +146,7 @@ def set_up(
     how = config.training
     try:
         with (
-            joined(how.precision, how.stall_minutes, stop) as (accelerator, meeting),
+            joined(how.stall_minutes, stop) as (accelerator, meeting),
             of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
         ):
             check, ending = safe_points(stop, meeting.reduce, folder.lost), asked_to_end(stop, folder.lost)
@@ -184,7 +184,7 @@ def _set_up(
     elif given.data.sets.held_out:
         evaluator = _evaluator(config, given, trained.logprobs_of, processes)
     references = _references(config, batches, trained, processes, progress)
-    shared, own = _states(trained, batches, evaluator, references, processes)
+    shared, own = _states(trained, batches, evaluator, references, processes, config.seed)
     processes.on_main(
         lambda: bytes_written(
             config, given.model.outline, given.stream, given.steps, evaluator, processes.ranks
@@ -267,8 +267,7 @@ def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
 
 def _fingerprints(config: TrainConfig, given: _Given, trained: Trained, ranks: int) -> dict[str, Any]:
     """Return the facts that a resumed run must share, beside its settings."""
-    fingerprints = {
-        "processes": ranks,
+    fingerprints: dict[str, Any] = {
         "template": given.model.renderer.template_hash,
         "tokenizer": tokenizer_hash(given.model.tokenizer),
         "model settings": model_hash(trained.policy.model),
@@ -276,6 +275,9 @@ def _fingerprints(config: TrainConfig, given: _Given, trained: Trained, ranks: i
     }
     if trained.adapter is not None:
         fingerprints["frozen weights"] = frozen_hash(trained.policy)
+    if config.objective.grouping is not None and config.objective.grouping.whole:
+        # The loss is a mean of each micro-batch, and what is in one depends on how many processes share a step.
+        fingerprints["processes (their micro-batches are in the loss: normalise: local)"] = ranks
     return fingerprints
 
 
@@ -345,7 +347,8 @@ def _states(
     evaluator: Evaluator | RolloutEvaluator | None,
     references: Sequence[Reference],
     processes: Processes,
-) -> tuple[Mapping[str, Stateful], Mapping[str, Stateful]]:
+    seed: int,
+) -> tuple[Mapping[str, Stateful], Mapping[str, OfEach]]:
     """Return the parts of a checkpoint: those that all processes share, and those of this one alone."""
     shared: dict[str, Stateful] = {
         "policy": ModuleState(trained.policy),
@@ -353,10 +356,12 @@ def _states(
     }
     if isinstance(batches, Rounds):
         shared["rounds"] = batches
-    own: dict[str, Stateful] = {"random": RandomState(processes.device)}
-    for index, reference in enumerate(references):
-        if reference.state():  # the base of an adapter keeps nothing
-            (shared if reference.shared else own)[f"reference-{index}"] = reference
+    own: dict[str, OfEach] = {"random": RandomState(processes.device, seed)}
+    for index, reference in enumerate(references):  # the base of an adapter keeps nothing
+        if isinstance(reference, SecondModel):
+            shared[f"reference-{index}"] = reference
+        elif isinstance(reference, LogprobsAhead):
+            own[f"reference-{index}"] = reference
     if isinstance(evaluator, Evaluator):  # the other one keeps nothing
         own["held-out"] = evaluator
     return shared, own
@@ -367,7 +372,7 @@ def _checkpoints(
     settings: Mapping[str, Any],
     folder: RunFolder,
     shared: Mapping[str, Stateful],
-    own: Mapping[str, Stateful],
+    own: Mapping[str, OfEach],
     fingerprints: Mapping[str, Any],
     processes: Processes,
 ) -> Checkpoints:

@@ -2,7 +2,7 @@
 
 A job is {"config", "resume", "stop_after", "full", "expect"}: `stop_after` asks one process alone to stop once the log
 has so many steps, `full` has the main process find so many times no space for a checkpoint, `expect` names the
-exception that every process must raise.
+exception that every process must raise. Of each job every process prints how often it ran the policy.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from humanline.system import files as system_files
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
+from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.run import checkpoints
 from humanline.train.run.collapse import CollapseError
 
@@ -53,6 +54,18 @@ def fill_disk(times: int) -> None:
     checkpoints.begin_folder, disk.LOOK_AGAIN = begin_folder, 0.2
 
 
+def count_passes() -> list[int]:
+    """Return a list of one number, which every pass of the policy raises."""
+    passes, forward = [0], LogprobModel.forward
+
+    def counted(self: LogprobModel, *inputs: Any) -> Any:
+        passes[0] += 1
+        return forward(self, *inputs)
+
+    LogprobModel.forward = counted  # type: ignore[method-assign]
+    return passes
+
+
 def run(job: dict[str, Any]) -> str:
     fill_disk(job["full"])
     config = TrainConfig.model_validate(job["config"])
@@ -66,8 +79,11 @@ def run(job: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    passes = count_passes()
     for job in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")):
+        passes[0] = 0
         got = run(job)
+        print(f"{job['config']['output']}: {passes[0]} passes\n", end="", file=sys.stderr)  # whole lines of several
         if got not in job["expect"]:
             print(f"{job}: got {got!r}", file=sys.stderr)
             sys.stderr.flush()

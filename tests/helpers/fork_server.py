@@ -121,7 +121,7 @@ def warm_up(model: str) -> None:
     from humanline.train.run.fingerprint import software
     from humanline.train.run.processes import start_accelerator
 
-    start_accelerator("float32")
+    start_accelerator()
     model, _ = load_policy(model, dropout=False, max_length=16)
     ids = torch.arange(4)[None]
     with torch.no_grad():

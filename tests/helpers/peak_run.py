@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import random
 import tempfile
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from typing import Any
 from humanline.train.config import TrainConfig
 from humanline.train.policy.new_model import new_model
 from humanline.train.policy.new_tokenizer import train_tokenizer
+
+LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def write_data(path: Path, count: int, words: tuple[int, int], seed: int = 0) -> None:
@@ -45,7 +48,9 @@ def write_model(path: Path, *, vocabulary: int, hidden: int, layers: int, **sett
 
 
 def prepare(tree: dict[str, Any]) -> Callable[[], object]:
-    """Return a run, for `benchmarks.peak`."""
+    """Return a run, for `benchmarks.peak`; of several processes each makes the tiny one alone, without sharding."""
+    from accelerate import PartialState
+
     from humanline.train.loop import train
 
     config = TrainConfig.model_validate(tree)
@@ -60,6 +65,10 @@ def prepare(tree: dict[str, Any]) -> Callable[[], object]:
             "data": tree["data"] | {"train": str(small / "pairs.jsonl")},
             "training": tree["training"] | {"batch_size": 2, "micro_batch_size": 1, "micro_batch_tokens": None},
         }
+        changes["training"]["sharding"] = "none"
+        launched = {name: os.environ.pop(name) for name in LAUNCHED if name in os.environ}
         train(TrainConfig.model_validate(tree | changes), show_progress=False)
+        PartialState._reset_state()
+        os.environ.update(launched)
     gc.collect()
     return lambda: train(config, show_progress=False)

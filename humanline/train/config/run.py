@@ -116,7 +116,7 @@ class TrainingConfig(Section):
     padding: Literal["right", "free"] = "right"
     """Rows filled up to one length, or laid end to end without any padding."""
     precision: Literal["float32", "bf16"] = "float32"
-    """What is computed in."""
+    """What is computed in; bf16 with copies of weights that are kept in float32, on one device as on many."""
     weights: Literal["float32", "bf16"] = "float32"
     """What trained weights are kept in; bf16 ones are rounded stochastically, so that small updates are not lost."""
     sharding: Literal["none", "full"] = "none"

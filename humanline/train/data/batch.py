@@ -9,7 +9,7 @@ advantage, is computed before they part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +18,8 @@ from torch import Tensor
 from humanline.objectives import group_advantages
 from humanline.train.config.objective import Grouping
 from humanline.train.data.sequences import TokenSequence
+
+IDLE = "(nothing)"  # name of a row of which nothing counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,29 +166,45 @@ def make_micro_batch(
     advantages = [row.advantage for row in rows if row.advantage is not None]
     if not advantages and len({len(row.unit.sequences) for row in rows}) > 1:
         raise ValueError("units of one micro-batch must have the same number of sequences")
-    other = None
-    if mismatched is not None:
-        other = make_block([sequence for _, sequence in mismatched], [name for name, _ in mismatched], pad_id)
     return MicroBatch(
         rows=tuple(rows),
         block=make_block([row.sequence for row in rows], [row.name for row in rows], pad_id),
-        mismatched=other,
+        mismatched=None if mismatched is None else _mismatched_block(mismatched, pad_id),
         desirable=torch.tensor([row.unit.desirable for row in rows]),
         advantages=torch.tensor(advantages, dtype=torch.float32) if advantages else None,
     )
 
 
-def idle_micro_batch(row: Row, pad_id: int) -> MicroBatch:
+def idle_micro_batch(
+    sequence: TokenSequence, pad_id: int, mismatched: Sequence[tuple[str, TokenSequence]] | None = None
+) -> MicroBatch:
     """Build a micro-batch in which nothing counts, for a process that has no row left where others have one.
 
-    All processes must make the same number of passes. This one adds exactly 0 to gradients and metrics.
+    All processes must make the same number of passes. This one adds exactly 0 to gradients and metrics of GRPO, whose
+    rows alone are split so far that some process may have none.
 
     Parameters
     ----------
-    row : Row
-        What the pass runs over.
+    sequence : TokenSequence
+        What the pass runs over (`idle_sequence`).
     pad_id : int
+    mismatched : sequence of (name, TokenSequence), optional
+        KTO's, which count all the same.
     """
-    block = make_block([row.sequence], ["(nothing)"], pad_id)
-    block = replace(block, mask=torch.zeros_like(block.mask))
-    return MicroBatch((), block, None, desirable=torch.tensor([True]), advantages=torch.zeros(1))
+    return MicroBatch(
+        rows=(),
+        block=make_block([sequence], [IDLE], pad_id),
+        mismatched=None if mismatched is None else _mismatched_block(mismatched, pad_id),
+        desirable=torch.tensor([True]),
+        advantages=torch.zeros(1),
+    )
+
+
+def idle_sequence(sequences: Iterable[TokenSequence]) -> TokenSequence:
+    """Return the shortest sequence as one without an answer, so that nothing counts: it adds exactly 0 to any sum."""
+    shortest = min(sequences, key=lambda sequence: len(sequence.ids))
+    return replace(shortest, prompt_length=len(shortest.ids))
+
+
+def _mismatched_block(mismatched: Sequence[tuple[str, TokenSequence]], pad_id: int) -> Block:
+    return make_block([sequence for _, sequence in mismatched], [name for name, _ in mismatched], pad_id)

@@ -17,11 +17,19 @@ from torch import Tensor
 
 from humanline.schedule import Schedule, Snapshots
 from humanline.train.config.objective import ObjectiveSection
-from humanline.train.data.batch import MicroBatch, Row, Unit, idle_micro_batch, make_micro_batch, rows_of
+from humanline.train.data.batch import (
+    IDLE,
+    MicroBatch,
+    Row,
+    Unit,
+    idle_micro_batch,
+    idle_sequence,
+    make_micro_batch,
+    rows_of,
+)
+from humanline.train.data.deal import Dealer, longest_first
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.units import Units, lengths_of
-
-_Pieces = Sequence[tuple[TokenSequence, ...]]  # of a step, each with the sequences that stay together
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +107,10 @@ class Stream:
     `micro_batch_size` counts them. Where the loss is a mean of each micro-batch (`normalise: local`) it depends on
     what is in one; there a micro-batch holds whole groups, as many as have so many rows.
 
-    Under a budget, and where groups are split, steps differ in their number of micro-batches, but never ranks: the
-    largest ones of a step are halved until all ranks have the same number; single rows cannot be, and ranks that have
-    one less get one in which nothing counts. KTO's mismatched pairs, of which only the sum over a step is needed, are
-    sorted and cut by their own lengths into as many blocks as there are micro-batches. They only ever take passes
-    without gradient; since nothing is kept of them, a block may take up to four budgets.
+    Under a budget, and where groups are split, steps differ in their number of micro-batches, but never ranks: one that
+    has no row left for a turn gets a micro-batch in which nothing counts. KTO's mismatched pairs, of which only the sum
+    over a step is needed, are sorted and cut by their own lengths into as many blocks as there are micro-batches.
+    `deal.py` says which rank has which.
 
     Parameters
     ----------
@@ -159,6 +166,8 @@ class Stream:
         self.splits = self.grouping is not None and not (self.grouping.whole or whole_units)
         if not self.splits:
             self._refuse_uneven(micro_batch_size, micro_batch_tokens, batch_size, ranks)
+        whole = self.grouping is not None and not self.splits
+        self.dealer = Dealer(micro_batch_size, micro_batch_tokens, padding, ranks, groups_whole=whole)
         if micro_batch_tokens is not None:
             self._refuse_budget(units, micro_batch_tokens)
         elif micro_batch_size is not None and self.grouping is not None and not self.splits:
@@ -181,24 +190,31 @@ class Stream:
 
     def step(self, step: int) -> StepBatch:
         """Return the batch of a step."""
+        (own,) = self._step(step, range(self.rank, self.rank + 1))
+        return own
+
+    def of_all(self, step: int) -> list[StepBatch]:
+        """Return the batch of a step as each rank sees it."""
+        return self._step(step, range(self.ranks))
+
+    def _step(self, step: int, ranks: range) -> list[StepBatch]:
         units = self._draw(step * self.batch_size, self.batch_size)
         mismatched = self._mismatched(units, step) if self.objective.mismatched else []
-        pieces = [rows_of(units[i], self.grouping) for i in _longest_first([unit.sequences for unit in units])]
+        pieces = [rows_of(units[i], self.grouping) for i in longest_first([unit.sequences for unit in units])]
         if self.splits:
             pieces = [(row,) for piece in pieces for row in piece]
-        cuts, others = self._cut(
+        cuts, others = self.dealer.deal(
             [tuple(row.sequence for row in piece) for piece in pieces], [(sequence,) for _, sequence in mismatched]
         )
-        own = slice(self.rank, None, self.ranks)
-        return StepBatch(
-            micro_batches=tuple(
-                self._micro_batch(pieces, cut, [mismatched[i] for i in other] if mismatched else None)
-                for cut, other in zip(cuts[own], others[own], strict=True)
-            ),
-            total_micro_batches=len(cuts),
-            total_units=len(units),
-            total_tokens=sum(unit.tokens for unit in units),
-        )
+        micro_batches = [
+            self._micro_batch(pieces, cut, [mismatched[i] for i in other] if mismatched else None)
+            for place, (cut, other) in enumerate(zip(cuts, others, strict=True))
+            if place % self.ranks in ranks
+        ]
+        tokens = sum(unit.tokens for unit in units)
+        return [
+            StepBatch(tuple(micro_batches[n :: len(ranks)]), len(cuts), len(units), tokens) for n in range(len(ranks))
+        ]
 
     def _micro_batch(
         self,
@@ -206,48 +222,13 @@ class Stream:
         cut: Sequence[int],
         mismatched: Sequence[tuple[str, TokenSequence]] | None,
     ) -> MicroBatch:
-        if not cut:
-            shortest = min((row for piece in pieces for row in piece), key=lambda row: len(row.sequence.ids))
-            return idle_micro_batch(shortest, self.pad_id)
+        if not cut or mismatched == []:  # and other ranks make a pass
+            idle = idle_sequence(row.sequence for piece in pieces for row in piece)
+            mismatched = [(IDLE, idle)] if mismatched == [] else mismatched
+            if not cut:
+                return idle_micro_batch(idle, self.pad_id, mismatched)
         rows = [row for i in sorted(cut) for row in pieces[i]]  # unit by unit
         return make_micro_batch(rows, self.pad_id, mismatched)
-
-    def _cut(self, pieces: _Pieces, mismatched: _Pieces) -> tuple[list[list[int]], list[list[int]]]:
-        """Return for every micro-batch of a step, over all ranks, the numbers of its pieces and mismatched pairs."""
-        budget, size = self.micro_batch_tokens, self.micro_batch_size
-        if budget is not None:
-            cuts = _greedy(pieces, budget, self._tokens)
-            others = _greedy(mismatched, _UNKEPT * budget, self._tokens)
-        elif size is not None and self.grouping is not None and not self.splits:
-            cuts, others = _greedy(pieces, size, lambda cut: sum(len(piece) for piece in cut)), []
-        else:
-            size = size or -(-len(pieces) // self.ranks)
-            orders = [_longest_first(pieces), _longest_first(mismatched)]
-            cuts, others = ([order[i : i + size] for i in range(0, len(order), size)] for order in orders)
-        count = -(-max(len(cuts), len(others)) // self.ranks) * self.ranks
-        self._halve(cuts, pieces, count)
-        if mismatched:
-            self._halve(others, mismatched, count)
-        return cuts, others or [[]] * count
-
-    def _halve(self, cuts: list[list[int]], pieces: _Pieces, count: int) -> None:
-        """Halve the largest cuts until there are so many; what cannot be halved is made up for by empty ones."""
-        while len(cuts) < count:
-            several = [n for n, cut in enumerate(cuts) if len(cut) > 1]
-            if not several:
-                cuts.append([])
-                continue
-            largest = max(several, key=lambda n: self._tokens([pieces[i] for i in cuts[n]]))
-            half = len(cuts[largest]) // 2
-            cuts[largest : largest + 1] = cuts[largest][:half], cuts[largest][half:]
-
-    def _tokens(self, pieces: _Pieces) -> int:
-        """Return the tokens of one forward pass over pieces of a step."""
-        return self._size([len(sequence.ids) for piece in pieces for sequence in piece])
-
-    def _size(self, lengths: Sequence[int]) -> int:
-        """Return the tokens of one forward pass over sequences of these lengths."""
-        return sum(lengths) if self.padding == "free" else len(lengths) * max(lengths)
 
     def _refuse_uneven(self, size: int | None, budget: int | None, batch_size: int, ranks: int) -> None:
         """Refuse a batch of whole units of which each rank cannot have as many micro-batches."""
@@ -270,7 +251,7 @@ class Stream:
         largest = above = place = member = 0
         for number, lengths in enumerate(lengths_of(units)):
             for part, piece in enumerate([(length,) for length in lengths] if self.splits else [lengths]):
-                size = self._size(piece)
+                size = self.dealer.tokens(piece)
                 above += size > budget
                 if size > largest:
                     largest, place, member = size, number, part
@@ -326,26 +307,6 @@ class Stream:
             pair = TokenSequence(ids=ids, prompt_length=len(prompt), truncated=len(ids) < len(whole))
             pairs.append((f"{unit.id}#mismatched", pair))
         return pairs
-
-
-# How many budgets a forward pass without gradient may take: it holds the activations of one layer at a time, where
-# training holds the inputs of all layers and everything of one.
-_UNKEPT = 4
-
-
-def _longest_first(pieces: _Pieces) -> list[int]:
-    return sorted(range(len(pieces)), key=lambda i: -max(len(sequence.ids) for sequence in pieces[i]))
-
-
-def _greedy(pieces: _Pieces, limit: int, size: Callable[[_Pieces], int]) -> list[list[int]]:
-    """Cut pieces, the longest first, whenever the next one would exceed the limit."""
-    cuts: list[list[int]] = []
-    for i in _longest_first(pieces):
-        if cuts and size([pieces[j] for j in (*cuts[-1], i)]) <= limit:
-            cuts[-1].append(i)
-        else:
-            cuts.append([i])
-    return cuts
 
 
 def _one_prompt(units: Sequence[Unit]) -> bool:

@@ -74,7 +74,7 @@ def sample(
 
     rounds = _rounds(config)
     target = _free_file(out)
-    accelerator = start_accelerator(config.training.precision)
+    accelerator = start_accelerator()
     _alone(accelerator)
     with _claimed(out, target, stop, say) as work:
         renderer = checked_model(config, accelerator.device).renderer
@@ -188,7 +188,7 @@ def score(
 
     scoring = _rounds(config).scoring
     source, target = _file(samples), _free_file(out)
-    accelerator = start_accelerator(config.training.precision)
+    accelerator = start_accelerator()
     _alone(accelerator)
     with _claimed(out, target, stop, say) as work:
         rollouts = _read(source, config)

@@ -6,6 +6,7 @@ cannot be trained on.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ def sample_into(
     trainable: Trainable | None = None,
     rank: int = 0,
     ranks: int = 1,
+    earlier: Path | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Sample this rank's share of contexts into a journal, from which what is there already is not sampled again.
@@ -53,6 +55,8 @@ def sample_into(
     trainable : Trainable, optional
         A rollout that does not pass is not written, and is sampled again where the journal holds it already.
     rank, ranks : int
+    earlier : Path, optional
+        A journal that nobody appends to, of which nothing is sampled again either.
     progress : callable, optional
         Called with the number of this rank's contexts that are done.
 
@@ -66,7 +70,7 @@ def sample_into(
     prompts = {one.id: len(one.ids) for one in contexts}
     done: set[str] = set()
     poisoned: dict[str, str] = {}
-    for entry in _entries(journal):
+    for entry in itertools.chain(() if earlier is None else _entries(earlier), _entries(journal)):
         if entry.policy != policy:
             continue
         fault = None if trainable is None else _fault(entry, trainable, prompts.get(entry.id, 0))
@@ -75,14 +79,12 @@ def sample_into(
         else:
             poisoned[entry.id] = fault
     size = sampler.together(samples)
+    share = _share(contexts, size, rank, ranks)
     if size is None:
-        own = list(contexts[rank::ranks])
-        batches = [[one for one in own if one.id not in done]]
+        batches = [[one for one in cut if one.id not in done] for cut in share]
     else:
-        cuts = [list(contexts[i : i + size]) for i in range(0, len(contexts), size)][rank::ranks]
-        own = [one for cut in cuts for one in cut]
-        batches = [cut for cut in cuts if any(one.id not in done for one in cut)]
-    wanted = {one.id for one in own}
+        batches = [cut for cut in share if any(one.id not in done for one in cut)]
+    wanted = {one.id for cut in share for one in cut}
     for batch in batches:
         if not batch:
             continue
@@ -100,6 +102,43 @@ def sample_into(
             done |= {one.id for one in fresh}
             if progress is not None:
                 progress(len(done & wanted), len(wanted))
+
+
+def regroup(
+    there: Sequence[Path], journals: Sequence[Path], earlier: Path, contexts: Sequence[Context], size: int | None
+) -> None:
+    """Move journals of which one has another process's work into one that all processes read (`earlier`).
+
+    That is so where another number of processes goes on with a round. For the main process, before any other samples.
+
+    Parameters
+    ----------
+    there : sequence of Path
+        The journals that exist, the earlier one first.
+    journals : sequence of Path
+        Of today's processes, in their order.
+    earlier : Path
+    contexts : sequence of Context
+        All of them.
+    size : int or None
+        How many go through the model together.
+    """
+    shares = {
+        journal: {one.id for cut in _share(contexts, size, rank, len(journals)) for one in cut}
+        for rank, journal in enumerate(journals)
+    }
+    moved = [journal for journal in there if journal != earlier]
+    if all(entry.id in shares.get(journal, ()) for journal in moved for entry in _entries(journal)):
+        return
+
+    def lines() -> Iterator[str]:
+        for journal in there:
+            with open(journal, encoding="utf-8", newline="\n") as file:
+                yield from file
+
+    write_text(earlier, Lines(lines))
+    for journal in moved:
+        journal.unlink()
 
 
 def gather_samples(target: Path, journals: Iterable[Path], contexts: Sequence[Context], policy: str) -> None:
@@ -131,6 +170,13 @@ def rollout_of(row: Mapping[str, Any], place: str, advice: str) -> Rollout:
         return Rollout.from_row(row)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LedgerError(f"{place}: no row of samples ({type(error).__name__}: {error}); {advice}") from None
+
+
+def _share(contexts: Sequence[Context], size: int | None, rank: int, ranks: int) -> list[list[Context]]:
+    """Return the contexts that a rank samples, by the batches in which they go through the model, if by any."""
+    if size is None:
+        return [list(contexts[rank::ranks])]
+    return [list(contexts[i : i + size]) for i in range(0, len(contexts), size)][rank::ranks]
 
 
 @dataclass(frozen=True, slots=True)

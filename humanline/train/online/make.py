@@ -237,7 +237,7 @@ class RoundMaker:
     def _tidy(self, number: int) -> None:
         """Remove what a round's folder holds for its sampling alone."""
         folder = self.of(number)
-        for path in [*folder.glob("samples-rank-*.journal.jsonl"), folder / WEIGHTS]:
+        for path in [*folder.glob("samples-*.journal.jsonl"), folder / WEIGHTS]:
             path.unlink(missing_ok=True)
 
     def _plan(self, number: int, policy: str) -> Plan:

@@ -253,7 +253,7 @@ class _Worker:
         contexts, _ = read_contexts(config, config.data.train, renderer)
         self.policy, adapter = build_policy(config, self.device)
         self.policy.to(self.device)
-        processes = alone(config.training.precision, self.device)
+        processes = alone(self.device)
         stages = make_stages(config, self.policy, adapter, renderer, job.folder, processes, say=say)
         self.maker = RoundMaker(config, contexts, job.folder, stages, say, second=True)
 

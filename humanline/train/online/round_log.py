@@ -120,12 +120,12 @@ def mismatch(
     dict
         ``<name>_rms`` and ``<name>_max`` of the differences, nats; empty where the sampler told nothing of these rows.
     """
+    if not behaviour:  # which all ranks have alike
+        return {}
     sums = torch.zeros(2, dtype=torch.float64)
     largest = torch.zeros((), dtype=torch.float64)
-    for micro in batch.micro_batches:
+    for micro in batch.micro_batches:  # all of them: every rank makes the same number of passes
         rows = [behaviour.get(name) for name in micro.block.names]
-        if all(row is None for row in rows):
-            continue
         ours, mask = logprobs_of(micro).cpu().double(), micro.block.mask.cpu()
         for row, theirs in enumerate(rows):
             if theirs is not None:

@@ -37,7 +37,7 @@ from humanline.train.online.samplers import make_stages
 from humanline.train.online.stages import PoisonedError
 from humanline.train.run.fingerprint import trained_hash
 from humanline.train.run.processes import Processes, RoundError
-from humanline.train.run.state import Stateful
+from humanline.train.run.state import OfEach, Stateful
 from humanline.train.step.reference import LogprobsAhead
 
 MakeStream = Callable[[Sequence[Unit], int], Stream]  # of a round's units, with a seed
@@ -227,7 +227,7 @@ class Rounds:
         self.maker.open()
         self._open(self.start, self.end - self.start, data)
 
-    def renew(self, updates: int, others: Iterable[Stateful]) -> None:
+    def renew(self, updates: int, others: Iterable[Stateful | OfEach]) -> None:
         """Give up the round of a checkpoint, to make it again, if it is poisoned and no update stands on it."""
         if self.number < 0 or updates != self.start:
             return

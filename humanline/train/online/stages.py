@@ -19,7 +19,7 @@ from humanline.system.activity import HERE
 from humanline.system.files import write_text
 from humanline.train.config.rounds import ScoringConfig
 from humanline.train.data.prompts import Context
-from humanline.train.online.journal import Progress, gather_samples, rollout_of, sample_into
+from humanline.train.online.journal import Progress, gather_samples, regroup, rollout_of, sample_into
 from humanline.train.online.ledger import LedgerError, each_line, json_rows, read_lines
 from humanline.train.online.select import refuse_unscored
 from humanline.train.online.trainable import Trainable, Untrainable
@@ -279,6 +279,11 @@ class RoundStages:
             self.processes.on_main(lambda: served.publish(served_name(policy)))
         rank, ranks = (0, 1) if by_server else (self.processes.rank, self.processes.ranks)
         journals = [folder / f"samples-rank-{number}.journal.jsonl" for number in range(ranks)]
+        earlier, samples = folder / "samples-earlier.journal.jsonl", samples or self.samples
+        size = self.sampler.together(samples)
+
+        def there() -> list[Path]:
+            return sorted(folder.glob("samples-*.journal.jsonl"))  # the earlier one first: of two rows the last counts
 
         def act() -> None:
             if by_server and self.processes.rank:
@@ -286,22 +291,23 @@ class RoundStages:
             sample_into(
                 journals[rank],
                 contexts,
-                samples or self.samples,
+                samples,
                 self.sampler,
                 key=(self.seed, key),
                 policy=policy,
                 trainable=self.trainable,
                 rank=rank,
                 ranks=ranks,
+                earlier=earlier,
                 progress=self._told("sampling"),
             )
 
         def gather() -> None:
-            there = sorted(folder.glob("samples-rank-*.journal.jsonl"))
             if served is not None:
-                served.sampled(there, contexts)
-            gather_samples(folder / "samples.jsonl", there, contexts, policy)
+                served.sampled(there(), contexts)
+            gather_samples(folder / "samples.jsonl", there(), contexts, policy)
 
+        self.processes.on_main(lambda: regroup(there(), journals, earlier, contexts, size))
         self.processes.each(act)
         self.processes.on_main(gather)
         self.rest()
@@ -363,8 +369,8 @@ class RoundStages:
                 ]
             rows = checked_scores(rollouts, found, self.scoring, of=of, mend=BY_RESUMING)
             write_text(folder / "scores.jsonl", json_rows(rows))
-            for number in range(ranks):
-                part(number).unlink(missing_ok=True)
+            for path in folder.glob("scores-rank-*.part.jsonl"):  # of more processes too, if there were more
+                path.unlink(missing_ok=True)
 
         self.processes.each(act)
         self.processes.on_main(gather)

@@ -180,7 +180,7 @@ def factor_shapes(model: Any, config: AdapterConfig) -> Iterator[tuple[int, int]
         yield weight.shape[-2], rank
 
 
-def describe_coverage(model: Any, config: AdapterConfig, kept_in: str) -> list[str]:
+def describe_coverage(model: Any, config: AdapterConfig, kept_in: str, computed_in: str) -> list[str]:
     """Say by name, and by share of a model's parameters, what gets additions and what does not; and what that means.
 
     Parameters
@@ -190,6 +190,8 @@ def describe_coverage(model: Any, config: AdapterConfig, kept_in: str) -> list[s
     config : AdapterConfig
     kept_in : {"float32", "bf16", "nf4"}
         What frozen weights are kept in.
+    computed_in : {"float32", "bf16"}
+        What a pass computes in.
     """
     adapted = adapted_weights(model, config)
     changed = {id(weight) for weight in adapted.values()}
@@ -207,10 +209,11 @@ def describe_coverage(model: Any, config: AdapterConfig, kept_in: str) -> list[s
     experts = expert_weights(model)
     if experts and kept_in == "nf4":
         lines.append("the fused weights of experts are not kept in 4 bits")
-    if experts.keys() & adapted.keys() and kept_in != "float32":
+    if experts.keys() & adapted.keys() and computed_in != "float32":
         lines.append(
-            "what is learned for experts is added to their weights before there is an input, in the type of these: in "
-            "bf16, additions below about 2^-9 of a weight are lost; adapter.base: float32 keeps them"
+            "what is learned for experts is added to their weights before there is an input, in the precision of the "
+            "computation: in bf16, additions below about 2^-9 of a weight are lost; training.precision: float32, with "
+            "adapter.base: float32, keeps them"
         )
     return lines
 

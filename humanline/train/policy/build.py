@@ -33,6 +33,7 @@ from humanline.train.policy.load import (
 from humanline.train.policy.logprobs import LogprobModel, refuse_unknown_head, softcap_of
 from humanline.train.policy.optimizer import refuse_missing_package
 from humanline.train.policy.packing import pack, refuse_unpackable
+from humanline.train.policy.precision import compute_in
 from humanline.train.policy.shard import materialise, shard
 from humanline.train.policy.slices import empty_model, fill, sliceable_tensors, stand_ins
 
@@ -153,7 +154,10 @@ def describe_adapter(config: TrainConfig, outline: Any) -> list[str]:
     """Say what a run's adapter changes of its model, and what not (`describe_coverage`); nothing where it has none."""
     if config.adapter is None:
         return []
-    return [f"adapter: {line}" for line in describe_coverage(outline, config.adapter, config.kept_in)]
+    return [
+        f"adapter: {line}"
+        for line in describe_coverage(outline, config.adapter, config.kept_in, config.training.precision)
+    ]
 
 
 def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tuple[LogprobModel, Adapter | None]:
@@ -174,7 +178,7 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
     Raises
     ------
     ModelError
-        As `load_weights`, `pack` and `Adapter` do.
+        As `load_weights`, `pack`, `Adapter` and `compute_in` do.
     LogprobsError
         As `logprob_function` does.
     """
@@ -183,7 +187,10 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
         return _build_sharded(config, torch.device(device))
     model = load_weights(config.model, dropout=training.dropout, weights=config.kept_in, compute=training.precision)
     adapter = outfit(model, config)
-    return _policy(model, config, device), adapter
+    policy = _policy(model, config, device)
+    if training.precision != "float32":
+        compute_in(policy, TYPES[training.precision])
+    return policy, adapter
 
 
 def _build_sharded(config: TrainConfig, device: torch.device) -> tuple[LogprobModel, Adapter | None]:

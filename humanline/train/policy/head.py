@@ -140,15 +140,14 @@ def cut_cross_entropy_logprobs(
         raise LogprobsError(_float32_message())
     kernel = _linear_cross_entropy()
 
-    with torch.autocast(hidden.device.type, enabled=False):
-        hidden = hidden if temperature == 1 else hidden / temperature
-        head = head_weight.to(hidden.dtype).float()  # rounded, then widened: see above
-        if not len(labels):
-            return (hidden.float() @ head[:1].T).squeeze(1)  # none, in the graph all the same
-        how = "cce" if hidden.is_cuda else "torch_compile"
-        states = hidden if hidden.is_cuda else hidden.float()  # the plain version has logits of its operands' type
-        logprobs: Tensor = -kernel(states, head, labels, reduction="none", softcap=softcap, filter_eps=None, impl=how)
-        return logprobs
+    hidden = hidden if temperature == 1 else hidden / temperature
+    head = head_weight.to(hidden.dtype).float()  # rounded, then widened: see above
+    if not len(labels):
+        return (hidden.float() @ head[:1].T).squeeze(1)  # none, in the graph all the same
+    how = "cce" if hidden.is_cuda else "torch_compile"
+    states = hidden if hidden.is_cuda else hidden.float()  # the plain version has logits of its operands' type
+    logprobs: Tensor = -kernel(states, head, labels, reduction="none", softcap=softcap, filter_eps=None, impl=how)
+    return logprobs
 
 
 def _linear_cross_entropy() -> Any:

@@ -16,6 +16,7 @@ from humanline.system.imports import import_transformers, quiet
 from humanline.system.paths import PathError, absolute_utf8
 from humanline.train.policy.adapter import adapter_base
 from humanline.train.policy.errors import ModelError
+from humanline.train.policy.hub import HUB, refuse_out_of_reach
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.model_limits import refuse_endless
 from humanline.train.policy.weight_files import (
@@ -29,7 +30,6 @@ from humanline.train.policy.weight_files import (
     unfit,
 )
 
-_HUB = "hub:"
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -238,8 +238,7 @@ def load_settings(path: str, what: str) -> Any:
     name, local = source(path)
     _refuse_endless(name, local, what)
     with loading(what):
-        settings = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
-    return settings
+        return AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
 
 
 def _refuse_endless(name: str, local: bool, what: str) -> None:
@@ -253,6 +252,8 @@ def _written_settings(name: str, what: str, file: tuple[int, ...] | None) -> Any
     """Read a model's config.json; `file` tells one in a folder from what it was before, and is None on the hub."""
     from transformers import PretrainedConfig
 
+    if file is None:
+        refuse_out_of_reach(name, what)
     with loading(what):
         return PretrainedConfig.get_config_dict(name, local_files_only=file is not None)[0]
 
@@ -280,8 +281,14 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
-def load_outline(path: str) -> Any:
+def load_outline(path: str, shape: dict[str, Any] | None = None) -> Any:
     """Build a model (`load_weights`) without its weights: on the meta device, from its configuration.
+
+    Parameters
+    ----------
+    path : str
+    shape : dict, optional
+        What its config.json says, where the model itself is not to be looked at (`shipped_shape`).
 
     Raises
     ------
@@ -290,9 +297,9 @@ def load_outline(path: str) -> Any:
         stored quantised.
     """
     import_transformers()
-    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-    settings = _settings(path)
+    settings = _settings(path) if shape is None else AutoConfig.for_model(**shape)
     name, local = source(path)
     with loading(f"model {path!r}: its generation_config.json"):  # which is read with the weights
         if local and (Path(name) / "generation_config.json").is_file():
@@ -363,7 +370,7 @@ def refuse_missing_weights(path: str, outline: Any) -> None:
 
 def source(path: str) -> tuple[str, bool]:
     """Return the folder or hub name of a model, and whether it is a folder; raise ModelError if it is no model's."""
-    local, name = not path.startswith(_HUB), path.removeprefix(_HUB)
+    local, name = not path.startswith(HUB), path.removeprefix(HUB)
     if local:
         try:
             name = str(absolute_utf8(path))
@@ -374,7 +381,7 @@ def source(path: str) -> tuple[str, bool]:
     if local and not (Path(name) / "config.json").is_file():
         raise ModelError(
             f"model {path!r}: no config.json in {name}; give a folder in Hugging Face format, "
-            f"or {_HUB}organisation/name for a model on the hub"
+            f"or {HUB}organisation/name for a model on the hub"
         )
     return name, local
 

@@ -161,15 +161,7 @@ def packed_attention(
                 f"padding-free attention is not told by {_name(module)} whether it slides over {sliding_window} "
                 f"tokens, and there are rows of {longest}: {_INSTEAD}"
             )
-    kind = query.device.type
-    if kind != "meta" and torch.is_autocast_enabled(kind):
-        narrow = torch.get_autocast_dtype(kind)  # rotary embeddings may have returned float32
-        query, key, value = query.to(narrow), key.to(narrow), value.to(narrow)
-        with torch.autocast(kind, enabled=False):
-            output = _attend(query, key, value, scaling, sliding_window, softcap, segment_lengths, segment_bounds)
-    else:
-        output = _attend(query, key, value, scaling, sliding_window, softcap, segment_lengths, segment_bounds)
-    return output, None
+    return _attend(query, key, value, scaling, sliding_window, softcap, segment_lengths, segment_bounds), None
 
 
 def _attend(

@@ -23,8 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from humanline.train.config import TrainConfig
 from humanline.train.data.batch import Block
 from humanline.train.policy.build import outfit
+from humanline.train.policy.layers import layer_list
 from humanline.train.policy.load import TYPES, turn_off_dropout
 from humanline.train.policy.logprobs import LogprobModel
+from humanline.train.policy.precision import compute_in
 
 Quantities = dict[str, float]
 
@@ -71,7 +73,7 @@ def dry_run(
     DryRunError
         If the model does something that depends on numbers.
     """
-    layers = _layers(outline)
+    layers = layer_list(outline)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
         if layers is None:
@@ -98,6 +100,8 @@ def _run(
             model.to_empty(device="cpu")
             model.tie_weights()
             policy = LogprobModel(model, packed=config.training.padding == "free").train(backward)
+            if config.training.precision != "float32":
+                compute_in(policy, TYPES[config.training.precision])
             ids, mask = (
                 torch.empty(block.input_ids.shape, dtype=torch.long),
                 torch.empty(block.mask.shape, dtype=torch.bool),
@@ -110,8 +114,7 @@ def _run(
                         parameter.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
             head = _head_of_cuda() if cuda else contextlib.nullcontext()
             with _as_untraced(), _grouped_by_name(), meter, head, torch.set_grad_enabled(backward):
-                narrow = config.training.precision == "bf16"
-                with torch.autocast("cpu", torch.bfloat16, enabled=narrow, cache_enabled=False), _marks(policy, meter):
+                with _marks(policy, meter):
                     logprobs = policy(ids, mask, block.lengths)
                 if backward:
                     meter.stretch = "head backward"
@@ -180,7 +183,7 @@ def _drop_gradient(parameter: Tensor) -> None:
 
 def _shortened(outline: Any, depth: int | None) -> Any:
     """Return a copy with the first `depth` layers alone."""
-    layers = _layers(outline)
+    layers = layer_list(outline)
     if layers is None or depth is None or depth == len(layers):
         return copy.deepcopy(outline)
     whole = list(layers)
@@ -193,14 +196,6 @@ def _shortened(outline: Any, depth: int | None) -> Any:
     return model
 
 
-def _layers(model: Any) -> nn.ModuleList | None:
-    """Return the list of a decoder's layers, if there is one that its configuration counts."""
-    count = getattr(model.config.get_text_config(), "num_hidden_layers", None)
-    lists = [child for child in model.get_decoder().children() if isinstance(child, nn.ModuleList)]
-    found = [one for one in lists if len(one) == count]
-    return found[0] if len(found) == 1 else None
-
-
 def _period(model: Any) -> int:
     """Return after how many layers their kinds repeat."""
     kinds = list(getattr(model.config.get_text_config(), "layer_types", None) or [])
@@ -210,7 +205,7 @@ def _period(model: Any) -> int:
 @contextlib.contextmanager
 def _marks(policy: LogprobModel, meter: _Meter) -> Iterator[None]:
     """Let the meter know where a pass is, by hooks on what a model calls."""
-    decoder, layers, period = policy.model.get_decoder(), _layers(policy.model), _period(policy.model)
+    decoder, layers, period = policy.model.get_decoder(), layer_list(policy.model), _period(policy.model)
 
     def begins(stretch: str) -> Any:
         def mark(_: Any) -> None:

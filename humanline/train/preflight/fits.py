@@ -14,7 +14,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.data.stream import Stream
 from humanline.train.preflight.hardware import GIB, TYPICAL, Device, EstimateError, capacity, device_of, swap
 from humanline.train.preflight.memory import Estimate, Estimator, generous_bytes
-from humanline.train.preflight.suggest import Suggestion, suggest
+from humanline.train.preflight.suggest import gpus_needed, suggest
 from humanline.train.preflight.workload import Workload, cheap_shape
 
 
@@ -51,10 +51,12 @@ def describe(
         (f"optimizer states ({config.optimizer.states})", static.states),
         ("gradients on their way between GPUs", static.buckets),
         ("second model(s) (reference.storage: model)", static.second_models),
+        *_of_shards(config, estimate),
         ("activations, at most", estimate.activations),
         ("output head, at most: a chunk of logits, head weight and its gradient", estimate.logits),
     ]
-    yield "memory       GiB" + (" on each GPU" if workload.ranks > 1 else "")
+    share = f", 1/{estimate.sharded.parts} of weights, gradients and states" if estimate.sharded else ""
+    yield "memory       GiB" + (f" on each GPU{share}" if workload.ranks > 1 else "")
     for name, size in lines:
         if name and size:
             yield f"{size / GIB:>14,.2f}   {name}"
@@ -69,6 +71,12 @@ def describe(
     if verdict == "fits" and needed > 0.9 * device.memory:
         verdict = "fits, but only just: the estimate may be wrong by a tenth"
     yield f"verdict      {verdict}: {needed / GIB:,.2f} GiB of {device.memory / GIB:,.2f} GiB ({device.name})"
+    if estimate.sharded is not None and workload.ranks > 1:
+        weights, gradients = estimate.received
+        yield (
+            f"traffic      {_bytes(weights + gradients)} a step into each GPU, and as much out of it: weights gathered "
+            f"{_bytes(weights)}, gradients reduced {_bytes(gradients)}"
+        )
     model = sum(estimate.flops[name] for name in ("scoring", "forward", "backward"))
     parts = ", ".join(f"{name} {_flops(size)}" for name, size in estimate.flops.items() if size)
     yield f"compute      {_flops(estimate.total_flops)} a step: {parts}; without recomputation {_flops(model)}"
@@ -83,8 +91,19 @@ def describe(
         )
 
 
-def describe_suggestions(suggestions: list[Suggestion], memory: float, *, aside: float = 0.0) -> Iterator[str]:
-    """Yield what to change, with what is needed then."""
+def describe_suggestions(
+    estimator: Estimator, config: TrainConfig, workload: Workload, device: Device
+) -> Iterator[str]:
+    """Yield what to change, with what is needed then, and how many GPUs would hold the run as it is."""
+    memory, aside = device.memory, device.aside
+    needed = gpus_needed(estimator, config, workload, memory, aside=aside) if device.cuda else None
+    if needed is not None:
+        gpus, estimate = needed
+        yield (
+            f"more GPUs    {(estimate.peak + aside) / GIB:,.2f} GiB on each of {gpus} GPUs with training.sharding=full "
+            "(equal results; fits)"
+        )
+    suggestions = suggest(estimator, config, workload, memory, aside=aside)
     if not suggestions:
         yield "change       nothing known makes it smaller: take a smaller model, shorter rows or a larger device"
         return
@@ -97,6 +116,22 @@ def describe_suggestions(suggestions: list[Suggestion], memory: float, *, aside:
     peaks = [one.alone.peak for one in suggestions] + [one.together.peak for one in suggestions if one.together]
     if min(peaks) + aside > memory:
         yield "             none of it is enough: take a smaller model, shorter rows or a larger device"
+
+
+def _of_shards(config: TrainConfig, estimate: Estimate) -> list[tuple[str, int]]:
+    """Return what a process with a share of the weights holds for a moment."""
+    sharded = estimate.sharded
+    if sharded is None:
+        return []
+    kept, gradients = config.training.precision, sharded.in_backward - sharded.in_forward
+    return [
+        (f"weights gathered, at most ({kept}): embedding, norm and head, and layers", sharded.in_forward),
+        ("gradients of a layer and of the head, and what is reduced, at most", max(gradients, sharded.at_end)),
+    ]
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e9:,.3g} GB" if count >= 1e9 else f"{count / 1e6:,.3g} MB"
 
 
 def _flops(count: float) -> str:
@@ -142,25 +177,33 @@ def estimate_run(
     """
     from humanline.train.policy.build import outline_checks
     from humanline.train.policy.errors import ModelError
+    from humanline.train.policy.hub import HUB, shipped_shape
     from humanline.train.policy.load import load_outline, load_tokenizer
 
     if gpus < 1:
         raise EstimateError(f"--gpus must be >= 1; got {gpus}")
     device = device_of(gpu_memory, tflops, config.training.precision)
-    outline = load_outline(config.model)
-    tokenizer = None
+    shape, tokenizer = shipped_shape(config.model), None
+    outline = load_outline(config.model, shape)
     with contextlib.suppress(ModelError):  # then rows are taken to be as long as they may be
-        tokenizer = load_tokenizer(config.model)
+        tokenizer = load_tokenizer(config.model) if shape is None else None
     for check in outline_checks(config, outline, tokenizer, files=False):
         check()
-    workload = workload_of(config, gpus, tokenizer)
+    if shape is None:
+        workload = workload_of(config, gpus, tokenizer)
+    else:
+        name = config.model.removeprefix(HUB)
+        why = (
+            f"{name} is not at hand, so its shape was taken that ships with humanline, and no tokenizer or data were "
+            f"looked at (`hf download {name}` gets it)"
+        )
+        workload = Workload.at_limits(config, ranks=gpus, why=why)
     estimator = Estimator(outline, cuda=device.cuda)
     estimate = estimator.estimate(config, workload)
     lines = list(describe(config, outline, workload, estimate, device))
     fits = estimate.peak + device.aside <= device.memory
     if not fits:
-        suggestions = suggest(estimator, config, workload, device.memory, aside=device.aside)
-        lines += describe_suggestions(suggestions, device.memory, aside=device.aside)
+        lines += describe_suggestions(estimator, config, workload, device)
     return lines, fits
 
 
@@ -237,7 +280,7 @@ def refuse_unfit(config: TrainConfig, outline: Any, stream: Stream, steps: int, 
             return
         at = Device("the device of this run", memory, device.type == "cuda")
         lines = [line for line in describe(config, outline, workload, estimate, at) if not line.startswith("step time")]
-        lines += describe_suggestions(suggest(estimator, config, workload, memory), memory)
+        lines += describe_suggestions(estimator, config, workload, at)
     except Exception:  # an estimate that fails is no reason against a run
         return
     raise DoesNotFitError("this run does not fit into memory, nothing was loaded:\n" + "\n".join(lines))

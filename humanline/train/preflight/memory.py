@@ -1,7 +1,8 @@
 """What a run will take, from its configuration and an outline of its model: bytes in every phase, and FLOPs a step.
 
 Weights, gradients and optimizer states are counted; what a pass holds beyond them is looked up in a dry run of the
-largest micro-batch. Every process holds everything: plain data parallelism shares the batch alone.
+largest micro-batch. Under plain data parallelism every process holds everything; under `training.sharding: full` a
+share of it, and for a moment what shards.py says.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from humanline.train.data.batch import Block
 from humanline.train.policy.adapter import expert_weights, factor_shapes, linear_layers
 from humanline.train.policy.load import TYPES
 from humanline.train.preflight.dry_run import BACKWARD, Quantities, dry_run, update_temporaries
+from humanline.train.preflight.shards import Sharded, gathered_config, parts_of, share_of
 from humanline.train.preflight.workload import Work, Workload, shape_of
 
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)  # bytes a weight: four bits, a byte for 64 of them, and a float32 for 256 of those
@@ -30,9 +32,9 @@ _BLOCK = 256  # values of an 8-bit optimizer state that share a float32 scale
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """Bytes that are there whatever a batch looks like."""
+    """Bytes that are there in one process, the first, whatever a batch looks like."""
 
-    parameters: int  # how many there are
+    parameters: int  # how many there are, over all processes
     trained: int  # how many of them are trained
     weights: int
     frozen: int
@@ -63,11 +65,13 @@ def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static
         As `adapted_weights` does.
     """
     itemsize, frozen, frozen_bytes = TYPES[config.training.weights].itemsize, 0, 0
+    parts = parts_of(config, ranks)
     if config.adapter is not None:
-        frozen, frozen_bytes = sum(p.numel() for p in outline.parameters()), _frozen_bytes(config, outline)
-    sizes = [shape.numel() for shape in _trained_shapes(config, outline)]
-    count = sum(sizes)
-    weights = count * itemsize
+        frozen, frozen_bytes = sum(p.numel() for p in outline.parameters()), _frozen_bytes(config, outline, parts)
+    shapes = _trained_shapes(config, outline)
+    sizes = [share_of(shape, parts) for shape in shapes]
+    count = sum(shape.numel() for shape in shapes)
+    weights = sum(sizes) * itemsize
     return Static(
         parameters=count + frozen,
         trained=count,
@@ -75,7 +79,7 @@ def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static
         frozen=frozen_bytes,
         gradients=weights,
         states=sum(_state_bytes(config, size, itemsize) for size in sizes),
-        buckets=weights if ranks > 1 else 0,
+        buckets=weights if ranks > parts else 0,
         second_models=config.second_models * weights,  # of what is trained
     )
 
@@ -96,9 +100,9 @@ def _trained_shapes(config: TrainConfig, outline: Any) -> list[torch.Size]:
     return [torch.Size(shape) for shape in factor_shapes(outline, config.adapter)]
 
 
-def _frozen_bytes(config: TrainConfig, outline: Any) -> int:
-    count: int = sum(p.numel() for p in outline.parameters())
-    if config.kept_in != "nf4":
+def _frozen_bytes(config: TrainConfig, outline: Any, parts: int) -> int:
+    count = sum(share_of(p.shape, parts) for p in outline.parameters())
+    if config.kept_in != "nf4":  # which is never split
         return count * TYPES[config.kept_in].itemsize
     linear: int = sum(layer.weight.numel() for layer in linear_layers(outline).values())
     return round(linear * _NF4) + (count - linear) * TYPES[config.training.precision].itemsize
@@ -115,6 +119,10 @@ class Estimate:
     Parameters
     ----------
     static : Static
+    sharded : Sharded or None
+        What a process holds for a moment under `training.sharding: full`; None without.
+    received : (float, float)
+        Bytes of weights and of gradients that it receives in a step.
     activations, logits : int
         What a forward and backward pass hold at most beyond `static`, in the decoder and beyond that in the head.
     window : int
@@ -127,6 +135,8 @@ class Estimate:
     """
 
     static: Static
+    sharded: Sharded | None
+    received: tuple[float, float]
     activations: int
     logits: int
     window: int
@@ -179,44 +189,63 @@ class Estimator:
             If the model cannot be run without numbers.
         """
         static = static_bytes(config, self.outline, ranks=workload.ranks)
+        parts = parts_of(config, workload.ranks)
+        sharded = Sharded.of(config, self.outline, parts) if config.training.sharding == "full" else None
         kept, unpacked = static.kept, self._unpacked(config)
-        forward_only = self._run(config, workload.without_gradient, backward=False)
-        without_gradient = unpacked + round(_most(forward_only))
-        passes = []  # bytes before, and a dry run
-        if workload.later is None or shape_of(workload.later) != shape_of(workload.first):
-            passes.append((kept, self._run(config, workload.first, backward=True)))
-        if workload.later is not None:
-            before = kept + static.gradients
-            passes.append((before, self._run(config, workload.later, backward=True, accumulates=True)))
-        later = int(workload.later is not None)
-        layers = [unpacked + round(max(run["forward"], *(run[name] for name in BACKWARD))) for _, run in passes]
-        head = [unpacked + round(max(run["head"], run["head backward"])) for _, run in passes]
-        held_out = 0
-        if workload.held_out is not None:
-            held_out = unpacked + round(_most(self._run(config, workload.held_out, backward=False)))
+        forward_only = self._run(config, workload.without_gradient, backward=False, whole=sharded is None)
+        passes = self._passes(config, workload, static, sharded)
         phases = {
-            "forward and backward pass of the layers": max(b + n for (b, _), n in zip(passes, layers, strict=True)),
-            "output head": max(before + n for (before, _), n in zip(passes, head, strict=True)),
-            "update": kept + static.gradients + self._temporaries(config),
+            "forward and backward pass of the layers": max(one.before + one.layers for one in passes) + unpacked,
+            "output head": max(one.before + one.head for one in passes) + unpacked,
+            "update": kept + static.gradients + self._temporaries(config, parts),
         }
+        if sharded is not None:
+            phases["reduction of the root's gradients"] = kept + static.gradients + sharded.at_end
         if config.references:
-            phases["scoring pass"] = kept + without_gradient
+            phases["scoring pass"] = kept + unpacked + _without_gradient(forward_only, sharded)
         if workload.held_out is not None:
-            phases["held-out evaluation"] = kept + held_out
+            held_out = self._run(config, workload.held_out, backward=False, whole=sharded is None)
+            phases["held-out evaluation"] = kept + unpacked + _without_gradient(held_out, sharded)
         window = config.window_steps(workload.steps) * workload.window
         if not self.cuda:
             phases = {name: size + window for name, size in phases.items()}
+        scoring, other = _passes_without_gradient(config)
         return Estimate(
             static=static,
-            # The first pass makes the gradients as it goes back; those are counted apart.
-            activations=max([*(unpacked + round(run["forward"]) for _, run in passes), *layers[len(passes) - later :]]),
-            logits=max(round(max(run["head"], run["head backward"]) - run["held"]) for _, run in passes),
+            sharded=sharded,
+            received=(0.0, 0.0) if sharded is None else sharded.received(workload, scoring + other),
+            activations=unpacked + max(one.activations for one in passes),
+            logits=max(round(max(one.run["head"], one.run["head backward"]) - one.run["held"]) for one in passes),
             window=window,
             phases=phases,
-            flops=self._flops(config, workload, passes[-1][1], forward_only),
+            flops=self._flops(config, workload, passes[-1].run, forward_only),
         )
 
-    def _run(self, config: TrainConfig, block: Block, *, backward: bool, accumulates: bool = False) -> Quantities:
+    def _passes(self, config: TrainConfig, workload: Workload, static: Static, sharded: Sharded | None) -> list[_Pass]:
+        """Return the passes of a step that differ: the first, which finds no gradients, and those that follow."""
+        passes, kept = [], static.kept
+        if workload.later is None or shape_of(workload.later) != shape_of(workload.first):
+            if sharded is None:
+                run = self._run(config, workload.first, backward=True)
+                # This pass makes the gradients as it goes back; those are counted apart.
+                passes.append(_Pass.whole(kept, run, activations=run["forward"]))
+            else:
+                run = self._run(config, workload.first, backward=True, accumulates=True, whole=False)
+                passes.append(_Pass.of_shards(kept, run, sharded, gradients=static.gradients))
+        if workload.later is not None:
+            before, whole = kept + static.gradients, sharded is None
+            run = self._run(config, workload.later, backward=True, accumulates=True, whole=whole)
+            passes.append(
+                _Pass.whole(before, run, activations=_in_layers(run))
+                if sharded is None
+                else _Pass.of_shards(before, run, sharded, gradients=0)
+            )
+        return passes
+
+    def _run(
+        self, config: TrainConfig, block: Block, *, backward: bool, accumulates: bool = False, whole: bool = True
+    ) -> Quantities:
+        config = config if whole else gathered_config(config)
         training = config.training
         how = (training.precision, training.padding, training.dropout, config.adapter, config.kept_in)
         what = shape_of(block)
@@ -235,12 +264,12 @@ class Estimator:
         largest = max((layer.weight.numel() for layer in linear_layers(self.outline).values()), default=0)
         return largest * TYPES[config.training.precision].itemsize
 
-    def _temporaries(self, config: TrainConfig) -> int:
+    def _temporaries(self, config: TrainConfig, parts: int) -> int:
         plain = config.training.weights == "float32" and config.optimizer.states == "float32"
         if plain or self.cuda:
             return 0  # one kernel reads and writes everything in place; on CUDA a compiled one
-        shape = max(_trained_shapes(config, self.outline), key=lambda shape: shape.numel())
-        return update_temporaries(config, torch.empty(shape, dtype=TYPES[config.training.weights], device="meta"))
+        size = max(share_of(shape, parts) for shape in _trained_shapes(config, self.outline))
+        return update_temporaries(config, torch.empty(size, dtype=TYPES[config.training.weights], device="meta"))
 
     def _flops(
         self, config: TrainConfig, workload: Workload, run: Quantities, forward_only: Quantities
@@ -263,11 +292,9 @@ class Estimator:
         again = per(run, trained, "again")
         one_pass = cost(forward, work) + head * work.counted
         other_pass = cost(forward, other) + head * other.counted
-        references = config.references
-        bounded = isinstance(config.transform, BetaTransform) and config.transform.needs_batch_max()
-        looks = bounded or config.objective.looks_at_answers
+        scoring, scoring_other = _passes_without_gradient(config)
         return {
-            "scoring": (references + looks) * one_pass + (references + config.objective.mismatched) * other_pass,
+            "scoring": scoring * one_pass + scoring_other * other_pass,
             "forward": one_pass,
             "backward": cost(backward, work) + (2 if config.adapter is None else 1) * head * work.counted,
             "layers again": cost(again, work),
@@ -275,8 +302,51 @@ class Estimator:
         }
 
 
-def _most(quantities: Quantities) -> float:
-    return max(quantities["forward"], quantities["head"])
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """The bytes of a forward and backward pass: those before it, and beyond them the most in layers and in the head."""
+
+    before: int
+    run: Quantities
+    activations: int
+    layers: int
+    head: int
+
+    @classmethod
+    def whole(cls, before: int, run: Quantities, activations: float) -> _Pass:
+        """Return a pass over weights that are there whole."""
+        return cls(before, run, round(activations), round(_in_layers(run)), round(_in_head(run)))
+
+    @classmethod
+    def of_shards(cls, before: int, run: Quantities, sharded: Sharded, gradients: int) -> _Pass:
+        """Return a pass over weights that are gathered for it; of so many bytes of gradients, it leaves its share."""
+        last, first = BACKWARD[0], BACKWARD[-1]  # what is live between lies between
+        back = sharded.in_backward + max(run[last], run[first] + gradients)
+        layers = max(sharded.in_forward + run["forward"], back)
+        return cls(before, run, round(_in_layers(run)), round(layers), round(sharded.in_head + _in_head(run)))
+
+
+def _in_layers(run: Quantities) -> float:
+    return max(run["forward"], *(run[name] for name in BACKWARD))
+
+
+def _in_head(run: Quantities) -> float:
+    return max(run["head"], run["head backward"])
+
+
+def _without_gradient(run: Quantities, sharded: Sharded | None) -> int:
+    """Return the bytes that a pass without gradient holds at most."""
+    if sharded is None:
+        return round(max(run["forward"], run["head"]))
+    most = max(sharded.in_forward + run["forward"], sharded.in_head + run["head"], float(sharded.at_start))
+    return round(most)
+
+
+def _passes_without_gradient(config: TrainConfig) -> tuple[int, int]:
+    """Return how often a step passes without gradient over its micro-batches, and over KTO's mismatched pairs."""
+    bounded = isinstance(config.transform, BetaTransform) and config.transform.needs_batch_max()
+    looks = bounded or config.objective.looks_at_answers
+    return config.references + looks, (config.references + 1) * config.objective.mismatched
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -294,7 +364,8 @@ def generous_bytes(config: TrainConfig, outline: Any, rows: int, width: int) -> 
     rows, width : int
         The largest block.
     """
-    static = static_bytes(config, outline, ranks=2)
+    alone = config.training.model_copy(update={"sharding": "none"})  # which takes more
+    static = static_bytes(config.model_copy(update={"training": alone}), outline, ranks=2)
     linear = itertools.chain(linear_layers(outline).values(), [outline.get_output_embeddings()])
     experts = expert_weights(outline).values()
     between: int = sum(sum(layer.weight.shape) for layer in linear)
@@ -302,8 +373,10 @@ def generous_bytes(config: TrainConfig, outline: Any, rows: int, width: int) -> 
     settings = outline.config.get_text_config()
     heads: int = getattr(settings, "num_attention_heads", 1) * getattr(settings, "num_hidden_layers", 1)
     head: int = outline.get_output_embeddings().weight.numel()
+    narrow = TYPES[config.training.precision].itemsize if config.training.precision != "float32" else 0
+    copies: int = narrow * sum(weight.numel() for weight in outline.parameters())
     sums: int = 0 if config.adapter is None else sum(weight.numel() for weight in experts)
     # Each layer's inputs and outputs and what is made of them, all pairs of tokens, copies of the head, weights of
-    # experts summed with their additions, and gradients of these sums, all float32.
+    # experts summed with their additions, and gradients of these sums, all float32; and copies of all weights.
     passes = 4 * (8 * rows * width * between + 6 * heads * rows * width * width + 4 * head + 4 * sums) + (1 << 29)
-    return static.kept + static.gradients + 2 * static.weights + passes
+    return static.kept + static.gradients + 2 * static.weights + passes + copies

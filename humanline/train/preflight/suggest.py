@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from humanline.train.config import TrainConfig
@@ -55,6 +55,41 @@ def suggest(
     return suggestions
 
 
+def gpus_needed(
+    estimator: Estimator, config: TrainConfig, workload: Workload, memory: float, *, aside: float = 0.0
+) -> tuple[int, Estimate] | None:
+    """Return how many GPUs of a size hold a run with `training.sharding: full`, and what each of them holds then.
+
+    Looked at are powers of two above the number of processes there is, of which each has a pass to compute.
+
+    Parameters
+    ----------
+    estimator, config, workload, memory, aside
+        As in `suggest`.
+
+    Returns
+    -------
+    (int, Estimate) or None
+        None where there is no such number.
+    """
+    sharded = _changed(config, workload, {"training.sharding": "full"})
+    config = config if sharded is None else sharded[0]
+    if config.training.sharding != "full":  # refused in this configuration
+        return None
+    every = workload.passes * workload.ranks  # over all processes
+    for gpus in (2**power for power in range(1, 11)):
+        if gpus <= workload.ranks or config.training.batch_size % gpus:
+            continue
+        if gpus > every:
+            break
+        passes = -(-every // gpus)
+        shared = replace(workload, ranks=gpus, passes=passes, later=workload.later if passes > 1 else None)
+        estimate = _estimated(estimator, (config, shared, ()))
+        if estimate is not None and estimate.peak + aside <= memory:
+            return gpus, estimate
+    return None
+
+
 _Changes = dict[str, Any]
 _Changed = tuple[TrainConfig, Workload, tuple[str, ...]]
 
@@ -97,13 +132,20 @@ def _lora(config: TrainConfig, _: Workload) -> _Changes:
 
 
 def _qlora(config: TrainConfig, _: Workload) -> _Changes:
+    whole = {"training.sharding": "none"}  # 4 bits cannot be shared out
     if config.adapter is not None:
-        return {"adapter.base": "nf4"}
-    return {"adapter": {"rank": 16, "base": "nf4"}, "training.precision": "bf16", "training.weights": "float32"}
+        return {"adapter.base": "nf4"} | whole
+    adapter = {"adapter": {"rank": 16, "base": "nf4"}, "training.precision": "bf16", "training.weights": "float32"}
+    return adapter | whole
+
+
+def _shards(_: TrainConfig, workload: Workload) -> _Changes:
+    return {"training.sharding": "full"} if workload.ranks > 1 else {}
 
 
 # What costs a user least first: nothing, time, rounding, then another loss and what is trained.
 _CHANGES: tuple[tuple[str, Any], ...] = (
+    ("each GPU holds its share of weights, gradients and states; equal results", _shards),
     ("no second model, equal results", lambda c, w: {"reference.storage": "score_ahead"}),
     ("up to a third more work", lambda c, w: {"training.activation_checkpointing": True}),
     ("more and smaller passes", _more_passes),

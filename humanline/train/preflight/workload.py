@@ -88,28 +88,26 @@ class Workload:
         Parameters
         ----------
         stream : Stream
-            As rank 0 sees it; it has the longest rows.
+            As any of its ranks sees it: all of their shares are looked at.
         steps : int
             Length of the run.
         held_out : sequence of Block
             Of the evaluation.
         """
         size = functools.partial(_size, padding=stream.padding)
-        batches = [stream.step(step) for step in range(min(steps, LOOKED_AT))]
+        looked_at = min(steps, LOOKED_AT)
+        batches = [batch for step in range(looked_at) for batch in stream.of_all(step)]
         micros = [micro for batch in batches for micro in batch.micro_batches]
         trained = [micro.block for micro in micros]
         mismatched = [micro.mismatched for micro in micros if micro.mismatched is not None]
-        work, other = Work.of(trained, len(batches)), Work.of(mismatched, len(batches))
-        if stream.ranks > 1:  # rank 0's share stands for the others'
-            work, other = (_times(one, stream.ranks) for one in (work, other))
         return cls(
             first=max((batch.micro_batches[0].block for batch in batches), key=size),
             later=max((m.block for b in batches for m in b.micro_batches[1:]), key=size, default=None),
             without_gradient=max([*trained, *mismatched], key=size),
             held_out=max(held_out, key=size) if held_out else None,
             passes=max(len(batch.micro_batches) for batch in batches),
-            work=work,
-            other=other,
+            work=Work.of(trained, looked_at),
+            other=Work.of(mismatched, looked_at),
             window=max(
                 sum(_logprob_bytes(m.block) + _logprob_bytes(m.mismatched) for m in b.micro_batches) for b in batches
             ),
@@ -136,11 +134,12 @@ class Workload:
         whole = full_block(1, width)
         work = _times(Work.of([whole], 1), training.batch_size * config.rows_a_unit)
         mismatched = config.objective.mismatched
+        looks = config.data.eval is not None and config.rounds is None  # in rounds held-out prompts are answered
         return cls(
             first=block,
             later=block if fit < units else None,
             without_gradient=block,
-            held_out=full_block(config.evaluation.batch_size * config.rows_a_unit, width) if config.data.eval else None,
+            held_out=full_block(config.evaluation.batch_size * config.rows_a_unit, width) if looks else None,
             passes=-(-units // fit),
             work=work,
             other=work if mismatched else Work(),

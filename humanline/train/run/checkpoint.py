@@ -3,26 +3,30 @@
 A checkpoint is a folder that `system/files.py` publishes: tensors in safetensors, the rest JSON, nothing pickled. What
 all processes share is written by the main one; what each has of its own (the log-probabilities of coming steps, its
 share of those of held-out data, its random state) by itself. The folder is on a file system that all processes see.
+
+Any number of processes goes on from it: each takes what it needs of what all of those before had (`OfEach`). As many as
+before go on to the same bits, others to the same up to rounding.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from humanline.system.files import DamagedError, barrier, disk_errors, verify_folder, write_text
 from humanline.train.run.fingerprint import differences, same_settings
-from humanline.train.run.state import Judging, Stateful
+from humanline.train.run.state import Judging, OfEach, Stateful
 
-FORMAT = 2
+FORMAT = 3
 _PART_BYTES = 4 * 2**30  # of one tensor file: what a save holds in host memory at a time
 _STATE, _METRICS = "state.json", "metrics.jsonl"
 
@@ -47,8 +51,10 @@ class Contents:
 
     Parameters
     ----------
-    shared, own : mapping of name to Stateful
-        What all processes have alike, and what this one has of its own.
+    shared : mapping of name to Stateful
+        What all processes have alike.
+    own : mapping of name to OfEach
+        What this one has of its own.
     config, fingerprints, software : mapping
         A resumed run must have the same settings and fingerprints; other software is only remarked on.
     metrics : Path
@@ -58,7 +64,7 @@ class Contents:
     """
 
     shared: Mapping[str, Stateful]
-    own: Mapping[str, Stateful]
+    own: Mapping[str, OfEach]
     config: Mapping[str, Any]
     fingerprints: Mapping[str, Any]
     software: Mapping[str, str]
@@ -80,7 +86,7 @@ class Contents:
 
     def write_own(self, folder: Path) -> None:
         """Write what this process has of its own; raise OSError where the disk does not take it."""
-        _write(folder, self._own())
+        _write(folder, {_own_name(self.rank, name): part for name, part in self.own.items()})
 
     def write_shared(self, folder: Path, position: Position) -> None:
         """Write all that the processes share; called by the main one, raises as `write_own` does."""
@@ -88,6 +94,7 @@ class Contents:
         shutil.copyfile(self.metrics, folder / _METRICS)
         facts = {
             "format": FORMAT,
+            "processes": self.ranks,
             "position": asdict(position),
             "config": self.config,
             "fingerprints": self.fingerprints,
@@ -111,7 +118,8 @@ class Contents:
             if (folder / _STATE).is_file():  # a file that is whole and tells whose it is
                 facts = _facts(folder)
                 self.refuse_another_run(folder, facts)
-            own_of_all = [f"rank-{rank}-{name}" for rank in range(self.ranks) for name in self.own]
+            processes = facts.get("processes", self.ranks)
+            own_of_all = [_own_name(rank, name) for rank in range(processes) for name in self.own]
             expected = [_part(name, 0) for name in (*self.shared, *own_of_all)]
             missing = [name for name in (*expected, _STATE, _METRICS) if not (folder / name).is_file()]
             if missing:
@@ -146,9 +154,17 @@ class Contents:
         changed = differences(facts["software"], self.software)
         if changed:
             say(f"note: other software than the checkpoint's, so the last bits may differ:\n{changed}")
-        for name, part in {**self.shared, **self._own()}.items():
+        before = facts["processes"]
+        if before != self.ranks:
+            say(
+                f"note: {self.ranks} process(es) go on with a run of {before}: sums have another order, so that the "
+                "last bits differ, and with dropout what is dropped"
+            )
+        loads = {name: functools.partial(self._load_shared, folder, name) for name in self.shared}
+        loads |= {name: functools.partial(self._load_own, folder, name, before) for name in self.own}
+        for name, load in loads.items():
             try:
-                part.load_state(_read(folder, name))
+                load()
             except DamagedError as error:
                 raise CheckpointError(f"{folder}: {name} does not fit this run: {error}") from None
             except OSError as error:
@@ -161,13 +177,39 @@ class Contents:
 
     def renew(self, updates: int) -> None:
         """Let the parts that judge states make again what they must, once all states are taken over."""
-        parts = [*self.shared.values(), *self.own.values()]
+        parts: list[Stateful | OfEach] = [*self.shared.values(), *self.own.values()]
         for part in parts:
             if isinstance(part, Judging):
                 part.renew(updates, parts)
 
-    def _own(self) -> dict[str, Stateful]:
-        return {f"rank-{self.rank}-{name}": part for name, part in self.own.items()}
+    def _load_shared(self, folder: Path, name: str) -> None:
+        self.shared[name].load_state(_read(folder, name))
+
+    def _load_own(self, folder: Path, name: str, processes: int) -> None:
+        self.own[name].load_states(_StatesOfAll(folder, name, processes), self.rank)
+
+
+class _StatesOfAll(Sequence[Mapping[str, Tensor]]):
+    """What every process that wrote a checkpoint had of a part; a state is read when it is asked for."""
+
+    def __init__(self, folder: Path, name: str, processes: int) -> None:
+        self.folder, self.name, self.processes = folder, name, processes
+
+    def __len__(self) -> int:
+        return self.processes
+
+    @overload
+    def __getitem__(self, rank: int) -> Mapping[str, Tensor]: ...
+    @overload
+    def __getitem__(self, rank: slice) -> Sequence[Mapping[str, Tensor]]: ...
+    def __getitem__(self, rank: int | slice) -> Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]:
+        if isinstance(rank, slice):
+            return [self[one] for one in range(*rank.indices(self.processes))]
+        return _read(self.folder, _own_name(rank, self.name))
+
+
+def _own_name(rank: int, name: str) -> str:
+    return f"rank-{rank}-{name}"
 
 
 def _unread(folder: Path, error: OSError) -> str:
@@ -178,7 +220,7 @@ def _unread(folder: Path, error: OSError) -> str:
     )
 
 
-def _write(folder: Path, parts: Mapping[str, Stateful]) -> None:
+def _write(folder: Path, parts: Mapping[str, Stateful | OfEach]) -> None:
     for name, part in parts.items():
         waiting: dict[str, Tensor] = {}
         size = number = 0
@@ -210,7 +252,7 @@ def _part(name: str, number: int) -> str:
     return f"{name}-{number}.safetensors"
 
 
-def _bytes(parts: Mapping[str, Stateful]) -> int:
+def _bytes(parts: Mapping[str, Stateful | OfEach]) -> int:
     return sum(tensor.nbytes for part in parts.values() for tensor in part.state().values())
 
 

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -34,6 +34,9 @@ from humanline.system.stop import StopRequested
 from humanline.train.config.run import CheckpointConfig
 from humanline.train.run.checkpoint import CheckpointError, Contents, Position
 from humanline.train.run.processes import MainProcessError, MainProcessFault, Reduce, on_main
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 
 _AGAIN = 10**6  # checkpoints after the same number of updates that can be told apart
 _STEP = re.compile(r"step-(\d{8,})(?:\.(\d{6}))?")
@@ -203,7 +206,8 @@ class Checkpoints:
 
     def _attempt(self, target: Path, position: Position) -> None:
         on_main(self.accelerator, self.meet, lambda: self._begin(target))
-        self._together(lambda: self.contents.write_own(partial_of(target)))
+        failed = OSError("another process could not write its part")
+        _together(lambda: self.contents.write_own(partial_of(target)), self.meet, failed)
         on_main(self.accelerator, self.meet, lambda: self._finish(target, position))
 
     def _mended(self, target: Path, error: OSError | MainProcessError) -> tuple[bool, bool]:
@@ -259,14 +263,15 @@ class Checkpoints:
         ------
         CheckpointError
             If checkpoints are there but none is whole, or the newest one cannot be read (it may be whole, so that no
-            older one is taken in its place), or was made with other settings, data, template, tokenizer or number of
-            processes; the message has a table of what changed.
+            older one is taken in its place), or was made with other settings, data, template or tokenizer; the message
+            has a table of what changed.
         """
         number = on_main(self.accelerator, self.meet, lambda: self._newest(say)) - 1
         if number < 0:
             return None
         folder = self.folder / _name(number)
-        position = self.contents.load(folder, say)
+        elsewhere = CheckpointError(f"{folder}: another process could not take it over; its own message says why")
+        position = _together(lambda: self.contents.load(folder, say), self.meet, elsewhere)
         on_main(self.accelerator, self.meet, lambda: self._take_up(folder))
         self.contents.renew(position.updates)
         self.saved, self._saved_at = folder, self._mark(position)
@@ -324,16 +329,6 @@ class Checkpoints:
         ahead = self.contents.ahead
         return position.updates, position.evaluated, ahead if any(ahead) else ()
 
-    def _together(self, act: Callable[[], None]) -> None:
-        """Run `act` in every process; raise OSError in all of them if it failed in one."""
-        error = None
-        try:
-            act()
-        except OSError as own:
-            error = own
-        if self.meet(torch.tensor(float(error is not None)), "max").item():
-            raise error or OSError("another process could not write its part")
-
 
 def _checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoints' folders, oldest first; raise CheckpointError if nobody can tell what there is."""
@@ -369,3 +364,16 @@ def _number(folder: Path) -> int:
     found = _STEP.fullmatch(folder.name)
     assert found is not None
     return _AGAIN * int(found[1]) + int(found[2] or 0)
+
+
+def _together(act: Callable[[], T], reduce: Reduce, elsewhere: E) -> T:
+    """Run `act` in every process; where it raises such an error in one, raise `elsewhere` in the others."""
+    result: list[T] = []
+    error = None
+    try:
+        result.append(act())
+    except type(elsewhere) as own:
+        error = own
+    if reduce(torch.tensor(float(error is not None)), "max").item():
+        raise error or elsewhere
+    return result[0]

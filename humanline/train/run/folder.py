@@ -247,7 +247,7 @@ class RunFolder:
 
     def _begin_alike(self, start: dict[str, Any]) -> None:
         """Write down what the run begins with; raise OutputError if it began with something else before."""
-        now = {name: value for name, value in start.items() if name != "processes"}  # any number begins alike
+        now = {name: value for name, value in start.items() if not name.startswith("processes")}  # all begin alike
         before = now
         if self.resume and self.start.is_file():
             with contextlib.suppress(ValueError):

@@ -132,19 +132,19 @@ class Card:
 
 
 @contextlib.contextmanager
-def joined(precision: str, stall_minutes: float, stop: StopSignal | None) -> Iterator[tuple[Any, Meeting]]:
+def joined(stall_minutes: float, stop: StopSignal | None) -> Iterator[tuple[Any, Meeting]]:
     """Give the accelerator of a run and its processes' meeting; they watch each other for the length of the context.
 
     One process alone has nobody to watch, and nothing is done.
 
     Parameters
     ----------
-    precision
-        Of `start_accelerator`.
     stall_minutes : float
         Minutes without anything done after which a process is said to stand still; 0: never.
     stop : StopSignal, optional
         Tells signals that all processes have agreed on from one that one of them obeyed alone.
+    waits
+        Of `start_accelerator`.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def joined(precision: str, stall_minutes: float, stop: StopSignal | None) -> Ite
     """
     HERE.begin()
     with contextlib.nullcontext() if stop is None else ending_at_once():
-        accelerator = start_accelerator(precision, stall_minutes=stall_minutes)
+        accelerator = start_accelerator(stall_minutes=stall_minutes)
     if accelerator.num_processes == 1:
         yield accelerator, Meeting(1)
         return

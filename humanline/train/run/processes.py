@@ -49,14 +49,14 @@ def computing_limit(stall_minutes: float) -> timedelta:
     return timedelta(minutes=stall_minutes) + MARGIN if stall_minutes else _FOR_EVER
 
 
-def start_accelerator(precision: str, *, stall_minutes: float = 0.0) -> Any:
-    """Return an Accelerator for this run, also where an earlier run in the process had another precision.
+def start_accelerator(*, stall_minutes: float = 0.0) -> Any:
+    """Return an Accelerator for this run, also where there was an earlier run in the process.
 
-    What the environment of accelerate could change behind the configuration's back is pinned or refused.
+    What the environment of accelerate could change behind the configuration's back is pinned or refused: its mixed
+    precision is off, `humanline.train.policy.precision` is what narrows a computation.
 
     Parameters
     ----------
-    precision : "float32" or "bf16"
     stall_minutes : float
         Minutes without anything done after which a process is said to stand still; 0: never (`computing_limit`).
 
@@ -68,21 +68,17 @@ def start_accelerator(precision: str, *, stall_minutes: float = 0.0) -> Any:
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
-    from accelerate.utils import AutocastKwargs, GradientAccumulationPlugin, InitProcessGroupKwargs
+    from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs
 
     launched = launched_processes()
     AcceleratorState._reset_state()
     GradientState._reset_state()
-    # Without its weight cache autocast holds no second, bf16 copy of the float32 weights.
     accelerator = Accelerator(
         cpu=launched > 1 and not torch.accelerator.is_available(),  # by itself each would run alone there
-        mixed_precision="bf16" if precision == "bf16" else "no",
+        mixed_precision="no",
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # a plain number loses to the environment
         dynamo_backend="no",
-        kwargs_handlers=[
-            AutocastKwargs(cache_enabled=False),
-            InitProcessGroupKwargs(timeout=computing_limit(stall_minutes)),
-        ],
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=computing_limit(stall_minutes))],
     )
     how = accelerator.distributed_type.value
     if how != "NO" and not how.startswith("MULTI_"):
@@ -314,19 +310,14 @@ class _Alone:
     """The part of an accelerator that `Processes` uses, for a process that trains nothing."""
 
     device: torch.device
-    precision: str
     process_index: int = 0
     num_processes: int = 1
     is_main_process: bool = True
 
-    def autocast(self) -> Any:
-        """Return the context in which the run computes."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
 
-
-def alone(precision: str, device: torch.device) -> Processes:
+def alone(device: torch.device) -> Processes:
     """Return a single process that is part of no run and is not asked to stop."""
-    return Processes(_Alone(device, precision), lambda value, how: value, lambda: None, lambda: False, Meeting(1))
+    return Processes(_Alone(device), lambda value, how: value, lambda: None, lambda: False, Meeting(1))
 
 
 def leave_processes() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -22,6 +23,29 @@ class Stateful(Protocol):
         """Take a state over; raise DamagedError if it does not fit."""
 
 
+class OfEach(Protocol):
+    """A part of which each process has its own state, kept so that any number of processes can go on."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the state of this process, as a Stateful does."""
+
+    def load_states(self, states: Sequence[Mapping[str, Tensor]], rank: int) -> None:
+        """Take over what this process, of that number, needs of the states of all that wrote a checkpoint.
+
+        Where they are as many as now, that is its own; raise DamagedError if they do not fit. A state is read from the
+        disk whenever it is asked for.
+        """
+
+
+def own_first(states: Sequence[Mapping[str, Tensor]], rank: int) -> Iterator[Mapping[str, Tensor]]:
+    """Yield the states of all processes, the one of this number first, if there is one."""
+    first = rank if rank < len(states) else 0
+    yield states[first]
+    for number in range(len(states)):
+        if number != first:
+            yield states[number]
+
+
 @runtime_checkable
 class Judging(Protocol):
     """A part whose state may be whole, and yet not fit for a run to go on from."""
@@ -29,7 +53,7 @@ class Judging(Protocol):
     def refuse_state(self, state: dict[str, Tensor], updates: int) -> None:
         """Raise DamagedError if a run must not go on from a state after so many updates; nothing is taken over."""
 
-    def renew(self, updates: int, others: Iterable[Stateful]) -> None:
+    def renew(self, updates: int, others: Iterable[Stateful | OfEach]) -> None:
         """Once all states are taken over: give up what of it must be made again, here and in the others."""
 
 
@@ -149,10 +173,17 @@ def _parts(tensor: Tensor) -> dict[str, Tensor]:
 
 
 class RandomState:
-    """torch's random numbers: the host's and the device's."""
+    """torch's random numbers: the host's and the device's.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    Parameters
+    ----------
+    device : torch.device
+    seed : int
+        Of the run. A process that no process of its number went before begins with (seed, number).
+    """
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self.device, self.seed = device, seed
 
     def state(self) -> dict[str, Tensor]:
         """Return the generators' states."""
@@ -161,8 +192,12 @@ class RandomState:
             state[self.device.type] = getattr(torch, self.device.type).get_rng_state()
         return state
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_states(self, states: Sequence[Mapping[str, Tensor]], rank: int) -> None:
         """Set the generators; one of another kind of device is left out."""
+        if rank >= len(states):
+            torch.manual_seed(int.from_bytes(hashlib.blake2b(f"{self.seed} {rank}".encode(), digest_size=7).digest()))
+            return
+        state = states[rank]
         require_same({"cpu"}, state.keys() & {"cpu"})
         torch.set_rng_state(state["cpu"])
         if self.device.type != "cpu" and self.device.type in state:

@@ -6,8 +6,9 @@ variant is held against the same fixed point, the weights the run started from, 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,17 +16,18 @@ from torch import Tensor
 
 from humanline.objectives import token_log_ratio
 from humanline.system.activity import HERE
-from humanline.system.files import DamagedError
 from humanline.train.config import TrainConfig
 from humanline.train.config.objective import NoTransform, ObjectiveSection, PairObjective
-from humanline.train.data.batch import Unit
+from humanline.train.data.batch import MicroBatch, Unit
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import pad_id
 from humanline.train.data.sets import DataSets
 from humanline.train.data.stream import StepBatch, Stream
 from humanline.train.run.processes import Reduce
+from humanline.train.run.state import own_first
+from humanline.train.step.kept import Kept, KeptLogprobs, find_kept, kept_state
 from humanline.train.step.loss import ObjectiveStep
-from humanline.train.step.reference import BatchLogprobs, LogprobsOf, load_logprobs, logprobs_state
+from humanline.train.step.reference import BatchLogprobs, LogprobsOf
 
 
 class Evaluator:
@@ -76,8 +78,8 @@ class Evaluator:
     ) -> None:
         self.logprobs_of, self.reduce, self.device, self.ranks, self.check = logprobs_of, reduce, device, ranks, check
 
-        def share(of: Sequence[Unit], objective: ObjectiveSection) -> StepBatch:
-            """Return this rank's micro-batches of the whole set, at most batch_size units each."""
+        def share(of: Sequence[Unit], objective: ObjectiveSection) -> tuple[StepBatch, MicroBatch]:
+            """Return this rank's micro-batches of the whole set, at most batch_size units each, and the last of all."""
             rows = 1 if objective.grouping is None else max(len(unit.sequences) for unit in of)  # which it counts there
             try:
                 stream = Stream(
@@ -93,22 +95,27 @@ class Evaluator:
             except ValueError as error:
                 raise ValueError(f"the held-out data (data.eval) cannot be evaluated: {error}") from None
             batch = stream.step(0)  # of all ranks; shares may be uneven, since no gradient is exchanged
-            return replace(batch, micro_batches=batch.micro_batches[rank::ranks])
+            return replace(batch, micro_batches=batch.micro_batches[rank::ranks]), batch.micro_batches[-1]
 
         self.objective = ObjectiveStep(objective, NoTransform(), seed=0, device=device)
-        self.batch = share(units, objective)
-        self.pairs = share(pairs, PairObjective()) if pairs else None
+        self.batch, idle = share(units, objective)
+        self._idle = [idle]  # of each set: what a process runs over, for nothing, in a turn in which it has no share
+        self.pairs: StepBatch | None = None
+        if pairs:
+            self.pairs, idle = share(pairs, PairObjective())
+            self._idle.append(idle)
         if objective.members == 2:
             self.pairs = self.batch
         self.initial: list[BatchLogprobs] = []
         self.initial_pairs: list[BatchLogprobs] = []
+        self.started = False  # whether these are there
 
     @HERE.doing("evaluating")
     def start(self) -> dict[str, float]:
         """Keep the initial policy's log-probabilities, while the policy still is that, and return its metrics."""
-        logprobs = self._logprobs(self.batch)
-        self.initial_pairs = logprobs if self.pairs is self.batch else self._logprobs(self.pairs)
-        self.initial = logprobs
+        logprobs = self._logprobs(self.batch, self._idle[0])
+        self.initial_pairs = self._of_pairs(logprobs)
+        self.initial, self.started = logprobs, True
         return self._measure(logprobs, self.initial_pairs)
 
     @HERE.doing("evaluating")
@@ -124,8 +131,8 @@ class Evaluator:
             half), its standard error ``accuracy_se``, ``margin`` (mean difference of sequence log-ratios, nats), and
             ``chosen_logprob``, ``rejected_logprob`` (mean log-probability a token, nats).
         """
-        logprobs = self._logprobs(self.batch)
-        return self._measure(logprobs, logprobs if self.pairs is self.batch else self._logprobs(self.pairs))
+        logprobs = self._logprobs(self.batch, self._idle[0])
+        return self._measure(logprobs, self._of_pairs(logprobs))
 
     @torch.no_grad()
     def _measure(self, logprobs: list[BatchLogprobs], pair_logprobs: list[BatchLogprobs]) -> dict[str, float]:
@@ -179,30 +186,68 @@ class Evaluator:
 
     def state(self) -> dict[str, Tensor]:
         """Return the log-probabilities of the initial policy, of which nothing else is left."""
-        state = logprobs_state(self.initial, "units/")
-        return state if self.pairs is self.batch else state | logprobs_state(self.initial_pairs, "pairs/")
+        if not self.started:
+            return {}
+        state = {"started": torch.tensor(True)}
+        for prefix, (batch, logprobs) in self._sets(self.initial, self.initial_pairs).items():
+            kept: list[Kept] = []
+            for micro, (rows, other) in zip(batch.micro_batches, logprobs, strict=True):
+                pairs = None
+                if micro.mismatched is not None and other is not None:
+                    pairs = KeptLogprobs.of(micro.mismatched, other)
+                kept.append((KeptLogprobs.of(micro.block, rows), pairs))
+            state |= kept_state(kept, prefix)
+        return state
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take such log-probabilities over; none at all if the run was stopped before it had any."""
+    def load_states(self, states: Sequence[Mapping[str, Tensor]], rank: int) -> None:
+        """Take over what all processes had, this one's own first; nothing if the run was stopped before there was."""
+        others = own_first(states, rank)
+        first = next(others)
+        self.started = "started" in first
+        if not self.started:
+            return
+        sets = self._sets([], [])
+        found = find_kept(
+            itertools.chain([first], others), {prefix: batch.micro_batches for prefix, (batch, _) in sets.items()}
+        )
 
-        def load(batch: StepBatch | None, prefix: str) -> list[BatchLogprobs]:
-            logprobs = load_logprobs(state, prefix)
-            if state and batch is not None and len(logprobs) != len(batch.micro_batches):
-                raise DamagedError(f"it has {len(logprobs)} of {len(batch.micro_batches)} held-out micro-batches")
-            return [(r.to(self.device), None if m is None else m.to(self.device)) for r, m in logprobs]
+        def whole(prefix: str, batch: StepBatch) -> list[BatchLogprobs]:
+            logprobs: list[BatchLogprobs] = []
+            for micro, (rows, other) in zip(batch.micro_batches, found[prefix], strict=True):
+                micro, pairs = micro.to(self.device), None
+                if micro.mismatched is not None and other is not None:
+                    pairs = other.in_block(micro.mismatched)
+                logprobs.append((rows.in_block(micro.block), pairs))
+            return logprobs
 
-        self.initial = load(self.batch, "units/")
-        self.initial_pairs = self.initial if self.pairs is self.batch else load(self.pairs, "pairs/")
+        loaded = {prefix: whole(prefix, batch) for prefix, (batch, _) in sets.items()}
+        self.initial = loaded["units/"]
+        self.initial_pairs = self.initial if self.pairs is self.batch else loaded.get("pairs/", [])
 
-    def _logprobs(self, batch: StepBatch | None) -> list[BatchLogprobs]:
-        if batch is None:
+    def _sets(
+        self, of_units: list[BatchLogprobs], of_pairs: list[BatchLogprobs]
+    ) -> dict[str, tuple[StepBatch, list[BatchLogprobs]]]:
+        """Return both sets, if they are two, with log-probabilities of theirs, by the prefix under which these go."""
+        sets = {"units/": (self.batch, of_units)}
+        if self.pairs is not None and self.pairs is not self.batch:
+            sets["pairs/"] = (self.pairs, of_pairs)
+        return sets
+
+    def _of_pairs(self, of_units: list[BatchLogprobs]) -> list[BatchLogprobs]:
+        """Return the log-probabilities of the pairs, whose units may be what was run already."""
+        if self.pairs is None:
             return []
+        return of_units if self.pairs is self.batch else self._logprobs(self.pairs, self._idle[1])
+
+    def _logprobs(self, batch: StepBatch, idle: MicroBatch) -> list[BatchLogprobs]:
         logprobs: list[BatchLogprobs] = []
         for turn in range(-(-batch.total_micro_batches // self.ranks)):  # the same number in every process
-            if turn < len(batch.micro_batches):
-                micro = batch.micro_batches[turn].to(self.device)
-                other = None if micro.mismatched is None else self.logprobs_of(micro.mismatched)
-                logprobs.append((self.logprobs_of(micro.block), other))
+            own = turn < len(batch.micro_batches)
+            micro = (batch.micro_batches[turn] if own else idle).to(self.device)
+            other = None if micro.mismatched is None else self.logprobs_of(micro.mismatched)
+            rows = self.logprobs_of(micro.block)
+            if own:
+                logprobs.append((rows, other))
             if self.check is not None:
                 self.check()
         return logprobs

@@ -9,6 +9,7 @@ policy with its adapter switched off.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -24,16 +25,15 @@ from humanline.train.data.stream import Batches
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.spread import Spread
 from humanline.train.run.processes import NonFiniteError, Reduce
-from humanline.train.run.state import Stateful, copy_in
+from humanline.train.run.state import copy_in, own_first
+from humanline.train.step.kept import Kept, KeptLogprobs, find_kept, kept_state
 
 LogprobsOf = Callable[[Block], Tensor]  # token log-probabilities of a block, without gradient
 BatchLogprobs = tuple[Tensor, Tensor | None]  # of a micro-batch's rows, and of its mismatched pairs
 
 
-class Reference(Stateful, Protocol):
-    """The life of a reference within one step, in this order; its state is that between two steps."""
-
-    shared: bool  # its state is the same in every process
+class Reference(Protocol):
+    """The life of a reference within one step, in this order; any state of it is that between two steps."""
 
     def begin_step(self, step: int, pause: Callable[[], None]) -> None:
         """Prepare the step; the policy holds theta_step.
@@ -74,8 +74,6 @@ class LogprobsAhead:
         From `begin_step`, if a log-probability that counts is not finite.
     """
 
-    shared = False
-
     def __init__(
         self,
         schedule: Snapshots,
@@ -87,14 +85,12 @@ class LogprobsAhead:
     ) -> None:
         self.schedule, self.logprobs_of, self.batches = schedule, logprobs_of, batches
         self.device, self.reduce, self.progress = device, reduce, progress
-        self.window: dict[int, list[BatchLogprobs]] = {}
+        self.window: dict[int, list[Kept]] = {}
         self.next_step = 0
 
     @HERE.doing("scoring")
     def begin_step(self, step: int, pause: Callable[[], None]) -> None:
-        """Compute every step whose snapshot is theta_step and drop the window of steps gone by."""
-        for past in [s for s in self.window if s < step]:
-            del self.window[past]
+        """Compute every step whose snapshot is theta_step."""
         end = self.next_step
         while end < self.batches.end and self.schedule.snapshot(end) == step:
             end += 1
@@ -104,7 +100,7 @@ class LogprobsAhead:
                 self.progress(done, len(due))
             batches = (batch.to(self.device) for batch in self.batches.step(ahead).micro_batches)
             self.window[ahead] = [
-                (self._host(b.block, step), None if b.mismatched is None else self._host(b.mismatched, step))
+                (self._kept(b.block, step), None if b.mismatched is None else self._kept(b.mismatched, step))
                 for b in batches
             ]
             self.next_step = ahead + 1
@@ -113,13 +109,16 @@ class LogprobsAhead:
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> BatchLogprobs:
         """Return the log-probabilities kept for this micro-batch."""
         rows, mismatched = self.window[step][index]
-        return rows.to(self.device), None if mismatched is None else mismatched.to(self.device)
+        if batch.mismatched is None or mismatched is None:
+            return rows.in_block(batch.block), None
+        return rows.in_block(batch.block), mismatched.in_block(batch.mismatched)
 
     def before_update(self, step: int) -> None:
         """Do nothing: no weights are kept."""
 
     def after_update(self, step: int) -> None:
-        """Do nothing: no weights are kept."""
+        """Drop what was kept for the step, which is over."""
+        self.window.pop(step, None)
 
     def forget(self, step: int) -> None:
         """Drop the log-probabilities of this step and later ones, whose batches have changed."""
@@ -129,21 +128,26 @@ class LogprobsAhead:
     def state(self) -> dict[str, Tensor]:
         """Return the window and the first step that is not in it yet."""
         state = {"next_step": torch.tensor(self.next_step)}
-        for step, logprobs in self.window.items():
-            state |= logprobs_state(logprobs, f"{step}/")
+        for step, kept in self.window.items():
+            state |= kept_state(kept, f"{step}/")
         return state
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take a window over."""
-        if "next_step" not in state:
+    def load_states(self, states: Sequence[Mapping[str, Tensor]], rank: int) -> None:
+        """Take over what all processes had in their windows, this one's own first."""
+        others = own_first(states, rank)
+        first = next(others)
+        if "next_step" not in first:
             raise DamagedError("it has no next_step")
-        self.next_step = int(state["next_step"])
-        steps = sorted({int(name.partition("/")[0]) for name in state if name != "next_step"})
+        self.next_step = int(first["next_step"])
+        steps = sorted({int(name.partition("/")[0]) for name in first if name != "next_step"})
         if steps != list(range(self.next_step - len(steps), self.next_step)):
             raise DamagedError(f"its window ends before step {self.next_step} or has gaps")
-        self.window = {step: load_logprobs(state, f"{step}/") for step in steps}
+        found = find_kept(
+            itertools.chain([first], others), {f"{step}/": self.batches.step(step).micro_batches for step in steps}
+        )
+        self.window = {step: found[f"{step}/"] for step in steps}
 
-    def _host(self, block: Block, step: int) -> Tensor:
+    def _kept(self, block: Block, step: int) -> KeptLogprobs:
         logprobs = self.logprobs_of(block)
         wrong = ~torch.isfinite(logprobs) & block.mask
         if self.reduce(wrong.any().to(torch.float32), "max").item():
@@ -153,7 +157,7 @@ class LogprobsAhead:
                 f"{', '.join(names[:8]) or 'examples of another process'}. The weights, or these examples, are broken; "
                 "nothing was updated or saved by this step. Lower optimizer.lr if the run was going well before."
             )
-        return logprobs.cpu()
+        return KeptLogprobs.of(block, logprobs)
 
 
 class SecondModel:
@@ -169,8 +173,6 @@ class SecondModel:
         Whose weights are copied now and taken over later.
     spread : Spread
     """
-
-    shared = True
 
     def __init__(self, schedule: Snapshots, policy: LogprobModel, spread: Spread) -> None:
         self.schedule, self.spread = schedule, spread
@@ -218,8 +220,6 @@ class BaseModel:
         Gives a context in which the policy has no adapter.
     """
 
-    shared = False  # nothing is kept
-
     def __init__(self, logprobs_of: LogprobsOf, off: Callable[[], AbstractContextManager[None]]) -> None:
         self.logprobs_of, self.off = logprobs_of, off
 
@@ -237,34 +237,9 @@ class BaseModel:
     def after_update(self, step: int) -> None:
         """Do nothing."""
 
-    def state(self) -> dict[str, Tensor]:
-        """Return nothing."""
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take nothing over."""
-
 
 def _of_both(logprobs_of: LogprobsOf, batch: MicroBatch) -> BatchLogprobs:
     return logprobs_of(batch.block), None if batch.mismatched is None else logprobs_of(batch.mismatched)
-
-
-def logprobs_state(logprobs: Sequence[BatchLogprobs], prefix: str = "") -> dict[str, Tensor]:
-    """Return log-probabilities as named tensors: `<index>/rows` and, under KTO, `<index>/mismatched`."""
-    state = {}
-    for index, (rows, mismatched) in enumerate(logprobs):
-        state[f"{prefix}{index}/rows"] = rows
-        if mismatched is not None:
-            state[f"{prefix}{index}/mismatched"] = mismatched
-    return state
-
-
-def load_logprobs(state: Mapping[str, Tensor], prefix: str = "") -> list[BatchLogprobs]:
-    """Return the log-probabilities from which `logprobs_state` made the state."""
-    logprobs: list[BatchLogprobs] = []
-    while (rows := state.get(f"{prefix}{len(logprobs)}/rows")) is not None:
-        logprobs.append((rows, state.get(f"{prefix}{len(logprobs)}/mismatched")))
-    return logprobs
 
 
 def logprobs_pass(policy: nn.Module, forward: Callable[..., Tensor] | None = None) -> LogprobsOf:

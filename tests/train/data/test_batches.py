@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from humanline.train.config.objective import NllObjective
 from humanline.train.data.batch import Unit
+from humanline.train.data.deal import Dealer
 from humanline.train.data.sequences import TokenSequence
 from tests.helpers import strategies
 from tests.helpers.units import LOCAL, OBJECTIVES, plain_advantages, stream_of, unit, units_of
@@ -110,7 +111,8 @@ class TestBudget:
         turns = [micro for turn in zip(*(batch.micro_batches for batch in batches), strict=True) for micro in turn]
         blocks = [micro.mismatched for micro in turns]
         assert sorted(name for b in blocks for name in b.names) == sorted(f"{unit.id}#mismatched" for unit in units)
-        lengths = [length for b in blocks for length in b.lengths]
+        in_order = blocks if ranks == 1 else sorted(blocks, key=lambda b: (b.lengths[0], b.lengths[-1]), reverse=True)
+        lengths = [length for b in in_order for length in b.lengths]
         assert lengths == sorted(lengths, reverse=True) and lengths[0] == 50 > 31
         for block in blocks:
             prompts = {unit.id: unit.sequences[0].ids[: unit.sequences[0].prompt_length] for unit in units}
@@ -135,6 +137,42 @@ class TestBudget:
         batch = stream_of(units, OBJECTIVES["kto"], micro_batch_size=3).step(0)
         lengths = [length for micro in batch.micro_batches for length in micro.mismatched.lengths]
         assert lengths == sorted(lengths, reverse=True) and len(lengths) == 12
+
+
+class TestDealing:
+    """Which process has which micro-batches."""
+
+    @pytest.mark.parametrize("ranks", [2, 3])
+    @pytest.mark.parametrize("limit", [{}, {"micro_batch_size": 2}, {"micro_batch_tokens": 80}], ids=str)
+    @pytest.mark.parametrize("padding", ["right", "free"])
+    @pytest.mark.parametrize("kind", ["dpo", "kto", "grpo"])
+    def test_processes_have_like_tokens(self, kind, padding, limit, ranks):
+        """Where lengths differ by a factor of twenty no process has more than a tenth above the mean of all.
+
+        The micro-batches of a turn are of like size, since all wait for the largest; mismatched pairs likewise.
+        """
+        rng, members = random.Random(0), {"kto": 1, "dpo": 2, "grpo": 3}[kind]
+        units = [unit(rng, i, [2 + int(38 * rng.random() ** 3)] * members) for i in range(60)]
+        options = {**limit, "padding": padding, "ranks": ranks, "max_length": 80}
+        batches = [stream_of(units, OBJECTIVES[kind], **options, rank=rank).step(0) for rank in range(ranks)]
+        blocks = [[micro.block for micro in batch.micro_batches] for batch in batches]
+        others = [[micro.mismatched for micro in batch.micro_batches if micro.mismatched] for batch in batches]
+        for of_all in (blocks, others) if kind == "kto" else (blocks,):
+            tokens = [[sum(b.lengths) if padding == "free" else b.input_ids.numel() for b in own] for own in of_all]
+            mean = sum(map(sum, tokens)) / ranks
+            assert max(map(sum, tokens)) < 1.1 * mean
+            assert sum(max(turn) for turn in zip(*tokens, strict=True)) < 1.2 * mean
+        whole = stream_of(units, OBJECTIVES[kind], **options).of_all(0)
+        assert [[m.block.names for m in b.micro_batches] for b in whole] == [[b.names for b in own] for own in blocks]
+
+    def test_the_largest_of_a_turn_goes_to_the_process_with_the_fewest_tokens(self):
+        """Of lengths 10, 6, 5, 1 the second process gets 6 and then 5; of many, rows are dealt to and fro."""
+        pieces = [(TokenSequence(tuple(range(n)), 1),) for n in (10, 6, 5, 1)]
+        for size, budget in ((1, None), (None, 10)):
+            dealer = Dealer(size, budget, "free", 2, groups_whole=False)
+            assert dealer.deal(pieces, []) == ([[0], [1], [3], [2]], [[]] * 4)
+        assert Dealer(None, None, "free", 2, groups_whole=False).deal(pieces, [])[0] == [[0, 3], [1, 2]]
+        assert Dealer(1, None, "free", 1, groups_whole=False).deal(pieces, [])[0] == [[0], [1], [2], [3]]
 
 
 class TestGroups:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
+import threading
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from humanline.train.data.render import Renderer
 from humanline.train.online.samplers.continuous import ContinuousSampler
 from humanline.train.online.types import SamplerError
 from humanline.train.policy.new_model import tiny_llama
+from humanline.train.policy.precision import narrowed
 
 QUESTIONS = ["What is the cat on?", "Two and two?", "Grüße aus 東京 🙂"]
 
@@ -42,7 +44,7 @@ def contexts(renderer, questions=QUESTIONS):
 def sampler(model, renderer, **changes):
     engine = {"kind": "continuous", "num_blocks": 64, "max_batch_tokens": 512}
     engine |= changes.pop("engine", {})
-    more = {name: changes.pop(name) for name in ("autocast", "stopping") if name in changes}
+    more = {name: changes.pop(name) for name in ("computing", "stopping") if name in changes}
     config = SamplingConfig.model_validate({"max_tokens": 8, "engine": engine, **changes})
     return ContinuousSampler(model, renderer, config, **more)
 
@@ -152,21 +154,23 @@ def test_the_model_and_training_are_left_as_they_were(model, renderer):
     model.eval()
 
 
-def test_the_passes_are_under_autocast(model, renderer):
-    """The context that is given is entered for every pass, though they run in another thread."""
-    entered = []
+def test_the_passes_of_another_thread_compute_in_copies(model, renderer):
+    """All passes see the same bf16 copies, made once though they run in another thread, and none is left after."""
+    kept, seen = [id(weight) for weight in model.parameters()], set()
 
-    @contextlib.contextmanager
-    def autocast():
-        entered.append(True)
-        with torch.autocast("cpu", torch.bfloat16):
-            yield
+    def look(module, *_):
+        seen.add((threading.current_thread() is threading.main_thread(), id(module.weight), module.weight.dtype))
 
+    hook = model.get_output_embeddings().register_forward_hook(look)
     prompts = contexts(renderer)
-    got = draw(sampler(model, renderer, autocast=autocast, temperature=0.0), prompts)
-    assert len(entered) >= 8
+    computing = functools.partial(narrowed, model, torch.bfloat16)
+    got = draw(sampler(model, renderer, computing=computing, temperature=0.0), prompts)
+    hook.remove()
+    [(in_main, copy, dtype)] = seen
+    assert not in_main and dtype == torch.bfloat16
+    assert [id(weight) for weight in model.parameters()] == kept and copy not in kept
     for context in prompts:
-        with torch.autocast("cpu", torch.bfloat16):
+        with computing():
             expected = logprobs_here(model, context, got[context.id][0])
         # bf16 has 8 bits: sums of its products, in another order, over 2 layers.
         torch.testing.assert_close(torch.tensor(got[context.id][0].logprobs), expected, atol=0.1, rtol=0)
@@ -174,15 +178,17 @@ def test_the_passes_are_under_autocast(model, renderer):
 
 def test_a_request_that_fails_is_an_error_with_its_context(model, renderer):
     """What a pass raises ends sampling with an error that says so, and the model is left in order."""
-    broken = RuntimeError("out of \x1b[31mmemory")
 
-    @contextlib.contextmanager
-    def fail():
-        raise broken
-        yield
+    def fail(*_):
+        raise RuntimeError("out of \x1b[31mmemory")
 
+    kept = [id(weight) for weight in model.parameters()]
+    hook = model.get_output_embeddings().register_forward_hook(fail)
+    computing = functools.partial(narrowed, model, torch.bfloat16)
     with pytest.raises(SamplerError, match=r"context 'p\d'.*out of \\x1b"):
-        draw(sampler(model, renderer, autocast=fail), contexts(renderer))
+        draw(sampler(model, renderer, computing=computing), contexts(renderer))
+    hook.remove()
+    assert [id(weight) for weight in model.parameters()] == kept
     assert draw(sampler(model, renderer), contexts(renderer))
 
 

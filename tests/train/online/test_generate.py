@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import math
 from itertools import pairwise
@@ -21,9 +22,10 @@ from humanline.train.data.prompts import Context
 from humanline.train.data.render import Renderer
 from humanline.train.online.samplers.generate import GenerateSampler, _Ending, end_tokens, inverse_cdf, sampling_mode
 from humanline.train.policy.build import build_policy
-from humanline.train.policy.logprobs import PACKED
+from humanline.train.policy.logprobs import PACKED, LogprobModel
 from humanline.train.policy.new_model import tiny_llama
 from humanline.train.policy.packing import pack
+from humanline.train.policy.precision import compute_in, narrowed
 from humanline.train.run.processes import NonFiniteError
 from tests.helpers import strategies
 from tests.helpers.paper_models import FAMILIES, write_paper_model
@@ -68,8 +70,8 @@ def contexts_of(renderer, questions=QUESTIONS):
     return [Context(f"p{i}", prompt, renderer.encode_prompt(prompt).ids, {"n": i}) for i, prompt in enumerate(prompts)]
 
 
-def sampler_of(model, renderer, batch_size=64, autocast=None, stopping=None, **settings):
-    more = {name: value for name, value in (("autocast", autocast), ("stopping", stopping)) if value is not None}
+def sampler_of(model, renderer, batch_size=64, computing=None, stopping=None, **settings):
+    more = {name: value for name, value in (("computing", computing), ("stopping", stopping)) if value is not None}
     wanted = {"max_tokens": 8, "engine": {"kind": "generate", "batch_size": batch_size}, **settings}
     return GenerateSampler(model, renderer, SamplingConfig.model_validate(wanted), **more)
 
@@ -477,23 +479,21 @@ def test_an_adapter_in_training_is_sampled_from(toy, tmp_path):
     assert ids != list(got["p0"][0].ids)
 
 
-def test_the_model_computes_under_autocast(model, renderer):
-    """With bf16 the same key draws the same again, and log-probs are those of a pass under autocast, up to rounding."""
-
-    def autocast():
-        return torch.autocast("cpu", torch.bfloat16)
-
+def test_the_model_computes_in_copies(model, renderer):
+    """With bf16 the same key draws the same again, and log-probs are those of the policy's passes, up to rounding."""
     [context] = contexts_of(renderer, QUESTIONS[1:2])
-    sampler = sampler_of(model, renderer, autocast=autocast)
+    sampler = sampler_of(model, renderer, computing=functools.partial(narrowed, model, torch.bfloat16))
     got = draw(sampler, [context], 4)["p0"]
     assert got == draw(sampler, [context], 4)["p0"]
+    policies = {"bf16": LogprobModel(copy.deepcopy(model)), "float32": LogprobModel(model)}
+    compute_in(policies["bf16"], torch.bfloat16)
     gaps = {"bf16": [], "float32": []}
     for one in got:
         ids = torch.tensor([[*context.ids, *one.ids]])
         for name, values in gaps.items():
-            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=name == "bf16"):
-                logits = model(ids).logits[0, len(context.ids) - 1 : -1].float()
-            theirs = logits.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None]).squeeze(1)
+            with torch.no_grad():
+                theirs = policies[name](ids, torch.ones(1, ids.shape[1] - 1, dtype=torch.bool))
+            theirs = theirs[0, len(context.ids) - 1 :]
             values.append((theirs - torch.tensor(one.logprobs)).abs().max().item())
     # bf16 has 8 bits: logits of about 4 are rounded to 0.016, a few times over the layers.
     assert max(gaps["bf16"]) < 0.2

@@ -27,7 +27,7 @@ class Stages:
     """Sample and score by rule, and note what was asked for."""
 
     def __init__(self) -> None:
-        self.processes = alone("fp32", torch.device("cpu"))
+        self.processes = alone(torch.device("cpu"))
         self.trainable = SimpleNamespace(check_rollout=lambda rollout, prompt: None)
         self.asked: list[str] = []
 

@@ -28,6 +28,7 @@ from humanline.train.online.samplers.prover import Prover, WrongWeights, rounded
 from humanline.train.online.types import Completion, Rollout
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.new_model import tiny_llama
+from humanline.train.policy.precision import compute_in
 
 TEXTS, LENGTH = 64, 65  # 4096 scored tokens
 
@@ -320,6 +321,15 @@ def test_a_server_that_was_started_again_is_found_after_a_small_update(tmp_path,
     with pytest.raises(WrongWeights, match="still has those of v0"):
         prover.check("v13")
     assert said == []
+
+
+def test_a_policy_is_compared_in_the_type_of_its_weights(tokenizer):
+    """Of a policy that trains in bf16 over float32 weights, texts' log-probabilities are those of a float32 pass."""
+    policy = LogprobModel(tiny_llama(tokenizer, hidden_size=16, heads=2, max_length=128))
+    texts = {"a": Text(tuple(range(20, 40)), 5)}
+    before = text_logprobs(policy, texts)
+    compute_in(policy, torch.bfloat16)
+    assert np.array_equal(text_logprobs(policy, texts)["a"], before["a"])
 
 
 def test_rounded_weights_are_those_of_bf16_and_come_back(tokenizer):

@@ -205,6 +205,19 @@ def test_a_torn_cache_is_read_as_far_as_it_goes(tmp_path):
     assert [ScoreCache(path).get(key).value for key in keys] == [0.5, 1.0, 2.0]
 
 
+def test_what_another_process_has_scored_is_not_scored_again(tmp_path, monkeypatch):
+    """With another number of processes answers change hands: a process reads all caches, and writes its own."""
+    config, one = scoring({"kind": "tag_count"}), rollout("a", "<think>b</think>")
+    own, other = tmp_path / "cache-rank-0.jsonl", tmp_path / "cache-rank-1.jsonl"
+    first = scores(config, [one], cache=other)
+    text = other.read_bytes()
+    with build_scorer(config, cache=own, others=[other]) as scorer:
+        asked = []
+        monkeypatch.setattr(scorer._pool, "run", lambda tasks: (one for one in asked.extend(tasks) or ()))
+        assert collected(scorer, [one]) == first and not asked
+    assert own.read_bytes() == b"" and other.read_bytes() == text
+
+
 def test_keys_tell_contents_apart():
     """A key is that of the content alone, whatever the order of names, and lone surrogates have one."""
     assert content_key({"a": 1, "b": 2}) == content_key({"b": 2, "a": 1})

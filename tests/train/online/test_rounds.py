@@ -12,6 +12,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
+import torch
 
 from humanline.cli import main
 from humanline.system import files as system_files
@@ -24,6 +25,7 @@ from humanline.train.online.ledger import STATES, LedgerError, read_lines
 from humanline.train.online.make import Plan
 from humanline.train.online.overlap import Ahead, _in_words
 from humanline.train.online.types import SamplerError
+from humanline.train.policy.precision import narrowed
 from humanline.train.preflight.validate import NotReadyError, validate
 from humanline.train.run.fingerprint import flat, same_settings
 from humanline.train.run.folder import RunFolder
@@ -163,6 +165,23 @@ class TestRounds:
         logged = rounds_of(result)
         assert [row["round"] for row in logged] == [0, 1]
         assert logged[0]["kept_contexts"] + logged[0]["below_margin"] == 16
+
+    def test_the_sampler_rounds_as_training_does(self, toy, prompts, tmp_path, monkeypatch):
+        """Under bf16 the sampler has the same rounded weights, and differs from training by the rounding of its logits.
+
+        Those of the toy model are below 4 in size, which bf16 rounds by at most 2^-7; its log-sum-exp is as far off.
+        """
+        made = []
+
+        def watched(model, dtype):
+            made.append(dtype)
+            return narrowed(model, dtype)
+
+        monkeypatch.setattr("humanline.train.online.samplers.narrowed", watched)
+        precise = {"batch_size": 8, "micro_batch_size": 4, "precision": "bf16"}
+        result = train(online(toy, prompts, tmp_path / "run", training=precise), show_progress=False)
+        found = [row["sampler_mismatch_rms"] for row in steps(result) if "sampler_mismatch_rms" in row]
+        assert set(made) == {torch.bfloat16} and len(found) == 2 and 0 < max(found) < 2 * 2**-7
 
     def test_the_sampler_and_training_agree(self, toy, prompts, tmp_path):
         """Log-probabilities told by the sampler are those that training computes, up to rounding, once a round."""

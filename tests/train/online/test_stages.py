@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -23,7 +24,7 @@ from humanline.train.data.prompts import Context, Draw, with_system
 from humanline.train.data.render import Renderer
 from humanline.train.data.rows import read_rows
 from humanline.train.online import commands as tools
-from humanline.train.online.journal import sample_into
+from humanline.train.online.journal import gather_samples, regroup, sample_into
 from humanline.train.online.ledger import LedgerError, append, json_rows, read_lines
 from humanline.train.online.stages import read_rollouts, read_scores, score_rows, score_share, score_table
 from humanline.train.online.trainable import Trainable
@@ -144,6 +145,47 @@ def test_ranks_share_the_batches_of_one(tmp_path, size, ranks):
         assert sorted(asked) == [[one.id for one in CONTEXTS[i : i + size]] for i in range(0, 7, size)]
     counts = [len(rows_of(journal)) for journal in journals]
     assert max(counts) - min(counts) <= (size or 1)
+
+
+@pytest.mark.parametrize("size", [None, 1, 2])
+@pytest.mark.parametrize("before,now", [(1, 2), (2, 1), (2, 3), (3, 1), (2, 2)])
+def test_another_number_of_ranks_goes_on(tmp_path, size, before, now):
+    """What other ranks had sampled when they were stopped is not sampled again, and no row of theirs is lost.
+
+    So it is where the journals were moved and the process was killed before the old ones were gone. As many ranks as
+    before find their journals as they left them.
+    """
+    contexts = [Context(f"c{i}", (Message("user", f"q {i}"),), (1, 2), {}) for i in range(18)]
+    journals = [tmp_path / f"samples-rank-{rank}.jsonl" for rank in range(max(before, now))]
+    for rank in range(before):
+        with contextlib.suppress(SamplerError):
+            work(journals[rank], Sampler(size, fails_at=2), contexts, rank=rank, ranks=before)
+    left = {journal: journal.read_bytes() for journal in journals[:before]}
+    done = rows_of(*left)
+    earlier = tmp_path / "samples-earlier.jsonl"
+    assert 2 <= len(done) < 18
+    for killed in (True, False):
+        there = sorted(tmp_path.glob("samples-*.jsonl"))
+        regroup(there, journals[:now], earlier, contexts, size)
+        if before == now:
+            assert not earlier.exists() and all(journal.read_bytes() == text for journal, text in left.items())
+            return
+        assert sorted(tmp_path.glob("samples-*.jsonl")) == [earlier]
+        for journal, text in left.items() if killed else ():
+            journal.write_bytes(text)
+    samplers = [Sampler(size) for _ in range(now)]
+    for rank, sampler in enumerate(samplers):
+        work(journals[rank], sampler, contexts, rank=rank, ranks=now, earlier=earlier)
+    again = {name for sampler in samplers for batch in sampler.asked for name in batch if name in done}
+    assert not again or size == 2  # whole batches alone give the same bits
+    there = [path for path in (earlier, *journals[:now]) if path.is_file()]
+    gather_samples(tmp_path / "all.jsonl", there, contexts, "abc")
+    work(tmp_path / "alone.jsonl", Sampler(size), contexts)
+    assert rows_of(tmp_path / "all.jsonl") == rows_of(tmp_path / "alone.jsonl")
+    append(journals[now - 1], [Rollout("c1", (), (), {}, policy="abc").row()])  # sampled again: the later row counts
+    there = [path for path in (earlier, *journals[:now]) if path.is_file()]
+    gather_samples(tmp_path / "all.jsonl", there, contexts, "abc")
+    assert rows_of(tmp_path / "all.jsonl")["c1"]["completions"] == []
 
 
 def test_work_before_a_failure_is_kept(tmp_path):

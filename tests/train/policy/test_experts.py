@@ -364,32 +364,36 @@ def test_what_is_left_as_it_is_is_said(mixtures, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "settings,said", [({}, []), ({"base": "bf16"}, ["2^-9"]), ({"base": "nf4"}, ["not kept in 4 bits", "2^-9"])]
+    "kept_in,computed_in,said",
+    [
+        ("float32", "float32", []),
+        ("float32", "bf16", ["2^-9"]),
+        ("nf4", "float32", ["not kept in 4 bits"]),
+        ("nf4", "bf16", ["not kept in 4 bits", "2^-9"]),
+    ],
 )
-def test_what_narrow_experts_cost_is_said(mixtures, settings, said):
+def test_what_narrow_experts_cost_is_said(mixtures, kept_in, computed_in, said):
     """Experts that stay out of 4 bits, and additions to them that bf16 would swallow, are named, and only there."""
     outline = load_outline(mixtures["mixtral"]["model"])
-    lora = AdapterConfig(**settings)
-    lines = describe_coverage(outline, lora, lora.base or "float32")[1:]
+    lines = describe_coverage(outline, AdapterConfig(base=kept_in), kept_in, computed_in)[1:]
     assert len(lines) == len(said) and all(part in line for part, line in zip(said, lines, strict=True))
     only = AdapterConfig(targets=("q_proj",), base="bf16")
-    assert len(describe_coverage(outline, only, "bf16")) == 1
+    assert len(describe_coverage(outline, only, "bf16", "bf16")) == 1
 
 
 def test_float32_keeps_what_bf16_swallows(mixtures):
-    """An addition of a few hundred-thousandths of the weights changes what experts in float32 compute, not in bf16."""
+    """An addition of a few hundred-thousandths of experts' weights changes what float32 computes, and not bf16."""
     changed = {}
-    for base, kept in (("float32", torch.float32), ("bf16", torch.bfloat16)):
-        lora = LORA | {"base": base, "targets": ["experts.down_proj"]}
-        given = config(mixtures["mixtral"], Path("unused"), adapter=lora, training=TRAINING | {"precision": "bf16"})
+    for precision in ("float32", "bf16"):
+        lora = LORA | {"base": "float32", "targets": ["experts.down_proj"]}
+        given = config(mixtures["mixtral"], Path("unused"), adapter=lora, training=TRAINING | {"precision": precision})
         policy, adapter = build_policy(given)
-        experts = policy.model.model.layers[0].mlp.experts
-        to_both = torch.tensor([[0, 1]] * 3), torch.full((3, 2), 0.5, dtype=kept)
-        hidden = torch.linspace(-1, 1, 48).view(3, 16).to(kept)
+        ids, mask = torch.arange(12)[None] + 20, torch.ones((1, 11), dtype=torch.bool)
         with torch.no_grad():
-            experts.get_base_layer().down_proj.fill_(0.02)
-            before = experts(hidden, *to_both)
+            for layer in policy.model.model.layers:
+                layer.mlp.experts.get_base_layer().down_proj.fill_(0.02)
+            before = policy(ids, mask)
             for parameter in adapter.parameters():
                 parameter.fill_(3e-4)  # 2 x 2 x 9e-8 is added to each weight
-            changed[base] = (experts(hidden, *to_both) - before).abs().max().item()
+            changed[precision] = (policy(ids, mask) - before).abs().max().item()
     assert changed["float32"] > 0 == changed["bf16"]

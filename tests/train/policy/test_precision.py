@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from humanline.objectives import token_logprobs
 from humanline.system.stop import StopRequested
 from humanline.train.config.run import OptimizerConfig
 from humanline.train.loop import train
@@ -18,9 +17,8 @@ from humanline.train.policy.build import build_policy
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.optimizer import OptimizerError, make_optimizer, same_rounding, set_lr
 from humanline.train.run.state import OptimizerState
-from humanline.train.setup import Run
 from tests.helpers.cases import StopAt
-from tests.helpers.support import CLIP, OBJECTIVES, SCHEDULES, config, run, run_with, same, steps, weights
+from tests.helpers.support import CLIP, OBJECTIVES, SCHEDULES, config, run, same, steps, weights
 
 BF16 = {"steps": 6, "batch_size": 8, "micro_batch_size": 4, "precision": "bf16", "weights": "bf16"}
 needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao (extra low-memory) is not installed")
@@ -62,43 +60,6 @@ def test_activation_checkpointing_keeps_fewer_tensors(toy):
             policy(ids, torch.ones((4, 59), dtype=torch.bool)).sum()
         kept[on] = sum(sizes)
     assert kept[True] < kept[False] / 2
-
-
-def test_bf16_compute_keeps_no_copy_of_the_weights(toy, tmp_path):
-    """While the policy runs in bf16 over float32 masters, autocast's cache of narrow weights is off."""
-    seen = set()
-
-    def look(*_):
-        seen.add((torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()))
-
-    def watched(ready: Run) -> Run:
-        ready.trained.policy.model.get_input_embeddings().register_forward_pre_hook(look)  # within autocast
-        return ready
-
-    result = run_with(watched, toy, tmp_path / "run", training__precision="bf16", training__steps=2)
-    assert (True, False) in seen and (True, True) not in seen
-    assert {tensor.dtype for tensor in weights(result).values()} == {torch.float32}
-
-
-@pytest.mark.parametrize("padding", ["right", "free"])
-def test_the_head_computes_in_bf16_too(toy, padding):
-    """Under autocast hidden states, which the last norm has made float32, reach the head in bf16; without, as wide."""
-    policy, _ = build_policy(config(toy, Path("unused"), training__precision="bf16", training__padding=padding))
-    seen = []
-
-    def look(hidden, head_weight, labels, **options):
-        seen.append((hidden.dtype, head_weight.dtype))
-        return token_logprobs(hidden, head_weight, labels, **options)
-
-    policy.logprobs = look
-    decoded = []
-    policy.model.get_decoder().register_forward_hook(lambda *a: decoded.append(a[2].last_hidden_state.dtype))
-    ids, mask = torch.arange(10)[None] + 20, torch.ones((1, 9), dtype=torch.bool)
-    for on in (True, False):
-        with torch.autocast("cpu", torch.bfloat16, enabled=on):
-            policy(ids, mask)
-    assert seen == [(torch.bfloat16, torch.float32), (torch.float32, torch.float32)]
-    assert decoded == [torch.float32] * 2  # so that it is the policy that narrows
 
 
 @needs_torchao

@@ -507,7 +507,7 @@ def test_the_command_says_what_a_run_takes(recipe, tmp_path, capsys):
 
 def test_what_does_not_fit_ends_with_what_to_change(recipe, monkeypatch, capsys):
     """A GPU that is too small makes exit code 2 and a list of changes; a time is not given where none is measured."""
-    monkeypatch.setattr(changes, "_CHANGES", changes._CHANGES[:2])
+    monkeypatch.setattr(changes, "_CHANGES", changes._CHANGES[:3])
     assert main(["estimate", str(recipe), "training.precision=float32", "--gpu-memory", "0.7501"]) == 2
     out = capsys.readouterr().out
     assert "does not fit" in out and "training.activation_checkpointing=true  (up to a third more work" in out
@@ -566,7 +566,7 @@ def stream_of(given: TrainConfig) -> Stream:
 def test_a_run_that_cannot_fit_is_refused_before_it_is_loaded(toy, tmp_path, monkeypatch):
     """Training ends before weights are read and anything is written; the message has the peak and what to change."""
     monkeypatch.setattr(budget, "capacity", lambda device: 1e6)
-    monkeypatch.setattr(changes, "_CHANGES", changes._CHANGES[:2])
+    monkeypatch.setattr(changes, "_CHANGES", changes._CHANGES[:3])
     monkeypatch.setattr("humanline.train.setup.build_policy", lambda *_: pytest.fail("weights were loaded"))
     given = config(toy, tmp_path / "run", transform=CLIP, reference=AHEAD | {"storage": "model"})
     with pytest.raises(DoesNotFitError, match="nothing was loaded") as refused:
@@ -606,13 +606,26 @@ def test_a_model_that_no_dry_run_can_run_is_let_through(toy, tmp_path, monkeypat
     refuse_unfit(given, load_outline(given.model), stream_of(given), 2, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("kind,padding,rows,width", [("llama", "free", 16, 64), ("gemma2", "right", 2, 512)])
-def test_the_bound_that_costs_nothing_is_one(tmp_path, kind, padding, rows, width):
+@pytest.mark.parametrize(
+    "kind,padding,rows,width,changes",
+    [
+        ("llama", "free", 16, 64, {}),
+        ("gemma2", "right", 2, 512, {}),
+        ("llama", "right", 2, 8, {"precision": "bf16", "adapter": {"rank": 1, "base": "float32"}}),
+    ],
+)
+def test_the_bound_that_costs_nothing_is_one(tmp_path, kind, padding, rows, width, changes):
     """The bound that lets small runs through is above the estimate, also where all pairs of tokens are held."""
     outline = small(kind, 2, tmp_path / "model")
     given = run_config(
         data={"train": "x", "max_length": width},
-        training={"precision": "float32", "batch_size": rows, "micro_batch_size": rows // 2, "padding": padding},
+        training={
+            "precision": changes.pop("precision", "float32"),
+            "batch_size": rows,
+            "micro_batch_size": rows // 2,
+            "padding": padding,
+        },
+        **changes,
     )
     estimate = Estimator(outline, cuda=False).estimate(given, limits(given))
     assert generous_bytes(given, outline, rows, width) - (1 << 29) > estimate.peak
@@ -644,6 +657,8 @@ MEASURED: dict[str, dict[str, Any]] = {
     "one pass": {"training": {"micro_batch_size": 4}},
     "checkpointing": {"training": {"activation_checkpointing": True}},
     "rows end to end": {"training": {"padding": "free"}},
+    "bf16": {"training": {"precision": "bf16"}},
+    "bf16, checkpointing": {"training": {"precision": "bf16", "activation_checkpointing": True}},
     "second model": {"reference": AHEAD | {"storage": "model"}},
     "grpo": {"objective": {"kind": "grpo"}},
     "kto": {"objective": {"kind": "kto"}},

@@ -1,19 +1,21 @@
-"""Two processes compute what one does."""
+"""Several processes compute what one does, and go on where others stopped."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from humanline.system.launcher import too_slow_to_stop
+from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from humanline.train.data.stream import StepBatch
 from humanline.train.loop import train
@@ -36,11 +38,14 @@ def job(
     return {"config": config.model_dump(), **facts}
 
 
-def two_processes(tmp_path, jobs: list[dict]) -> str:
-    """Run jobs (`ddp_run.py`) in two gloo processes, one after the other, and return what they printed."""
+def two_processes(tmp_path, jobs: list[dict], count: int = 2) -> str:
+    """Run jobs (`ddp_run.py`) in so many gloo processes, one after the other, and return what they printed.
+
+    In every job all processes run the policy equally often, also those that a stop or an error ended.
+    """
     tasks = tmp_path / "tasks.json"
     tasks.write_text(json.dumps(jobs))
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(count), "--master_port", str(free_port())]
     result = subprocess.run(
         [sys.executable, *launcher, "tests/helpers/ddp_run.py", str(tasks)],
         capture_output=True,
@@ -50,6 +55,8 @@ def two_processes(tmp_path, jobs: list[dict]) -> str:
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
     assert result.returncode == 0, result.stderr[-9000:]
+    passes = Counter(re.findall(r"^.*: \d+ passes$", result.stderr, re.MULTILINE))
+    assert passes.total() == count * len(jobs) and not any(times % count for times in passes.values()), passes
     return result.stderr
 
 
@@ -189,22 +196,74 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch):
     names = {path.name for path in saved.iterdir()}
     assert {"rank-0-reference-0-0.safetensors", "rank-1-reference-0-0.safetensors"} <= names
     assert result_of(stopped) == result_of(settings(toy, two, "kto"))
-    shutil.rmtree(two / "stopped/final")
-    with pytest.raises(CheckpointError, match=r"processes +2 +1"):  # one alone does not go on with it
-        train(stopped, resume=True, show_progress=False)
 
 
-@pytest.mark.slow
-def test_two_ranks_do_not_go_on_with_a_run_of_one(toy, tmp_path):
-    """A checkpoint of one process is refused by two; a run that two have finished they leave as it is."""
-    single = settings(toy, tmp_path, "single", checkpoint={"every": 2})
-    train(single, show_progress=False)
-    shutil.rmtree(tmp_path / "single/final")
-    whole = settings(toy, tmp_path, "whole")
-    jobs = [job(single, resume=True, expect=REFUSED), job(whole), job(whole, resume=True)]
-    said = two_processes(tmp_path, jobs)
-    assert re.search(r"processes +1 +2", said), said
-    assert result_of(whole)[1]
+class StopAfter:
+    """A StopSignal that is there once the log has so many steps."""
+
+    def __init__(self, folder: Path, after: int) -> None:
+        self.metrics, self.after = folder / "metrics.jsonl", after
+
+    def hold(self) -> None:
+        """Do nothing: it never raises by itself."""
+
+    @property
+    def requested(self) -> str | None:
+        text = self.metrics.read_text() if self.metrics.exists() else ""
+        return "SIGTERM" if text.count('"step"') >= self.after else None
+
+
+def test_any_number_of_processes_goes_on(toy, tmp_path):
+    """Begun by one process, gone on by two, three and one, a run ends with the weights of one that was left alone.
+
+    Each stop is in the middle of a window, whose log-probabilities others have computed, as they have the held-out
+    ones. In rounds three go on where two have stopped in the middle of one. Where the loss is a mean of each
+    micro-batch, whose contents depend on the number of processes, another number is refused.
+    """
+
+    def chain(name: str) -> TrainConfig:
+        training = {"steps": 10, "batch_size": 12, "micro_batch_size": 2}
+        reference = {"schedule": {"kind": "before_step", "every": 4}}
+        one = settings(toy, tmp_path, name, training=training)
+        return one.model_copy(
+            update={
+                "reference": type(one.reference).model_validate(reference),
+                "optimizer": one.optimizer.model_copy(update={"lr": 1e-3, "adam_eps": 1e-3}),
+            }
+        )
+
+    moved, local = chain("moved"), settings(toy, tmp_path, "local", VARIANTS["local"][0], **VARIANTS["local"][1])
+    rounds = online(toy, tmp_path)
+    with pytest.raises(StopRequested, match="after 2 of 10"):
+        train(moved, stop=StopAfter(tmp_path / "moved", 2), show_progress=False)
+    stopped = {"resume": True, "expect": ("StopRequested",)}
+    two_processes(
+        tmp_path,
+        [
+            job(moved, stop_after=5, **stopped),
+            job(rounds, stop_after=1, expect=("StopRequested",)),
+            job(local, stop_after=1, expect=("StopRequested",)),
+        ],
+    )
+    said = two_processes(tmp_path, [job(moved, stop_after=7, **stopped), job(rounds, resume=True)], count=3)
+    assert re.search("after [78] of 10 updates", said), said
+    (saved,) = sorted((tmp_path / "moved/checkpoints").iterdir())[-1:]
+    assert {f"rank-{rank}-held-out-0.safetensors" for rank in range(3)} <= {path.name for path in saved.iterdir()}
+    train(moved, resume=True, show_progress=False)
+    whole = train(chain("whole"), show_progress=False)
+    alone, mine = trained(whole.model), trained(tmp_path / "moved/final")
+    assert max(float((mine[name] - tensor).abs().max()) for name, tensor in alone.items()) < 2e-6
+    logs = [list(read_metrics(tmp_path / name / "metrics.jsonl")) for name in ("moved", "whole")]
+    for mine_row, row in zip(*logs, strict=True):
+        values = {**row, **row.get("held_out", {})}
+        for key in values.keys() - {"seconds", "tokens_per_second", "held_out"}:
+            assert {**mine_row, **mine_row.get("held_out", {})}[key] == pytest.approx(values[key], rel=2e-6, abs=2e-6)
+
+    other = train(online(toy, tmp_path / "one"), show_progress=False)
+    for name, tensor in trained(other.model).items():
+        torch.testing.assert_close(trained(tmp_path / "online/final")[name], tensor, rtol=1e-3, atol=2e-4)
+    with pytest.raises(CheckpointError, match=r"processes .*normalise: local.* 2 +1\n"):
+        train(local, resume=True, show_progress=False)
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(toy):

@@ -27,7 +27,6 @@ from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.fingerprint import differences
 from humanline.train.run.folder import RunFolder
 from humanline.train.run.state import ModuleState, OptimizerState
-from humanline.train.step.reference import LogprobsAhead
 from tests.helpers.cases import CASES, SOME, StopAt, case, moved, stopped_run
 from tests.helpers.files import leftovers
 from tests.helpers.kills import KILLED, result_of
@@ -611,13 +610,7 @@ def test_large_states_go_into_several_files(toy, tmp_path, monkeypatch):
 
 
 def test_states_that_do_not_fit_are_refused(toy):
-    """A window with a gap, without its end, or of another number of micro-batches is named."""
-    scored = {f"{step}/0/rows": torch.zeros(1, 2) for step in (3, 4, 6)}
-    ahead = LogprobsAhead.__new__(LogprobsAhead)
-    with pytest.raises(DamagedError, match="ends before step 7 or has gaps"):
-        ahead.load_state(scored | {"next_step": torch.tensor(7)})
-    with pytest.raises(DamagedError, match="has no next_step"):
-        ahead.load_state(scored)
+    """Weights and optimizer states that lack something, or are of another kind, are named."""
     module = torch.nn.Linear(2, 3)
     state = ModuleState(module)
     with pytest.raises(DamagedError, match="lacks bias"):
@@ -629,6 +622,15 @@ def test_states_that_do_not_fit_are_refused(toy):
         optimizer.load_state({"exp_avg/weight": torch.zeros(3, 2)})
     with pytest.raises(DamagedError, match="unknown parameter other"):
         optimizer.load_state({"exp_avg/other": torch.zeros(3, 2)})
+
+
+def test_a_checkpoint_of_an_earlier_format_is_refused(tmp_path):
+    """One whose log-probabilities stand by process and micro-batch is of format 2, which is said."""
+    contents = checkpoint.Contents(
+        shared={}, own={}, config={}, fingerprints={}, software={}, metrics=tmp_path / "metrics.jsonl"
+    )
+    with pytest.raises(CheckpointError, match="has format 2; this version of humanline reads 3"):
+        contents.refuse_another_run(tmp_path, {"format": 2})
 
 
 def test_labels_and_scores_are_part_of_the_fingerprint():

@@ -15,6 +15,7 @@ import torch
 from humanline.train.run.metrics import read_metrics
 from tests.conftest import ROOT
 from tests.helpers.paper_models import write_paper_model
+from tests.helpers.peak_run import write_model
 from tests.helpers.processes import free_port
 from tests.helpers.support import CLIP, REJECT, config
 
@@ -47,14 +48,14 @@ MANY = FEW | {
 }
 
 
-def launched(processes: int, out: Path, jobs: dict[str, Any]) -> None:
-    """Run jobs (`shard_run.py`) in so many processes."""
+def launched(processes: int, out: Path, jobs: dict[str, Any], script: str = "shard_run.py") -> None:
+    """Run jobs, or what else a script of tests/helpers makes of them, in so many processes."""
     out.mkdir()
     (out / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    script = [str(ROOT / "tests/helpers/shard_run.py"), str(out), str(out / "jobs.json")]
+    arguments = [str(ROOT / "tests/helpers" / script), str(out), str(out / "jobs.json")]
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--master_port", str(free_port())]
     result = subprocess.run(
-        [sys.executable, *launcher, *script],
+        [sys.executable, *launcher, *arguments],
         capture_output=True,
         text=True,
         timeout=600,
@@ -129,3 +130,29 @@ def test_any_number_of_processes_whole_or_shared_out(toy, tmp_path):
             launched(processes, out, jobs_of(toy, out, MANY, sharding))
             for name in MANY:
                 assert_close(tmp_path / "one", out, name)
+
+
+def most_bytes(tmp_path: Path, model: dict[str, int]) -> list[float]:
+    """Return, for each of two processes, the most bytes of tensors while it builds its share, in whole models."""
+    folder = tmp_path / "model"
+    write_model(folder, **model)
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    files = {"model": str(folder), "pairs": "none"}
+    given = config(files, tmp_path / "run", training=TRAINING | {"sharding": "full"})
+    launched(2, tmp_path / "out", given.model_dump(), "start_run.py")
+    found = [json.loads((tmp_path / "out" / f"peak-{rank}.json").read_text()) for rank in (0, 1)]
+    assert 0.99 * size < sum(one["rows"] for one in found) < 1.01 * size
+    return [one["peak"] / size for one in found]
+
+
+def test_no_process_holds_a_whole_model(tmp_path):
+    """While it starts each of two processes holds its rows, and the largest rows that it reads once more."""
+    shares = most_bytes(tmp_path, {"vocabulary": 4096, "hidden": 128, "layers": 12})
+    assert max(shares) < 0.7, shares
+
+
+@pytest.mark.slow
+def test_no_process_holds_a_whole_model_of_300_million(tmp_path):
+    """The same at a size at which it matters, with half of the weights in embedding and head."""
+    shares = most_bytes(tmp_path, {"vocabulary": 64_000, "hidden": 1024, "layers": 13})
+    assert max(shares) < 0.7, shares

@@ -186,7 +186,7 @@ def test_tensorboard_writes_numbers_below_the_run(toy, tmp_path, events, monkeyp
     monkeypatch.setenv("MY_TOKEN", "sesame-open")
     said = []
     given = settings(toy, tmp_path, "tensorboard", data__train="sesame-open.jsonl")
-    accelerator = start_accelerator("float32")
+    accelerator = start_accelerator()
     with start_trackers(given, tmp_path, accelerator, said.append) as trackers:
         for step in range(5):
             trackers.log({"loss": 2.0**-step, "held_out/loss": 0.5}, step)

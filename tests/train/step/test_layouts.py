@@ -14,6 +14,7 @@ from humanline.train.data.batch import Unit, idle_micro_batch, rows_of
 from humanline.train.data.stream import Stream
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.packing import pack
+from humanline.train.policy.precision import compute_in
 from humanline.train.step.held_out import Evaluator
 from humanline.train.step.loss import ObjectiveStep, beta_draws
 from humanline.train.step.reference import logprobs_pass
@@ -197,14 +198,15 @@ def test_a_pass_in_which_nothing_counts_adds_exactly_nothing(folders, layout, pr
     if layout == "packed":
         pack(model)
     scorer = LogprobModel(model, packed=layout == "packed").train()
+    if precision == "bf16":
+        compute_in(scorer, torch.bfloat16)
     idle = idle_micro_batch(rows_of(units_of("grpo")[0], OBJECTIVES["grpo"].grouping)[1], 0)
     objective = ObjectiveStep(OBJECTIVES["grpo"], BetaTransform.model_validate(REJECT), seed=0, device=CPU)
     batch = stream_of(units_of("grpo"), OBJECTIVES["grpo"]).step(0)
     facts = objective.look(0, batch, [], logprobs_pass(scorer), lambda value, how: value)
-    with torch.autocast("cpu", torch.bfloat16, precision == "bf16", cache_enabled=False):
-        logprobs = scorer(*idle.block.inputs)
-        assert torch.equal(logprobs, logprobs_pass(scorer)(idle.block))
-        loss, metrics = objective.loss(facts, idle, logprobs, torch.zeros_like(logprobs), None)
+    logprobs = scorer(*idle.block.inputs)
+    assert torch.equal(logprobs, logprobs_pass(scorer)(idle.block))
+    loss, metrics = objective.loss(facts, idle, logprobs, torch.zeros_like(logprobs), None)
     loss.backward()
     assert loss.item() == 0 and all(value.item() == 0 for value in metrics.values())
     assert all(p.grad is not None and not p.grad.any() for p in scorer.parameters())
@@ -222,11 +224,12 @@ def test_log_ratios_are_exactly_zero_while_weights_stand_still(folders, family, 
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     scorer = LogprobModel(model, packed=layout == "packed").train()
+    if precision == "bf16":
+        compute_in(scorer, torch.bfloat16)
     score = logprobs_pass(scorer)
     for micro in stream_of(units_of("kto", 8), OBJECTIVES["kto"], **LAYOUTS[layout]).step(0).micro_batches:
         for block in (micro.block, micro.mismatched):
-            with torch.autocast("cpu", torch.bfloat16, precision == "bf16", cache_enabled=False):
-                scored, trained = score(block), scorer(*block.inputs)
+            scored, trained = score(block), scorer(*block.inputs)
             assert trained.requires_grad and scored.dtype == torch.float32 and torch.equal(scored, trained)
             assert torch.equal(scored != 0, block.mask)
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ class ScoreCache:
     ----------
     path : Path or None
         Made if it is missing, with its folder.
+    others : iterable of Path
+        Files of other processes, which are read now and not written: whose values one has in them may have changed
+        with the number of processes.
 
     Raises
     ------
@@ -34,7 +38,7 @@ class ScoreCache:
         If it cannot be read or written.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, others: Iterable[Path] = ()) -> None:
         self._known: dict[bytes, tuple[float, str]] = {}
         self._file: int | None = None
         self._torn = False  # whether the file may end in the middle of a line, by a kill or a write that failed
@@ -43,6 +47,9 @@ class ScoreCache:
         self._flushed = time.monotonic()
         if path is None:
             return
+        for other in others:
+            for line in other.read_bytes().splitlines():
+                self._read(line)
         self._path = path
         make_folder(path.parent)
         self._file = patient(path, lambda: os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644))

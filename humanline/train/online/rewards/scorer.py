@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import importlib.metadata
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,9 @@ _READING = 2  # to be raised whenever a verifier reads answers differently: keys
 Item = tuple[int, int]  # a rollout's index and a completion's number
 
 
-def build_scorer(config: ScoringConfig, *, cache: Path | None = None, device: Any = "cpu") -> RewardScorer:
+def build_scorer(
+    config: ScoringConfig, *, cache: Path | None = None, others: Iterable[Path] = (), device: Any = "cpu"
+) -> RewardScorer:
     """Make a scorer (`humanline.train.online.types.Scorer`) of a configuration's rewards.
 
     Parameters
@@ -40,6 +42,8 @@ def build_scorer(config: ScoringConfig, *, cache: Path | None = None, device: An
         Its `failed` is the caller's to apply: here a completion without a score has a status.
     cache : Path or None
         File of JSON lines that keeps values between runs; None keeps them in memory.
+    others : iterable of Path
+        Such files of other processes, whose values count too.
     device
         Torch device on which reward models compute.
 
@@ -50,7 +54,7 @@ def build_scorer(config: ScoringConfig, *, cache: Path | None = None, device: An
     OSError
         If the cache cannot be opened.
     """
-    return RewardScorer(config, cache=cache, device=device)
+    return RewardScorer(config, cache=cache, others=others, device=device)
 
 
 def reward_names(rewards: Sequence[Reward]) -> list[str]:
@@ -66,7 +70,7 @@ def reward_names(rewards: Sequence[Reward]) -> list[str]:
 class RewardScorer:
     """Scores as the weighted sum of rewards; see `build_scorer`. Close it, or use it in a `with` statement."""
 
-    def __init__(self, config: ScoringConfig, *, cache: Path | None, device: Any) -> None:
+    def __init__(self, config: ScoringConfig, *, cache: Path | None, others: Iterable[Path], device: Any) -> None:
         self._config = config
         self._names = reward_names(config.rewards)
         self._calls = any(isinstance(reward, FunctionReward) for reward in config.rewards)
@@ -77,7 +81,7 @@ class RewardScorer:
                 from humanline.train.online.rewards.models import RewardModel
 
                 self._models[number] = RewardModel(reward, device)
-        self._cache = ScoreCache(cache)
+        self._cache = ScoreCache(cache, others)
         self._pool = make_pool(config)
 
     def __enter__(self) -> RewardScorer:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +13,9 @@ from humanline.train.config import TrainConfig
 from humanline.train.data.render import Renderer
 from humanline.train.online.stages import RoundStages
 from humanline.train.online.trainable import Trainable, vocabulary_of
-from humanline.train.online.types import Sampler
+from humanline.train.online.types import Sampler, Scorer
+from humanline.train.policy.load import TYPES
+from humanline.train.policy.precision import narrowed
 from humanline.train.run.processes import Processes
 
 if TYPE_CHECKING:
@@ -43,14 +48,16 @@ def make_sampler(
         from humanline.train.online.samplers.server import ServerSampler
 
         return ServerSampler(sampling, renderer, vocabulary=vocabulary_of(model), say=say, stopping=processes.stopping)
-    autocast = processes.accelerator.autocast
+    computing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    if config.training.precision != "float32":
+        computing = functools.partial(narrowed, model, TYPES[config.training.precision])
     if engine.kind == "continuous":
         from humanline.train.online.samplers.continuous import ContinuousSampler
 
-        return ContinuousSampler(model, renderer, sampling, autocast=autocast, stopping=processes.stopping)
+        return ContinuousSampler(model, renderer, sampling, computing=computing, stopping=processes.stopping)
     from humanline.train.online.samplers.generate import GenerateSampler
 
-    return GenerateSampler(model, renderer, sampling, autocast=autocast, stopping=processes.stopping)
+    return GenerateSampler(model, renderer, sampling, computing=computing, stopping=processes.stopping)
 
 
 def make_served(
@@ -113,13 +120,18 @@ def make_stages(
 
     assert config.rounds is not None
     rounds, scoring, cache = config.rounds, config.rounds.scoring, folder / f"cache-rank-{processes.rank}.jsonl"
+
+    def make_scorer() -> Scorer:
+        others = [path for path in sorted(folder.glob("cache-rank-*.jsonl")) if path != cache]
+        return build_scorer(scoring, cache=cache, others=others, device=processes.device)
+
     sampler: Any = make_sampler(config, policy.model, renderer, processes, say)
 
     return RoundStages(
         rounds.samples,
         config.seed,
         sampler,
-        lambda: build_scorer(scoring, cache=cache, device=processes.device),
+        make_scorer,
         processes,
         scoring=scoring,
         trainable=Trainable(renderer, rounds.sampling.max_tokens, vocabulary_of(policy.model)),

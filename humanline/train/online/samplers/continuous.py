@@ -39,8 +39,8 @@ class ContinuousSampler:
     renderer : Renderer
     config : SamplingConfig
         Its engine must be a ContinuousEngine.
-    autocast : callable, optional
-        Gives the context in which the model computes.
+    computing : callable, optional
+        Gives the context in which the model computes, passes of other threads included; one for every `sample`.
     stopping : callable, optional
         Polled several times a second: whether to give up.
 
@@ -56,7 +56,7 @@ class ContinuousSampler:
         renderer: Renderer,
         config: SamplingConfig,
         *,
-        autocast: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+        computing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         assert isinstance(config.engine, ContinuousEngine)
@@ -66,7 +66,7 @@ class ContinuousSampler:
                 "source.sampling.engine.kind: generate"
             )
         self.model, self.renderer, self.config, self.engine = model, renderer, config, config.engine
-        self.autocast, self.stopping = autocast, stopping
+        self.computing, self.stopping = computing, stopping
         self.ends = end_tokens(model, renderer)
 
     def together(self, samples: int) -> None:
@@ -87,7 +87,7 @@ class ContinuousSampler:
         device = self.model.device
         devices = [device] if device.type == "cuda" else []
         # Sampling seeds torch's own random numbers, which are training's.
-        with torch.random.fork_rng(devices), sampling_mode(self.model), _forward_under(self.model, self.autocast):
+        with torch.random.fork_rng(devices), sampling_mode(self.model), self.computing():
             manager = self._manager(key)
             try:
                 manager.warmup()
@@ -185,31 +185,3 @@ class ContinuousSampler:
 def _why(manager: Any) -> str:
     error = getattr(manager.background_thread_status, "fatal_error", None)
     return visible(str(error or "its thread ended"))[:400]
-
-
-@contextlib.contextmanager
-def _forward_under(model: Any, autocast: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-    """Run every forward pass under autocast: the passes are in another thread, which does not inherit it."""
-    from transformers.generation.continuous_batching.cache import PagedAttentionCache
-
-    forward, own = model.forward, vars(model).get("forward")
-    update = PagedAttentionCache.update
-
-    def narrow(*args: Any, **options: Any) -> Any:
-        with autocast():
-            return forward(*args, **options)
-
-    def widen(cache: Any, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **options: Any) -> Any:
-        # The cache has the weights' type, which autocast's keys and values have not.
-        return update(cache, key_states.to(cache.dtype), value_states.to(cache.dtype), *args, **options)
-
-    model.forward = narrow
-    PagedAttentionCache.update = widen
-    try:
-        yield
-    finally:
-        PagedAttentionCache.update = update
-        if own is None:
-            del model.forward
-        else:
-            model.forward = own

@@ -38,8 +38,8 @@ class GenerateSampler:
     renderer : Renderer
     config : SamplingConfig
         Its engine must be a GenerateEngine.
-    autocast : callable, optional
-        Gives the context in which the model computes.
+    computing : callable, optional
+        Gives the context in which the model computes; one for every batch.
     stopping : callable, optional
         Polled after every token: whether to give up.
 
@@ -57,12 +57,12 @@ class GenerateSampler:
         renderer: Renderer,
         config: SamplingConfig,
         *,
-        autocast: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+        computing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         assert isinstance(config.engine, GenerateEngine)
         self.model, self.renderer, self.config, self.engine = model, renderer, config, config.engine
-        self.autocast, self.stopping = autocast, stopping
+        self.computing, self.stopping = computing, stopping
         self.ends = end_tokens(model, renderer)
 
     def together(self, samples: int) -> int:
@@ -103,7 +103,7 @@ class GenerateSampler:
         picker = _Picker(width, draws, self.config.temperature, self.config.top_p)
         ending = _Ending(width, self.ends, room, self.config.stop, self.renderer.tokenizer, self.stopping)
         settings = GenerationConfig(max_new_tokens=max(room), pad_token_id=pad, do_sample=False, use_cache=True)
-        with sampling_mode(self.model), self.autocast(), torch.no_grad():
+        with sampling_mode(self.model), self.computing(), torch.no_grad():
             output = self.model.generate(
                 ids,
                 attention_mask=mask,

@@ -32,6 +32,7 @@ from humanline.train.online.samplers.proof import (
 from humanline.train.online.samplers.server import ServerSampler
 from humanline.train.online.types import Rollout, SamplerError
 from humanline.train.policy.logprobs import LogprobModel
+from humanline.train.policy.precision import as_kept
 
 STATE, CHECKS = "proof.json", "proof-checks.json"
 KEPT_CHECKS = 4  # versions whose check is kept: of a round, of the next one and of evaluations in between
@@ -48,7 +49,7 @@ def text_logprobs(policy: LogprobModel, texts: Mapping[str, Text]) -> dict[str, 
     found = {}
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), as_kept(model):
             for name, text in texts.items():
                 ids = torch.tensor([text.ids], device=model.device)
                 mask = (torch.arange(1, len(text.ids), device=model.device) >= text.start)[None]
