@@ -34,7 +34,7 @@ from tests.helpers.fork_server import warm_up
 
 PLACES = {
     "load": (policy, "load_tokenizer"),
-    "score": (reference.LogprobsAhead, "_host"),
+    "score": (reference.LogprobsAhead, "_kept"),
     "train": (objective.ObjectiveStep, "loss"),
     "save": (checkpoint, "_write"),
     "evaluate": (evaluate.Evaluator, "_logprobs"),

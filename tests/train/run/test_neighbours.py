@@ -287,11 +287,11 @@ def test_a_run_that_cannot_be_measured_saves_first(toy, tmp_path, monkeypatch):
     settings = fixed(toy, tmp_path).model_copy(update={"checkpoint": CheckpointConfig()})
     true, calls = Evaluator._logprobs, []
 
-    def fails(self, batch):
+    def fails(self, batch, idle):
         calls.append(batch)
         if len(calls) == 2:
             raise RuntimeError("made by a test")
-        return true(self, batch)
+        return true(self, batch, idle)
 
     with monkeypatch.context() as patched:
         patched.setattr(Evaluator, "_logprobs", fails)
