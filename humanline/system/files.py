@@ -15,7 +15,8 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -236,15 +237,49 @@ def begin_folder(folder: Path, *, room: int = 0) -> Path:
     return partial
 
 
-def seal_folder(folder: Path) -> None:
-    """Flush a prepared folder, write its manifest last, and give it its name; the umask says who may read its files."""
-    partial = partial_of(folder)
-    files = {}
-    for path in sorted(path for path in partial.rglob("*") if path.is_file()):
+def flush_files(folder: Path, paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Flush files of a prepared folder, and return size and SHA-256 of each by its name in the folder.
+
+    The umask says who may read them. Where several processes write, each does this for its own files.
+    """
+    partial, paths = partial_of(folder), list(paths)
+
+    def flushed(path: Path) -> dict[str, Any]:
         _let_read(path, like=partial)
         flush(path)
-        files[path.relative_to(partial).as_posix()] = _facts(path)
-        barrier(f"{folder.name}: {path.name} flushed")
+        return _facts(path)
+
+    facts = {}
+    with _hashers() as pool:
+        for path, its in zip(paths, pool.map(flushed, paths), strict=True):
+            facts[path.relative_to(partial).as_posix()] = its
+            barrier(f"{folder.name}: {path.name} flushed")
+    return facts
+
+
+def seal_folder(folder: Path, known: Mapping[str, dict[str, Any]] | None = None) -> None:
+    """Flush a prepared folder, write its manifest last, and give it its name.
+
+    Parameters
+    ----------
+    folder : Path
+    known : mapping, optional
+        What `flush_files` has said of files that need not be read again.
+
+    Raises
+    ------
+    OSError
+        If a write fails, or a known file is not there as it was.
+    """
+    partial, known = partial_of(folder), known or {}
+    paths = {path.relative_to(partial).as_posix(): path for path in partial.rglob("*") if path.is_file()}
+    for name, facts in known.items():
+        size = paths[name].stat().st_size if name in paths else None
+        if size != facts["bytes"]:
+            found = "is not there" if size is None else f"has {size} bytes here"
+            raise OSError(errno.EIO, f"{name} was written with {facts['bytes']} bytes, but {found}")
+    rest = flush_files(folder, [path for name, path in sorted(paths.items()) if name not in known])
+    files = dict(sorted({**known, **rest}.items()))
     write_text(partial / MANIFEST, json.dumps({"files": files, "digest": _digest(files)}, indent=1) + "\n")
     for path in [*(path for path in partial.rglob("*") if path.is_dir()), partial]:
         flush(path)
@@ -328,7 +363,9 @@ def verify_folder(folder: Path, *, foreign: bool = False) -> None:
         raise DamagedError(f"{MANIFEST} cannot be trusted: {error}") from None
     wrong: list[str] = []
     unread: list[str] = []
-    for name, facts in files.items():
+
+    def compare(name: str) -> None:
+        facts = files[name]
         try:
             size = (folder / name).stat().st_size
             if size != facts["bytes"]:
@@ -340,6 +377,11 @@ def verify_folder(folder: Path, *, foreign: bool = False) -> None:
             (wrong if gone else unread).append(
                 f"{name} {'is missing' if gone else f'cannot be read: {error.strerror}'}"
             )
+
+    with _hashers() as pool:
+        list(pool.map(compare, files))
+    wrong.sort()
+    unread.sort()
     here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     if not foreign:
         wrong += [f"{name} does not belong to it" for name in sorted(here - files.keys() - {MANIFEST})]
@@ -411,6 +453,11 @@ def _doomed(folder: Path) -> Path:
 def _facts(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _hashers() -> ThreadPoolExecutor:
+    """Return threads that read files and hash them, which keeps one of them busy as long as the disk is faster."""
+    return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="hash")
 
 
 def _digest(files: dict[str, dict[str, Any]]) -> str:

@@ -172,7 +172,7 @@ def _set_up(
             return RunResult.read(folder)
     given = _read(config, processes, show)
     trained = _load(config, given.data, processes)
-    fingerprints = _fingerprints(config, given, trained, processes.ranks)
+    fingerprints = _fingerprints(config, given, trained, processes)
     objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device)
     progress = RunProgress(given.steps, show)
     told: list[dict[str, Any]] = []
@@ -200,7 +200,8 @@ def _set_up(
     if not folder.resume:
         processes.on_main(folder.take)
     of_data = {"template": given.model.renderer.template_hash} | {name: asdict(r) for name, r in reports.items()}
-    start = None if restored else lambda: {"start weights": trained_hash(trained.policy), **fingerprints}
+    version = "" if restored else trained_hash(trained.policy, processes.reduce)
+    start = None if restored else lambda: {"start weights": version, **fingerprints}
     processes.on_main(lambda: folder.begin(settings, of_data, start, progress.say))
     at = restored or Position()
     progress.begin(at.updates)
@@ -265,7 +266,7 @@ def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
     return Trained(policy, spread, optimizer, adapter, logprobs_pass(policy, spread.without_gradient()))
 
 
-def _fingerprints(config: TrainConfig, given: _Given, trained: Trained, ranks: int) -> dict[str, Any]:
+def _fingerprints(config: TrainConfig, given: _Given, trained: Trained, processes: Processes) -> dict[str, Any]:
     """Return the facts that a resumed run must share, beside its settings."""
     fingerprints: dict[str, Any] = {
         "template": given.model.renderer.template_hash,
@@ -274,10 +275,10 @@ def _fingerprints(config: TrainConfig, given: _Given, trained: Trained, ranks: i
         **given.data.hashes(config.objective),
     }
     if trained.adapter is not None:
-        fingerprints["frozen weights"] = frozen_hash(trained.policy)
+        fingerprints["frozen weights"] = frozen_hash(trained.policy, processes.reduce)
     if config.objective.grouping is not None and config.objective.grouping.whole:
         # The loss is a mean of each micro-batch, and what is in one depends on how many processes share a step.
-        fingerprints["processes (their micro-batches are in the loss: normalise: local)"] = ranks
+        fingerprints["processes (their micro-batches are in the loss: normalise: local)"] = processes.ranks
     return fingerprints
 
 

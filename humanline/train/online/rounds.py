@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +197,7 @@ class Rounds:
             "policy": torch.tensor(list(self.policy.encode()), dtype=torch.uint8),
         }
 
-    def refuse_state(self, state: dict[str, Tensor], updates: int) -> None:
+    def refuse_state(self, state: Mapping[str, Tensor], updates: int) -> None:
         """Raise DamagedError if some of so many updates stand on a poisoned round, of which others are left."""
         number, _, start, end, _ = state["place"].tolist()
         if number < 0 or not start < updates < end:
@@ -210,7 +210,7 @@ class Rounds:
                 "checkpoint is left, remove the checkpoints to begin anew"
             ) from None
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go back to a round, with the data in its folder; raise DamagedError if these are not the same."""
         number, self.next, self.start, self.end, stale = state["place"].tolist()
         self.policy, self.stale = bytes(state["policy"].tolist()).decode(), bool(stale)

@@ -1,8 +1,9 @@
 """One checkpoint: all that a run needs to go on as if it had never stopped, bit for bit.
 
 A checkpoint is a folder that `system/files.py` publishes: tensors in safetensors, the rest JSON, nothing pickled. What
-all processes share is written by the main one; what each has of its own (the log-probabilities of coming steps, its
-share of those of held-out data, its random state) by itself. The folder is on a file system that all processes see.
+all processes share is written by the main one, but for tensors of which each holds some rows, which it writes itself;
+what each has of its own (the log-probabilities of coming steps, its share of those of held-out data, its random state)
+by itself too. The folder is on a file system that all processes see.
 
 Any number of processes goes on from it: each takes what it needs of what all of those before had (`OfEach`). As many as
 before go on to the same bits, others to the same up to rounding.
@@ -13,18 +14,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from humanline.system.files import DamagedError, barrier, disk_errors, verify_folder, write_text
+from humanline.system.files import DamagedError, barrier, verify_folder, write_text
 from humanline.train.run.fingerprint import differences, same_settings
-from humanline.train.run.state import Judging, OfEach, Stateful
+from humanline.train.run.shares import Saved, is_shard, save_shares, share_of
+from humanline.train.run.state import Judging, OfEach, Stateful, held_by_one
 
 FORMAT = 3
 _PART_BYTES = 4 * 2**30  # of one tensor file: what a save holds in host memory at a time
@@ -79,18 +81,31 @@ class Contents:
 
     def size(self) -> int:
         """Return the bytes that a checkpoint takes, over all processes."""
-        room = _bytes(self.shared) + _bytes(self.own) * self.ranks
+        room = _bytes(self.own) * self.ranks
+        for name, tensor in _tensors(self.shared):
+            room += tensor.nbytes * (self.ranks if held_by_one(name) else 1)
         with contextlib.suppress(OSError):
             room += self.metrics.stat().st_size
         return room
 
-    def write_own(self, folder: Path) -> None:
-        """Write what this process has of its own; raise OSError where the disk does not take it."""
-        _write(folder, {_own_name(self.rank, name): part for name, part in self.own.items()})
+    def write_own(self, folder: Path) -> list[Path]:
+        """Write what this process has of its own, and return the files; raise OSError where the disk refuses them."""
+        parts = ((_own_name(self.rank, name), part) for name, part in self.own.items())
+        return [path for name, part in parts for path in _write(folder, name, part.state())]
+
+    def write_slices(self, folder: Path) -> list[Path]:
+        """Write what this process holds of the tensors that are shared out, as `write_own` does."""
+        written: list[Path] = []
+        for name, part in self.shared.items():
+            slices = {key: tensor for key, tensor in part.state().items() if _is_slice(key, tensor)}
+            written += _write(folder, f"{name}-slices-{self.rank}", slices) if slices else []
+        return written
 
     def write_shared(self, folder: Path, position: Position) -> None:
-        """Write all that the processes share; called by the main one, raises as `write_own` does."""
-        _write(folder, self.shared)
+        """Write all else that the processes share; called by the main one, raises as `write_own` does."""
+        for name, part in self.shared.items():
+            state = part.state()
+            _write(folder, name, {key: tensor for key, tensor in state.items() if not _is_slice(key, tensor)})
         shutil.copyfile(self.metrics, folder / _METRICS)
         facts = {
             "format": FORMAT,
@@ -125,8 +140,9 @@ class Contents:
             if missing:
                 raise DamagedError(f"it has no {', '.join(missing)}")
             for name, part in self.shared.items():
+                saved = _read(folder, name)
                 if isinstance(part, Judging):
-                    part.refuse_state(_read(folder, name), facts["position"]["updates"])
+                    part.refuse_state(saved, facts["position"]["updates"])
         except OSError as error:
             raise CheckpointError(_unread(folder, error)) from None
 
@@ -220,40 +236,49 @@ def _unread(folder: Path, error: OSError) -> str:
     )
 
 
-def _write(folder: Path, parts: Mapping[str, Stateful | OfEach]) -> None:
-    for name, part in parts.items():
-        waiting: dict[str, Tensor] = {}
-        size = number = 0
-        for key, tensor in part.state().items():
-            if waiting and size + tensor.nbytes > _PART_BYTES:
-                _save(waiting, folder / _part(name, number))
-                waiting, size, number = {}, 0, number + 1
-            waiting[key] = tensor
-            size += tensor.nbytes
-        _save(waiting, folder / _part(name, number))
-        barrier(f"{folder.name}: {name} written")
+def _write(folder: Path, stem: str, tensors: Mapping[str, Tensor]) -> list[Path]:
+    """Write what this process holds of some tensors, at least one file, and return the files."""
+    written: list[Path] = []
+    waiting: dict[str, Tensor] = {}
+    size = 0
+
+    def save() -> None:
+        written.append(folder / _part(stem, len(written)))
+        save_shares(waiting, written[-1])
+
+    for key, tensor in tensors.items():
+        its = share_of(tensor).rows.nbytes
+        if waiting and size + its > _PART_BYTES:
+            save()
+            waiting, size = {}, 0
+        waiting[key] = tensor
+        size += its
+    save()
+    barrier(f"{folder.name}: {stem} written")
+    return written
 
 
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    with disk_errors():
-        save_file({key: tensor.cpu().contiguous() for key, tensor in tensors.items()}, path)
+def _read(folder: Path, name: str) -> Saved:
+    """Return the state that the files of a part hold, those of slices too; raise as `Saved.in_files` does."""
+    mine = re.compile(rf"{re.escape(name)}(-slices-\d+)?-\d+\.safetensors")
+    return Saved.in_files(sorted(path for path in folder.iterdir() if mine.fullmatch(path.name)))
 
 
-def _read(folder: Path, name: str) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    number = 0
-    while (path := folder / _part(name, number)).is_file():
-        tensors |= {key: tensor.clone() for key, tensor in load_file(path).items()}  # no longer a view of the file
-        number += 1
-    return tensors
+def _is_slice(key: str, tensor: Tensor) -> bool:
+    """Return whether a process writes its own of a tensor that all share."""
+    return is_shard(tensor) or held_by_one(key)
 
 
 def _part(name: str, number: int) -> str:
     return f"{name}-{number}.safetensors"
 
 
+def _tensors(parts: Mapping[str, Stateful | OfEach]) -> Iterator[tuple[str, Tensor]]:
+    return (item for part in parts.values() for item in part.state().items())
+
+
 def _bytes(parts: Mapping[str, Stateful | OfEach]) -> int:
-    return sum(tensor.nbytes for part in parts.values() for tensor in part.state().values())
+    return sum(tensor.nbytes for _, tensor in _tensors(parts))
 
 
 def _facts(folder: Path) -> dict[str, Any]:

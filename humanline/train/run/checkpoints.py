@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import math
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from humanline.system.files import (
     begin_folder,
     drop_partial,
     flush,
+    flush_files,
     partial_of,
     remove_folder,
     seal_folder,
@@ -33,7 +35,7 @@ from humanline.system.lock import LockLostError
 from humanline.system.stop import StopRequested
 from humanline.train.config.run import CheckpointConfig
 from humanline.train.run.checkpoint import CheckpointError, Contents, Position
-from humanline.train.run.processes import MainProcessError, MainProcessFault, Reduce, on_main
+from humanline.train.run.processes import MainProcessError, MainProcessFault, Reduce, gathered, on_main
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
@@ -206,9 +208,16 @@ class Checkpoints:
 
     def _attempt(self, target: Path, position: Position) -> None:
         on_main(self.accelerator, self.meet, lambda: self._begin(target))
-        failed = OSError("another process could not write its part")
-        _together(lambda: self.contents.write_own(partial_of(target)), self.meet, failed)
-        on_main(self.accelerator, self.meet, lambda: self._finish(target, position))
+        partial, flushed = partial_of(target), dict[str, Any]()
+
+        def write() -> None:
+            written = [*self.contents.write_own(partial), *self.contents.write_slices(partial)]
+            flushed.update(flush_files(target, written))
+
+        _together(write, self.meet, OSError("another process could not write its part"))
+        for facts in gathered(json.dumps(flushed), self.contents.rank, self.contents.ranks, self.meet):
+            flushed.update(json.loads(facts))
+        on_main(self.accelerator, self.meet, lambda: self._finish(target, position, flushed))
 
     def _mended(self, target: Path, error: OSError | MainProcessError) -> tuple[bool, bool]:
         """Return, in all processes alike, whether the folder is gone, and whether they have waited for space.
@@ -312,10 +321,10 @@ class Checkpoints:
             flush(self.folder.parent)
         begin_folder(target, room=self.contents.size())
 
-    def _finish(self, target: Path, position: Position) -> None:
+    def _finish(self, target: Path, position: Position, flushed: Mapping[str, dict[str, Any]]) -> None:
         self.contents.write_shared(partial_of(target), position)
         self.refuse_lost()
-        seal_folder(target)
+        seal_folder(target, flushed)
 
     def _prune(self) -> None:
         """Remove old checkpoints; one that resists is tried again after the next save."""

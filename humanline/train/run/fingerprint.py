@@ -15,6 +15,8 @@ from humanline.system.terminal import HIDDEN, redacted
 from humanline.train.config.objective import OBJECTIVES
 from humanline.train.config.rounds import EARLIER
 from humanline.train.config.secrets import hidden, settings_digest
+from humanline.train.run.processes import Reduce
+from humanline.train.run.shares import Share, is_shard, share_of
 
 # Sections and fields that change where a run writes, what it shows, whom it asks and what it puts up with, never what
 # it computes from the same samples and scores.
@@ -87,37 +89,62 @@ def base_hash(model: Any) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def trained_hash(module: nn.Module) -> str:
+def trained_hash(module: nn.Module, reduce: Reduce | None = None) -> str:
     """Return a SHA-256 of the parameters that are trained (`frozen_hash`): the version of a policy."""
+    return _hash({name: one for name, one in module.named_parameters() if one.requires_grad}, reduce)
+
+
+def frozen_hash(module: nn.Module, reduce: Reduce | None = None) -> str:
+    """Return a SHA-256 of the parameters that are not trained: of names, shapes and weighted sums of their bits.
+
+    It does not depend on how many processes share the parameters out.
+
+    Parameters
+    ----------
+    module : nn.Module
+    reduce : callable, optional
+        Sums over these processes, all of which then call this alike; needed where they share parameters out.
+
+    Raises
+    ------
+    ValueError
+        If it is missing then.
+    """
+    return _hash({name: one for name, one in module.named_parameters() if not one.requires_grad}, reduce)
+
+
+def _hash(parameters: Mapping[str, nn.Parameter], reduce: Reduce | None) -> str:
+    sums = {name: _checksum(share_of(parameter)) for name, parameter in parameters.items()}
+    sharded = [name for name, parameter in parameters.items() if is_shard(parameter)]
+    if sharded:
+        if reduce is None:
+            raise ValueError("the parameters are shared out over processes, whose sums must be added")
+        own = torch.tensor([sums[name] for name in sharded])  # of int64, which wraps as the sums do
+        sums |= dict(zip(sharded, reduce(own, "sum").tolist(), strict=True))
     sha = hashlib.sha256()
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            sha.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} {_checksum(parameter)}".encode())
+    for name, parameter in parameters.items():
+        sha.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} {sums[name] % 2**64}".encode())
+        kept = getattr(parameter, "quant_state", None)  # of 4-bit codes: what they stand for
+        for part, tensor in sorted(kept.as_dict(packed=True).items()) if kept is not None else ():
+            sha.update(f"{part} {_checksum(share_of(tensor)) % 2**64}".encode())
     return sha.hexdigest()
 
 
-def frozen_hash(module: nn.Module) -> str:
-    """Return a SHA-256 of the parameters that are not trained: of names, shapes and weighted sums of their bits."""
-    sha = hashlib.sha256()
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            sha.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} {_checksum(parameter)}".encode())
-            kept = getattr(parameter, "quant_state", None)  # of 4-bit codes: what they stand for
-            for part, tensor in sorted(kept.as_dict(packed=True).items()) if kept is not None else ():
-                sha.update(f"{part} {_checksum(tensor)}".encode())
-    return sha.hexdigest()
+def _checksum(share: Share) -> int:
+    """Return the sum of a tensor's bytes, eight at a time, each times its place, as a signed number of 64 bits.
 
-
-def _checksum(tensor: torch.Tensor) -> int:
-    """Return the sum of a tensor's bytes, eight at a time, each times its place, modulo 2^64."""
-    bits = tensor.detach().contiguous().flatten().clone().view(torch.uint8)
-    bits = torch.nn.functional.pad(bits, (0, -bits.numel() % 8)).view(torch.int64)
-    total = 0
+    Of a share it is what these rows add to that of the whole tensor: a word of eight bytes that lies in two shares is
+    the sum of its parts.
+    """
+    bits = share.rows.contiguous().flatten().clone().view(torch.uint8)
+    first = share.start * (bits.numel() // max(1, len(share.rows))) if share.start else 0
+    bits = torch.nn.functional.pad(bits, (first % 8, -(first % 8 + bits.numel()) % 8)).view(torch.int64)
+    total = torch.zeros((), dtype=torch.int64, device=bits.device)
     for start in range(0, len(bits), 1 << 22):
         words = bits[start : start + (1 << 22)]
-        places = torch.arange(start + 1, start + 1 + len(words), device=words.device)
-        total += int((words * places).sum())
-    return total % 2**64
+        place = first // 8 + start + 1
+        total += (words * torch.arange(place, place + len(words), device=words.device)).sum()
+    return int(total)
 
 
 def software() -> dict[str, str]:

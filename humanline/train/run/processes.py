@@ -199,6 +199,15 @@ def on_main(accelerator: Any, meet: Reduce, act: Callable[[], int | None]) -> in
     return number
 
 
+def gathered(text: str, rank: int, ranks: int, reduce: Reduce) -> list[str]:
+    """Return the texts of all processes, in their order; called by all of them alike."""
+    own = text.encode()
+    longest = int(reduce(torch.tensor(float(len(own))), "max").item())
+    table = torch.zeros((ranks, longest), dtype=torch.int64)
+    table[rank, : len(own)] = torch.tensor(list(own), dtype=torch.int64)
+    return [bytes(row).rstrip(b"\0").decode() for row in reduce(table, "sum").tolist()]
+
+
 def asked_to_end(stop: StopSignal | None, lost: Callable[[], str | None]) -> Callable[[], bool]:
     """Return a function: whether this process was asked to stop, or has lost its output folder to another run.
 

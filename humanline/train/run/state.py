@@ -1,8 +1,14 @@
-"""States as dicts of tensors: what checkpoints are made of."""
+"""States as dicts of tensors: what checkpoints are made of.
+
+Where the processes of a run share out a tensor, its state is a DTensor, and a state that is taken over gives each
+process the rows it needs (`shares.Saved`).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +17,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from humanline.system.files import DamagedError
+from humanline.train.run.shares import Saved, Share, described, is_shard, place_of, share_of
+
+_HELD = re.compile(r".*@\d+/\d+")  # a name of what one process holds, and which one that is
 
 
 class Stateful(Protocol):
@@ -19,8 +28,8 @@ class Stateful(Protocol):
     def state(self) -> dict[str, Tensor]:
         """Return the state; the tensors may be live, they are written before anything changes."""
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take a state over; raise DamagedError if it does not fit."""
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take a state over, of whole tensors or `Saved`; raise DamagedError if it does not fit."""
 
 
 class OfEach(Protocol):
@@ -50,7 +59,7 @@ def own_first(states: Sequence[Mapping[str, Tensor]], rank: int) -> Iterator[Map
 class Judging(Protocol):
     """A part whose state may be whole, and yet not fit for a run to go on from."""
 
-    def refuse_state(self, state: dict[str, Tensor], updates: int) -> None:
+    def refuse_state(self, state: Mapping[str, Tensor], updates: int) -> None:
         """Raise DamagedError if a run must not go on from a state after so many updates; nothing is taken over."""
 
     def renew(self, updates: int, others: Iterable[Stateful | OfEach]) -> None:
@@ -69,25 +78,37 @@ class ModuleState:
         buffers = {name: tensor for name, tensor in self.module.named_buffers() if name in saved}
         return {name: tensor.detach() for name, tensor in [*trained_parameters(self.module).items(), *buffers.items()]}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Copy the tensors in."""
         copy_in(self.state(), state)
 
 
-def copy_in(mine: dict[str, Tensor], state: dict[str, Tensor]) -> None:
-    """Copy a state into tensors of the same names; raise DamagedError, with `mine` as it was, if it does not fit."""
-    require_same(mine.keys(), state.keys())
+def copy_in(mine: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Copy a state into tensors of the same names, of each the rows that this process holds.
+
+    Raises
+    ------
+    DamagedError
+        If it does not fit; then `mine` is as it was.
+    """
+    saved = Saved.of(state)
+    require_same(mine.keys(), saved.keys())
     for name, tensor in mine.items():
-        if tensor.shape != state[name].shape or tensor.dtype != state[name].dtype:
-            raise DamagedError(f"{name} is {_kind(state[name])} in place of {_kind(tensor)}")
-    for name, tensor in mine.items():
-        tensor.copy_(state[name])
+        if (tuple(tensor.shape), tensor.dtype) != saved.kind(name):
+            raise DamagedError(
+                f"{name} is {described(*saved.kind(name))} in place of {described(tensor.shape, tensor.dtype)}"
+            )
+    with torch.no_grad():
+        for name, tensor in mine.items():
+            saved.fill(name, share_of(tensor))
 
 
 class OptimizerState:
     """What a torch optimizer keeps for each parameter, by the parameter's name.
 
-    A state that is a tensor made of others (8-bit codes and their scales) is written as these.
+    A state that is a tensor made of others (8-bit codes and their scales) is written as these. Where processes share
+    parameters out, states in blocks cannot be cut anew: each process writes its own as they are, under
+    `kind/parameter@process/processes`.
 
     Parameters
     ----------
@@ -107,28 +128,40 @@ class OptimizerState:
         self.optimizer, self.state_of = optimizer, state_of
         names = {id(parameter): name for name, parameter in rows.items()}
         self.names = [names[id(parameter)] for _, parameter in self._places()]
+        self.parameters = {name: state_of(name, parameter.detach()) for name, parameter in rows.items()}
+        self._in_blocks = math.isfinite(getattr(optimizer, "block_size", math.inf))  # torchao's, of 8-bit states
 
     def state(self) -> dict[str, Tensor]:
         """Return the live tensors, as `kind/parameter`, or `kind:part/parameter`."""
         kept = self.optimizer.state_dict()["state"]
         state = {}
         for i, one in kept.items():
+            like: Any = self.parameters[self.names[i]]
             for kind, value in one.items():
                 tensor = torch.as_tensor(value)
                 for part, inner in _parts(tensor).items():
-                    name = self.names[i]
-                    state[f"{kind}{part}/{name}"] = inner if part or kind == "step" else self.state_of(name, inner)
+                    name = f"{kind}{part}/{self.names[i]}"
+                    if not tensor.ndim:
+                        state[name] = inner
+                    elif self._in_blocks and is_shard(like):
+                        state[f"{name}{_place(like)}"] = inner
+                    else:
+                        state[name] = inner if part else self.state_of(self.names[i], inner)
         return state
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Replace the optimizer's state; its settings stay those of the configuration."""
-        places = {name: i for i, name in enumerate(self.names)}
+        saved, places = Saved.of(state), {name: i for i, name in enumerate(self.names)}
         kept: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in state.items():
+        for name in saved:
             kind, _, parameter = name.partition("/")
+            process = ""
+            if held_by_one(name):
+                parameter, _, process = parameter.rpartition("@")
             if parameter not in places:
                 raise DamagedError(f"the optimizer's state names an unknown parameter {parameter}")
-            kept.setdefault(places[parameter], {})[kind] = tensor
+            if self._is_mine(name, kind, parameter, process):
+                kept.setdefault(places[parameter], {})[kind] = self._rows(saved, name, parameter)
         for i, parts in kept.items():
             kept[i] = self._whole(i, parts)
         kinds = {frozenset(one) for one in kept.values()}
@@ -146,6 +179,30 @@ class OptimizerState:
         """Return every parameter with its group, in the order of `names`."""
         return [(group, parameter) for group in self.optimizer.param_groups for parameter in group["params"]]
 
+    def _is_mine(self, name: str, kind: str, parameter: str, process: str) -> bool:
+        """Return whether this process takes over a saved tensor; raise DamagedError if nobody can."""
+        like: Any = self.parameters[parameter]
+        cut = _place(like) if is_shard(like) else ""
+        then, now = process.partition("/")[2], cut.partition("/")[2]
+        if (process or ":" in kind) and then != now:
+            raise DamagedError(
+                f"{name}: 8-bit states are in blocks of what one process holds, which cannot be cut anew; they were "
+                f"written {_cut_over(then)} and are to be read {_cut_over(now)}: go on with training.sharding and the "
+                "number of processes as they were"
+            )
+        return not process or f"@{process}" == cut
+
+    def _rows(self, saved: Saved, name: str, parameter: str) -> Tensor:
+        """Return what this process holds of a saved tensor: its rows of one that is cut as its parameter is."""
+        whole, dtype = saved.kind(name)
+        like = self.parameters[parameter]
+        if not is_shard(like) or whole != tuple(like.shape):
+            return saved[name]
+        share = share_of(like)
+        rows = torch.empty(share.rows.shape, dtype=dtype)
+        saved.fill(name, Share(rows, share.start, whole))
+        return rows
+
     def _whole(self, index: int, parts: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return a parameter's state with tensors that are made of others put together again."""
         whole = {kind: tensor for kind, tensor in parts.items() if ":" not in kind}
@@ -162,6 +219,20 @@ class OptimizerState:
                 copy_in({part.removeprefix(":"): t for part, t in _parts(empty).items()}, tensors)
                 whole[kind] = empty
         return whole
+
+
+def held_by_one(name: str) -> bool:
+    """Return whether a tensor of a shared state belongs to one process, so that each has another of this kind."""
+    return _HELD.fullmatch(name) is not None
+
+
+def _place(sharded: Any) -> str:
+    rank, ranks = place_of(sharded)
+    return f"@{rank + 1}/{ranks}"
+
+
+def _cut_over(ranks: str) -> str:
+    return f"sharded over {ranks} processes" if ranks else "whole"
 
 
 def _parts(tensor: Tensor) -> dict[str, Tensor]:
@@ -210,10 +281,6 @@ def require_same(expected: Iterable[str], got: Iterable[str]) -> None:
     if missing or foreign:
         parts = [f"{what} {', '.join(names[:4])}" for what, names in (("lacks", missing), ("has", foreign)) if names]
         raise DamagedError(f"it {' and '.join(parts)}")
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def as_dtensor(rows: Tensor, like: DTensor) -> DTensor:

@@ -200,7 +200,7 @@ class SecondModel:
         """Return the copied weights."""
         return {name: self.spread.state_of(name, rows) for name, rows in self.copy.items()}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take weights over."""
         copy_in(self.state(), state)
 

@@ -617,7 +617,8 @@ def test_states_that_do_not_fit_are_refused(toy):
         state.load_state({"weight": torch.zeros(3, 2)})
     with pytest.raises(DamagedError, match=r"weight is float64 \(3, 2\) in place of float32 \(3, 2\)"):
         state.load_state({"weight": torch.zeros(3, 2, dtype=torch.float64), "bias": torch.zeros(3)})
-    optimizer = OptimizerState(torch.optim.AdamW(module.parameters()), module)
+    rows = dict(module.named_parameters())
+    optimizer = OptimizerState(torch.optim.AdamW(rows.values()), rows, lambda _, state: state)
     with pytest.raises(DamagedError, match="covers a part of the parameters"):
         optimizer.load_state({"exp_avg/weight": torch.zeros(3, 2)})
     with pytest.raises(DamagedError, match="unknown parameter other"):
@@ -651,10 +652,10 @@ def test_a_save_that_fails_at_its_end_keeps_all_earlier_ones(toy, tmp_path, monk
     """Old checkpoints are removed only once the new one has its name, and one that resists removal is no fault."""
     seal = checkpoints.seal_folder
 
-    def fail_at_six(folder):
+    def fail_at_six(folder, known):
         if "step-00000006" in folder.name:
             raise OSError(5, "Input/output error")
-        seal(folder)
+        seal(folder, known)
 
     monkeypatch.setattr(checkpoints, "seal_folder", fail_at_six)
     train(case(toy, tmp_path / "run", *SOME[0]))

@@ -1,0 +1,145 @@
+"""Save a state that two processes share out, in forked processes that are killed: a script for test_shares.py.
+
+Each line of standard input is a job: {"folder", "store", "kill": [rank, number]}, where a process is killed at a
+write barrier of its third save; with "starved", a process, that one cannot write files until the save is tried again.
+Each line of standard output is its outcome: the exit codes, and the barriers that each process passed in that save.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import traceback
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from humanline.train.config.run import CheckpointConfig
+from humanline.train.run.checkpoint import CheckpointError, Contents, Position
+from humanline.train.run.checkpoints import Checkpoints
+from humanline.train.run.shares import share_of
+from tests.helpers.barriers import do_at, send
+from tests.helpers.ranks import as_rank, rows_of
+
+RANKS = 2
+
+
+class Part:
+    """A matrix and a vector that are shared out, and a number that is not."""
+
+    def __init__(self, mesh: Any, number: int) -> None:
+        self.mesh, self.number = mesh, number
+
+    def state(self) -> dict[str, torch.Tensor]:
+        whole = state_after(self.number)
+        return {name: rows_of(t, self.mesh) if t.ndim and self.mesh is not None else t for name, t in whole.items()}
+
+
+class Own:
+    """A number that one process has for itself."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"rank": torch.tensor(self.rank)}
+
+
+def state_after(number: int) -> dict[str, torch.Tensor]:
+    """Return the state after so many updates."""
+    fill = torch.arange(15.0).reshape(5, 3) + 100 * number
+    return {"matrix": fill, "vector": fill.flatten()[:7].bfloat16(), "number": torch.tensor(number)}
+
+
+def reduced(value: torch.Tensor, how: str) -> torch.Tensor:
+    value = value.clone()
+    dist.all_reduce(value, dist.ReduceOp.MAX if how == "max" else dist.ReduceOp.SUM)
+    return value
+
+
+def checkpoints(folder: Path, part: Part, rank: int, ranks: int) -> Checkpoints:
+    """Return the checkpoints of a run of which this is one process."""
+    contents = Contents(
+        shared={"policy": part},
+        own={"own": Own(rank)},
+        config={},
+        fingerprints={},
+        software={},
+        metrics=folder / "metrics.jsonl",
+        rank=rank,
+        ranks=ranks,
+    )
+    return Checkpoints(
+        folder / "checkpoints",
+        CheckpointConfig(keep=2),
+        contents,
+        refuse_lost=lambda: None,
+        ready=lambda: None,
+        accelerator=SimpleNamespace(is_main_process=rank == 0),
+        reduce=reduced if ranks > 1 else lambda value, how: value,
+    )
+
+
+def child(job: dict[str, Any], rank: int) -> None:
+    """Save after one, two and three updates, and note the barriers of the third save."""
+    folder = Path(job["folder"])
+    dist.init_process_group("gloo", store=dist.FileStore(job["store"], RANKS), rank=rank, world_size=RANKS)
+    part = Part(init_device_mesh("cpu", (RANKS,)), 0)
+    saves = checkpoints(folder, part, rank, RANKS)
+    for part.number in (1, 2):
+        saves.save(Position(part.number))
+    part.number = 3  # and the first of them goes
+    victim, number = job["kill"]
+    passed = do_at({number: partial(send, signal.SIGKILL)} if rank == victim else {})
+    if rank == job.get("starved"):
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    try:
+        saves.save(Position(3))
+    except CheckpointError as error:
+        (folder / f"{rank}.refused").write_text(str(error)[:99])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        saves.save(Position(3))
+    (folder / f"{rank}.barriers").write_text(json.dumps(passed))
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    pids = []
+    for rank in range(RANKS):
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            try:
+                child(job, rank)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
+        pids.append(pid)
+    codes = {}
+    while len(codes) < RANKS:
+        pid, status = os.wait()
+        codes[pid] = os.waitstatus_to_exitcode(status)
+        if codes[pid] != 0:  # as a launcher does
+            for other in set(pids) - codes.keys():
+                os.kill(other, signal.SIGKILL)
+    barriers = [path.read_text() for path in sorted(Path(job["folder"]).glob("*.barriers"))]
+    return {"codes": [codes[pid] for pid in pids], "barriers": [json.loads(text) for text in barriers]}
+
+
+if __name__ == "__main__":
+    import humanline.train.loop  # noqa: F401, all that `do_at` looks through
+
+    with as_rank(0, 1) as mesh:  # what torch imports where it is first needed
+        list(map(share_of, Part(mesh, 0).state().values()))
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)
