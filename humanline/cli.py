@@ -192,6 +192,8 @@ def _run_commands(commands: _Commands) -> None:
     _add_recipe(train)
     train.add_argument("--resume", action="store_true", help="go on with the run in the output folder, or start it")
     train.add_argument("--quiet", action="store_true", help="show no progress")
+    several = "processes that share each batch on this machine, a GPU or a part of the CPU for each (default: one)"
+    train.add_argument("--processes", type=int, metavar="N", help=several)
     _add_preset(train)
     train.set_defaults(run=_train)
 
@@ -315,16 +317,26 @@ def _quiet_libraries() -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from humanline.system.activity import EXIT_NEIGHBOUR, NeighbourError
+    from humanline.system.activity import EXIT_FOLLOWED, EXIT_NEIGHBOUR, NeighbourError
+    from humanline.system.launcher import LAUNCHED_BY, from_slurm
+    from humanline.system.parent import die_with_parent
     from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
 
+    os.environ |= from_slurm(os.environ)
+    if options.processes is not None:
+        if options.processes < 1:
+            raise ValueError(f"--processes must be >= 1; got {options.processes}")
+        if options.processes > 1:
+            return _launch(options)
+    if os.environ.get(LAUNCHED_BY) == str(os.getppid()):
+        die_with_parent(os.getppid())
     with StopSignal() as stop:
         try:
             config = _load(options)
             options.folder = config.output  # where a fault is logged
             from humanline.train.loop import train
             from humanline.train.run.collapse import CollapseError
-            from humanline.train.run.processes import leave_processes
+            from humanline.train.run.processes import MainProcessError, leave_processes
 
             _quiet_libraries()
             try:
@@ -333,6 +345,9 @@ def _train(options: argparse.Namespace) -> int:
                 _complain(options, str(broken))
                 leave_processes()
                 return _EXIT_BROKEN
+            except MainProcessError as error:
+                _complain(options, str(error))
+                return EXIT_FOLLOWED if LAUNCHED_BY in os.environ else _EXIT_USER_ERROR
             leave_processes()
         except NeighbourError as error:
             _complain(options, str(error))
@@ -341,8 +356,26 @@ def _train(options: argparse.Namespace) -> int:
         except StopRequested as request:
             while_loading = "" if stop.holding else " while loading; no step was begun by this call"
             _complain(options, f"{request}{while_loading}")
+            if stop.holding:  # so that all processes have come here
+                from humanline.train.run.processes import leave_processes
+
+                leave_processes()
             return EXIT_STOPPED
     return 0
+
+
+def _launch(options: argparse.Namespace) -> int:
+    """Train in several processes, once the recipe was read."""
+    config = _load(options)
+    from humanline.system.files import output_path
+    from humanline.train.run.launch import launch
+
+    output_path(config.output)
+    words = ["train", options.recipe, *options.overrides]
+    words += ["--resume"] if options.resume else []
+    words += ["--quiet"] if options.quiet else []
+    words += ["--preset", options.preset] if options.preset else []
+    return launch(words, options.processes)
 
 
 def _validate(options: argparse.Namespace) -> int:
@@ -362,6 +395,7 @@ def _validate(options: argparse.Namespace) -> int:
         return 0
     _quiet_libraries()
     result = validate(config, processes=options.processes)
+    command += ["--processes", str(options.processes)] if options.processes > 1 else []
     if result.resumable:
         command.append("--resume")
     print(told(f"ready: {shlex.join(command)}"))

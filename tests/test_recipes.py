@@ -789,7 +789,7 @@ RUNS = [
 ]
 
 
-_OF_SCRIPTS = ("DRY_RUN", "GPUS", "RESUME", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+_OF_SCRIPTS = ("DRY_RUN", "GPUS", "RESUME", "OMP_NUM_THREADS", "SLURM_JOB_ID", "SLURM_PROCID")
 
 
 def launch(script: str, *arguments: str, path: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -804,13 +804,13 @@ def launch(script: str, *arguments: str, path: str, **environment: str) -> subpr
 
 @pytest.fixture(scope="session")
 def stand_in(tmp_path_factory) -> str:
-    """A folder with commands `humanline` and `accelerate` that say how they were called."""
+    """A folder with commands that say how they were called; srun ends with CODE."""
     folder = tmp_path_factory.mktemp("bin")
-    for name in ("humanline", "accelerate"):
+    for name in ("humanline", "srun", "scontrol"):
         (folder / name).write_text(f'#!/bin/sh\nprintf "called {name}"\nprintf " <%s>" "$@"\nprintf "\\n"\n')
         (folder / name).chmod(0o755)
-    with open(folder / "accelerate", "a") as script:
-        script.write('printf "%s seconds to stop\\n" "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT"\n')
+    with open(folder / "srun", "a") as script:
+        script.write('printf "resume %s, threads %s\\n" "$RESUME" "$OMP_NUM_THREADS"\nexit "$CODE"\n')
     return str(folder)
 
 
@@ -842,25 +842,49 @@ def test_scripts_of_figures_give_their_runs_an_output_of_their_own(stand_in):
 
 
 def test_what_the_environment_asks_of_a_script(stand_in):
-    """GPUS uses accelerate and gives it time to save when stopped, RESUME adds --resume, and DRY_RUN only validates."""
+    """GPUS starts so many processes, RESUME adds --resume, and DRY_RUN only validates."""
 
     def calls(**environment):
         return launch("llama3-8b.sh", "kto", "offline", "llama3-data", path=stand_in, **environment).stdout.splitlines()
 
     name = "llama3-8b-kto-offline"
-    many = f"called accelerate <launch> <--num_processes> <4> <-m> <humanline.cli> <train> <{name}>"
-    assert calls()[1] == f"called humanline <train> <{name}>"
-    assert calls(GPUS="4")[1:] == [many, "1800 seconds to stop"]  # by itself the launcher gives 30
-    assert calls(GPUS="4", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="60")[1:] == [many, "60 seconds to stop"]
+    many = f"called humanline <train> <{name}> <--processes> <4>"
+    assert calls()[1] == calls(GPUS="1")[1] == f"called humanline <train> <{name}>"
+    assert calls(GPUS="4")[1:] == [many]
     assert calls(GPUS="4", RESUME="1")[1] == f"{many} <--resume>"
+    assert len(calls(SLURM_PROCID="0")) == 2 and len(calls(SLURM_PROCID="3")) == 1
     printed, called = calls(GPUS="4", RESUME="1", DRY_RUN="1")
-    assert printed.strip() == f"accelerate launch --num_processes 4 -m humanline.cli train {name} --resume"
+    assert printed.strip() == f"humanline train {name} --processes 4 --resume"
     assert called == f"called humanline <validate> <--no-data> <{name}>"
+
+
+def test_a_batch_job_goes_on_until_it_is_done(stand_in):
+    """One task a GPU runs the script that is named; what was saved, or lost a process, is put in the queue again."""
+    command = ("llama3-8b.sh", "kto", "offline", "llama3-data", "training.sharding=full")
+
+    def job(**environment):
+        own = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(SCRIPTS.parent.parent), "SLURM_CPUS_PER_TASK": "6"}
+        return launch("slurm.sh", *command, path=stand_in, **own | environment)
+
+    for code, again in ((0, False), (75, True), (69, True), (1, False)):
+        result = job(CODE=str(code))
+        assert result.returncode == code, result.stderr
+        called, told, *queued = result.stdout.splitlines()
+        words = re.findall("<(.*?)>", called)
+        assert words == ["--kill-on-bad-exit=0", "--wait=0", str(SCRIPTS / command[0]), *command[1:]]
+        assert told == "resume 1, threads 6" and queued == (["called scontrol <requeue> <7>"] if again else [])
+    assert "scontrol" not in job(CODE="69", SLURM_RESTART_COUNT="5").stdout
+    assert "called scontrol" in job(CODE="75", SLURM_RESTART_COUNT="50").stdout
+    refused = job(GPUS="8")
+    assert refused.returncode == 2 and "GPUS starts processes, which srun does here" in refused.stderr
+    dry = launch("slurm.sh", "figure8.sh", "4", path=stand_in, DRY_RUN="1")
+    assert dry.returncode == 0 and "called humanline <validate> <--no-data>" in dry.stdout
 
 
 @pytest.mark.parametrize(
     "script,arguments,environment,message",
     [
+        ("slurm.sh", ("llama4.sh",), {}, "there is no script"),
         ("llama3-8b.sh", (), {}, "needs 2 argument(s); got 0"),
         ("llama3-8b.sh", ("dpo", "offline"), {}, "needs 3 argument(s); got 2"),
         ("llama3-8b.sh", ("ppo", "offline", "llama3-data"), {}, "objective must be one of: dpo kto grpo; got 'ppo'"),
@@ -890,9 +914,10 @@ def test_a_wrong_argument_is_refused_and_nothing_is_started(script, arguments, e
 def test_every_script_is_tested_and_explains_itself(stand_in):
     """All launch scripts are in the list above, can be executed and answer --help."""
     found = sorted(path.name for path in SCRIPTS.glob("*.sh") if path.name != "common.sh")
-    assert found == sorted({script for script, _, _ in RUNS})
+    assert found == sorted({script for script, _, _ in RUNS} | {"slurm.sh"})
     for script in found:
-        assert (SCRIPTS / script).read_text().splitlines()[2] == "set -euo pipefail"
+        lines = [line for line in (SCRIPTS / script).read_text().splitlines() if not line.startswith("#")]
+        assert lines[0] == "set -euo pipefail"
         result = launch(script, "--help", path=stand_in)
         assert result.returncode == 0 and result.stdout.startswith("usage: ")
 

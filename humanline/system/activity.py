@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 _WHILE = "humanline_while"  # attribute of an error: what was being done
 EXIT_NEIGHBOUR = 69  # EX_UNAVAILABLE of sysexits.h: of a process that ends because of another one
+EXIT_FOLLOWED = 70  # to the launcher of --processes alone: another process has failed, and says why by itself
 
 
 class NeighbourError(RuntimeError):

@@ -1,9 +1,12 @@
-"""What a launcher of several processes (torchrun, accelerate launch) says in the environment."""
+"""What a launcher of several processes (torchrun, accelerate launch, srun) says in the environment."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 
+LAUNCHED_BY = "HUMANLINE_LAUNCHED_BY"  # variable: the process of --processes that has started this one
 _TO_STOP = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _LEAST = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
 
@@ -43,6 +46,67 @@ def launched_processes() -> int:
             "processes with torchrun or accelerate launch, or unset WORLD_SIZE"
         )
     return count
+
+
+def from_slurm(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a launcher for one of several tasks that srun has started; none for anything else.
+
+    Where a launcher's variables are there already, they hold. A batch script, which Slurm tells how many tasks it may
+    start, is none of them: only in a step there is SLURM_STEP_NUM_TASKS.
+
+    Parameters
+    ----------
+    environment : mapping
+
+    Raises
+    ------
+    LauncherError
+        If srun has not said which task this is, and where the first one is.
+    """
+    count = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if count == "1" or any(name in environment for name in _LEAST):
+        return {}
+    try:
+        node, nodes = int(environment.get("SLURM_NODEID", "0")), environment["SLURM_STEP_NODELIST"]
+        job, step = int(environment.get("SLURM_JOB_ID", "0")), int(environment.get("SLURM_STEP_ID", "0"))
+        found = {
+            "WORLD_SIZE": count,
+            "RANK": environment["SLURM_PROCID"],
+            "LOCAL_RANK": environment["SLURM_LOCALID"],
+            "LOCAL_WORLD_SIZE": str(_each_node(environment["SLURM_STEP_TASKS_PER_NODE"])[node]),
+        }
+    except (KeyError, ValueError, IndexError) as error:
+        raise LauncherError(
+            f"srun has started {count} tasks (SLURM_STEP_NUM_TASKS), but its other variables make no sense ({error}); "
+            "set WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for each of them"
+        ) from None
+    place = {"MASTER_ADDR": _first_host(nodes), "MASTER_PORT": str(20_000 + (16 * job + step) % 20_000)}
+    return found | {name: environment.get(name, value) for name, value in place.items()}
+
+
+def _each_node(text: str) -> list[int]:
+    """Return how many tasks each node has, of a text such as 8(x2),4."""
+    counts: list[int] = []
+    for part in text.split(","):
+        count, _, times = part.rstrip(")").partition("(x")
+        counts += [int(count)] * int(times or 1)
+    return counts
+
+
+def _first_host(nodes: str) -> str:
+    """Return the first of some hosts, as Slurm writes them: gpu[003-006,9],login1."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0] if first else nodes)
+
+
+def refuse_launcher(asked: str) -> None:
+    """Raise LauncherError if this process is one of several already, which cannot start others as `asked`."""
+    count = launched_processes()
+    if "WORLD_SIZE" in os.environ:
+        raise LauncherError(
+            f"{asked} inside of a launcher (the environment variable WORLD_SIZE is {count}): leave that out, since it "
+            "has started the processes; or, if nothing has, unset WORLD_SIZE, RANK and LOCAL_RANK"
+        )
 
 
 def seconds_to_stop() -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -18,9 +19,19 @@ from typing import Any, Self
 from humanline.system.launcher import launched_processes
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL, "try again later", of sysexits.h: schedulers can tell it from a failure
-_ECHO = 2.0  # seconds within which a launcher, a shell or the system repeats a signal
+ECHO = 2.0  # seconds within which a launcher, a shell or the system repeats a signal
 _OFTEN_IGNORED = ("SIGHUP", "SIGUSR1", "SIGXCPU")  # whoever started us with one of them ignored meant that (nohup)
 STOPPING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", *_OFTEN_IGNORED) if hasattr(signal, name))
+
+
+def handled() -> list[signal.Signals]:
+    """Return the signals of `STOPPING` that ask this process to stop: those that nobody had it ignore."""
+    found = [(number, signal.getsignal(number)) for number in STOPPING]
+    return [
+        number
+        for number, here in found
+        if here is not None and (here != signal.SIG_IGN or number.name not in _OFTEN_IGNORED)
+    ]
 
 
 class StopRequested(BaseException):
@@ -56,10 +67,8 @@ class StopSignal:
     def __enter__(self) -> Self:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            for number in STOPPING:
-                here = signal.getsignal(number)
-                if here is not None and (here != signal.SIG_IGN or number.name not in _OFTEN_IGNORED):
-                    self._before[number] = signal.signal(number, self._handle)
+            for number in handled():
+                self._before[number] = signal.signal(number, self._handle)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
         except BaseException:  # one that came at once, or has waited for this
             self.__exit__()
@@ -78,7 +87,7 @@ class StopSignal:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if self.requested is not None:
-            if time.monotonic() - self._since > _ECHO:
+            if time.monotonic() - self._since > ECHO:
                 os._exit(128 + number)
             return
         self.requested, self._since = name, time.monotonic()
@@ -90,9 +99,40 @@ class StopSignal:
                 signal.signal(known, signal.SIG_DFL)
         if not self.holding:
             raise StopRequested(name)
-        later = f", {_ECHO:g} seconds from now," if echoes else ""
+        later = f", {ECHO:g} seconds from now," if echoes else ""
         with contextlib.suppress(OSError):  # a terminal that is gone is often why the signal came
             os.write(2, f"\n{name}: saving at the next safe point; once more{later} ends the run at once\n".encode())
+
+
+@contextlib.contextmanager
+def ending_at_once() -> Iterator[None]:
+    """End as stopped on a signal of `STOPPING` that Python does not come to, since a library waits for other processes.
+
+    For a time in which there is nothing to save. It does nothing in a thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals, wake = os.pipe()
+    os.set_blocking(wake, False)
+    over = threading.Event()
+
+    def listen() -> None:
+        while number := os.read(signals, 1):
+            if number[0] in STOPPING and not over.wait(ECHO):
+                with contextlib.suppress(OSError):
+                    os.write(2, f"\nstopped by {signal.Signals(number[0]).name} before anything was begun\n".encode())
+                os._exit(EXIT_STOPPED)
+        os.close(signals)
+
+    threading.Thread(target=listen, name="humanline-signals", daemon=True).start()
+    before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(before)
+        os.close(wake)
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ def take_steps(run: Run) -> RunResult:
             # 0. Between two updates, where a run can be stopped and go on later.
             try:
                 more, at = _prepared(run, at)
-                run.watch.stop_if_broken(at, run.checkpoints, run.processes.accelerator, run.processes.reduce)
+                run.watch.stop_if_broken(at, run.checkpoints, run.processes)
                 if not more:
                     break
                 _pause(run, at, scoring=False)

@@ -32,6 +32,7 @@ from humanline.train.policy.shard import Shards, let_go
 from humanline.train.policy.spread import Spread, Whole
 from humanline.train.preflight.disk import bytes_written
 from humanline.train.preflight.fits import refuse_unfit
+from humanline.train.run.alike import refuse_unlike
 from humanline.train.run.checkpoint import Contents, Position
 from humanline.train.run.checkpoints import Checkpoints
 from humanline.train.run.collapse import CollapseWatch, watched
@@ -145,12 +146,11 @@ def set_up(
     how = config.training
     try:
         with (
-            joined(how.stall_minutes, stop, waits=how.disk_full == "wait") as accelerator,
+            joined(how.stall_minutes, stop) as (accelerator, meeting),
             of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
         ):
-            reduce = over_ranks(accelerator)
-            check, ending = safe_points(stop, reduce, folder.lost), asked_to_end(stop, folder.lost)
-            processes = Processes(accelerator, reduce, check, ending)
+            check, ending = safe_points(stop, meeting.reduce, folder.lost), asked_to_end(stop, folder.lost)
+            processes = Processes(accelerator, over_ranks(accelerator), check, ending, meeting)
             yield _set_up(config, folder, processes, stop, show_progress and accelerator.is_main_process)
     finally:
         folder.release()
@@ -161,6 +161,8 @@ def _set_up(
 ) -> Run | RunResult:
     torch.manual_seed(config.seed)
     settings = written(config)
+    refuse_unlike(config, settings, folder.resume, processes)
+    processes.on_main(folder.refuse_unfit)
     check_trackers(config.tracking)
     if folder.resume:
         processes.on_main(folder.take)
@@ -393,5 +395,5 @@ def _checkpoints(
         refuse_lost=folder.refuse_lost,
         ready=folder.ready,
         accelerator=processes.accelerator,
-        reduce=processes.reduce,
+        meet=processes.meeting.reduce,
     )

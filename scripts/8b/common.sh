@@ -3,9 +3,9 @@
 #
 # Environment, for all of them:
 #   DRY_RUN=1  print the command and check the configuration; no model, no data, no training
-#   GPUS=n     n processes on this machine (accelerate launch), one device each, every one with the whole model
+#   GPUS=n     n processes on this machine, one device each; with training.sharding=full among the arguments each has
+#              its share of weights, gradients and optimizer states, else all of them
 #   RESUME=1   go on from the newest checkpoint, as a requeued job wants it; starts afresh where there is none
-#   TORCH_ELASTIC_SHUTDOWN_TIMEOUT=seconds  that a run of several processes has to save itself when it is stopped (1800)
 # Arguments after the first ones go to humanline train: section.key=value, --preset, --quiet.
 
 fail() {
@@ -49,17 +49,18 @@ run_recipe() {
     if [[ ! $GPUS =~ ^[1-9][0-9]*$ ]]; then
       fail "GPUS must be a whole number, at least 1; got '$GPUS'"
     fi
-    command=(accelerate launch --num_processes "$GPUS" -m humanline.cli train)
-    # By itself the launcher kills its processes 30 s after it was told to stop, in the middle of a checkpoint: weights
-    # and Adam states of 8B parameters are 96 GB in float32, which take minutes to write.
-    export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-1800}"
   fi
   command+=("$recipe" "$@")
+  if [[ ${GPUS:-1} != 1 ]]; then
+    command+=(--processes "$GPUS")
+  fi
   if [[ ${RESUME:-0} == 1 ]]; then
     command+=(--resume)
   fi
-  printf '%q ' "${command[@]}"
-  printf '\n'
+  if [[ ${SLURM_PROCID:-0} == 0 ]]; then # of the tasks of a batch job one is enough
+    printf '%q ' "${command[@]}"
+    printf '\n'
+  fi
   if [[ ${DRY_RUN:-0} == 1 ]]; then
     exec humanline validate --no-data "$recipe" "$@"
   fi

@@ -12,15 +12,19 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from accelerate.state import PartialState
 
+import humanline
 import humanline.train.online.stages as stages
 import humanline.train.policy.build as policy
+import humanline.train.run.alike as alike
 import humanline.train.run.checkpoint as checkpoint
 import humanline.train.run.neighbours as neighbours
+import humanline.train.run.processes as processes
 import humanline.train.step.held_out as evaluate
 import humanline.train.step.loss as objective
 import humanline.train.step.reference as reference
@@ -30,7 +34,7 @@ from tests.helpers.fork_server import warm_up
 
 PLACES = {
     "load": (policy, "load_tokenizer"),
-    "score": (reference.LogprobsAhead, "_host"),
+    "score": (reference.LogprobsAhead, "_kept"),
     "train": (objective.ObjectiveStep, "loss"),
     "save": (checkpoint, "_write"),
     "evaluate": (evaluate.Evaluator, "_logprobs"),
@@ -46,7 +50,7 @@ def harm(place: str, how: str, after: int, note: Path) -> None:
     def harmful(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls <= after or (how == "freeze" and calls > after + 1):
+        if calls <= after or (how in ("freeze", "slow") and calls > after + 1):
             return true(*args, **kwargs)
         note.write_text(str(time.monotonic()))
         if how == "kill":
@@ -58,6 +62,9 @@ def harm(place: str, how: str, after: int, note: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         if how == "hang":
             time.sleep(10_000)
+        if how == "slow":
+            time.sleep(25)
+            return true(*args, **kwargs)
         raise KeyError(f"made by a test, hf_{'x' * 20}")
 
     setattr(owner, name, harmful)
@@ -65,7 +72,7 @@ def harm(place: str, how: str, after: int, note: Path) -> None:
 
 def child(job: dict[str, Any], rank: int, log: Path) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job["port"]), "ACCELERATE_USE_CPU": "true"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job["port"])}
     for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY)):
         os.dup2(os.open(os.devnull, flags), number)
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
@@ -76,11 +83,16 @@ def child(job: dict[str, Any], rank: int, log: Path) -> None:
     if job.get("elsewhere"):  # as if the two were on two machines
         away = dataclasses.replace(Identity.own(), boot=f"machine {rank}", namespace="")
         neighbours.Identity = type("Elsewhere", (Identity,), {"own": classmethod(lambda cls: away), "__slots__": ()})
+    if "computing" in job:  # seconds that a collective of computing may take, for stall_minutes of one
+        processes.MARGIN = timedelta(seconds=job["computing"] - 60)
     fault = job.get("fault")
     if fault and fault["rank"] == rank:
         harm(fault["place"], fault["how"], fault["after"], log.with_name("fault"))
+    own = job.get("own", {}) if rank else {}  # what only the second process is given
+    alike.PATIENCE = 0.5
+    humanline.__version__ = own.get("version", humanline.__version__)
     options = ["--resume"] if job["resume"] else []
-    code = main(["train", job["recipe"], *options])
+    code = main(["train", job["recipe"], *options, *own.get("overrides", [])])
     sys.stderr.flush()
     os._exit(code)
 

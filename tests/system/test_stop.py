@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
 
 from humanline.system import stop
-from humanline.system.stop import StopRequested, StopSignal, outlive, sparing
+from humanline.system.stop import StopRequested, StopSignal, ending_at_once, outlive, sparing
 
 ALL = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGXCPU")
 
@@ -25,7 +27,7 @@ def exits(monkeypatch):
         raise Ended(code)
 
     monkeypatch.setattr(os, "_exit", end)
-    monkeypatch.setattr(stop, "_ECHO", 0.3)
+    monkeypatch.setattr(stop, "ECHO", 0.3)
 
 
 class TestSignals:
@@ -115,3 +117,15 @@ def test_what_they_start_can_be_ended():
         died &= program.wait() == -signal.SIGHUP
         os._exit(0 if died else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_signal_ends_a_process_that_a_library_holds():
+    """Where Python does not come to its handler, a process that has nothing to save ends as stopped all the same."""
+    child = os.fork()
+    if not child:
+        with StopSignal(), ending_at_once():
+            threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGTERM]).start()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # so that it does not interrupt the wait
+            ctypes.CDLL(None).sleep(20)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 75

@@ -130,7 +130,9 @@ class TrainingConfig(Section):
     temperature: Temperature = 1.0
     """Logits are divided by it before log-probabilities are taken; some code trains at the temperature of sampling."""
     stall_minutes: NonNegative = 60.0
-    """Of several processes: minutes in which one gets nothing done, after which all end; 0: never."""
+    """Of several processes: minutes in which one gets nothing done, after which all end; 0: never.
+
+    Inside of a collective of computing one waits ten minutes longer, in silence."""
     disk_full: Literal["stop", "wait"] = "stop"
     """On a full disk: end, and go on later by --resume; or wait for space, trying again every minute."""
     collapse: CollapseConfig = CollapseConfig()

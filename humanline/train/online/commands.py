@@ -111,7 +111,7 @@ def _sample_work(
     from humanline.train.online.trainable import Trainable, vocabulary_of
     from humanline.train.policy.build import build_policy
     from humanline.train.run.fingerprint import model_hash, same_settings, trained_hash
-    from humanline.train.run.processes import Processes, over_ranks
+    from humanline.train.run.processes import Meeting, Processes, over_ranks
 
     torch.manual_seed(config.seed)  # of an adapter's factors, so that the same command has the same policy
     scorer, adapter = build_policy(config, accelerator.device)
@@ -127,7 +127,7 @@ def _sample_work(
         "max_length": config.data.max_length,
         "precision": config.training.precision,
     }
-    processes = Processes(accelerator, over_ranks(accelerator), lambda: None, work.stopping)
+    processes = Processes(accelerator, over_ranks(accelerator), lambda: None, work.stopping, Meeting(1))
     folder = work.begin(plan)
     with (
         saying_how_to_go_on("give the same command again"),

@@ -23,12 +23,12 @@ from torch import nn
 
 from humanline.system.disk import of_run, patient
 from humanline.system.files import check_room, disk_errors, flush
+from humanline.system.parent import die_with_parent
 from humanline.system.stop import SamplingStopped, outlive, sparing
 from humanline.system.terminal import redact
 from humanline.train.config import TrainConfig
 from humanline.train.config.secrets import learn
 from humanline.train.online.make import WEIGHTS, RoundMaker, folder_of
-from humanline.train.online.rewards.keeper import die_with_parent
 from humanline.train.online.types import SamplerError
 from humanline.train.run.fingerprint import trained_hash
 from humanline.train.run.processes import RoundError

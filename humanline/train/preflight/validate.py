@@ -296,9 +296,10 @@ def _state_of_output(config: TrainConfig) -> tuple[bool, str]:
 
     resumable = False
     try:
-        RunFolder(config.output, resume=False)
+        RunFolder(config.output, resume=False).refuse_unfit()
     except OutputError:
         folder = RunFolder(config.output, resume=True)
+        folder.refuse_unfit()
         folder.refuse_other_settings(written(config))
         resumable = True
     there = nearest(config.output)

@@ -61,7 +61,9 @@ class Checkpoints:
     ready : callable
         Called by the main process before anything is saved: it sees to it that the run's folder and the metrics so
         far are there.
-    accelerator, reduce
+    accelerator
+    meet : callable
+        `Meeting.reduce`: one process may write for hours while the others wait.
     """
 
     def __init__(
@@ -73,11 +75,11 @@ class Checkpoints:
         refuse_lost: Callable[[], None],
         ready: Callable[[], None],
         accelerator: Any,
-        reduce: Reduce,
+        meet: Reduce,
     ) -> None:
         self.folder, self.settings, self.contents = folder, settings, contents
         self.refuse_lost, self.ready = refuse_lost, ready
-        self.accelerator, self.reduce = accelerator, reduce
+        self.accelerator, self.meet = accelerator, meet
         self.saved: Path | None = None  # the newest whole checkpoint
         self._saved_at: tuple[Any, ...] = ()  # and where it stands (`_mark`)
         self._last, self._warned = time.monotonic(), False
@@ -94,7 +96,7 @@ class Checkpoints:
         waited = self.settings.minutes is not None and time.monotonic() - self._last >= 60 * self.settings.minutes
         every, updates = self.settings.every, position.updates
         by_steps = every is not None and updates > 0 and updates % every == 0 and not scoring
-        by_clock = bool(self.reduce(torch.tensor(float(waited)), "max").item())
+        by_clock = bool(self.meet(torch.tensor(float(waited)), "max").item())
         return (by_steps or by_clock) and self._mark(position) not in (self._saved_at, _BEGINNING)
 
     def save_if_due(self, position: Position, say: Callable[[str], None], *, scoring: bool = False) -> None:
@@ -133,7 +135,7 @@ class Checkpoints:
         LockLostError
             If another run has taken over the folder, in the main process; MainProcessError in the others.
         """
-        on_main(self.accelerator, self.reduce, self.refuse_lost)
+        on_main(self.accelerator, self.meet, self.refuse_lost)
         if self.saved is not None and self._mark(position) == self._saved_at and self._is_there(self.saved):
             return self.saved
         target, remade = _free_name(self.folder, position.updates), False
@@ -182,9 +184,9 @@ class Checkpoints:
             self.ready()
             write()
 
-        on_main(self.accelerator, self.reduce, self.refuse_lost)
+        on_main(self.accelerator, self.meet, self.refuse_lost)
         try:
-            on_main(self.accelerator, self.reduce, act)
+            on_main(self.accelerator, self.meet, act)
         except StoppedWaiting as error:
             kept, now = self.save(position, ending=True), patience()
             name = (now and now.stopping()) or "a signal to another process"
@@ -205,17 +207,17 @@ class Checkpoints:
             ) from error
 
     def _attempt(self, target: Path, position: Position) -> None:
-        on_main(self.accelerator, self.reduce, lambda: self._begin(target))
+        on_main(self.accelerator, self.meet, lambda: self._begin(target))
         partial, flushed = partial_of(target), dict[str, Any]()
 
         def write() -> None:
             written = [*self.contents.write_own(partial), *self.contents.write_slices(partial)]
             flushed.update(flush_files(target, written))
 
-        _together(write, self.reduce, OSError("another process could not write its part"))
-        for facts in gathered(json.dumps(flushed), self.contents.rank, self.contents.ranks, self.reduce):
+        _together(write, self.meet, OSError("another process could not write its part"))
+        for facts in gathered(json.dumps(flushed), self.contents.rank, self.contents.ranks, self.meet):
             flushed.update(json.loads(facts))
-        on_main(self.accelerator, self.reduce, lambda: self._finish(target, position, flushed))
+        on_main(self.accelerator, self.meet, lambda: self._finish(target, position, flushed))
 
     def _mended(self, target: Path, error: OSError | MainProcessError) -> tuple[bool, bool]:
         """Return, in all processes alike, whether the folder is gone, and whether they have waited for space.
@@ -229,7 +231,7 @@ class Checkpoints:
         now = patience()
 
         def anywhere(fact: bool) -> bool:
-            return bool(self.reduce(torch.tensor(float(fact)), "max").item())
+            return bool(self.meet(torch.tensor(float(fact)), "max").item())
 
         gone, full = anywhere(own.errno in (errno.ENOENT, errno.ENOTDIR)), anywhere(is_full(own))
         stopped = anywhere(isinstance(error, StoppedWaiting))
@@ -256,7 +258,7 @@ class Checkpoints:
 
     def _is_there(self, folder: Path) -> bool:
         """Return whether the main process sees a checkpoint: someone may have removed it."""
-        return bool(on_main(self.accelerator, self.reduce, folder.is_dir))
+        return bool(on_main(self.accelerator, self.meet, folder.is_dir))
 
     def restore(self, say: Callable[[str], None]) -> Position | None:
         """Load the newest checkpoint that is whole, and return where the run stands; None if there never was one.
@@ -273,13 +275,13 @@ class Checkpoints:
             older one is taken in its place), or was made with other settings, data, template or tokenizer; the message
             has a table of what changed.
         """
-        number = on_main(self.accelerator, self.reduce, lambda: self._newest(say)) - 1
+        number = on_main(self.accelerator, self.meet, lambda: self._newest(say)) - 1
         if number < 0:
             return None
         folder = self.folder / _name(number)
         elsewhere = CheckpointError(f"{folder}: another process could not take it over; its own message says why")
-        position = _together(lambda: self.contents.load(folder, say), self.reduce, elsewhere)
-        on_main(self.accelerator, self.reduce, lambda: self._take_up(folder))
+        position = _together(lambda: self.contents.load(folder, say), self.meet, elsewhere)
+        on_main(self.accelerator, self.meet, lambda: self._take_up(folder))
         self.contents.renew(position.updates)
         self.saved, self._saved_at = folder, self._mark(position)
         ahead = max(self.contents.ahead, default=0) - position.updates

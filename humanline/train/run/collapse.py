@@ -41,7 +41,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.run.checkpoint import Position
 from humanline.train.run.checkpoints import Checkpoints
 from humanline.train.run.metrics import read_metrics
-from humanline.train.run.processes import Reduce, on_main
+from humanline.train.run.processes import Processes
 
 Row = Mapping[str, Any]
 _FIXED = 3.0  # times as far as from a reference that follows may a policy be from one that does not
@@ -378,7 +378,7 @@ class CollapseWatch:
             return None
         return Break(rule.what, rule.of, now, bound, before, self.updates)
 
-    def stop_if_broken(self, at: Position, checkpoints: Checkpoints, accelerator: Any, reduce: Reduce) -> None:
+    def stop_if_broken(self, at: Position, checkpoints: Checkpoints, processes: Processes) -> None:
         """End the run if it has broken and is to stop then; all processes call this alike, between two updates.
 
         Raises
@@ -390,7 +390,7 @@ class CollapseWatch:
         """
         if self.config.training.collapse.action != "stop":
             return
-        if not on_main(accelerator, reduce, lambda: int(self.broken is not None)):  # which alone has all rows
+        if not processes.agree(self.broken is not None):  # in the main process, which alone has all rows
             return
         kept = checkpoints.save(at, ending=True)
         found = "the run has broken; the main process says how" if self.broken is None else self.words(self.broken)

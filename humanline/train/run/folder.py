@@ -42,7 +42,7 @@ _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)  # what a lock is refused 
 
 
 class RunFolder:
-    """Claim the output folder of a run.
+    """The output folder of a run, which nothing is done to yet.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class RunFolder:
     Raises
     ------
     OutputError
-        If no folder can have such a path, it is not free, or, with `resume`, holds something else than a run.
+        If no folder can have such a path.
     """
 
     def __init__(self, path: str | Path, *, resume: bool, say: Callable[[str], None] = print) -> None:
@@ -70,14 +70,17 @@ class RunFolder:
         self.config, self.data, self.start = (self.path / f"{n}.json" for n in ("config", "data", "start"))
         self.metrics, self.checkpoints, self.final = (self.path / n for n in ("metrics.jsonl", "checkpoints", "final"))
         self.rounds = self.path / "rounds"
-        if not resume:
+
+    def refuse_unfit(self) -> None:
+        """Raise OutputError if the folder is not free, or, with `resume`, holds something else than a run."""
+        if not self.resume:
             if self._is_run() and not self._only_lock():
                 raise OutputError(
                     f"output {self._given!r} holds a run already: add --resume to go on with it (resume=True in "
                     "Python), or choose another folder"
                 )
             if not self._only_lock():  # left by a call that was refused before it began
-                refuse_used_folder(path)
+                refuse_used_folder(self._given)
         elif self.path.exists() and not self._is_run() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise OutputError(f"output {self._given!r} holds no run to resume, but something else; choose another")
 

@@ -8,8 +8,9 @@ Time is counted in looks, not by a clock: a process, a job or a machine that was
 A process of the same machine is asked for by its id; it is gone when it is gone, and as long as it is there, its
 silence means nothing. One elsewhere is taken for gone when its card has not changed for 15 looks.
 
-Whoever finds something tells the others. The thread that trains is left some time to end by itself, as it does where
-gloo raises, and is left alone while it writes what the others wait for; then the process is ended.
+Whoever finds something tells the others: those that watch it, and, since the first one of all puts its number where
+everyone looks, the others at their next look. The thread that trains is left some time to end by itself, as it does
+where gloo raises, and is left alone while it writes what the others wait for; then the process is ended.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -34,11 +36,11 @@ import torch
 from humanline.system.activity import EXIT_NEIGHBOUR, HERE, NeighbourError
 from humanline.system.files import OutputError
 from humanline.system.identity import Identity
-from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal, ending_at_once
 from humanline.system.terminal import redact, told
 from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.collapse import CollapseError
-from humanline.train.run.processes import NonFiniteError, is_agreed, over_ranks, start_accelerator
+from humanline.train.run.processes import Meeting, NonFiniteError, is_agreed, start_accelerator
 
 _WATCHED = 16  # processes that each one watches: the next ones, in a circle
 _BUSY = 0.02  # of a core: less CPU time than that gets nothing read or written
@@ -48,6 +50,9 @@ _GO_ON = (
 # What torch.distributed raises, a RuntimeError each, when another process can no longer be talked to.
 _TALK = re.compile(r"gloo|nccl|closed by peer|reset by peer|broken pipe|timed out|TCPStore|socket", re.IGNORECASE)
 _ELSEWHERE = "a signal to another process"
+_COLLECTIVES = f"{os.sep}torch{os.sep}distributed{os.sep}"  # in the name of a file
+_BACKWARD = "_engine_run_backward"  # a function of torch
+_LINES, _LONGEST = 20, 2000  # lines and characters of a traceback that go to the others
 _RUNS = itertools.count()  # of this process; all processes of a run have had the same number of them
 
 
@@ -96,8 +101,8 @@ class Card:
         In words, and in code.
     end : {"", "agreed", "failed", "stopped"}
         How it has ended: as all do, by an error or a signal of its own, or not yet.
-    words : str
-        Of that error.
+    words, trace : str
+        Of that error; in place of its traceback, of one that stands still, where it stands.
     found : str
         What it has found out about another process, for which it ends.
     asked : bool
@@ -112,6 +117,7 @@ class Card:
     where: str = ""
     end: str = ""
     words: str = ""
+    trace: str = ""
     found: str = ""
     asked: bool = False
 
@@ -126,8 +132,8 @@ class Card:
 
 
 @contextlib.contextmanager
-def joined(stall_minutes: float, stop: StopSignal | None, *, waits: bool = False) -> Iterator[Any]:
-    """Give the accelerator of a run, whose processes watch each other for the length of the context.
+def joined(stall_minutes: float, stop: StopSignal | None) -> Iterator[tuple[Any, Meeting]]:
+    """Give the accelerator of a run and its processes' meeting; they watch each other for the length of the context.
 
     One process alone has nobody to watch, and nothing is done.
 
@@ -150,14 +156,17 @@ def joined(stall_minutes: float, stop: StopSignal | None, *, waits: bool = False
         it ends with the exit code 75.
     """
     HERE.begin()
-    accelerator = start_accelerator(waits=waits)
+    with contextlib.nullcontext() if stop is None else ending_at_once():
+        accelerator = start_accelerator(stall_minutes=stall_minutes)
     if accelerator.num_processes == 1:
-        yield accelerator
+        yield accelerator, Meeting(1)
         return
     watch = _Watch(accelerator.process_index, accelerator.num_processes, 60 * stall_minutes or math.inf)
     try:
-        yield accelerator
-        over_ranks(accelerator)(torch.zeros(()), "max")  # none leaves before all are here
+        meeting = Meeting(accelerator.num_processes)
+        yield accelerator, meeting
+        meeting.reduce(torch.zeros(()), "max")  # none leaves before all are here
+        meeting.close()
     except BaseException as error:
         agreed = is_agreed(error, accelerator.num_processes)
         agreed |= isinstance(error, CheckpointError | CollapseError | OutputError | NonFiniteError)
@@ -171,7 +180,10 @@ def joined(stall_minutes: float, stop: StopSignal | None, *, waits: bool = False
             watch.leave("failed", found=found)
             raise NeighbourError(found + _GO_ON) from error
         words = " ".join(f"{'' if stopped else type(error).__name__ + ': '}{error}".split())
-        watch.leave("agreed" if agreed else "stopped" if stopped else "failed", HERE.at(error), words)
+        trace = (
+            "" if isinstance(error, StopRequested | ValueError | OSError) else _tail(traceback.format_exception(error))
+        )
+        watch.leave("agreed" if agreed else "stopped" if stopped else "failed", HERE.at(error), words, trace=trace)
         raise
     finally:
         watch.close()
@@ -222,10 +234,15 @@ class _Watch:
             return self.found
         return f"another process can no longer be talked to: {' '.join(str(error).split())[:400]}" if talk else None
 
-    def leave(self, end: str, doing: str | None = None, words: str = "", found: str = "") -> None:
+    def leave(self, end: str, doing: str | None = None, words: str = "", found: str = "", trace: str = "") -> None:
         """Tell the others how this process ends; one that keeps the store for them lets them read it."""
         self.card = replace(
-            self.card, end=end, doing=doing or str(HERE), words=redact(words)[:400], found=found or self.found
+            self.card,
+            end=end,
+            doing=doing or str(HERE),
+            words=redact(words)[:400],
+            trace=trace,
+            found=found or self.found,
         )
         self._told.clear()
         self._wanted.set()
@@ -250,11 +267,7 @@ class _Watch:
         store.set_timeout(timedelta(seconds=10))
         while not self._over.is_set():
             try:
-                mine = self.card
-                store.set(self._key(self.rank), json.dumps(asdict(mine)))
-                for other in self.others:
-                    if other in self.cards or store.check([self._key(other)]):
-                        self.cards[other] = Card.from_row(json.loads(store.get(self._key(other))))
+                mine = self.trade(store)
                 self.exchanges += 1
                 if mine.end:
                     self._told.set()
@@ -266,8 +279,24 @@ class _Watch:
             self._wanted.wait(self.periods.tick / 10 if new else self.periods.tick)
             self._wanted.clear()
 
-    def _key(self, rank: int) -> str:
-        return f"{self.prefix}/{rank}"
+    def trade(self, store: Any) -> Card:
+        """Write this process's card, which is returned, and read the others'; add who knew of a fault first to them."""
+        mine, first = self.card, self._key("first")
+        store.set(self._key(self.rank), json.dumps(asdict(mine)))
+        if mine.found or mine.end in ("failed", "stopped"):
+            store.compare_set(first, "", str(self.rank))
+        if store.check([first]):
+            knew = int(store.get(first))
+            if knew != self.rank and knew not in self.others:
+                self.frozen[knew] = 0
+                self.others.append(knew)
+        for other in self.others:
+            if other in self.cards or store.check([self._key(other)]):
+                self.cards[other] = Card.from_row(json.loads(store.get(self._key(other))))
+        return mine
+
+    def _key(self, which: int | str) -> str:
+        return f"{self.prefix}/{which}"
 
     # The thread that judges.
 
@@ -290,14 +319,16 @@ class _Watch:
         self._seen = (now, cpu, self.exchanges)
         if not self.card.end:
             still = 0.0 if done else self.card.still + self.periods.tick
-            where = "" if done else _where(self.trains)
+            where, inside = ("", False) if done else _where(self.trains)
+            late = still >= self.limit / 2
             self.card = replace(
                 self.card,
                 looks=self.card.looks + 1,
                 still=still,
-                waiting=HERE.waiting,
+                waiting=HERE.waiting or inside,
                 doing=str(HERE),
                 where=where,
+                trace=_tail(traceback.format_stack(sys._current_frames().get(self.trains))) if late else "",
                 found=self.found,
             )
         for other in self.others:
@@ -319,7 +350,8 @@ class _Watch:
                 return card.found, grace
         for rank, card in cards.items():
             if card.end == "failed":
-                return f"{card.of(rank)} failed while {card.doing}: {card.words}", grace if HERE.waiting else patience
+                failed = f"{card.of(rank)} failed while {card.doing}: {card.words}\n{card.trace}".rstrip()
+                return failed, grace if HERE.waiting else patience
         for rank, card in cards.items():
             if not card.end and self._is_gone(rank, card):
                 return f"{card.of(rank)} is gone: it was killed or has crashed; {self._last(card)}", grace
@@ -357,6 +389,7 @@ class _Watch:
         lines = [
             f"{card.of(rank)} stands still: nothing got done for {card.still / 60:.3g} minutes while {card.doing}"
             + (f", at {card.where}" if card.where else "")
+            + (f"\n{card.trace}" if card.trace and guilty else "")
             for rank, card in sorted((guilty or late).items())
         ]
         how = f"(training.stall_minutes: {self.limit / 60:g} allows no more; 0 would wait for ever)"
@@ -397,12 +430,25 @@ class _Watch:
         os._exit(EXIT_STOPPED if self.asked else EXIT_NEIGHBOUR)
 
 
-def _where(thread: int) -> str:
-    """Return where a thread is in humanline's code, and in whose code it has called from there."""
+def _tail(lines: list[str]) -> str:
+    """Return the end of a traceback or of where a thread is, as it may be shown to others."""
+    text = redact("".join(lines)).rstrip()
+    return "\n".join(text[-_LONGEST:].splitlines()[-_LINES:])
+
+
+def _where(thread: int) -> tuple[str, bool]:
+    """Return where a thread is in humanline's code, and in whose code it has called from there; whether it waits there.
+
+    Gradients are reduced over processes inside backward, and sharded weights gathered inside forward: a process there
+    waits for another one, or may.
+    """
     frame = sys._current_frames().get(thread)
     innermost = inner = None
+    waits = False
     while frame is not None:
         code = frame.f_code
+        if innermost is None:
+            waits = _COLLECTIVES in code.co_filename or code.co_name == _BACKWARD
         place = f"{Path(code.co_filename).name}:{frame.f_lineno} ({code.co_name})"
         innermost = innermost or place
         if f"{os.sep}humanline{os.sep}" in code.co_filename:
@@ -410,5 +456,5 @@ def _where(thread: int) -> str:
             break
         frame = frame.f_back
     if inner is None or inner == innermost:
-        return innermost or ""
-    return f"{inner}, inside {innermost}"
+        return innermost or "", waits
+    return f"{inner}, inside {innermost}", waits

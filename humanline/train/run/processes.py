@@ -1,4 +1,10 @@
-"""The processes of a run: the accelerator, what they agree on, and moving a step's batch to the device."""
+"""The processes of a run: the accelerator, what they agree on, and moving a step's batch to the device.
+
+They wait for each other in two ways. While they compute, on the device (`over_ranks`), they all do the same, so that a
+wait has a short limit. Where one of them works on the host meanwhile, which may take hours (a checkpoint, a round's
+samples and scores, space on a full disk), they meet in a group of their own (`Meeting`): nothing is late there, and
+only the watch (`humanline.train.run.neighbours`) tells who stands still.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +40,16 @@ def is_agreed(error: BaseException, ranks: int) -> bool:
     return ranks == 1 or isinstance(error, MainProcessError | RoundError) or hasattr(error, _AGREED)
 
 
-def start_accelerator(*, waits: bool = False) -> Any:
+_FOR_EVER = timedelta(days=365)
+MARGIN = timedelta(minutes=10)  # so that the watch, which says who it was, comes first
+
+
+def computing_limit(stall_minutes: float) -> timedelta:
+    """Return how long a process waits inside a collective of computing: ten minutes more than the watch allows."""
+    return timedelta(minutes=stall_minutes) + MARGIN if stall_minutes else _FOR_EVER
+
+
+def start_accelerator(*, stall_minutes: float = 0.0) -> Any:
     """Return an Accelerator for this run, also where there was an earlier run in the process.
 
     What the environment of accelerate could change behind the configuration's back is pinned or refused: its mixed
@@ -42,33 +57,39 @@ def start_accelerator(*, waits: bool = False) -> Any:
 
     Parameters
     ----------
-    waits : bool
-        Whether a process may wait for space on the disk (training.disk_full), as long as that takes, while the others
-        wait for it.
+    stall_minutes : float
+        Minutes without anything done after which a process is said to stand still; 0: never (`computing_limit`).
 
     Raises
     ------
     ValueError
-        If the launcher asks for anything but plain data parallelism, or its variables make no sense (`LauncherError`).
+        If the launcher asks for anything but plain data parallelism, its variables make no sense (`LauncherError`), or
+        its processes would not find together.
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
     from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs
 
-    launched_processes()
+    launched = launched_processes()
     AcceleratorState._reset_state()
     GradientState._reset_state()
     accelerator = Accelerator(
+        cpu=launched > 1 and not torch.accelerator.is_available(),  # by itself each would run alone there
         mixed_precision="no",
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # a plain number loses to the environment
         dynamo_backend="no",
-        # The other processes wait for as long as the main one writes or verifies a checkpoint.
-        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(days=365) if waits else timedelta(hours=4))],
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=computing_limit(stall_minutes))],
     )
     how = accelerator.distributed_type.value
     if how != "NO" and not how.startswith("MULTI_"):
         raise ValueError(
             f"the launcher asks for {how}; only one process or plain data parallelism (MULTI_*) works so far"
+        )
+    if accelerator.num_processes != launched:
+        raise ValueError(
+            f"the launcher has started {launched} processes (WORLD_SIZE), but this one finds itself in a group of "
+            f"{accelerator.num_processes}: devices of type {accelerator.device.type} may not work together here; set "
+            "ACCELERATE_USE_CPU=true to train on CPU, or start one process"
         )
     return accelerator
 
@@ -95,8 +116,59 @@ def over_ranks(accelerator: Any) -> Reduce:
     return reduce
 
 
-def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> int:
+class Meeting:
+    """Where the processes of a run wait for each other however long one of them works on the host.
+
+    It is a group of its own, over gloo, so in host memory also where they compute on GPUs: no limit of time, and no
+    watchdog of NCCL, ends a wait. One process alone meets nobody.
+
+    Parameters
+    ----------
+    ranks : int
+        The number of processes; each of them makes a meeting, at the same place.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self.group: Any = None if ranks == 1 else torch.distributed.new_group(backend="gloo", timeout=_FOR_EVER)
+
+    def reduce(self, value: Tensor, how: str) -> Tensor:
+        """Return a tensor reduced over all processes, by "sum" or "max", on the host; it must be finite."""
+        if self.group is None:
+            return value
+        operation = torch.distributed.ReduceOp.MAX if how == "max" else torch.distributed.ReduceOp.SUM
+        value = value.detach().to("cpu", copy=True)
+        with HERE.waits():
+            torch.distributed.all_reduce(value, operation, self.group)
+        return value
+
+    def texts(self, text: str) -> list[str]:
+        """Return a text of each process, by rank."""
+        if self.group is None:
+            return [text]
+        own = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
+        longest = int(self.reduce(torch.tensor(len(own)), "max").item())
+        own = torch.nn.functional.pad(own, (0, longest - len(own)))
+        found = [torch.empty_like(own) for _ in range(self.ranks)]
+        with HERE.waits():
+            torch.distributed.all_gather(found, own, self.group)
+        return [bytes(one.tolist()).rstrip(b"\0").decode() for one in found]
+
+    def close(self) -> None:
+        """Leave the meeting, once all have come to its end."""
+        if self.group is not None:
+            torch.distributed.destroy_process_group(self.group)
+
+
+def on_main(accelerator: Any, meet: Reduce, act: Callable[[], int | None]) -> int:
     """Run `act` in the main process and return its number, 0 for none, in all of them.
+
+    Parameters
+    ----------
+    accelerator
+    meet : callable
+        `Meeting.reduce`: the others wait there as long as `act` takes.
+    act : callable
 
     Raises
     ------
@@ -114,7 +186,7 @@ def on_main(accelerator: Any, reduce: Reduce, act: Callable[[], int | None]) -> 
     failed = 0
     if error is not None:
         failed = 3 if isinstance(error, StoppedWaiting) else 1 if isinstance(error, OSError | ValueError) else 2
-    agreed = reduce(torch.tensor([failed, number], dtype=torch.float64), "max").tolist()
+    agreed = meet(torch.tensor([failed, number], dtype=torch.float64), "max").tolist()
     failed, number = map(int, agreed)
     if error is not None:
         setattr(error, _AGREED, True)
@@ -149,8 +221,8 @@ def asked_to_end(stop: StopSignal | None, lost: Callable[[], str | None]) -> Cal
     return answer
 
 
-def safe_points(stop: StopSignal | None, reduce: Reduce, lost: Callable[[], str | None]) -> Callable[[], None]:
-    """Return a function that all processes of a run call alike where it can be stopped.
+def safe_points(stop: StopSignal | None, meet: Reduce, lost: Callable[[], str | None]) -> Callable[[], None]:
+    """Return a function that all processes of a run call alike where it can be stopped; they meet there.
 
     It raises StopRequested in all of them once one of them was asked to stop, and, once one of them has lost the output
     folder to another run, LockLostError in that one and MainProcessError in the others.
@@ -159,7 +231,7 @@ def safe_points(stop: StopSignal | None, reduce: Reduce, lost: Callable[[], str 
     def check() -> None:
         gone = lost()
         asked = 2.0 if gone is not None else 0.0 if stop is None or stop.requested is None else 1.0
-        asked = reduce(torch.tensor(asked), "max").item()
+        asked = meet(torch.tensor(asked), "max").item()
         if gone is not None:
             raise LockLostError(gone)
         if asked > 1:
@@ -177,16 +249,20 @@ class Processes:
     Parameters
     ----------
     accelerator, reduce
+        `over_ranks`, between passes that take all of them about as long.
     check : callable
         `safe_points`.
     stopping : callable
         Returns whether this process was asked to stop; asked where the others are not listening.
+    meeting : Meeting
+        Where they wait for what one of them does on the host.
     """
 
     accelerator: Any
     reduce: Reduce
     check: Callable[[], None]
     stopping: Callable[[], bool]
+    meeting: Meeting
 
     @property
     def rank(self) -> int:
@@ -206,7 +282,7 @@ class Processes:
 
     def on_main(self, act: Callable[[], int | None]) -> int:
         """Run `act` in the main process and return its number in all, as the function `on_main` does."""
-        return on_main(self.accelerator, self.reduce, act)
+        return on_main(self.accelerator, self.meeting.reduce, act)
 
     def agree(self, answer: bool) -> bool:
         """Return the main process's answer in all of them."""
@@ -229,7 +305,7 @@ class Processes:
             pass  # and the check below stops all
         except Exception as raised:
             error = raised
-        failed = bool(self.reduce(torch.tensor(float(error is not None)), "max").item())
+        failed = bool(self.meeting.reduce(torch.tensor(float(error is not None)), "max").item())
         self.check()
         if error is not None:
             setattr(error, _AGREED, True)
@@ -250,7 +326,7 @@ class _Alone:
 
 def alone(device: torch.device) -> Processes:
     """Return a single process that is part of no run and is not asked to stop."""
-    return Processes(_Alone(device), lambda value, how: value, lambda: None, lambda: False)
+    return Processes(_Alone(device), lambda value, how: value, lambda: None, lambda: False, Meeting(1))
 
 
 def leave_processes() -> None:

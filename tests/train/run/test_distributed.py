@@ -52,7 +52,7 @@ def two_processes(tmp_path, jobs: list[dict], count: int = 2) -> str:
         text=True,
         cwd=ROOT,
         timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
     assert result.returncode == 0, result.stderr[-9000:]
     passes = Counter(re.findall(r"^.*: \d+ passes$", result.stderr, re.MULTILINE))

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from humanline.system.activity import Activity
 from humanline.system.identity import Identity
 from humanline.train.config.run import CheckpointConfig
 from humanline.train.loop import train
-from humanline.train.run.neighbours import Card, Periods, _Watch
+from humanline.train.run.neighbours import Card, Periods, _Watch, _where
+from humanline.train.run.processes import computing_limit
 from humanline.train.step.held_out import Evaluator
 from tests.conftest import ROOT
 from tests.helpers.kills import result_of
@@ -158,6 +160,7 @@ def raised(toy, folder, pairs, whole, rank, place, **job) -> float:
     else:
         assert outcome["codes"][1 - rank] == 69, outcome
         assert re.search(f"failed while {PHASES[place]}: KeyError: 'made by a test, \\*\\*\\*'", said), said
+        assert "in harmful" in said and "hf_xxx" not in said  # where it was raised, secrets aside
         assert "--resume" in said
     if place == "sample":  # after two rounds of two steps, all saved first
         assert [path.name for path in (folder / "run" / "checkpoints").iterdir()] == ["step-00000004"]
@@ -229,6 +232,20 @@ def test_a_process_that_hangs_is_named(toy, tmp_path, pairs, whole, rank):
     goes_on(pairs, settings, whole, fixed)
 
 
+def test_the_watch_speaks_before_a_collective_gives_up():
+    """Inside of a collective of computing one waits longer than the watch allows, for ever where it allows that."""
+    assert computing_limit(60).total_seconds() == 70 * 60 and computing_limit(0.0).days >= 365
+
+
+@pytest.mark.slow
+def test_a_long_save_is_no_long_collective(toy, tmp_path, pairs, whole):
+    """The main process saves for longer than a collective of computing may take: the other one waits for it."""
+    settings = fixed(toy, tmp_path, stall_minutes=1.0)
+    outcome = pairs.run(settings, fault=fault(0, "save", "slow", 1), computing=12)
+    assert outcome["codes"] == [0, 0] and outcome["seconds"][1] > 25, outcome
+    assert result_of(settings) == whole(fixed)
+
+
 @pytest.mark.slow
 def test_a_suspended_process_is_not_gone(toy, tmp_path, pairs, whole):
     """One that was stopped for longer than a silence may last goes on, and so does the run."""
@@ -250,7 +267,7 @@ def test_a_launcher_that_ends_the_others_does_not_take_their_words(toy, tmp_path
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
     until = time.monotonic() + 120
@@ -270,11 +287,11 @@ def test_a_run_that_cannot_be_measured_saves_first(toy, tmp_path, monkeypatch):
     settings = fixed(toy, tmp_path).model_copy(update={"checkpoint": CheckpointConfig()})
     true, calls = Evaluator._logprobs, []
 
-    def fails(self, batch):
+    def fails(self, batch, idle):
         calls.append(batch)
         if len(calls) == 2:
             raise RuntimeError("made by a test")
-        return true(self, batch)
+        return true(self, batch, idle)
 
     with monkeypatch.context() as patched:
         patched.setattr(Evaluator, "_logprobs", fails)
@@ -311,6 +328,41 @@ def test_who_waits_does_not_stand_still():
         assert found is not None
         assert {rank for rank in range(3) if f"process {rank} (" in found[0]} == names
     assert watch(0, {1: card(100)}, float("inf"), mine)._verdict() is None
+
+
+def test_who_is_far_away_learns_of_a_fault_at_its_next_look():
+    """Of 100 processes one fails; all the others, which watch 16 each, know it after one exchange, with its error."""
+    store = torch.distributed.HashStore()
+    failed = Card(Identity("far", 7), end="failed", doing="saving", words="KeyError: 'x'", trace="Traceback\n  here")
+    watches = []
+    for rank in range(100):
+        mine = Card(Identity(f"host{rank}", 1), looks=3, waiting=True) if rank != 70 else failed
+        others = {(rank + n) % 100: Card(Identity("near", 1)) for n in range(1, 17)}
+        one = watch(rank, others, 60, mine)
+        one.prefix, one.cards = "humanline/0", {}
+        watches.append(one)
+    for one in watches:
+        one.trade(store)
+    for one in watches:
+        one.trade(store)
+        verdict = one._verdict()
+        words = "process 70 (far, process id 7) failed while saving: KeyError: 'x'\nTraceback\n  here"
+        assert one.rank == 70 or (verdict is not None and verdict[0] == words), one.rank
+
+
+@pytest.mark.parametrize(("folder", "waits"), [("distributed", True), ("nn", False)])
+def test_who_stands_in_a_collective_waits(folder, waits):
+    """A thread inside of torch.distributed may wait for another process, and is not the one that stands still."""
+    names: dict[str, Any] = {"begun": False, "over": False}
+    name = f"{os.sep}{os.path.join('torch', folder, 'own.py')}"
+    thread = threading.Thread(target=exec, args=(compile("begun = True\nwhile not over: pass", name, "exec"), names))
+    thread.start()
+    while not names["begun"]:
+        time.sleep(0.01)
+    where, inside = _where(thread.ident)
+    names["over"] = True
+    thread.join()
+    assert inside is waits and where.startswith("own.py:")
 
 
 class Ended(Exception):

@@ -11,14 +11,14 @@ setsid stays. A worker that kills its keeper dies with it, but what it has start
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import select
 import signal
 import time
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+from humanline.system.parent import adopt_orphans, die_with_parent
+
 _LONGEST = 10.0  # seconds for killing what is left: a descendant may be another user's, or forks all the time
 
 
@@ -31,7 +31,7 @@ def keep(lifeline: int) -> None:
         Descriptor of a pipe whose other end only the run holds, and on which nothing is ever sent.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     wakes, wake = os.pipe()
     os.set_blocking(wakes, False)
     os.set_blocking(wake, False)
@@ -66,18 +66,6 @@ def keep(lifeline: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(0 if status is None else os.waitstatus_to_exitcode(status))
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies, where it can; at once if that has died already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # where there is no such call
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _reap(worker: int) -> int | None:
