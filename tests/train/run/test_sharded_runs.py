@@ -34,7 +34,7 @@ def rounds(toy, output: Path, url: str, sharding: str, **changes) -> TrainConfig
     """Rounds at a temperature that is not that of the proof, with more than one pass a step."""
     training = {"batch_size": 4, "micro_batch_size": 2, "temperature": 0.8, "sharding": sharding}
     settings = {"training": training, "checkpoint": {"minutes": None}} | changes
-    return online(toy, toy["prompts"], output, url, sampling={"temperature": 0.8}, lr=3e-3, **settings)
+    return online(toy, toy["prompts"], output, url, sampling={"temperature": 0.8}, lr=1e-3, **settings)
 
 
 def model_of(output: Path) -> dict[str, torch.Tensor]:
