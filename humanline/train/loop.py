@@ -22,7 +22,7 @@ from torch import Tensor
 from humanline.system.stop import StopRequested, StopSignal
 from humanline.train.config import TrainConfig
 from humanline.train.policy.optimizer import same_rounding, set_lr
-from humanline.train.policy.save import save_model
+from humanline.train.policy.save import save_together
 from humanline.train.run.checkpoint import CheckpointError, Position
 from humanline.train.run.processes import NonFiniteError, is_agreed, on_device
 from humanline.train.run.result import RunResult
@@ -99,9 +99,9 @@ def take_steps(run: Run) -> RunResult:
             _step(run, at.updates, started)
             at = replace(at, updates=at.updates + 1, evaluated=False)
 
-    refuse_non_finite_model(run.trained.policy)
+    refuse_non_finite_model(run.trained.policy, run.processes.reduce)
     whole = run.trained.adapter or run.trained.policy.model
-    run.checkpoints.save_or_keep(at, lambda: save_model(run.folder.final, whole, run.tokenizer))
+    run.checkpoints.save_or_keep(at, lambda: save_together(run.folder.final, whole, run.tokenizer, run.processes))
     run.progress.say(f"model: {run.folder.final}\nmetrics: {run.folder.metrics}")
     return RunResult(run.folder.final, run.folder.metrics, at.initial, at.final)
 

@@ -25,7 +25,13 @@ from humanline.train.data.stream import Batches, FixedBatches, Stream
 from humanline.train.online.held_out import RolloutEvaluator
 from humanline.train.online.rounds import Rounds, make_rounds
 from humanline.train.policy.adapter import Adapter
-from humanline.train.policy.build import CheckedModel, build_policy, checked_model, describe_adapter
+from humanline.train.policy.build import (
+    CheckedModel,
+    build_policy,
+    build_sharded_policy,
+    checked_model,
+    describe_adapter,
+)
 from humanline.train.policy.logprobs import LogprobModel, check_logprobs, refuse_random
 from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.policy.shard import Shards, let_go
@@ -200,8 +206,9 @@ def _set_up(
     if not folder.resume:
         processes.on_main(folder.take)
     of_data = {"template": given.model.renderer.template_hash} | {name: asdict(r) for name, r in reports.items()}
-    version = "" if restored else trained_hash(trained.policy, processes.reduce)
-    start = None if restored else lambda: {"start weights": version, **fingerprints}
+    start = None
+    if restored is None:
+        start = {"start weights": trained_hash(trained.policy, processes.reduce), **fingerprints}
     processes.on_main(lambda: folder.begin(settings, of_data, start, progress.say))
     at = restored or Position()
     progress.begin(at.updates)
@@ -249,12 +256,13 @@ def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
 
 def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
     """Load the policy, look whether training would work on it, and make its optimizer."""
-    policy, adapter = build_policy(config, processes.device)
+    sharded = config.training.sharding == "full"
+    policy, adapter = (build_sharded_policy if sharded else build_policy)(config, processes.device)
     check_logprobs(policy, data.probe)
     if not config.training.dropout and (config.adapter is None or not config.adapter.dropout):
         refuse_random(policy, data.probe)
     spread: Spread
-    if config.training.sharding == "full":
+    if sharded:
         let_go(policy)  # after the checks
         spread = Shards(policy)
     else:

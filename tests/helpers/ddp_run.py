@@ -2,7 +2,9 @@
 
 A job is {"config", "resume", "stop_after", "full", "expect"}: `stop_after` asks one process alone to stop once the log
 has so many steps, `full` has the main process find so many times no space for a checkpoint, `expect` names the
-exception that every process must raise. Of each job every process prints how often it ran the policy.
+exception that every process must raise. Two more are optional: `file_bytes` is how large a file of a model may be, and
+`no_file` the number of the file of the finished model for which there is no space. Of each job every process prints how
+often it ran the policy.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from humanline.system import files as system_files
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
+from humanline.train.policy import save
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.run import checkpoints
 from humanline.train.run.collapse import CollapseError
@@ -66,8 +69,22 @@ def count_passes() -> list[int]:
     return passes
 
 
+def write_models(file_bytes: int, no_file: int) -> None:
+    """Limit the files of a model, and have the main process find no space for one of them."""
+    count = [0]
+
+    def flush_or_fail(path: Path) -> None:
+        count[0] += 1
+        if count[0] == no_file:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        system_files.flush(path)
+
+    save.FILE_BYTES, save.flush = file_bytes, flush_or_fail
+
+
 def run(job: dict[str, Any]) -> str:
     fill_disk(job["full"])
+    write_models(job.get("file_bytes", 4 * 2**30), job.get("no_file", 0))
     config = TrainConfig.model_validate(job["config"])
     stop: Any = StopOfOne(Path(config.output) / "metrics.jsonl", job["stop_after"]) if job["stop_after"] else None
     try:

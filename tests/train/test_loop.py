@@ -571,7 +571,7 @@ def test_a_final_save_that_fails_in_a_library_loses_nothing(toy, tmp_path, monke
 
     settings = config(toy, tmp_path / "run", training__steps=2)
     with monkeypatch.context() as broken:
-        broken.setattr(loop, "save_model", fails)
+        broken.setattr(loop, "save_together", fails)
         with pytest.raises(OutputError, match=r"a library's own trouble; its weights are in .*step-00000002.*--resume"):
             train(settings, show_progress=False)
     resumed = train(settings, resume=True, show_progress=False)

@@ -352,10 +352,19 @@ class TrainConfig(Section):
                 "training.sharding: weights kept in 4 bits (adapter.base: nf4) cannot be shared out; with sharding: "
                 "none each process keeps all of them, which in 4 bits is little"
             )
-        if self.rounds is not None and self.rounds.sampling.engine.kind != "server":
+        if self.rounds is None:
+            return self
+        engine = self.rounds.sampling.engine
+        if engine.kind != "server":
             raise ValueError(
                 f"training.sharding: full leaves no process with a whole model, which source.sampling.engine.kind: "
-                f"{self.rounds.sampling.engine.kind} samples with; set engine.kind: server, or training.sharding: none"
+                f"{engine.kind} samples with; set engine.kind: server, or training.sharding: none"
+            )
+        if self.rounds.overlap and engine.proof is not None:
+            raise ValueError(
+                "source.overlap with training.sharding: full: the process that has the next round sampled holds no "
+                "model, against which the server could be proved to have its weights; leave out source.overlap, or set "
+                "source.sampling.engine.proof: null"
             )
         return self
 

@@ -133,7 +133,7 @@ def _sample_work(
         saying_how_to_go_on("give the same command again"),
         contextlib.closing(make_sampler(config, scorer.model, renderer, processes, say)) as sampler,
     ):
-        served = make_served(config, sampler, scorer, adapter, folder, say)
+        served = make_served(config, sampler, scorer, adapter, folder, processes, say)
         if served is not None:
             served.publish(served_name(version))
         journal = folder / "samples.journal.jsonl"

@@ -1,7 +1,8 @@
 """The next round, sampled and scored by a second process while this one trains: its data are one round stale.
 
 The second process gets the weights as a file, works in the round's folder as any round does, and ends. It holds nothing
-that is not on the disk: if it is lost, it is started again and goes on.
+that is not on the disk: if it is lost, it is started again and goes on. Where the run's processes share the weights
+out, it holds no model at all: a server samples, from a folder that they have written together.
 
 `NextRound` decides what it is to do, `Ahead` hands that over and waits, `_Worker` does it.
 """
@@ -29,6 +30,7 @@ from humanline.system.terminal import redact
 from humanline.train.config import TrainConfig
 from humanline.train.config.secrets import learn
 from humanline.train.online.make import WEIGHTS, RoundMaker, folder_of
+from humanline.train.online.stages import served_folder, served_name
 from humanline.train.online.types import SamplerError
 from humanline.train.run.fingerprint import trained_hash
 from humanline.train.run.processes import RoundError
@@ -49,8 +51,15 @@ class Job:
     threads: int
 
     @property
+    def by_folder(self) -> bool:
+        """Return whether the weights lie in a folder that a server reads, and this process needs none."""
+        return self.config.training.sharding == "full"
+
+    @property
     def weights(self) -> Path:
-        """Return the file that holds the policy's trained weights."""
+        """Return the file that holds the policy's trained weights, or that folder."""
+        if self.by_folder:
+            return served_folder(self.folder, served_name(self.policy))
         return folder_of(self.folder, self.number) / WEIGHTS
 
 
@@ -82,25 +91,28 @@ class NextRound:
         if self.asked_for == number:
             return
         self.asked_for = number
-        maker = self.maker
-        device, threads = str(maker.processes.device), torch.get_num_threads()
-        job = Job(maker.config, maker.folder, number, version, device, threads)
+        maker, processes = self.maker, self.maker.processes
+        job = Job(maker.config, maker.folder, number, version, str(processes.device), torch.get_num_threads())
+        processes.on_main(lambda: maker.begin(number, version))
+        if processes.agree(maker.is_sampled(number)):
+            return  # and its weights are no longer needed, nor there
+        if not processes.agree(job.weights.exists()):
+            if trained_hash(self.policy, processes.reduce) != version:
+                raise RoundError(
+                    f"{job.weights} is missing, with which round {number} was to be sampled; remove "
+                    f"{maker.of(number)} and resume from an earlier checkpoint, or start a new run without "
+                    "source.overlap"
+                )
+            self._write(job)
+        processes.on_main(lambda: self.ahead.start(job))
 
-        def start() -> None:
-            maker.begin(number, version)
-            if maker.is_sampled(number):
-                return  # and its weights are no longer needed, nor there
-            if not job.weights.is_file():
-                if trained_hash(self.policy) != version:
-                    raise RoundError(
-                        f"{job.weights} is missing, with which round {number} was to be sampled; remove "
-                        f"{maker.of(number)} and resume from an earlier checkpoint, or start a new run without "
-                        "source.overlap"
-                    )
-                _save_weights(self.policy, job.weights)
-            self.ahead.start(job)
-
-        maker.processes.on_main(start)
+    def _write(self, job: Job) -> None:
+        """Write the weights that a job needs."""
+        if job.by_folder:
+            assert self.maker.stages.served is not None  # as the configuration has it
+            self.maker.stages.served.write(served_name(job.policy))
+        else:
+            self.maker.processes.on_main(lambda: _save_weights(self.policy, job.weights))
 
     def wait_for(self, number: int) -> None:
         """Wait until a round is sampled and scored, if that is under way; raise as `Ahead.wait_for` does."""
@@ -243,23 +255,29 @@ class _Worker:
         from humanline.train.data.prompts import read_contexts
         from humanline.train.online.samplers import make_stages
         from humanline.train.policy.build import build_policy, checked_model
+        from humanline.train.policy.logprobs import LogprobModel
         from humanline.train.run.processes import alone
 
         quiet_libraries()
         torch.set_num_threads(job.threads)
         config = job.config
         self.device = torch.device(job.device)
-        renderer = checked_model(config, self.device).renderer
+        checked = checked_model(config, self.device)
+        renderer = checked.renderer
         contexts, _ = read_contexts(config, config.data.train, renderer)
-        self.policy, adapter = build_policy(config, self.device)
-        self.policy.to(self.device)
+        if job.by_folder:
+            self.policy, adapter = LogprobModel(checked.outline), None
+        else:
+            self.policy, adapter = build_policy(config, self.device)
+            self.policy.to(self.device)
         processes = alone(self.device)
         stages = make_stages(config, self.policy, adapter, renderer, job.folder, processes, say=say)
         self.maker = RoundMaker(config, contexts, job.folder, stages, say, second=True)
 
     def make(self, job: Job) -> None:
         """Sample and score a round whose plan and weights are there."""
-        ModuleState(self.policy).load_state(load_file(job.weights, device=str(self.device)))
+        if not job.by_folder:
+            ModuleState(self.policy).load_state(load_file(job.weights, device=str(self.device)))
         self.maker.open()
         self.maker.sample(job.number, job.policy)
         self.maker.score(job.number)

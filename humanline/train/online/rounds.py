@@ -331,5 +331,5 @@ def make_rounds(
         NextRound(maker, policy, progress.say),
         RoundLog(config, stages.served, log, progress.say),
         make_stream=make_stream,
-        version=lambda: trained_hash(policy),
+        version=lambda: trained_hash(policy, processes.reduce),
     )

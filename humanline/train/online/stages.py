@@ -197,11 +197,22 @@ def served_name(policy: str) -> str:
     return f"policy-{policy[:16]}"
 
 
+def served_folder(rounds: Path, name: str) -> Path:
+    """Return the folder in which a server finds the weights of a name, in the folder of all rounds."""
+    return rounds / "served" / name
+
+
 class Served(Protocol):
-    """A way to give a server the policy's weights, with proof that it has them (`samplers.served.ServedWeights`)."""
+    """A way to give a server the policy's weights, with proof that it has them (`samplers.served.ServedWeights`).
+
+    All processes of a run call its methods alike.
+    """
 
     def publish(self, name: str) -> None:
         """Give the server the weights as they are now; raise SamplerError if it does not take them."""
+
+    def write(self, name: str) -> Path:
+        """Write the weights as they are now, for the server, unless they are there; return their folder."""
 
     def sampled(self, journals: Sequence[Path], contexts: Sequence[Context]) -> None:
         """Check samples of the server; raise SamplerError if they are not from these weights."""
@@ -276,7 +287,7 @@ class RoundStages:
     def _sample(self, folder: Path, contexts: Sequence[Context], key: int, policy: str, samples: int | None) -> None:
         served, by_server = self.served, self.served is not None
         if served is not None:
-            self.processes.on_main(lambda: served.publish(served_name(policy)))
+            served.publish(served_name(policy))
         rank, ranks = (0, 1) if by_server else (self.processes.rank, self.processes.ranks)
         journals = [folder / f"samples-rank-{number}.journal.jsonl" for number in range(ranks)]
         earlier, samples = folder / "samples-earlier.journal.jsonl", samples or self.samples
@@ -302,20 +313,17 @@ class RoundStages:
                 progress=self._told("sampling"),
             )
 
-        def gather() -> None:
-            if served is not None:
-                served.sampled(there(), contexts)
-            gather_samples(folder / "samples.jsonl", there(), contexts, policy)
-
         self.processes.on_main(lambda: regroup(there(), journals, earlier, contexts, size))
         self.processes.each(act)
-        self.processes.on_main(gather)
+        if served is not None:
+            served.sampled(there(), contexts)
+        self.processes.on_main(lambda: gather_samples(folder / "samples.jsonl", there(), contexts, policy))
         self.rest()
 
     def rest(self) -> None:
         """Free the sampler's GPU for scoring and training, where the configuration says so."""
         if self.served is not None:
-            self.processes.on_main(self.served.rest)
+            self.served.rest()
 
     @property
     def scorer(self) -> Scorer:

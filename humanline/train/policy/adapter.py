@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from humanline import _checks
 from humanline.system.imports import quiet
@@ -66,7 +66,7 @@ class Adapter:
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters that are trained and saved."""
-        return list(trained_parameters(self._wrapped).values())
+        return list(self.factors().values())
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -83,12 +83,22 @@ class Adapter:
             for layer in switched:
                 layer._disable_adapters = False
 
-    def save_pretrained(self, folder: Path) -> None:
+    def factors(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that are trained and saved, by the names that peft has for them."""
+        return trained_parameters(self._wrapped)
+
+    def save_pretrained(self, folder: Path, factors: Mapping[str, Tensor] | None = None) -> None:
         """Write the adapter in peft's format, weights as safetensors; the network is not asked for anything.
 
         Beside it lies a hash of the settings of its base (`refuse_other_base`).
+
+        Parameters
+        ----------
+        folder : Path
+        factors : mapping of name to tensor, optional
+            What stands in for `factors`, where these are shared out.
         """
-        self._wrapped.save_pretrained(folder, save_embedding_layers=False)
+        self._wrapped.save_pretrained(folder, save_embedding_layers=False, state_dict=factors)
         facts = {"sha256": base_hash(self._wrapped.get_base_model())}
         (folder / _BASE).write_text(json.dumps(facts) + "\n", encoding="utf-8")
 

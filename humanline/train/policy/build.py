@@ -161,7 +161,7 @@ def describe_adapter(config: TrainConfig, outline: Any) -> list[str]:
 
 
 def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tuple[LogprobModel, Adapter | None]:
-    """Load the model of a run and make it what the configuration asks for.
+    """Load the model of a run, whole, and make it what the configuration asks for.
 
     Parameters
     ----------
@@ -183,8 +183,6 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
         As `logprob_function` does.
     """
     training = config.training
-    if training.sharding == "full":
-        return _build_sharded(config, torch.device(device))
     model = load_weights(config.model, dropout=training.dropout, weights=config.kept_in, compute=training.precision)
     adapter = outfit(model, config)
     policy = _policy(model, config, device)
@@ -193,8 +191,14 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
     return policy, adapter
 
 
-def _build_sharded(config: TrainConfig, device: torch.device) -> tuple[LogprobModel, Adapter | None]:
-    """Build the policy shared out over the processes, each of which reads its own rows of the weights."""
+def build_sharded_policy(config: TrainConfig, device: torch.device) -> tuple[LogprobModel, Adapter | None]:
+    """Build what `build_policy` does, shared out over the processes of a run, each of which reads its own rows.
+
+    Raises
+    ------
+    ModelError, LogprobsError
+        As `build_policy` does, and if the model cannot be shared out or its files not be read in slices.
+    """
     model = empty_model(config.model, dropout=config.training.dropout, dtype=TYPES[str(config.kept_in)])
     found = sliceable_tensors(config.model, model)
     with stand_ins(model):

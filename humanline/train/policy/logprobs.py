@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -103,6 +104,16 @@ class LogprobModel(nn.Module):
         )
         # No view: what shards a policy hooks into its output.
         return torch.zeros(mask.shape, dtype=logprobs.dtype, device=logprobs.device).index_put((rows, places), logprobs)
+
+    @contextlib.contextmanager
+    def untempered(self) -> Iterator[None]:
+        """Give log-probabilities at temperature 1, computed by our own function, for as long as the context lasts."""
+        before = self.logprobs, self.temperature
+        self.logprobs, self.temperature = token_logprobs, 1.0
+        try:
+            yield
+        finally:
+            self.logprobs, self.temperature = before
 
     def own_logits(self, input_ids: Tensor) -> Tensor:
         """Return the logits that the model's own code computes, in the precision of `forward`.

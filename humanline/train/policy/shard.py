@@ -15,7 +15,7 @@ where no layer classes are named it gathers the whole model at once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -94,10 +94,28 @@ def anywhere(fact: bool, policy: nn.Module) -> bool:
     return bool(number.item())
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """Return all rows of a tensor, in host memory; all processes call this."""
-    tensor = tensor.detach()
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
+def whole_tensors(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """Return tensors with all of their rows, one gathered after the other; all processes call this alike.
+
+    Parameters
+    ----------
+    tensors : mapping of name to tensor
+        Shared out or not, the same in all processes.
+    keep : bool
+        Whether this process wants them; where it does not it gets none, and holds no more than one at a time.
+
+    Returns
+    -------
+    dict of name to tensor
+        In host memory; what was there whole shares its memory.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        rows = tensor.detach()
+        rows = rows.full_tensor() if isinstance(rows, DTensor) else rows
+        if keep:
+            found[name] = rows.cpu().contiguous()
+    return found
 
 
 def first_row(tensor: DTensor) -> int:

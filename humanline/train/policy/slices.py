@@ -48,6 +48,7 @@ def empty_model(path: str, *, dropout: bool, dtype: torch.dtype) -> Any:
     with loading(f"model {path!r}"), init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(settings, dtype=dtype, trust_remote_code=False)
     model.tie_weights()
+    model._weight_conversions = []  # as transformers notes it: its files are read as they are, and so they are written
     with contextlib.suppress(OSError):  # there need not be any
         model.generation_config = GenerationConfig.from_pretrained(name, local_files_only=local_only)
     if not dropout:

@@ -35,7 +35,7 @@ from humanline.system.lock import LockLostError
 from humanline.system.stop import StopRequested
 from humanline.train.config.run import CheckpointConfig
 from humanline.train.run.checkpoint import CheckpointError, Contents, Position
-from humanline.train.run.processes import MainProcessError, MainProcessFault, Reduce, gathered, on_main
+from humanline.train.run.processes import MainProcessError, MainProcessFault, Reduce, gathered, is_agreed, on_main
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
@@ -168,7 +168,7 @@ class Checkpoints:
         return target
 
     def save_or_keep(self, position: Position, write: Callable[[], None]) -> None:
-        """Write the finished model in the main process; where that fails, keep its weights in a checkpoint.
+        """Write the finished model, all processes together; where that fails, keep its weights in a checkpoint.
 
         Raises
         ------
@@ -178,15 +178,13 @@ class Checkpoints:
             As `save` does.
         StopRequested
             If the run was asked to stop while it waited for space; they are in a checkpoint too.
+        Exception
+            What `write` raises in this process alone, where the others cannot save with it.
         """
-
-        def act() -> None:
-            self.ready()
-            write()
-
         on_main(self.accelerator, self.meet, self.refuse_lost)
         try:
-            on_main(self.accelerator, self.meet, act)
+            on_main(self.accelerator, self.meet, self.ready)
+            write()
         except StoppedWaiting as error:
             kept, now = self.save(position, ending=True), patience()
             name = (now and now.stopping()) or "a signal to another process"
@@ -196,6 +194,8 @@ class Checkpoints:
                 f"in {kept}; add --resume to the same command to go on",
             ) from None
         except Exception as error:  # whatever a library makes of it, the weights are worth keeping
+            if not is_agreed(error, self.accelerator.num_processes):
+                raise
             reason = error.reason if isinstance(error, WriteError) else error
             try:
                 kept = self.save(position, ending=True)

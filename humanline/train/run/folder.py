@@ -161,7 +161,7 @@ class RunFolder:
         self,
         config: dict[str, Any],
         data: dict[str, Any],
-        start: Callable[[], dict[str, Any]] | None,
+        start: dict[str, Any] | None,
         say: Callable[[str], None],
     ) -> None:
         """Write down what the run is given; files of an earlier start are renamed, with a message, and not deleted.
@@ -169,9 +169,9 @@ class RunFolder:
         Parameters
         ----------
         config, data : dict
-        start : callable or None
-            Returns fingerprints of what the run begins with, and the metrics begin anew; None: a checkpoint was taken
-            up, and then a finished model that is still there is a damaged one, which will be made again.
+        start : dict or None
+            Fingerprints of what the run begins with, and the metrics begin anew; None: a checkpoint was taken up, and
+            then a finished model that is still there is a damaged one, which will be made again.
         say : callable
 
         Raises
@@ -187,7 +187,7 @@ class RunFolder:
             with contextlib.suppress(OSError, ValueError):  # runs of earlier versions have none
                 self._texts[self.start] = self.start.read_text(encoding="utf-8")
         else:
-            self._begin_alike(start())
+            self._begin_alike(start)
             said = f"no checkpoint in {self.checkpoints}: starting from the beginning"
             if self.metrics.exists() and self.metrics.stat().st_size:
                 aside = free_name(self.path, "metrics-before.jsonl")

@@ -8,7 +8,7 @@ only the watch (`humanline.train.run.neighbours`) tells who stands still.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -37,7 +37,16 @@ _AGREED = "humanline_agreed"  # attribute of an error that all processes have ag
 
 def is_agreed(error: BaseException, ranks: int) -> bool:
     """Return whether all processes of a run know of an error in one of them, so that they can save together."""
-    return ranks == 1 or isinstance(error, MainProcessError | RoundError) or hasattr(error, _AGREED)
+    if ranks == 1 or isinstance(error, MainProcessError | RoundError) or hasattr(error, _AGREED):
+        return True
+    return error.__cause__ is not None and is_agreed(error.__cause__, ranks)  # told in other words meanwhile
+
+
+_WHY_NOT = {
+    "FSDP": ": under bf16 the FSDP plugin returns log-probabilities in bf16, too coarse to be compared, and where no "
+    "layer classes are named it gathers the whole model at once",
+    "DEEPSPEED": ": DeepSpeed hides the update inside the last backward pass",
+}
 
 
 _FOR_EVER = timedelta(days=365)
@@ -83,7 +92,9 @@ def start_accelerator(*, stall_minutes: float = 0.0) -> Any:
     how = accelerator.distributed_type.value
     if how != "NO" and not how.startswith("MULTI_"):
         raise ValueError(
-            f"the launcher asks for {how}; only one process or plain data parallelism (MULTI_*) works so far"
+            f"the launcher asks for {how}, which cannot be used here{_WHY_NOT.get(how, '')}. Launch plain processes "
+            "(torchrun, or accelerate launch --multi_gpu); to share weights, gradients and optimizer states out over "
+            "them, set training.sharding: full"
         )
     if accelerator.num_processes != launched:
         raise ValueError(
@@ -287,6 +298,15 @@ class Processes:
     def agree(self, answer: bool) -> bool:
         """Return the main process's answer in all of them."""
         return bool(self.on_main(lambda: int(answer)))
+
+    def told_by_main(self, numbers: Sequence[int]) -> list[int]:
+        """Return the main process's numbers, of 64 bits, in all of them; they wait as long as it takes to tell them."""
+        own = torch.tensor(numbers if self.rank == 0 else (), dtype=torch.int64)
+        count = int(self.reduce(torch.tensor(len(own)), "max").item())
+        if count == 0:
+            return []
+        told: list[int] = self.reduce(torch.nn.functional.pad(own, (0, count - len(own))), "sum").tolist()
+        return told
 
     def each(self, act: Callable[[], None]) -> None:
         """Run `act` in every process and wait for all of them.

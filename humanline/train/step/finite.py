@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from humanline.train.data.batch import MicroBatch
+from humanline.train.policy.shard import local
 from humanline.train.run.processes import NonFiniteError, Reduce
 
 
@@ -53,10 +54,15 @@ def refuse_metrics(metrics: Mapping[str, float], updates: int) -> None:
         raise NonFiniteError(f"held-out metrics after {updates} updates are not finite: {metrics}; nothing saved")
 
 
-def refuse_non_finite_model(model: nn.Module) -> None:
-    """Raise NonFiniteError if a weight is not finite or a float32 square of it would not be."""
-    for name, tensor in model.named_parameters():
-        if not bool(torch.isfinite(tensor.float().square().sum())):
+def refuse_non_finite_model(model: nn.Module, reduce: Reduce) -> None:
+    """Raise NonFiniteError on every rank if a weight on one of them is not finite, or its float32 square would not be.
+
+    Each looks at the rows that it has.
+    """
+    parameters = dict(model.named_parameters())
+    bad = torch.stack([~torch.isfinite(local(tensor).float().square().sum()) for tensor in parameters.values()])
+    for name, wrong in zip(parameters, reduce(bad.to(torch.float32), "max").tolist(), strict=True):
+        if wrong:
             raise NonFiniteError(
                 f"the weights {name} are not finite, or far beyond use, after the last update. No model was saved; "
                 "lower optimizer.lr."

@@ -18,6 +18,7 @@ from humanline.train.preflight.validate import validate
 
 SCORING = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}]}
 SERVER = {"kind": "server", "url": "http://127.0.0.1:9", "new_weights": {"kind": "path"}}
+SHARDED = {"batch_size": 8, "sharding": "full"}
 BEFORE = {"schedule": {"kind": "before_step", "every": 4}}
 
 
@@ -117,6 +118,21 @@ WRONG = {
         },
         "leave out data.eval, or source.overlap",
     ),
+    **{
+        f"shared out, {engine['kind']}": (
+            {"source": source(engine=engine), "training": SHARDED},
+            f"source.sampling.engine.kind: {engine['kind']} samples with; set engine.kind: server",
+        )
+        for engine in ({"kind": "generate"}, {"kind": "continuous"})
+    },
+    "shared out in 4 bits": (
+        {"source": source(engine=SERVER), "training": SHARDED, "adapter": {"rank": 2, "base": "nf4"}},
+        "with sharding: none each process keeps all of them",
+    ),
+    "shared out, with overlap and a proof": (
+        {"source": source(ROUNDS | {"overlap": True}, engine=SERVER), "training": SHARDED},
+        "leave out source.overlap, or set source.sampling.engine.proof: null",
+    ),
     "one sample": ({"source": source({"samples": 1, "count": 1})}, "greater than or equal to 2"),
     "no module": (
         {"source": source(scoring={"rewards": [{"kind": "function", "call": "len"}]})},
@@ -141,6 +157,8 @@ def test_what_makes_sense_is_taken():
         {"reference": BEFORE | {"round_start": "keep", "storage": "model"}, "source": source({"steps": 1, "count": 1})},
         {"reference": {"schedule": {"kind": "never"}}, "adapter": {"rank": 2}},
         {"source": source(engine=SERVER | {"new_weights": {"kind": "adapter"}}), "adapter": {"rank": 2}},
+        {"source": source(engine=SERVER), "training": SHARDED},
+        {"source": source(ROUNDS | {"overlap": True}, engine=SERVER | {"proof": None}), "training": SHARDED},
     ):
         config = TrainConfig.model_validate(tree(**changes))
         assert TrainConfig.model_validate(config.model_dump()) == config

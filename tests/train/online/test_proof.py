@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ import torch
 from humanline.train.config.rounds import ProofConfig
 from humanline.train.data.prompts import Context
 from humanline.train.data.truncation import LengthLimits
+from humanline.train.online.samplers.passes import Said
 from humanline.train.online.samplers.proof import (
     Reading,
     Slope,
@@ -289,19 +289,16 @@ class Sampler:
         return dict(zip(texts, self.told, strict=True))
 
 
-def test_a_server_that_was_started_again_is_found_after_a_small_update(tmp_path, monkeypatch):
+def test_a_server_that_was_started_again_is_found_after_a_small_update(tmp_path):
     """Held against the last weights the slope is lost in all that came before; held against the first ones it is 0."""
     run = Run(9, 6e-3)
     first = bf16(run.now)
     sampler, said = Sampler(first), []
-    monkeypatch.setattr(
-        "humanline.train.online.samplers.prover.rounded_to_bf16", lambda model: contextlib.nullcontext()
-    )
-    monkeypatch.setattr(
-        "humanline.train.online.samplers.prover.text_logprobs",
-        lambda policy, texts: dict(zip(texts, run.now, strict=True)),
-    )
-    policy = SimpleNamespace(model=torch.nn.Linear(1, 1))
+
+    def policy(texts):
+        now = dict(zip(texts, run.now, strict=True))
+        return Said(now, now)
+
     prover = Prover(sampler, policy, tmp_path, ProofConfig(tokens=TEXTS * LENGTH), said.append)
     answers = [Rollout(f"p{i}", (), (Completion("", tuple(range(LENGTH - 1)), "end"),)) for i in range(TEXTS)]
     prover.begin("v0", answers, {f"p{i}": Context(f"p{i}", (), (1000 + i,)) for i in range(TEXTS)})
@@ -342,10 +339,10 @@ def test_rounded_weights_are_those_of_bf16_and_come_back(tokenizer):
         policy, texts = LogprobModel(model), {"a": Text(tuple(range(3, 30)), 4)}
         before = {name: weight.clone() for name, weight in model.named_parameters()}
         plain = text_logprobs(policy, texts)["a"]
-        with rounded_to_bf16(model):
+        with rounded_to_bf16(policy):
             found = text_logprobs(policy, texts)["a"]
         assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
-        with pytest.raises(RuntimeError, match="stop"), rounded_to_bf16(model):
+        with pytest.raises(RuntimeError, match="stop"), rounded_to_bf16(policy):
             model.model.layers[0].register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("stop")))
             text_logprobs(policy, texts)
         assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
@@ -381,7 +378,7 @@ def test_a_server_in_bf16_of_a_model_that_began_there_is_not_refused(tokenizer, 
         return dict(zip(texts, rows.double().numpy(), strict=True))
 
     def reading(version: int, server: dict[str, np.ndarray]) -> Reading:
-        with rounded_to_bf16(model):
+        with rounded_to_bf16(policy):
             rounded = text_logprobs(policy, texts)
         return Reading(str(version), texts, text_logprobs(policy, texts), server, rounded)
 

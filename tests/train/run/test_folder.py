@@ -91,7 +91,7 @@ class TestARunThatWokeUp:
     def folder(self, toy, tmp_path):
         folder = RunFolder(tmp_path / "run", resume=False)
         folder.take()
-        folder.begin(SETTINGS, {}, dict, print)
+        folder.begin(SETTINGS, {}, {}, print)
         yield folder
         folder.release()
 
@@ -119,7 +119,7 @@ class TestARunThatWokeUp:
             shutil.rmtree(folder.path)
             other = RunFolder(folder.path, resume=False)
             other.take()
-            other.begin(SETTINGS, {}, dict, print)
+            other.begin(SETTINGS, {}, {}, print)
             with other.open_log(True) as theirs:
                 theirs.write({"step": 0, "of": "the other"})
                 log.write({"step": 1})

@@ -515,7 +515,7 @@ class TestDisk:
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(loop, "save_model", refuse)
+            patch.setattr(loop, "save_together", refuse)
             with pytest.raises(OutputError, match=r"could not be written: .*No space.*step-00000007.*--resume"):
                 train(one, show_progress=False)
         train(one, resume=True, show_progress=False)

@@ -17,6 +17,7 @@ from humanline.train.online.types import Sampler, Scorer
 from humanline.train.policy.load import TYPES
 from humanline.train.policy.precision import narrowed
 from humanline.train.run.processes import Processes
+from humanline.train.run.shares import is_shard
 
 if TYPE_CHECKING:
     from humanline.train.online.samplers.served import ServedWeights
@@ -61,7 +62,13 @@ def make_sampler(
 
 
 def make_served(
-    config: TrainConfig, sampler: Any, policy: Any, adapter: Any, folder: Path, say: Callable[[str], None]
+    config: TrainConfig,
+    sampler: Any,
+    policy: Any,
+    adapter: Any,
+    folder: Path,
+    processes: Processes,
+    say: Callable[[str], None],
 ) -> ServedWeights | None:
     """Return the way to give a server the policy's weights; None for other engines, which have them.
 
@@ -75,15 +82,21 @@ def make_served(
         What is served in place of the whole model.
     folder : Path
         In which the weights lie for the server.
+    processes : Processes
     say : callable
     """
     assert config.rounds is not None
     engine = config.rounds.sampling.engine
     if engine.kind != "server":
         return None
+    from humanline.train.online.samplers.passes import AskedPasses
+    from humanline.train.online.samplers.prover import computes_in_float32, said_of
     from humanline.train.online.samplers.served import ServedWeights
 
-    return ServedWeights(sampler, adapter or policy.model, policy, folder, engine.proof, say)
+    shared = any(map(is_shard, policy.parameters()))
+    exact = computes_in_float32(policy.model) and not (shared and config.training.precision == "bf16")
+    passes = AskedPasses(processes, functools.partial(said_of, policy, exact=exact), shared=shared)
+    return ServedWeights(sampler, adapter or policy.model, passes, folder, engine.proof, processes, say)
 
 
 def make_stages(
@@ -135,6 +148,6 @@ def make_stages(
         processes,
         scoring=scoring,
         trainable=Trainable(renderer, rounds.sampling.max_tokens, vocabulary_of(policy.model)),
-        served=make_served(config, sampler, policy, adapter, folder, say),
+        served=make_served(config, sampler, policy, adapter, folder, processes, say),
         progress=progress,
     )

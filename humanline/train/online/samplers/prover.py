@@ -18,6 +18,7 @@ from humanline.train.config.rounds import ProofConfig
 from humanline.train.data.messages import Message
 from humanline.train.data.prompts import Context
 from humanline.train.online.ledger import LedgerError
+from humanline.train.online.samplers.passes import Said
 from humanline.train.online.samplers.proof import (
     FEW_TEXTS,
     FEW_TOKENS,
@@ -33,6 +34,7 @@ from humanline.train.online.samplers.server import ServerSampler
 from humanline.train.online.types import Rollout, SamplerError
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.precision import as_kept
+from humanline.train.policy.shard import let_go
 
 STATE, CHECKS = "proof.json", "proof-checks.json"
 KEPT_CHECKS = 4  # versions whose check is kept: of a round, of the next one and of evaluations in between
@@ -42,29 +44,30 @@ def text_logprobs(policy: LogprobModel, texts: Mapping[str, Text]) -> dict[str, 
     """Return the policy's log-probabilities of texts' tokens from each one's start on, at temperature 1.
 
     They are computed row by row, in float32 where the weights are, whatever precision training computes in: the change
-    of one update may be smaller than the rounding of bf16.
+    of one update may be smaller than the rounding of bf16. Where the policy is shared out all processes call this
+    alike, and it is computed in what its weights are gathered in.
     """
-    model = policy.model
-    plain, was_training = LogprobModel(model, packed=policy.packed), model.training
+    model, was_training = policy.model, policy.model.training
     found = {}
     model.eval()
     try:
-        with torch.no_grad(), as_kept(model):
+        with torch.no_grad(), as_kept(policy), policy.untempered():
             for name, text in texts.items():
                 ids = torch.tensor([text.ids], device=model.device)
                 mask = (torch.arange(1, len(text.ids), device=model.device) >= text.start)[None]
-                logprobs = plain(ids, mask)[mask]
+                logprobs = policy(ids, mask)[mask]
                 found[name] = logprobs.double().cpu().numpy()
     finally:
+        let_go(policy)
         model.train(was_training)
     return found
 
 
 @contextlib.contextmanager
-def rounded_to_bf16(model: Any) -> Iterator[None]:
-    """Round a model's weights to bf16, as a server may hold them; at no time are more than a layer's kept twice.
+def rounded_to_bf16(policy: LogprobModel) -> Iterator[None]:
+    """Round a policy's weights to bf16 in its passes, as a server may hold them; no more than a layer's are kept twice.
 
-    The output head, which is read without a call of its module, is rounded throughout.
+    Where they are shared out it is what a pass has gathered that is rounded.
     """
     kept: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
 
@@ -79,20 +82,21 @@ def rounded_to_bf16(model: Any) -> Iterator[None]:
             weight, values = kept.pop()
             weight.data = values
 
-    rounded(model.get_output_embeddings().parameters(recurse=False))
-    depth, handles = [], []
+    depth: list[int] = []
+
+    def before(module: torch.nn.Module, _: Any) -> None:
+        depth.append(len(kept))
+        # The output head is read without a call of its module.
+        owner = module.model.get_output_embeddings() if isinstance(module, LogprobModel) else module
+        rounded(owner.parameters(recurse=False))
+
+    def after(*_: Any) -> None:
+        restore(depth.pop())
+
+    handles: list[Any] = []
     try:
-        for module in model.modules():
-            own = list(module.parameters(recurse=False))
-            if own:
-
-                def before(_: Any, __: Any, own: list[torch.nn.Parameter] = own) -> None:
-                    depth.append(len(kept))
-                    rounded(own)
-
-                def after(*_: Any) -> None:
-                    restore(depth.pop())
-
+        for module in policy.modules():
+            if module is policy or any(True for _ in module.parameters(recurse=False)):
                 handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
         yield
     finally:
@@ -104,6 +108,15 @@ def rounded_to_bf16(model: Any) -> Iterator[None]:
 def computes_in_float32(model: Any) -> bool:
     """Return whether all of a model's parameters are float32 or wider; those of 4 bits are not."""
     return all(weight.dtype in (torch.float32, torch.float64) for weight in model.parameters())
+
+
+def said_of(policy: LogprobModel, texts: Mapping[str, Text], *, exact: bool) -> Said:
+    """Return what a policy says of texts, where it computes in float32 (`exact`) also with weights rounded to bf16."""
+    rounded = None
+    if exact:
+        with rounded_to_bf16(policy):
+            rounded = text_logprobs(policy, texts)
+    return Said(text_logprobs(policy, texts), rounded)
 
 
 class WrongWeights(SamplerError):
@@ -120,7 +133,8 @@ class Prover:
     Parameters
     ----------
     sampler : ServerSampler
-    policy : LogprobModel
+    policy : callable
+        Returns what the policy says of texts, as `said_of` does.
     folder : Path
     config : ProofConfig
     say : callable
@@ -129,13 +143,12 @@ class Prover:
     def __init__(
         self,
         sampler: ServerSampler,
-        policy: LogprobModel,
+        policy: Callable[[Mapping[str, Text]], Said],
         folder: Path,
         config: ProofConfig,
         say: Callable[[str], None],
     ) -> None:
         self.sampler, self.policy, self.config, self.say = sampler, policy, config, say
-        self.exact = computes_in_float32(policy.model)
         self.file, self.checks = folder / STATE, folder / CHECKS
         self._unprovable = False
 
@@ -229,7 +242,7 @@ class Prover:
 
     def _compare(self, reading: Reading, earlier: Sequence[Reading]) -> Verdict:
         """Return the verdict against the first of earlier readings; raise WrongWeights as `check` does."""
-        found = [compare(one, reading, exact=self.exact) for one in earlier]
+        found = [compare(one, reading, exact=reading.rounded is not None) for one in earlier]
         rms = reading.rms()
         where = self.sampler.shown
         for one, (verdict, slope) in zip(earlier, found, strict=True):
@@ -266,11 +279,8 @@ class Prover:
             texts, told = self._answers(state.prompts)
         if not told:
             return None
-        rounded = None
-        if self.exact:
-            with rounded_to_bf16(self.policy.model):
-                rounded = text_logprobs(self.policy, texts)
-        return Reading(name, texts, text_logprobs(self.policy, texts), told, rounded)
+        said = self.policy(texts)
+        return Reading(name, texts, said.policy, told, said.rounded)
 
     @property
     def _answer_tokens(self) -> int:
