@@ -21,7 +21,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from humanline.train.config import TrainConfig
 from humanline.train.loop import take_steps
 from humanline.train.policy.layers import decoder_layers
-from humanline.train.policy.shard import whole
+from humanline.train.policy.shard import whole_tensors
 from humanline.train.setup import Run, set_up
 
 
@@ -63,7 +63,7 @@ def main() -> None:
                     (out / "counts.json").write_text(json.dumps(found), encoding="utf-8")
                 continue
             take_steps(run)
-            weights = {name: whole(parameter) for name, parameter in run.trained.policy.named_parameters()}
+            weights = whole_tensors(dict(run.trained.policy.named_parameters()), keep=run.processes.rank == 0)
             if run.processes.rank == 0:
                 torch.save(weights, out / f"{name}.pt")
     sys.stderr.flush()

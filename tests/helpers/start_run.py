@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from humanline.train.config import TrainConfig
-from humanline.train.policy.build import build_policy
+from humanline.train.policy.build import build_sharded_policy
 
 
 def is_mapped(address: int) -> bool:
@@ -69,7 +69,7 @@ def main() -> None:
     out, given = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
     torch.distributed.init_process_group("gloo")
     with Meter() as meter:
-        policy, _ = build_policy(TrainConfig.model_validate(given))
+        policy, _ = build_sharded_policy(TrainConfig.model_validate(given), torch.device("cpu"))
     rows = sum(parameter.to_local().nbytes for parameter in policy.parameters())
     found = {"peak": meter.peak, "rows": rows}
     (out / f"peak-{os.environ['RANK']}.json").write_text(json.dumps(found), encoding="utf-8")

@@ -302,10 +302,10 @@ class Processes:
     def told_by_main(self, numbers: Sequence[int]) -> list[int]:
         """Return the main process's numbers, of 64 bits, in all of them; they wait as long as it takes to tell them."""
         own = torch.tensor(numbers if self.rank == 0 else (), dtype=torch.int64)
-        count = int(self.reduce(torch.tensor(len(own)), "max").item())
+        count = int(self.meeting.reduce(torch.tensor(len(own)), "max").item())
         if count == 0:
             return []
-        told: list[int] = self.reduce(torch.nn.functional.pad(own, (0, count - len(own))), "sum").tolist()
+        told: list[int] = self.meeting.reduce(torch.nn.functional.pad(own, (0, count - len(own))), "sum").tolist()
         return told
 
     def each(self, act: Callable[[], None]) -> None:

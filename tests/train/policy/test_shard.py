@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from humanline.train.loop import take_steps
 from humanline.train.policy import shard as shard_module
 from humanline.train.policy.errors import ModelError
-from humanline.train.policy.shard import local, whole
+from humanline.train.policy.shard import local, whole_tensors
 from humanline.train.run.metrics import read_metrics
 from humanline.train.setup import Run, set_up
 from tests.helpers.paper_models import write_paper_model
@@ -50,7 +50,7 @@ def outcome(given, change=lambda run: run) -> tuple[list[dict[str, Any]], dict[s
     with set_up(given, show_progress=False) as ready:
         assert isinstance(ready, Run)
         take_steps(change(ready))
-        weights = {name: whole(parameter) for name, parameter in ready.trained.policy.named_parameters()}
+        weights = whole_tensors(dict(ready.trained.policy.named_parameters()), keep=True)
     rows = [dict(row) for row in read_metrics(Path(given.output) / "metrics.jsonl")]
     for row in rows:
         row.pop("seconds", None)
