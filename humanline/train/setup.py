@@ -20,6 +20,8 @@ from humanline.system.progress import ReadingProgress, RunProgress
 from humanline.system.stop import StopSignal
 from humanline.train.config import TrainConfig
 from humanline.train.config.secrets import written
+from humanline.train.data.pack import pack, unpack
+from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import RunData, read_data, stream_of
 from humanline.train.data.stream import Batches, FixedBatches, Stream
 from humanline.train.online.held_out import RolloutEvaluator
@@ -248,10 +250,22 @@ class _Given:
 def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
     """Read all but the weights, and refuse what cannot be trained, or not here."""
     model = checked_model(config, processes.device)
-    data = read_data(config, model.renderer, ReadingProgress(show))
+    data = _data(config, model.renderer, processes, show)
     stream, steps = stream_of(config, data, model.renderer, rank=processes.rank, ranks=processes.ranks)
     refuse_unfit(config, model.outline, stream, steps, processes.device)
     return _Given(model, data, stream, steps)
+
+
+def _data(config: TrainConfig, renderer: Renderer, processes: Processes, show: bool) -> RunData:
+    """Read and tokenise the data in the main process; the others get what it has made."""
+    found: list[RunData] = []
+
+    def make() -> bytes:
+        found.append(read_data(config, renderer, ReadingProgress(show)))
+        return pack(found[0]) if processes.ranks > 1 else b""
+
+    packed = processes.made_by_main(make)
+    return found[0] if found else unpack(packed, config, renderer)
 
 
 def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from itertools import accumulate
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -65,6 +66,20 @@ class IdStore:
         wide[:, :3] = chunk
         return wide.view("<i8")[:, 0].astype(np.int64, copy=False)
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all ids as arrays, from which `of_arrays` makes the store anew."""
+        chunks = {f"chunk-{number}": chunk for number, chunk in enumerate(self._chunks)}
+        return chunks | {"loose": np.array(self._loose, dtype=np.uint32)}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Self:
+        """Return the store of which these are the arrays."""
+        store = cls()
+        store._chunks = [arrays[f"chunk-{number}"] for number in range(len(arrays) - 1)]
+        store._starts = [0, *accumulate(len(chunk) for chunk in store._chunks)]
+        store._loose = filled("I", arrays["loose"])
+        return store
+
     def _pack(self) -> None:
         ids = np.array(self._loose, dtype="<u4")
         largest = int(ids.max())
@@ -79,7 +94,31 @@ class IdStore:
         self._loose = array("I")
 
 
+def filled(kind: str, numbers: np.ndarray) -> array[Any]:
+    """Return an `array.array` of a kind with the numbers of an array of the same width."""
+    result: array[Any] = array(kind)
+    result.frombytes(numbers.tobytes())
+    return result
+
+
 Span: TypeAlias = tuple[int, int]  # where ids begin in a store, and how many they are
+
+
+# What is kept of rows, and the kind of array that it is in; none for bytes.
+_COLUMNS = {
+    "_prompts": "q",
+    "_prompt_lengths": "i",
+    "_prompt_hashes": "q",
+    "_completions": "q",
+    "_lengths": "i",
+    "_cut": "",
+    "_ends": "q",
+}
+
+
+def under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): one for name, one in arrays.items() if name.startswith(prefix)}
 
 
 class Sequences:
@@ -104,6 +143,24 @@ class Sequences:
             self._lengths.append(length)
         self._cut.extend(cut)
         self._ends.append(len(self._completions))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all rows as arrays, from which `of_arrays` makes them anew."""
+        columns = {
+            f"row/{name}": np.array(getattr(self, name), dtype=np.uint8 if name == "_cut" else None)
+            for name in _COLUMNS
+        }
+        return columns | {f"store/{name}": ids for name, ids in self.store.arrays().items()}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Self:
+        """Return the rows of which these are the arrays."""
+        made = cls()
+        for name, kind in _COLUMNS.items():
+            column = arrays[f"row/{name}"]
+            setattr(made, name, filled(kind, column) if kind else bytearray(column.tobytes()))
+        made.store = IdStore.of_arrays(under("store/", arrays))
+        return made
 
     def row(self, number: int) -> tuple[TokenSequence, ...]:
         """Return the sequences of a row."""

@@ -9,13 +9,13 @@ import hashlib
 import json
 from abc import abstractmethod
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar, overload
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar, overload
 
 import numpy as np
 
 from humanline.train.data.batch import Unit
-from humanline.train.data.sequences import Sequences
+from humanline.train.data.sequences import Sequences, filled, under
 
 T = TypeVar("T")
 SIDES = ("chosen", "rejected")
@@ -63,6 +63,19 @@ class Names(_Made[str]):
             self._others[len(self._numbers)] = name
             self._numbers.append(-1)
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all names as arrays, from which `of_arrays` makes them anew."""
+        text = json.dumps([self._stem, list(self._others.items())]).encode()
+        return {"numbers": np.array(self._numbers), "text": np.frombuffer(text, dtype=np.uint8)}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Self:
+        """Return the names of which these are the arrays."""
+        names = cls()
+        names._stem, others = json.loads(arrays["text"].tobytes())
+        names._numbers, names._others = filled("q", arrays["numbers"]), dict(others)
+        return names
+
     def __len__(self) -> int:
         return len(self._numbers)
 
@@ -106,6 +119,25 @@ class Units(_Made[Unit]):
     def pairs(self) -> Units:
         """Return the same rows as pairs."""
         return Units(self.sequences, self.names)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all units as arrays, from which `of_arrays` makes them anew."""
+        own = {
+            "labels": np.frombuffer(bytes(self.labels), dtype=np.uint8),
+            "scores": np.array(self.scores),
+            "taken_apart": np.array([self.taken_apart], dtype=np.uint8),
+        }
+        names = {f"names/{name}": one for name, one in self.names.arrays().items()}
+        return own | names | {f"sequences/{name}": one for name, one in self.sequences.arrays().items()}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Self:
+        """Return the units of which these are the arrays."""
+        names = Names.of_arrays(under("names/", arrays))
+        sequences = Sequences.of_arrays(under("sequences/", arrays))
+        units = cls(sequences, names, taken_apart=bool(arrays["taken_apart"][0]))
+        units.labels, units.scores = bytearray(arrays["labels"].tobytes()), filled("d", arrays["scores"])
+        return units
 
     def __len__(self) -> int:
         return len(self.sequences) * (2 if self.taken_apart else 1)

@@ -165,6 +165,15 @@ class Meeting:
             torch.distributed.all_gather(found, own, self.group)
         return [bytes(one.tolist()).rstrip(b"\0").decode() for one in found]
 
+    def given(self, made: bytes, size: int) -> bytes:
+        """Return bytes that the main process has made, so many, in all processes."""
+        if self.group is None:
+            return made
+        block = torch.frombuffer(bytearray(made), dtype=torch.uint8) if made else torch.empty(size, dtype=torch.uint8)
+        with HERE.waits():
+            torch.distributed.broadcast(block, 0, self.group)
+        return made or block.numpy().tobytes()
+
     def close(self) -> None:
         """Leave the meeting, once all have come to its end."""
         if self.group is not None:
@@ -298,6 +307,17 @@ class Processes:
     def agree(self, answer: bool) -> bool:
         """Return the main process's answer in all of them."""
         return bool(self.on_main(lambda: int(answer)))
+
+    def made_by_main(self, make: Callable[[], bytes]) -> bytes:
+        """Return in all processes what `make` returns in the main one, which is not empty; raise as `on_main` does."""
+        made = [b""]
+
+        def act() -> int:
+            made[0] = make()
+            return len(made[0])
+
+        size = self.on_main(act)
+        return self.meeting.given(made[0], size)
 
     def told_by_main(self, numbers: Sequence[int]) -> list[int]:
         """Return the main process's numbers, of 64 bits, in all of them; they wait as long as it takes to tell them."""
