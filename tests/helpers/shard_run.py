@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed.tensor.debug import CommDebugMode
@@ -50,10 +51,8 @@ def count(run: Run) -> dict[str, object]:
     return found
 
 
-def main() -> None:
-    """Run the jobs, and then count."""
-    out = Path(sys.argv[1])
-    jobs = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
+def run_jobs(out: Path, jobs: dict[str, Any]) -> None:
+    """Run jobs one after the other; all processes call this."""
     for name, tree in jobs.items():
         with set_up(TrainConfig.model_validate(tree), show_progress=False) as run:
             assert isinstance(run, Run)
@@ -66,6 +65,11 @@ def main() -> None:
             weights = whole_tensors(dict(run.trained.policy.named_parameters()), keep=run.processes.rank == 0)
             if run.processes.rank == 0:
                 torch.save(weights, out / f"{name}.pt")
+
+
+def main() -> None:
+    """Run the jobs of a file."""
+    run_jobs(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")))
     sys.stderr.flush()
     os._exit(0)  # without the group's teardown, in which gloo aborts now and then
 

@@ -17,10 +17,11 @@ from tests.conftest import ROOT
 from tests.helpers.paper_models import write_paper_model
 from tests.helpers.peak_run import write_model
 from tests.helpers.processes import free_port
+from tests.helpers.shard_run import run_jobs
 from tests.helpers.support import CLIP, REJECT, config
 
 CLOSE = 2e-6
-TRAINING = {"steps": 4, "batch_size": 12, "micro_batch_size": 2}
+TRAINING = {"steps": 3, "batch_size": 12, "micro_batch_size": 2}
 WHOLE = TRAINING | {"micro_batch_size": None}  # one pass a process and step
 PACKED = TRAINING | {"micro_batch_size": None, "micro_batch_tokens": 130, "padding": "free"}
 K1, K4 = ({"schedule": {"kind": "before_step", "every": every}} for every in (1, 4))
@@ -106,7 +107,8 @@ def test_two_processes_that_share_out_a_policy(toy, tmp_path):
 
     A pass without gradient gathers each group once and sends nothing else, and an update sends nothing.
     """
-    launched(1, tmp_path / "one", jobs_of(toy, tmp_path / "one", FEW, "none"))
+    (tmp_path / "one").mkdir()
+    run_jobs(tmp_path / "one", jobs_of(toy, tmp_path / "one", FEW, "none"))
     counts = jobs_of(toy, tmp_path / "two", {"counts": ("dpo", {})}, "full")
     launched(2, tmp_path / "two", jobs_of(toy, tmp_path / "two", FEW, "full") | counts)
     for name in FEW:
@@ -123,7 +125,8 @@ def test_two_processes_that_share_out_a_policy(toy, tmp_path):
 @pytest.mark.slow
 def test_any_number_of_processes_whole_or_shared_out(toy, tmp_path):
     """One process, two and three, each with a whole policy or with its share, agree within 2e-6 in every variant."""
-    launched(1, tmp_path / "one", jobs_of(toy, tmp_path / "one", MANY, "none"))
+    (tmp_path / "one").mkdir()
+    run_jobs(tmp_path / "one", jobs_of(toy, tmp_path / "one", MANY, "none"))
     for processes in (2, 3):
         for sharding in ("none", "full"):
             out = tmp_path / f"{sharding}-{processes}"
@@ -132,27 +135,19 @@ def test_any_number_of_processes_whole_or_shared_out(toy, tmp_path):
                 assert_close(tmp_path / "one", out, name)
 
 
-def most_bytes(tmp_path: Path, model: dict[str, int]) -> list[float]:
-    """Return, for each of two processes, the most bytes of tensors while it builds its share, in whole models."""
+@pytest.mark.slow
+def test_no_process_holds_a_whole_model_while_it_starts(tmp_path):
+    """Each of two processes holds its rows of a model of 300 million weights, and some rows that it reads once more.
+
+    Most is held where rows of the largest parameters are read: embedding and head are half of this model.
+    """
     folder = tmp_path / "model"
-    write_model(folder, **model)
+    write_model(folder, vocabulary=64_000, hidden=1024, layers=13)
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     files = {"model": str(folder), "pairs": "none"}
     given = config(files, tmp_path / "run", training=TRAINING | {"sharding": "full"})
     launched(2, tmp_path / "out", given.model_dump(), "start_run.py")
     found = [json.loads((tmp_path / "out" / f"peak-{rank}.json").read_text()) for rank in (0, 1)]
     assert 0.99 * size < sum(one["rows"] for one in found) < 1.01 * size
-    return [one["peak"] / size for one in found]
-
-
-def test_no_process_holds_a_whole_model(tmp_path):
-    """While it starts each of two processes holds its rows, and the largest rows that it reads once more."""
-    shares = most_bytes(tmp_path, {"vocabulary": 4096, "hidden": 128, "layers": 12})
-    assert max(shares) < 0.7, shares
-
-
-@pytest.mark.slow
-def test_no_process_holds_a_whole_model_of_300_million(tmp_path):
-    """The same at a size at which it matters, with half of the weights in embedding and head."""
-    shares = most_bytes(tmp_path, {"vocabulary": 64_000, "hidden": 1024, "layers": 13})
+    shares = [one["peak"] / size for one in found]
     assert max(shares) < 0.7, shares
