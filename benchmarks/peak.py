@@ -43,13 +43,14 @@ def _main(prepare: str, arguments: str) -> None:
         before = torch.cuda.memory_allocated() / 2**20
         work()
         torch.cuda.synchronize()
-        print(torch.cuda.max_memory_allocated() / 2**20 - before)
+        peak = torch.cuda.max_memory_allocated() / 2**20
     else:
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak so far is forgotten
         before = _largest_resident_mib()
         work()
-        print(_largest_resident_mib() - before)
+        peak = _largest_resident_mib()
+    sys.stdout.write(f"{peak - before}\n")  # in one piece: several processes may share the pipe
 
 
 def _largest_resident_mib() -> float:
