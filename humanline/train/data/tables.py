@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from humanline.train.data.reach import ask_hub, from_cache_alone, is_out_of_reach
 from humanline.train.data.source import GRAMMAR, INSTALL, DataError, Row, Source
 
 _BATCH = 1000  # rows of a table that are Python objects at a time
@@ -149,6 +150,7 @@ class HubName:
     split: str
 
 
+_NOT_CACHED = "It is not in the cache either. Fetch it where there is a network, or name a local file."
 _WORD = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _HUB = re.compile(rf"hub:({_WORD}/{_WORD})(?:/([^/@#\s]+))?(?:@([^@#\s]+))?(?:#([A-Za-z0-9_.-]+))?")
 
@@ -199,8 +201,10 @@ def _load_hub_set(parts: HubName, name: str) -> Any:
     except ImportError:
         raise DataError(f"{name}: sets of the hub need the package datasets: {INSTALL}") from None
     page = f"https://huggingface.co/datasets/{parts.repository}"
+    answer = ask_hub(parts.repository, "README.md", "dataset")
+    out_of_reach = is_out_of_reach(answer)
     try:
-        with _no_progress_bars():
+        with _no_progress_bars(), from_cache_alone() if out_of_reach else contextlib.nullcontext():
             # hf:// keeps `datasets` from taking a folder of that name in the current directory.
             loaded = datasets.load_dataset(
                 f"hf://datasets/{parts.repository}", parts.subset, split=parts.split, revision=parts.revision
@@ -209,12 +213,15 @@ def _load_hub_set(parts: HubName, name: str) -> Any:
         raise
     except Exception as error:  # hub, network, parsers of many formats: each with exceptions of its own
         what = _summary(error)
-        if "gated" in what.lower():
+        if answer is not None and out_of_reach and isinstance(error, ConnectionError):
+            what = f"the hub cannot be reached ({type(answer).__name__}: {_summary(answer, 200)})"
+            advice = _NOT_CACHED
+        elif "gated" in what.lower():
             advice = f"Ask for access at {page} and log in: hf auth login"
         elif isinstance(error, datasets.exceptions.DatasetNotFoundError):
             advice = f"Check the name at {page}; a private set needs a login: hf auth login"
         elif isinstance(error, ConnectionError) or "offline" in what.lower():
-            advice = "It is not in the cache either. Fetch it where there is a network, or name a local file."
+            advice = _NOT_CACHED
         else:
             advice = f"See {page}; sets of the hub are written {GRAMMAR}."
         raise DataError(f"{name} cannot be loaded: {what}", advice=advice) from None

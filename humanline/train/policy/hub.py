@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from humanline import recipes
+from humanline.train.data.reach import ask_hub, is_out_of_reach
 from humanline.train.policy.errors import ModelError
 
 HUB = "hub:"
@@ -54,22 +55,18 @@ def refuse_out_of_reach(name: str, what: str) -> None:
     ModelError
         If the hub cannot be reached, or does not give the model to this user; with what to do.
     """
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+    from huggingface_hub.errors import GatedRepoError
 
     if is_at_hand(name):
         return
-    try:
-        get_hf_file_metadata(hf_hub_url(name, "config.json"))
-    except GatedRepoError as error:
+    answer = ask_hub(name, "config.json", "model")
+    if isinstance(answer, GatedRepoError):
         raise ModelError(
             f"{what} is gated: accept its licence at https://huggingface.co/{name}, and log in (hf auth login)"
-        ) from error
-    except HfHubHTTPError:
-        return  # the hub answers: its client says the rest
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+        ) from answer
+    if is_out_of_reach(answer):
+        reason = f"{type(answer).__name__}: {' '.join(str(answer).split())[:200]}"
         raise ModelError(
-            f"{what} is not in the cache of the hub, and the hub cannot be reached ({type(error).__name__}: {reason}): "
+            f"{what} is not in the cache of the hub, and the hub cannot be reached ({reason}): "
             f"run `hf download {name}` where there is a network, or give the folder of a copy in place of {HUB}{name}"
-        ) from error
+        ) from answer

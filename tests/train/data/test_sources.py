@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 from decimal import Decimal
@@ -16,6 +17,7 @@ datasets = pytest.importorskip("datasets")
 import huggingface_hub.utils as hub  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
+from huggingface_hub import constants  # noqa: E402
 
 from humanline.train.data import json_lines, tables  # noqa: E402
 from humanline.train.data.messages import Message  # noqa: E402
@@ -62,6 +64,7 @@ def on_hub(monkeypatch):
         monkeypatch.setattr(datasets, "load_dataset", load_dataset)
         return calls
 
+    monkeypatch.setattr(tables, "ask_hub", lambda *_: None)  # which has the file
     tables._load_hub_set.cache_clear()
     drawing = [module for module in (datasets, hub) if not module.are_progress_bars_disabled()]
     yield put
@@ -465,6 +468,24 @@ def test_what_the_hub_refuses_is_said_in_two_lines(on_hub, raised, message):
     assert re.search(message, str(error)), str(error)
 
 
+def test_a_hub_out_of_reach_is_said_at_once(monkeypatch):
+    """One look-up of its name (or two), no second try; the cache is asked, and settings are as they were."""
+    asked = []
+
+    def lookup(host, *_, **__):
+        asked.append(host)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    before = (datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)
+    tables._load_hub_set.cache_clear()
+    error = refused("hub:nobody/no-such-set")
+    assert len(asked) <= 2  # none where the environment says that there is no network
+    assert "the hub cannot be reached (" in str(error) and "It is not in the cache either." in str(error)
+    after = (datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)
+    assert after == before
+
+
 def test_a_cause_is_told_too(on_hub):
     """The library's general sentence comes with the reason behind it."""
     failure = HUB_ERRORS.DatasetGenerationError("An error occurred while generating the dataset")
@@ -504,7 +525,7 @@ def test_the_hub_out_of_reach_is_an_error_in_words(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path / "work", env=environment
     )
     first, advice, torch_loaded = result.stdout.splitlines()
-    assert first.startswith("hub:org/name#train cannot be loaded: Couldn't reach 'org/name' on the Hub")
+    assert first.startswith("hub:org/name#train cannot be loaded: the hub cannot be reached (")
     assert advice.startswith("It is not in the cache either.") and torch_loaded == "False"
     assert result.stderr == ""
     assert sorted(item.name for item in (tmp_path / "work").rglob("*")) == ["name", "org", "train.jsonl"]
