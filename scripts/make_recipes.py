@@ -55,7 +55,7 @@ MODELS = {
         "one of 141 GB holds; 70 GiB on each of 2, 40 on each of 4, 25 on each of 8.",
         gb=128,
         online="70 GiB on each of 2 GPUs, 40 on each of 4, 25 on each of 8",
-        lora=21,
+        lora=20,
         cache="128 KiB",
         sampled=16,
     ),
@@ -65,7 +65,7 @@ MODELS = {
         2,
         "Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, 436 GB (406 GiB), of which each "
         "GPU holds its share (sharding: full). Computed by humanline estimate, not measured: 118 GiB on each of 4 "
-        'GPUs, 67 on each of 8, which GPUs of 80 GB hold. One GPU takes LoRA (adapter="{rank: 16}": 64 GiB).',
+        'GPUs, 67 on each of 8, which GPUs of 80 GB hold. One GPU takes LoRA (adapter="{rank: 16}": 67 GiB).',
         gb=436,
         online="130 GiB on each of 4 GPUs, 79 on each of 8, which takes GPUs of 141 GB",
         lora=71,

@@ -266,7 +266,7 @@ def test_other_work_is_not_timed():
 @pytest.mark.slow
 def test_the_command_writes_rows_and_the_machine(tmp_path, capsys):
     """`python -m benchmarks --quick` prints every row and writes it, with the machine, its versions and no path."""
-    names = ("packed", "large", "simulator", "logprobs", "equality")
+    names = ("packed", "sharded", "large", "simulator", "logprobs", "equality")
     main([*names, "--quick", "--out", str(tmp_path)])
     shown = capsys.readouterr().out
     for name in names:

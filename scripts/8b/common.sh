@@ -3,8 +3,8 @@
 #
 # Environment, for all of them:
 #   DRY_RUN=1  print the command and check the configuration; no model, no data, no training
-#   GPUS=n     n processes on this machine, one device each; with training.sharding=full among the arguments each has
-#              its share of weights, gradients and optimizer states, else all of them
+#   GPUS=n     n processes on this machine, one device each; under training.sharding=full, which the offline recipes
+#              have, each holds its share of weights, gradients and optimizer states
 #   RESUME=1   go on from the newest checkpoint, as a requeued job wants it; starts afresh where there is none
 # Arguments after the first ones go to humanline train: section.key=value, --preset, --quiet.
 

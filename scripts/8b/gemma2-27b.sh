@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Gemma-2-27B-Instruct: Table 5 and Figure 9; online, DPO alone. Needs sharding; see recipes/README.md.
+# Gemma-2-27B-Instruct: Table 5 and Figure 9; online, DPO alone. Takes several GPUs, or LoRA: see recipes/README.md.
 set -euo pipefail
 USAGE="usage: [DRY_RUN=1] [GPUS=n] [RESUME=1] $0 {dpo|kto|grpo} {offline|humanline} {llama3-data|gemma2-data} [section.key=value ...]
        [DRY_RUN=1] [GPUS=n] [RESUME=1] $0 dpo online [section.key=value ...]"

@@ -3,10 +3,9 @@
 #
 # Submit it from the folder that holds scripts/, with the other script and its arguments, such as
 #   1 GPU          sbatch --ntasks-per-node=1 --gpus-per-node=1 scripts/8b/slurm.sh qwen-math.sh 64x
-#   4 GPUs         sbatch --ntasks-per-node=4 --gpus-per-node=4 scripts/8b/slurm.sh llama3-8b.sh dpo humanline \
-#                    llama3-data training.sharding=full
-#   8 GPUs         sbatch scripts/8b/slurm.sh llama3-8b.sh dpo humanline llama3-data training.sharding=full
-#   2 nodes of 8   sbatch --nodes=2 scripts/8b/slurm.sh gemma2-27b.sh dpo humanline gemma2-data training.sharding=full
+#   4 GPUs         sbatch --ntasks-per-node=4 --gpus-per-node=4 scripts/8b/slurm.sh llama3-8b.sh dpo humanline llama3-data
+#   8 GPUs         sbatch scripts/8b/slurm.sh llama3-8b.sh dpo humanline llama3-data
+#   2 nodes of 8   sbatch --nodes=2 scripts/8b/slurm.sh gemma2-27b.sh dpo humanline gemma2-data
 # `humanline estimate RECIPE --gpus N --gpu-memory GIB` says before whether it fits. All nodes share the folder of the
 # run, the data and the models. Each task must see all GPUs of its node: no --gpus-per-task, no --gpu-bind.
 # Gloo and NCCL use the network device that the host's name leads to; where that is the wrong one, export
@@ -14,7 +13,7 @@
 #
 # The same on two nodes without Slurm, on each of them (a save must fit in the seconds that the launcher waits):
 #   TORCH_ELASTIC_SHUTDOWN_TIMEOUT=1800 torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-id 1 \
-#     --rdzv-endpoint FIRST_NODE:29500 -m humanline train RECIPE training.sharding=full
+#     --rdzv-endpoint FIRST_NODE:29500 -m humanline train RECIPE
 #SBATCH --job-name=humanline
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8

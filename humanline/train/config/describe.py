@@ -31,6 +31,7 @@ def describe_config(config: TrainConfig) -> str:
     how += "" if training.temperature == 1 else f", logits divided by {training.temperature:g}"
     kept = [f"{config.kept_in} {'weights' if config.adapter is None else 'frozen weights'}"]
     kept += ["8-bit optimizer states"] if config.optimizer.states == "8bit" else []
+    kept += ["shared out over the processes"] if training.sharding == "full" else []
     kept += ["activations computed again"] if training.activation_checkpointing else []
     kept += ["no padding"] if training.padding == "free" else []
     kept += ["log-probabilities by cut cross-entropy"] if training.logprobs != "chunked" else []

@@ -1,8 +1,8 @@
 """What a run will take, from its configuration and an outline of its model: bytes in every phase, and FLOPs a step.
 
 Weights, gradients and optimizer states are counted; what a pass holds beyond them is looked up in a dry run of the
-largest micro-batch. Under plain data parallelism every process holds everything; under `training.sharding: full` a
-share of it, and for a moment what shards.py says.
+largest micro-batch. Under `training.sharding: none` every process holds everything; under `full` a share of it, and
+for a moment what shards.py says.
 """
 
 from __future__ import annotations
@@ -190,7 +190,9 @@ class Estimator:
         """
         static = static_bytes(config, self.outline, ranks=workload.ranks)
         parts = parts_of(config, workload.ranks)
-        sharded = Sharded.of(config, self.outline, parts) if config.training.sharding == "full" else None
+        sharded = (
+            Sharded.of(config, self.outline, parts, cuda=self.cuda) if config.training.sharding == "full" else None
+        )
         kept, unpacked = static.kept, self._unpacked(config)
         forward_only = self._run(config, workload.without_gradient, backward=False, whole=sharded is None)
         passes = self._passes(config, workload, static, sharded)

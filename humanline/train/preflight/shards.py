@@ -11,7 +11,7 @@ follows the order in which torch does things, on any device:
   a layer computes beside a second one's bytes.
 - The gradients of a group are whole until all of its are there; then they are copied, as float32, into the buffer
   that is reduced, which is let go when the next group's gradients are there. The head's gradient waits for the
-  embedding's, to the end.
+  embedding's, to the end. On a CPU (gloo) a copy of that buffer is reduced.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class Sharded:
         Into which the weights are split.
     root, layer : Group
         The root, and the largest layer.
+    copies : int
+        Of a buffer, in which gradients are reduced.
     weights, buffers : int
         Bytes of all groups, gathered, and of all buffers from which gradients are reduced.
     head_gradient : int
@@ -90,12 +92,13 @@ class Sharded:
     parts: int
     root: Group
     layer: Group
+    copies: int
     weights: int
     buffers: int
     head_gradient: int
 
     @classmethod
-    def of(cls, config: TrainConfig, outline: Any, parts: int) -> Sharded:
+    def of(cls, config: TrainConfig, outline: Any, parts: int, *, cuda: bool) -> Sharded:
         """Look at a model on the meta device; raise ModelError if its layers cannot be found."""
         size, whole = TYPES[config.training.precision].itemsize, config.adapter is None
 
@@ -117,6 +120,7 @@ class Sharded:
             parts=parts,
             root=groups[0],
             layer=max(groups[1:], key=lambda one: one.weights),
+            copies=int(parts > 1 and not cuda),
             weights=sum(one.weights for one in groups),
             buffers=sum(one.buffer for one in groups),
             head_gradient=size * head.numel() if whole and head is not embedding else 0,
@@ -145,13 +149,14 @@ class Sharded:
     @property
     def in_backward(self) -> int:
         """Return the bytes that are there while a layer goes back: weights, gradients and what is being reduced."""
-        return self.in_forward + self.layer.gradients + self.layer.buffer + self.head_gradient
+        return self.in_forward + self.layer.gradients + (1 + self.copies) * self.layer.buffer + self.head_gradient
 
     @property
     def at_end(self) -> int:
         """Return the bytes that are there when the root's gradients are reduced, at the end of a backward pass."""
         before = self.root.weights + self.root.gradients + self.layer.buffer
-        return max(before, self.root.gradients + self.root.buffer + self.root.buffer // self.parts)
+        reducing = (1 + self.copies) * self.root.buffer + self.root.buffer // self.parts
+        return max(before, self.root.gradients + reducing)
 
     def received(self, workload: Workload, scoring: int) -> tuple[float, float]:
         """Return the bytes of weights and of gradients that a process receives in a step; it sends as many.

@@ -72,7 +72,7 @@ def start_accelerator(*, stall_minutes: float = 0.0) -> Any:
     Raises
     ------
     ValueError
-        If the launcher asks for anything but plain data parallelism, its variables make no sense (`LauncherError`), or
+        If the launcher asks for anything but plain processes, its variables make no sense (`LauncherError`), or
         its processes would not find together.
     """
     from accelerate import Accelerator

@@ -163,6 +163,8 @@ def test_what_makes_sense_is_taken():
         config = TrainConfig.model_validate(tree(**changes))
         assert TrainConfig.model_validate(config.model_dump()) == config
         assert "scoring" in describe_config(config)
+        sharded = config.training.sharding == "full"
+        assert ("shared out over the processes" in describe_config(config)) == sharded
 
 
 def test_columns_that_are_no_json_are_named(tokenizer, tmp_path):
