@@ -151,12 +151,14 @@ def test_the_readme_lists_exactly_the_recipes_that_exist(stand_in):
                 assert f" <{name}>" in launch(*words, path=stand_in).stdout
 
 
-def fits_table() -> dict[str, list[int]]:
-    """GiB on each of 1, 2, 4 and 8 GPUs, by recipe, from the table of recipes/README.md; LoRA's rows are left out."""
+def fits_table(lora: bool = False) -> dict[str, list[int]]:
+    """GiB on each of 1, 2, 4 and 8 GPUs, by recipe, in the table of recipes/README.md: rows of LoRA, or the others."""
     made = (recipes.FOLDER / "README.md").read_text(encoding="utf-8").split("make_fits_table.py -->")[1]
     rows = re.findall(r"^\| (.*) \(`(.*)`\) \| (.*) \|$", made.split("<!-- end -->")[0], re.MULTILINE)
     return {
-        name: [int(cell.split()[0]) for cell in cells.split(" | ")] for run, name, cells in rows if "LoRA" not in run
+        name: [int(cell.split()[0]) for cell in cells.split(" | ")]
+        for run, name, cells in rows
+        if ("LoRA" in run) == lora
     }
 
 
@@ -171,6 +173,8 @@ def test_what_a_recipe_says_of_memory_is_in_the_table():
     assert f"{four} GiB on each of 4 GPUs, {eight} on each of 8" in prose("gemma2-27b-kto-offline-llama3-data")
     *_, four, eight = fits_table()["gemma2-27b-dpo-online"]
     assert f"{four} GiB on each of 4 GPUs, {eight} on each of 8" in prose("gemma2-27b-dpo-online")
+    one, *_ = fits_table(lora=True)["gemma2-27b-dpo-humanline-gemma2-data"]
+    assert f'LoRA (adapter="{{rank: 16}}": {one} GiB)' in prose("gemma2-27b-kto-offline-llama3-data")
 
 
 @pytest.mark.slow
