@@ -153,7 +153,7 @@ def test_a_stop_of_another_process_while_both_wait(tmp_path, monkeypatch, capsys
             return torch.ones(()) if len(heard) == stopped_at else value
 
         one = object.__new__(Checkpoints)
-        one.reduce, one.contents = reduce, SimpleNamespace(size=lambda: 1)
+        one.meet, one.contents = reduce, SimpleNamespace(size=lambda: 1)
         with of_run("wait", None):
             return one._mended(tmp_path / "step-00000002", no_space())
 
