@@ -135,7 +135,7 @@ def _step(run: Run, step: int, started: float) -> None:
 
     # 3. Nothing that is not finite gets past this line.
     grad_norm = trained.spread.clip(config.optimizer.max_grad_norm)
-    refuse_non_finite(step, suspects, grad_norm, reduce)
+    refuse_non_finite(step, suspects, grad_norm, run.processes)
 
     # 4. The update, between the two moments at which a schedule may sync.
     for reference in run.references:

@@ -155,15 +155,8 @@ class Meeting:
 
     def texts(self, text: str) -> list[str]:
         """Return a text of each process, by rank."""
-        if self.group is None:
-            return [text]
-        own = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
-        longest = int(self.reduce(torch.tensor(len(own)), "max").item())
-        own = torch.nn.functional.pad(own, (0, longest - len(own)))
-        found = [torch.empty_like(own) for _ in range(self.ranks)]
-        with HERE.waits():
-            torch.distributed.all_gather(found, own, self.group)
-        return [bytes(one.tolist()).rstrip(b"\0").decode() for one in found]
+        rank = 0 if self.group is None else torch.distributed.get_rank(self.group)
+        return gathered(text, rank, self.ranks, self.reduce)
 
     def given(self, made: bytes, size: int) -> bytes:
         """Return bytes that the main process has made, so many, in all processes."""
@@ -221,10 +214,10 @@ def on_main(accelerator: Any, meet: Reduce, act: Callable[[], int | None]) -> in
 
 def gathered(text: str, rank: int, ranks: int, reduce: Reduce) -> list[str]:
     """Return the texts of all processes, in their order; called by all of them alike."""
-    own = text.encode()
-    longest = int(reduce(torch.tensor(float(len(own))), "max").item())
-    table = torch.zeros((ranks, longest), dtype=torch.int64)
-    table[rank, : len(own)] = torch.tensor(list(own), dtype=torch.int64)
+    own = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
+    longest = int(reduce(torch.tensor(len(own)), "max").item())
+    table = torch.zeros((ranks, longest), dtype=torch.uint8)
+    table[rank, : len(own)] = own
     return [bytes(row).rstrip(b"\0").decode() for row in reduce(table, "sum").tolist()]
 
 

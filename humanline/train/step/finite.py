@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from humanline.train.data.batch import MicroBatch
-from humanline.train.policy.shard import local
-from humanline.train.run.processes import NonFiniteError, Reduce
+from humanline.train.run.processes import NonFiniteError, Processes, Reduce, gathered
+from humanline.train.run.shares import share_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,29 +24,43 @@ class Suspect:
     logprobs: Tensor
 
 
-def refuse_non_finite(step: int, suspects: list[Suspect], grad_norm: Tensor, reduce: Reduce) -> None:
-    """Raise NonFiniteError on every rank, naming the examples, unless losses and gradients of the step are finite."""
+def refuse_non_finite(step: int, suspects: list[Suspect], grad_norm: Tensor, processes: Processes) -> None:
+    """Raise NonFiniteError in all processes, in the same words, unless losses and gradients of a step are finite.
+
+    It names the examples, whichever process has them.
+    """
     bad = torch.stack([~torch.isfinite(s.loss) for s in suspects])
     stop = (bad.any() | ~torch.isfinite(grad_norm)).to(torch.float32)
-    if not reduce(stop, "max").item():
+    if not processes.reduce(stop, "max").item():
         return
-    rows = []
-    for suspect in suspects:
-        wrong = (~torch.isfinite(suspect.logprobs)).any(1).tolist()
-        rows += [name for name, flag in zip(suspect.batch.block.names, wrong, strict=True) if flag]
-    where = "log-probabilities of"
-    if not rows and bad.any():
-        where = "the loss of a micro-batch with"
-        rows = [row.unit.id for s in suspects if not torch.isfinite(s.loss) for row in s.batch.rows]
-    elif not rows:
-        where = "the gradient, though not a loss, of a step with"
-        rows = [row.unit.id for s in suspects for row in s.batch.rows]
-    rows = list(dict.fromkeys(rows))  # units once, however many of their rows there are
+    texts = gathered(json.dumps(_looked_at(suspects)), processes.rank, processes.ranks, processes.reduce)
+    of_all = [json.loads(text) for text in texts]
+    named = {where: list(dict.fromkeys(name for one in of_all for name in one[where])) for where in of_all[0]}
+    where = next((where for where, rows in named.items() if rows), list(named)[-1])
+    rows = named[where]  # units once, however many of their rows there are
     more = f" and {len(rows) - 8} more" if len(rows) > 8 else ""
     raise NonFiniteError(
         f"step {step}: not finite: {where} {', '.join(rows[:8])}{more}. Nothing was updated or saved by this step. "
         "Look at these examples; if they are in order, lower optimizer.lr or use training.precision: float32."
     )
+
+
+def _looked_at(suspects: list[Suspect]) -> dict[str, list[str]]:
+    """Return names from the micro-batches of one process by what is said of them, what tells most first."""
+    scored: list[str] = []
+    lost: list[str] = []
+    units: list[str] = []
+    for suspect in suspects:
+        wrong = (~torch.isfinite(suspect.logprobs)).any(1).tolist()
+        scored += [name for name, flag in zip(suspect.batch.block.names, wrong, strict=True) if flag]
+        own = [row.unit.id for row in suspect.batch.rows]
+        lost += [] if torch.isfinite(suspect.loss) else own
+        units += own
+    return {
+        "log-probabilities of": scored,
+        "the loss of a micro-batch with": lost,
+        "the gradient, though not a loss, of a step with": units,
+    }
 
 
 def refuse_metrics(metrics: Mapping[str, float], updates: int) -> None:
@@ -60,7 +75,7 @@ def refuse_non_finite_model(model: nn.Module, reduce: Reduce) -> None:
     Each looks at the rows that it has.
     """
     parameters = dict(model.named_parameters())
-    bad = torch.stack([~torch.isfinite(local(tensor).float().square().sum()) for tensor in parameters.values()])
+    bad = torch.stack([~torch.isfinite(share_of(tensor).rows.float().square().sum()) for tensor in parameters.values()])
     for name, wrong in zip(parameters, reduce(bad.to(torch.float32), "max").tolist(), strict=True):
         if wrong:
             raise NonFiniteError(

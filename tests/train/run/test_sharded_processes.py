@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,25 +26,31 @@ TRAINING = {"steps": 3, "batch_size": 12, "micro_batch_size": 2}
 WHOLE = TRAINING | {"micro_batch_size": None}  # one pass a process and step
 PACKED = TRAINING | {"micro_batch_size": None, "micro_batch_tokens": 130, "padding": "free"}
 K1, K4 = ({"schedule": {"kind": "before_step", "every": every}} for every in (1, 4))
+# Where a gradient is 0 but for rounding Adam takes a step of the learning rate's size in either direction.
 NLL = {"transform": {"kind": "none"}, "reference": {}, "optimizer": {"lr": 1e-4}}
+STEADY = {"optimizer": {"lr": 3e-3, "adam_eps": 1e-3, "max_grad_norm": 0.1}}  # below most norms
 FEW: dict[str, tuple[Any, dict[str, Any]]] = {
     "dpo": ("dpo", {}),
     "kto-packed": ("kto", {"training": PACKED | {"activation_checkpointing": True}}),
     "grpo-lora": ("grpo", {"adapter": {"rank": 4, "alpha": 8.0}, "reference": K4 | {"baseline": "initial"}}),
     "model": ("dpo", {"reference": K1 | {"storage": "model"}}),
 }
+STILL = {
+    "training": PACKED | {"activation_checkpointing": True, "precision": "bf16"},
+    "reference": K4,
+    "optimizer": {"lr": 0.0},
+}
 MANY = FEW | {
-    # Where a gradient is 0 but for rounding Adam takes a step of the learning rate's size in either direction.
     "nll": ({"kind": "nll"}, NLL),
     "nll-whole": ({"kind": "nll"}, NLL | {"training": WHOLE}),
     "dpo-4-whole": ("dpo", {"reference": K4, "training": WHOLE}),
-    "dpo-untied": ("dpo", {"family": "llama3"}),
+    "dpo-untied": ("dpo", STEADY | {"family": "llama3"}),
     "dpo-checkpointing": ("dpo", {"training": TRAINING | {"activation_checkpointing": True}}),
     "kto": ("kto", {}),
     "kto-4-whole": ("kto", {"reference": K4, "training": WHOLE}),
     "grpo": ("grpo", {}),
     "grpo-4-packed": ("grpo", {"reference": K4, "training": PACKED}),
-    "grpo-whole-tied": ("grpo", {"training": WHOLE, "family": "gemma2"}),
+    "grpo-whole-tied": ("grpo", STEADY | {"training": WHOLE, "family": "gemma2"}),
     "batch_max": ("dpo", {"transform": REJECT | {"policy_ratio_bound": "batch_max", "ref_ratio_bound": "batch_max"}}),
     "model-4": ("dpo", {"reference": K4 | {"storage": "model"}}),
 }
@@ -94,6 +101,8 @@ def assert_close(one: Path, other: Path, name: str) -> None:
     for row, other_row in zip(mine, theirs, strict=True):
         for key in row.keys() - {"seconds", "tokens_per_second"}:
             assert other_row[key] == pytest.approx(row[key], rel=CLOSE, abs=CLOSE), (name, key)
+    started = [json.loads((out / name / "start.json").read_text(encoding="utf-8")) for out in (one, other)]
+    assert started[0]["start weights"] == started[1]["start weights"]
     weights = [torch.load(out / f"{name}.pt", weights_only=True) for out in (one, other)]
     assert weights[0].keys() == weights[1].keys()
     for key, tensor in weights[0].items():
@@ -105,21 +114,30 @@ def assert_close(one: Path, other: Path, name: str) -> None:
 def test_two_processes_that_share_out_a_policy(toy, tmp_path):
     """Losses, gradient norms, z_0, held-out metrics and weights are within 2e-6 of those of one process.
 
-    A pass without gradient gathers each group once and sends nothing else, and an update sends nothing.
+    A pass without gradient gathers each group once and sends nothing else, and an update sends nothing. Where numbers
+    of one process are not finite both end in the same words. In bf16, without learning, every log-ratio is exactly 0.
     """
     (tmp_path / "one").mkdir()
     run_jobs(tmp_path / "one", jobs_of(toy, tmp_path / "one", FEW, "none"))
-    counts = jobs_of(toy, tmp_path / "two", {"counts": ("dpo", {})}, "full")
-    launched(2, tmp_path / "two", jobs_of(toy, tmp_path / "two", FEW, "full") | counts)
+    more = {"counts": ("dpo", {}), "still": ("kto", STILL)}
+    launched(2, tmp_path / "two", jobs_of(toy, tmp_path / "two", FEW | more, "full"))
     for name in FEW:
         assert_close(tmp_path / "one", tmp_path / "two", name)
-    found = json.loads((tmp_path / "two" / "counts.json").read_text(encoding="utf-8"))
+    found, other = (json.loads((tmp_path / f"two/counts-{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1))
     groups = found["groups"]
     assert groups == 3
     assert found["scoring"] == {"c10d._allgather_base_": groups}
     assert found["training"] == {"c10d._allgather_base_": 2 * groups - 1, "c10d._reduce_scatter_base_": groups}
     assert found["clip"] == {"c10d.allreduce_": 1}
     assert found["update"] == {}
+    nothing, rows, units, gradient, weight = found["said"]
+    assert found["said"] == other["said"] and nothing == ""
+    assert re.search(r"log-probabilities of pairs.jsonl:\d+#0, pairs.jsonl:\d+#0, pairs.jsonl:\d+#1, \S+#1\. ", rows)
+    assert re.search(r"the loss of a micro-batch with pairs.jsonl:\d+, pairs.jsonl:\d+\. ", units)
+    assert re.search(r"though not a loss, of a step with (pairs.jsonl:\d+, ){3}pairs.jsonl:\d+\. ", gradient)
+    assert "the weights model.model.embed_tokens.weight are not finite" in weight
+    rms = [row["log_ratio_rms"] for row in read_metrics(tmp_path / "two/still/metrics.jsonl") if "log_ratio_rms" in row]
+    assert rms == [0.0] * 3
 
 
 @pytest.mark.slow
