@@ -20,7 +20,6 @@ from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import renderer_of
 from humanline.train.policy.adapter import Adapter, adapted_weights, base_name, describe_coverage
 from humanline.train.policy.head import logprob_function, refuse_softcap
-from humanline.train.policy.layers import decoder_layers
 from humanline.train.policy.load import (
     TYPES,
     load_outline,
@@ -34,7 +33,7 @@ from humanline.train.policy.logprobs import LogprobModel, refuse_unknown_head, s
 from humanline.train.policy.optimizer import refuse_missing_package
 from humanline.train.policy.packing import pack, refuse_unpackable
 from humanline.train.policy.precision import compute_in
-from humanline.train.policy.shard import materialise, shard
+from humanline.train.policy.shard import materialise, refuse_unshareable, shard
 from humanline.train.policy.slices import empty_model, fill, sliceable_tensors, stand_ins
 
 
@@ -72,7 +71,7 @@ def outline_checks(
     if files:
         checks.insert(0, lambda: refuse_missing_weights(config.model, outline))
     if training.sharding == "full":
-        checks.append(lambda: decoder_layers(outline))
+        checks.append(lambda: refuse_unshareable(outline))
         if files and not config.model.startswith("hub:"):
             checks.append(lambda: sliceable_tensors(config.model, outline))
     if config.adapter is not None:

@@ -15,6 +15,7 @@ where no layer classes are named it gathers the whole model at once.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -25,9 +26,36 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
+from humanline.train.policy.errors import ModelError
 from humanline.train.policy.layers import decoder_layers
 from humanline.train.policy.logprobs import LogprobModel
+from humanline.train.policy.weight_files import first_few
+from humanline.train.run.shares import share_of
 from humanline.train.run.state import as_dtensor, trained_parameters
+
+
+def refuse_unshareable(model: Any) -> None:
+    """Refuse a model that cannot be shared out; it may be an outline.
+
+    Raises
+    ------
+    ModelError
+        If its decoder layers cannot be found, if a parameter is a single number, which has no rows, or if one belongs
+        to several layers, or to one and to what is outside: each group would train one of its own.
+    """
+    layers = decoder_layers(model)
+    inside = {module for layer in layers for module in layer.modules()}
+    outside = {one for module in model.modules() if module not in inside for one in module.parameters(recurse=False)}
+    groups = Counter(id(one) for group in [*(layer.parameters() for layer in layers), outside] for one in group)
+    for why, names in (
+        ("single numbers, which have no rows", [name for name, one in model.named_parameters() if not one.ndim]),
+        ("parts of several layers", [name for name, one in model.named_parameters() if groups[id(one)] > 1]),
+    ):
+        if names:
+            raise ModelError(
+                f"{type(model).__name__}: its weights cannot be shared out over processes: {first_few(names)} are "
+                f"{why}; set training.sharding: none"
+            )
 
 
 def shard(policy: LogprobModel, device: torch.device, *, precision: str) -> None:
@@ -45,7 +73,7 @@ def shard(policy: LogprobModel, device: torch.device, *, precision: str) -> None
     Raises
     ------
     ModelError
-        If the decoder layers cannot be found, or a parameter is a single number, which has no rows.
+        If the decoder layers cannot be found; what else speaks against it `refuse_unshareable` finds.
     """
     narrow = torch.bfloat16 if precision == "bf16" else None
     how = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32)
@@ -76,14 +104,8 @@ def materialise(policy: LogprobModel, device: torch.device) -> set[str]:
     with torch.no_grad():
         for name, tensor in [*policy.named_parameters(), *policy.named_buffers()]:
             if name in kept:
-                local(tensor).copy_(local(kept[name]))
+                share_of(tensor).rows.copy_(share_of(kept[name]).rows)
     return {name for name, _ in policy.named_parameters(remove_duplicate=False) if name not in kept}
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return this process's rows of a tensor: all of one that is not shared out. They share its memory."""
-    tensor = tensor.detach()
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def anywhere(fact: bool, policy: nn.Module) -> bool:
@@ -118,12 +140,6 @@ def whole_tensors(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Ten
     return found
 
 
-def first_row(tensor: DTensor) -> int:
-    """Return the number of the first row that this process has of a tensor; where it has none, how many there are."""
-    ranks, rank = tensor.device_mesh.size(), tensor.device_mesh.get_local_rank()
-    return min(rank * -(-tensor.shape[0] // ranks), tensor.shape[0])
-
-
 class Shards:
     """Every process holds its rows of a policy (`humanline.train.policy.spread.Spread`).
 
@@ -134,13 +150,13 @@ class Shards:
     Parameters
     ----------
     policy : LogprobModel
-        After `shard`, with its numbers in place.
+        After `shard`, with its numbers in place, and after a pass: the first one may move rows to other memory.
     """
 
     def __init__(self, policy: LogprobModel) -> None:
         self.policy = self.wrapped = policy
         self.trained: dict[str, Any] = dict(trained_parameters(policy))
-        self.rows = {name: nn.Parameter(local(parameter)) for name, parameter in self.trained.items()}
+        self.rows = {name: nn.Parameter(share_of(parameter).rows) for name, parameter in self.trained.items()}
 
     def accumulating(self, last: bool) -> AbstractContextManager[Any]:
         """Give the context of a micro-batch's passes, which is none."""
@@ -148,8 +164,11 @@ class Shards:
 
     def clip(self, limit: float) -> Tensor:
         """Hand gradients to the rows that the optimizer updates, scale them down, and return the norm that they had."""
-        for name, parameter in self.trained.items():
-            self.rows[name].grad = None if parameter.grad is None else local(parameter.grad)
+        for name, parameter in trained_parameters(self.policy).items():
+            rows = self.rows[name]
+            if share_of(parameter).rows.data_ptr() != rows.data_ptr():
+                raise RuntimeError(f"{name}: what the optimizer updates is no longer what the policy computes with")
+            rows.grad = None if parameter.grad is None else share_of(parameter.grad).rows
             parameter.grad = None
         gradients = [rows.grad for rows in self.rows.values() if rows.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)

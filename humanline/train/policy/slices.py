@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from humanline.system.imports import import_transformers, quiet
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_settings, loading, source, turn_off_dropout
 from humanline.train.policy.logprobs import LogprobModel
-from humanline.train.policy.shard import anywhere, first_row, local
+from humanline.train.policy.shard import anywhere
 from humanline.train.policy.weight_files import Stored, first_few, is_old_buffer, stored_tensors
+from humanline.train.run.shares import share_of
 
 
 def empty_model(path: str, *, dropout: bool, dtype: torch.dtype) -> Any:
@@ -164,12 +164,11 @@ def fill(path: str, policy: LogprobModel, found: dict[str, Stored], empty: set[s
 @torch.no_grad()
 def _read(tensor: Tensor, name: str, stored: Stored) -> bool:
     """Read this process's rows of a tensor, and return whether they are finite."""
-    mine = local(tensor)
+    share = share_of(tensor)
+    mine = share.rows
     if mine.numel() == 0:
         return True
-    first = first_row(tensor) if isinstance(tensor, DTensor) else 0
-    rows = stored.rows(name, first, first + (mine.shape[0] if mine.ndim else 0))
-    mine.copy_(rows)
+    mine.copy_(stored.rows(name, share.start, share.start + (len(mine) if mine.ndim else 0)))
     return not mine.is_floating_point() or bool(torch.isfinite(torch.stack(torch.aminmax(mine))).all())
 
 

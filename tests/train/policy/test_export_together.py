@@ -20,10 +20,9 @@ from humanline.train.policy.build import build_policy, build_sharded_policy
 from humanline.train.policy.load import load_tokenizer
 from humanline.train.policy.new_model import tiny_llama
 from humanline.train.policy.save import save_model, save_together
-from humanline.train.policy.shard import local
 from humanline.train.run.fingerprint import trained_hash
 from humanline.train.run.processes import alone, leave_processes
-from humanline.train.run.shares import is_shard
+from humanline.train.run.shares import is_shard, share_of
 from tests.helpers.support import config
 
 LORA = {"rank": 4, "alpha": 8.0}
@@ -59,7 +58,7 @@ def test_the_files_are_those_of_a_whole_model(toy, tmp_path, monkeypatch, one_pr
     with torch.no_grad():  # as training does, past the files
         for ours, theirs in zip(plain.parameters(), sharded.parameters(), strict=True):
             ours.add_(0.5)
-            local(theirs).add_(0.5)
+            share_of(theirs).rows.add_(0.5)
     processes = alone(torch.device("cpu"))
     for limit in (save.FILE_BYTES, 20_000):
         monkeypatch.setattr(save, "FILE_BYTES", limit)

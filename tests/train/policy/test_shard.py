@@ -14,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from humanline.train.loop import take_steps
 from humanline.train.policy import shard as shard_module
 from humanline.train.policy.errors import ModelError
-from humanline.train.policy.shard import local, whole_tensors
+from humanline.train.policy.load import load_outline
+from humanline.train.policy.shard import refuse_unshareable, whole_tensors
 from humanline.train.run.metrics import read_metrics
+from humanline.train.run.shares import share_of
 from humanline.train.setup import Run, set_up
 from tests.helpers.paper_models import write_paper_model
 from tests.helpers.support import CLIP, REJECT, config
@@ -132,7 +134,22 @@ def test_gradients_are_shared_out_between_micro_batches(toy, tmp_path):
                 for parameter in module._parameters.values():
                     if parameter is not None:
                         assert type(parameter.grad) is type(parameter)  # a part of the whole, known as such
-                        assert local(parameter).shape == local(parameter.grad).shape
+                        assert share_of(parameter).rows.shape == share_of(parameter.grad).rows.shape
+
+
+def test_rows_stay_the_policys_own(toy, tmp_path):
+    """Over whole runs the optimizer's rows share the memory of the policy's; where they do not, a step says so."""
+    with set_up(settings(toy, tmp_path, "kto", "full"), show_progress=False) as run:
+        assert isinstance(run, Run)
+        policy, rows = run.trained.policy, run.trained.spread.rows
+        take_steps(run)
+        parameters = dict(policy.named_parameters())
+        assert parameters.keys() == rows.keys()
+        for name, mine in rows.items():
+            assert share_of(parameters[name]).rows.data_ptr() == mine.data_ptr()
+        policy._apply(torch.clone)
+        with pytest.raises(RuntimeError, match="no longer what the policy computes with"):
+            run.trained.spread.clip(1.0)
 
 
 def test_bf16_gathers_narrow_weights_and_gives_wide_log_probabilities(toy, tmp_path):
@@ -184,9 +201,27 @@ def test_layers_that_cannot_be_found(toy, tmp_path, unread, monkeypatch):
     """A model whose layers are in no list is refused before its weights are read."""
     monkeypatch.setattr("transformers.LlamaConfig.num_hidden_layers", 77, raising=False)
     monkeypatch.setattr(
-        "humanline.train.policy.build.decoder_layers", lambda model: (_ for _ in ()).throw(ModelError("no layers"))
+        "humanline.train.policy.shard.decoder_layers", lambda model: (_ for _ in ()).throw(ModelError("no layers"))
     )
     assert "no layers" in refusal(settings(toy, tmp_path, "dpo", "full"))
+
+
+def test_weights_that_cannot_be_cut(toy):
+    """Single numbers, and weights of several layers, or of one and of the rest, are refused by name; tied heads not."""
+    model = load_outline(toy["model"])
+    refuse_unshareable(model)
+    first, second = model.model.layers
+    before = second.mlp
+    second.mlp = first.mlp
+    with pytest.raises(ModelError, match=r"mlp.* are parts of several layers; set training.sharding: none"):
+        refuse_unshareable(model)
+    second.mlp = before
+    first.input_layernorm.weight = model.model.norm.weight
+    with pytest.raises(ModelError, match=r"layers\.0\.input_layernorm\.weight are parts of several layers"):
+        refuse_unshareable(model)
+    first.input_layernorm.weight = torch.nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(ModelError, match=r"layers\.0\.input_layernorm\.weight are single numbers"):
+        refuse_unshareable(model)
 
 
 def test_files_whose_slices_cannot_be_read(toy, tmp_path, unread):
