@@ -26,7 +26,7 @@ from humanline.train.run.metrics import read_metrics
 from tests.conftest import ROOT
 from tests.helpers.kills import result_of
 from tests.helpers.processes import free_port
-from tests.helpers.support import CLIP, OBJECTIVES, config
+from tests.helpers.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, config
 
 TRAINING = {"steps": 5, "batch_size": 12, "micro_batch_size": 3}
 
@@ -213,57 +213,96 @@ class StopAfter:
         return "SIGTERM" if text.count('"step"') >= self.after else None
 
 
+ANY = {"transform": CLIP, "optimizer": {"lr": 1e-3, "warmup_fraction": 0.4, "adam_eps": 1e-3}}
+WHOLE, SHARED, MIXED = ("none",) * 4, ("full", "full", "none", "full"), ("none", "full", "full", "none")
+CHAINS: dict[str, tuple[tuple[str, ...], str, dict]] = {
+    "whole": (WHOLE, "kto", {}),
+    "shared": (SHARED, "dpo", {}),
+    "lora": (MIXED, "kto", {"adapter": {"rank": 1, "alpha": 8.0}}),  # with rows for one process alone
+}
+BOUND = REJECT | {"policy_ratio_bound": "batch_max", "ref_ratio_bound": "batch_max"}
+MORE_CHAINS: dict[str, tuple[tuple[str, ...], str, dict]] = {
+    "kto-model": (SHARED, "kto", {"reference": {"schedule": SCHEDULES["before_3"], "storage": "model"}}),
+    "lora-model": (SHARED, "dpo", {"adapter": {"rank": 2, "alpha": 8.0}, "reference": {"storage": "model"}}),
+    "after": (MIXED, "dpo", {"reference": {"schedule": SCHEDULES["after_2"]}}),
+    "after-model": (SHARED, "dpo", {"reference": {"schedule": SCHEDULES["after_2"], "storage": "model"}}),
+    "round": (SHARED, "kto", {"reference": {"schedule": SCHEDULES["round_4"]}}),
+    "anchored": (SHARED, "grpo", {"reference": {"schedule": SCHEDULES["before_3"], "baseline": "initial"}}),
+    "bound": (SHARED, "dpo", {"transform": BOUND}),
+    "bco": (MIXED, {"kind": "bco", "beta": 0.5}, {}),
+    "packed": (SHARED, "kto", {"training": BUDGET | {"activation_checkpointing": True}}),
+}
+
+
+def spread(one: TrainConfig, sharding: str) -> TrainConfig:
+    return one.model_copy(update={"training": one.training.model_copy(update={"sharding": sharding})})
+
+
+def go_on_in_turn(toy, tmp_path, chains, also=((), ())) -> None:
+    """Train by one process, two, three and one, each with a `training.sharding` of its own, and by one alone.
+
+    Each stop is in the middle of a window, whose log-probabilities others have computed, as they have the held-out
+    ones. `also` are jobs that run beside, by two processes and by three.
+    """
+
+    def made(name: str, output: Path) -> TrainConfig:
+        _, objective, changes = chains[name]
+        training = {"steps": 10, "batch_size": 12, "micro_batch_size": 2} | changes.get("training", {})
+        reference = {"schedule": {"kind": "before_step", "every": 4}} | changes.get("reference", {})
+        held_out = {"data__eval": toy["held_out"], "evaluation": {"batch_size": 2, "every": 2}}  # 5 shares
+        own = ANY | held_out | changes | {"training": training, "reference": reference}
+        return config(toy, output, objective, **own)
+
+    runs = {name: made(name, tmp_path / name) for name in chains}
+
+    def stage(number: int) -> list[TrainConfig]:
+        return [spread(one, chains[name][0][number]) for name, one in runs.items()]
+
+    for one in stage(0):
+        with pytest.raises(StopRequested, match="after 2 of 10"):
+            train(one, stop=StopAfter(Path(one.output), 2), show_progress=False)
+    stopped = {"resume": True, "expect": ("StopRequested",)}
+    two_processes(tmp_path, [*(job(one, stop_after=5, **stopped) for one in stage(1)), *also[0]])
+    said = two_processes(tmp_path, [*(job(one, stop_after=7, **stopped) for one in stage(2)), *also[1]], count=3)
+    assert len(re.findall("after [78] of 10 updates", said)) == 3 * len(runs), said
+    for one in stage(3):
+        (saved,) = sorted((Path(one.output) / "checkpoints").iterdir())[-1:]
+        assert {f"rank-{rank}-held-out-0.safetensors" for rank in range(3)} <= {path.name for path in saved.iterdir()}
+        train(one, resume=True, show_progress=False)
+    for name, one in runs.items():
+        whole = train(made(name, tmp_path / f"{name}-alone"), show_progress=False)
+        alone, mine = trained(whole.model), trained(Path(one.output) / "final")
+        assert max(float((mine[key] - tensor).abs().max()) for key, tensor in alone.items()) < 2e-6, name
+        logs = [list(read_metrics(Path(where) / "metrics.jsonl")) for where in (one.output, tmp_path / f"{name}-alone")]
+        for mine_row, row in zip(*logs, strict=True):
+            values = {**row, **row.get("held_out", {})}
+            for key in values.keys() - {"seconds", "tokens_per_second", "held_out"}:
+                got = {**mine_row, **mine_row.get("held_out", {})}[key]
+                assert got == pytest.approx(values[key], rel=2e-6, abs=2e-6), (name, key)
+
+
 def test_any_number_of_processes_goes_on(toy, tmp_path):
     """Begun by one process, gone on by two, three and one, a run ends with the weights of one that was left alone.
 
-    Each stop is in the middle of a window, whose log-probabilities others have computed, as they have the held-out
-    ones. In rounds three go on where two have stopped in the middle of one. Where the loss is a mean of each
-    micro-batch, whose contents depend on the number of processes, another number is refused.
+    So it does where some of them share its weights out. In rounds three go on where two have stopped in the middle of
+    one. Where the loss is a mean of each micro-batch, whose contents depend on the number of processes, another number
+    is refused.
     """
-
-    def chain(name: str) -> TrainConfig:
-        training = {"steps": 10, "batch_size": 12, "micro_batch_size": 2}
-        reference = {"schedule": {"kind": "before_step", "every": 4}}
-        one = settings(toy, tmp_path, name, training=training)
-        return one.model_copy(
-            update={
-                "reference": type(one.reference).model_validate(reference),
-                "optimizer": one.optimizer.model_copy(update={"lr": 1e-3, "adam_eps": 1e-3}),
-            }
-        )
-
-    moved, local = chain("moved"), settings(toy, tmp_path, "local", VARIANTS["local"][0], **VARIANTS["local"][1])
+    local = settings(toy, tmp_path, "local", VARIANTS["local"][0], **VARIANTS["local"][1])
     rounds = online(toy, tmp_path)
-    with pytest.raises(StopRequested, match="after 2 of 10"):
-        train(moved, stop=StopAfter(tmp_path / "moved", 2), show_progress=False)
-    stopped = {"resume": True, "expect": ("StopRequested",)}
-    two_processes(
-        tmp_path,
-        [
-            job(moved, stop_after=5, **stopped),
-            job(rounds, stop_after=1, expect=("StopRequested",)),
-            job(local, stop_after=1, expect=("StopRequested",)),
-        ],
-    )
-    said = two_processes(tmp_path, [job(moved, stop_after=7, **stopped), job(rounds, resume=True)], count=3)
-    assert re.search("after [78] of 10 updates", said), said
-    (saved,) = sorted((tmp_path / "moved/checkpoints").iterdir())[-1:]
-    assert {f"rank-{rank}-held-out-0.safetensors" for rank in range(3)} <= {path.name for path in saved.iterdir()}
-    train(moved, resume=True, show_progress=False)
-    whole = train(chain("whole"), show_progress=False)
-    alone, mine = trained(whole.model), trained(tmp_path / "moved/final")
-    assert max(float((mine[name] - tensor).abs().max()) for name, tensor in alone.items()) < 2e-6
-    logs = [list(read_metrics(tmp_path / name / "metrics.jsonl")) for name in ("moved", "whole")]
-    for mine_row, row in zip(*logs, strict=True):
-        values = {**row, **row.get("held_out", {})}
-        for key in values.keys() - {"seconds", "tokens_per_second", "held_out"}:
-            assert {**mine_row, **mine_row.get("held_out", {})}[key] == pytest.approx(values[key], rel=2e-6, abs=2e-6)
-
+    by_two = [job(one, stop_after=1, expect=("StopRequested",)) for one in (rounds, local)]
+    go_on_in_turn(toy, tmp_path, CHAINS, (by_two, [job(rounds, resume=True)]))
     other = train(online(toy, tmp_path / "one"), show_progress=False)
     for name, tensor in trained(other.model).items():
         torch.testing.assert_close(trained(tmp_path / "online/final")[name], tensor, rtol=1e-3, atol=2e-4)
     with pytest.raises(CheckpointError, match=r"processes .*normalise: local.* 2 +1\n"):
         train(local, resume=True, show_progress=False)
+
+
+@pytest.mark.slow
+def test_any_number_of_processes_goes_on_in_every_variant(toy, tmp_path):
+    """The same for every schedule, second models, an anchor, the largest ratio of a batch, and packed rows."""
+    go_on_in_turn(toy, tmp_path, MORE_CHAINS)
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(toy):

@@ -15,7 +15,7 @@ from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.shares import Saved
 from tests.helpers.cases import case, moved
 from tests.helpers.kills import result_of
-from tests.train.run.test_distributed import job, two_processes
+from tests.train.run.test_distributed import job, spread, two_processes
 
 SLOW = pytest.mark.slow
 EIGHT = {"optimizer": {"lr": 3e-3, "states": "8bit"}}
@@ -37,10 +37,6 @@ class AfterFour:
     @property
     def requested(self) -> str | None:
         return "SIGTERM" if self.metrics.exists() and '"step": 3' in self.metrics.read_text() else None
-
-
-def spread(one, sharding: str):
-    return one.model_copy(update={"training": one.training.model_copy(update={"sharding": sharding})})
 
 
 def stopped(one, output, sharding: str):
