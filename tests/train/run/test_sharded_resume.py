@@ -51,9 +51,7 @@ def stopped(one, output, sharding: str):
     [
         pytest.param("kto", "before_3", "score_ahead", {}, id="score_ahead"),
         pytest.param("dpo", "after_2", "model", {}, id="model"),
-        pytest.param(
-            "dpo", "before_3", "score_ahead", {"adapter": {"rank": 4, "alpha": 8.0}}, id="lora", marks=pytest.mark.slow
-        ),
+        pytest.param("dpo", "before_3", "score_ahead", LORA, id="lora", marks=SLOW),
     ],
 )
 def test_one_process_goes_on_shared_out_or_whole(toy, tmp_path, objective, schedule, storage, changes):
@@ -109,10 +107,17 @@ def test_what_is_saved_is_what_is_trained(toy, tmp_path):
         assert held[8:9] == b"{" if path.suffix == ".safetensors" else held.decode()
 
 
-@pytest.mark.parametrize("changes", [pytest.param({}, id="float32"), pytest.param(EIGHT, id="8bit", marks=SLOW)])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="float32"),
+        pytest.param(LORA, id="lora", marks=SLOW),
+        pytest.param(EIGHT | UNSEEN, id="8bit", marks=SLOW),
+    ],
+)
 def test_two_processes_that_share_out_a_policy_go_on(toy, tmp_path, changes):
-    """Two processes, stopped and resumed, end with the same bits; each wrote its own slices."""
-    whole = spread(case(toy, tmp_path / "whole", "dpo", "before_3", "score_ahead", **UNSEEN, **changes), "full")
+    """Two processes, stopped and resumed, end with the same bits, held-out scores too; each wrote its own slices."""
+    whole = spread(case(toy, tmp_path / "whole", "kto", "before_3", "score_ahead", **changes), "full")
     run = moved(whole, tmp_path / "stopped")
     two_processes(tmp_path, [job(whole), job(run, stop_after=4, expect=("StopRequested",)), job(run, resume=True)])
     assert result_of(run) == result_of(whole)
