@@ -115,9 +115,11 @@ def test_a_pass_before_the_update_leaves_nothing_stale(toy, tmp_path, monkeypatc
 @pytest.mark.parametrize("every", [1, 4])
 def test_scoring_ahead_equals_a_second_model(toy, tmp_path, every):
     """The weights that score a batch are exactly those of the schedule."""
-    schedule = {"schedule": {"kind": "before_step", "every": every}}
+    schedule, long = {"schedule": {"kind": "before_step", "every": every}}, TRAINING | {"steps": 6}
     found = [
-        outcome(settings(toy, tmp_path / storage, "dpo", "full", reference=schedule | {"storage": storage}))
+        outcome(
+            settings(toy, tmp_path / storage, "dpo", "full", reference=schedule | {"storage": storage}, training=long)
+        )
         for storage in ("score_ahead", "model")
     ]
     assert_same(*found)

@@ -26,6 +26,7 @@ TRAINING = {"steps": 3, "batch_size": 12, "micro_batch_size": 2}
 ONE = TRAINING | {"batch_size": 2, "micro_batch_size": 1}
 WHOLE = TRAINING | {"micro_batch_size": None}  # one pass a process and step
 PACKED = TRAINING | {"micro_batch_size": None, "micro_batch_tokens": 130, "padding": "free"}
+LONG = {"steps": 6}  # past the fourth, at which a window ends
 K1, K4 = ({"schedule": {"kind": "before_step", "every": every}} for every in (1, 4))
 # Where a gradient is 0 but for rounding Adam takes a step of the learning rate's size in either direction.
 NLL = {"transform": {"kind": "none"}, "reference": {}, "optimizer": {"lr": 1e-4}}
@@ -45,20 +46,20 @@ STILL = {
 MANY = FEW | {
     "nll": ({"kind": "nll"}, NLL),
     "nll-whole": ({"kind": "nll"}, NLL | {"training": WHOLE}),
-    "dpo-4-whole": ("dpo", {"reference": K4, "training": WHOLE}),
+    "dpo-4-whole": ("dpo", STEADY | {"reference": K4, "training": WHOLE | LONG}),
     "dpo-untied": ("dpo", STEADY | {"family": "llama3"}),
     "dpo-checkpointing": ("dpo", {"training": TRAINING | {"activation_checkpointing": True}}),
     "kto": ("kto", {}),
-    "kto-4-whole": ("kto", {"reference": K4, "training": WHOLE}),
+    "kto-4-whole": ("kto", STEADY | {"reference": K4, "training": WHOLE | LONG}),
     "grpo": ("grpo", {}),
-    "grpo-4-packed": ("grpo", {"reference": K4, "training": PACKED}),
+    "grpo-4-packed": ("grpo", STEADY | {"reference": K4, "training": PACKED | LONG}),
     "grpo-whole-tied": ("grpo", STEADY | {"training": WHOLE, "family": "gemma2"}),
     "batch_max": ("dpo", {"transform": BOUND}),
     "grpo-idle": (
         "grpo",
         STEADY | {"transform": BOUND, "training": ONE},
     ),  # of three processes two run idle once
-    "model-4": ("dpo", {"reference": K4 | {"storage": "model"}}),
+    "model-4": ("dpo", STEADY | {"reference": K4 | {"storage": "model"}, "training": TRAINING | LONG}),
 }
 NARROW: dict[str, tuple[Any, dict[str, Any]]] = {  # in bf16 what is padded beside a row changes its rounding
     "dpo-bf16": ("dpo", STEADY | {"training": TRAINING | {"precision": "bf16"}}),
