@@ -216,12 +216,14 @@ class StopAfter:
 ANY = {"transform": CLIP, "optimizer": {"lr": 1e-3, "warmup_fraction": 0.4, "adam_eps": 1e-3}}
 WHOLE, SHARED, MIXED = ("none",) * 4, ("full", "full", "none", "full"), ("none", "full", "full", "none")
 CHAINS: dict[str, tuple[tuple[str, ...], str, dict]] = {
-    "whole": (WHOLE, "kto", {}),
-    "shared": (SHARED, "dpo", {}),
-    "lora": (MIXED, "kto", {"adapter": {"rank": 1, "alpha": 8.0}}),  # with rows for one process alone
+    "shared": (SHARED, "kto", {}),
+    "lora": (MIXED, "dpo", {"adapter": {"rank": 1, "alpha": 8.0}}),  # with rows for one process alone
 }
 BOUND = REJECT | {"policy_ratio_bound": "batch_max", "ref_ratio_bound": "batch_max"}
 MORE_CHAINS: dict[str, tuple[tuple[str, ...], str, dict]] = {
+    "whole": (WHOLE, "kto", {}),
+    "dpo": (SHARED, "dpo", {}),
+    "kto-lora": (MIXED, "kto", {"adapter": {"rank": 2, "alpha": 8.0}}),
     "kto-model": (SHARED, "kto", {"reference": {"schedule": SCHEDULES["before_3"], "storage": "model"}}),
     "lora-model": (SHARED, "dpo", {"adapter": {"rank": 2, "alpha": 8.0}, "reference": {"storage": "model"}}),
     "after": (MIXED, "dpo", {"reference": {"schedule": SCHEDULES["after_2"]}}),
@@ -284,7 +286,7 @@ def go_on_in_turn(toy, tmp_path, chains, also=((), ())) -> None:
 def test_any_number_of_processes_goes_on(toy, tmp_path):
     """Begun by one process, gone on by two, three and one, a run ends with the weights of one that was left alone.
 
-    So it does where some of them share its weights out. In rounds three go on where two have stopped in the middle of
+    Some of them share its weights out. In rounds three go on where two have stopped in the middle of
     one. Where the loss is a mean of each micro-batch, whose contents depend on the number of processes, another number
     is refused.
     """
