@@ -192,7 +192,10 @@ def _run_commands(commands: _Commands) -> None:
     _add_recipe(train)
     train.add_argument("--resume", action="store_true", help="go on with the run in the output folder, or start it")
     train.add_argument("--quiet", action="store_true", help="show no progress")
-    several = "processes that share each batch on this machine, a GPU or a part of the CPU for each (default: one)"
+    several = (
+        "processes that share each batch on this machine, a GPU or a part of the CPU for each (default: one); with "
+        "training.sharding=full they share weights, gradients and optimizer states too"
+    )
     train.add_argument("--processes", type=int, metavar="N", help=several)
     _add_preset(train)
     train.set_defaults(run=_train)
@@ -317,10 +320,9 @@ def _quiet_libraries() -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from humanline.system.activity import EXIT_FOLLOWED, EXIT_NEIGHBOUR, NeighbourError
     from humanline.system.launcher import LAUNCHED_BY, from_slurm
     from humanline.system.parent import die_with_parent
-    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.stop import outlive
 
     os.environ |= from_slurm(os.environ)
     if options.processes is not None:
@@ -328,8 +330,21 @@ def _train(options: argparse.Namespace) -> int:
             raise ValueError(f"--processes must be >= 1; got {options.processes}")
         if options.processes > 1:
             return _launch(options)
-    if os.environ.get(LAUNCHED_BY) == str(os.getppid()):
-        die_with_parent(os.getppid())
+    if os.environ.get(LAUNCHED_BY) != str(os.getppid()):
+        return _train_here(options)
+    die_with_parent(os.getppid())
+    try:
+        return _train_here(options)
+    finally:
+        outlive()  # a signal that the launcher passes on would otherwise end in another code what has come to its end
+
+
+def _train_here(options: argparse.Namespace) -> int:
+    """Train in this process, alone or as one of several."""
+    from humanline.system.activity import EXIT_FOLLOWED, EXIT_NEIGHBOUR, NeighbourError
+    from humanline.system.launcher import LAUNCHED_BY
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+
     with StopSignal() as stop:
         try:
             config = _load(options)

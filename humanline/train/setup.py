@@ -249,11 +249,15 @@ class _Given:
 
 def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
     """Read all but the weights, and refuse what cannot be trained, or not here."""
-    model = checked_model(config, processes.device)
+    model = processes.alike(lambda: checked_model(config, processes.device))
     data = _data(config, model.renderer, processes, show)
-    stream, steps = stream_of(config, data, model.renderer, rank=processes.rank, ranks=processes.ranks)
-    refuse_unfit(config, model.outline, stream, steps, processes.device)
-    return _Given(model, data, stream, steps)
+
+    def batches() -> tuple[Stream, int]:
+        stream, steps = stream_of(config, data, model.renderer, rank=processes.rank, ranks=processes.ranks)
+        refuse_unfit(config, model.outline, stream, steps, processes.device)
+        return stream, steps
+
+    return _Given(model, data, *processes.alike(batches))
 
 
 def _data(config: TrainConfig, renderer: Renderer, processes: Processes, show: bool) -> RunData:

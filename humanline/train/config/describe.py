@@ -15,6 +15,7 @@ _VARIANTS = {
     ("clip", "before_step"): "humanline",
     ("beta_rejection", "before_step"): "humanline sampling",
 }
+_SHARED = "each process with its share of weights, gradients and optimizer states"
 
 
 def describe_config(config: TrainConfig) -> str:
@@ -30,6 +31,7 @@ def describe_config(config: TrainConfig) -> str:
     how = f"{training.precision} compute"
     how += "" if training.temperature == 1 else f", logits divided by {training.temperature:g}"
     kept = [f"{config.kept_in} {'weights' if config.adapter is None else 'frozen weights'}"]
+    kept += [_SHARED] if training.sharding == "full" else []
     kept += ["8-bit optimizer states"] if config.optimizer.states == "8bit" else []
     kept += ["shared out over the processes"] if training.sharding == "full" else []
     kept += ["activations computed again"] if training.activation_checkpointing else []

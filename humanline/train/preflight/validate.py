@@ -127,7 +127,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
         _look_at_disk(config, outline, batches, processes, findings)
     if renderer is not None and data is not None:
         show_example(findings.console, config, shown_unit(data), renderer)
-    findings.remarks += _without_effect(config)
+    findings.remarks += _without_effect(config, processes)
     for remark in findings.remarks:
         findings.show(f"remark       {remark}")
     findings.refuse()
@@ -234,11 +234,13 @@ def _look_at_size(config: TrainConfig, outline: Any, parameters: int, findings: 
     return sizes is not None
 
 
-def _without_effect(config: TrainConfig) -> list[str]:
-    """Return remarks on settings of rounds that do nothing in this combination."""
-    rounds, remarks = config.rounds, []
+def _without_effect(config: TrainConfig, processes: int) -> list[str]:
+    """Return remarks on settings that do nothing in this combination."""
+    rounds, remarks = config.rounds, list[str]()
+    if config.training.sharding == "full" and processes == 1:
+        remarks.append("training.sharding: one process alone has nobody to share with; several do (--processes N)")
     if rounds is None:
-        return []
+        return remarks
     if config.keeps_groups and "score_margin" in rounds.model_fields_set:
         remarks.append("source.score_margin is for best_worst: here whole groups are kept, whatever their scores")
     if "batch_size" in config.evaluation.model_fields_set:

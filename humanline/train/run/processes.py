@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from humanline.system.launcher import launched_processes
 from humanline.system.lock import LockLostError
 from humanline.system.stop import SamplingStopped, StopRequested, StopSignal
 from humanline.train.data.stream import StepBatch
+
+T = TypeVar("T")
 
 
 class MainProcessError(ValueError):
@@ -311,6 +313,31 @@ class Processes:
 
         size = self.on_main(act)
         return self.meeting.given(made[0], size)
+
+    def alike(self, act: Callable[[], T]) -> T:
+        """Return what `act` gives in each process, where all of them are given the same to look at.
+
+        Raises
+        ------
+        ValueError, OSError
+            What `act` raises in the main process, and MainProcessError in the others, so that what all of them find is
+            said once. Where it raises nothing there: what it raises in others, and MainProcessError in the rest.
+        """
+        found: list[T] = []
+        error: Exception | None = None
+        try:
+            found.append(act())
+        except (OSError, ValueError) as raised:
+            error = raised
+        failed = torch.tensor([error is not None, error is not None and self.rank == 0], dtype=torch.float64)
+        anywhere, in_main = self.meeting.reduce(failed, "max").tolist()
+        if error is not None and (self.rank == 0 or not in_main):
+            setattr(error, _AGREED, True)
+            raise error
+        if anywhere:
+            who = "the main process" if in_main else "another process"
+            raise MainProcessError(f"{who} could not go on; its own message says why")
+        return found[0]
 
     def told_by_main(self, numbers: Sequence[int]) -> list[int]:
         """Return the main process's numbers, of 64 bits, in all of them; they wait as long as it takes to tell them."""

@@ -464,6 +464,15 @@ def test_variants_have_the_papers_names(toy, tmp_path, objective, transform, sch
     assert describe_variant(given) == name and len(describe_config(given).splitlines()) <= 12
 
 
+def test_sharding_is_told_and_what_it_does_in_one_process(toy, tmp_path, capsys):
+    """Weights that are shared out are said to be; one process alone is told that it has nobody to share with."""
+    given = config(toy, tmp_path / "run", "dpo", training={"sharding": "full", "steps": 1, "batch_size": 4})
+    for processes in (1, 2):
+        remarks = validate.validate(given, processes=processes).remarks
+        assert any("one process alone has nobody to share with" in one for one in remarks) is (processes == 1), remarks
+        assert "each process with its share of weights, gradients and optimizer states" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_valid_without_model_and_data(path, capsys):
     """Each shipped recipe and example passes the check of the configuration, which needs neither model nor network."""

@@ -44,6 +44,17 @@ def test_what_differs_between_processes_is_refused(toy, tmp_path, pairs):
     assert not list(away.iterdir())
 
 
+def test_what_all_find_wrong_is_said_once(toy, tmp_path, pairs):
+    """A batch that the processes cannot share: the main one says so, the other one points to it; nothing is written."""
+    settings = fixed(toy, tmp_path, micro_batch_size=8)
+    outcome = pairs.run(settings)
+    assert outcome["codes"] == [2, 2], outcome
+    main, second = outcome["said"]
+    assert "which 2 processes cannot share evenly" in main and "Traceback" not in main
+    assert "cannot share" not in second and "the main process could not go on; its own message says why" in second
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_differs_is_named_with_whom():
     """One value is of the first process and others; a secret that differs is not shown."""
     facts = [{"host": f"h{n}", "sees": True, "facts": {"torch": "2" if n == 2 else "1"}} for n in range(4)]

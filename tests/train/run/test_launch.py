@@ -16,7 +16,7 @@ import pytest
 
 from humanline.cli import main
 from humanline.system.activity import EXIT_NEIGHBOUR
-from humanline.system.launcher import LauncherError
+from humanline.system.launcher import LAUNCHED_BY, LauncherError
 from humanline.train.run import launch as launching
 from humanline.train.run.launch import launch
 from tests.conftest import ROOT
@@ -168,6 +168,16 @@ def test_processes_that_cannot_be_started_are_refused(tmp_path, monkeypatch, cap
         launch(["train"], 2)
     assert main(["train", "nothing.yaml", "--processes", "0"]) == 2
     assert "--processes must be >= 1; got 0" in capsys.readouterr().err
+
+
+def test_a_process_that_has_come_to_its_end_keeps_its_exit_code():
+    """A signal that the launcher passes on while Python ends kills nothing."""
+    text = "import os, sys; from humanline.cli import main; code = main(['train', 'nothing.yaml']);"
+    command = [sys.executable, "-c", f"{text} os.kill(os.getpid(), {int(signal.SIGINT)}); sys.exit(code)"]
+    for launched, code in ((True, 2), (False, -signal.SIGINT)):
+        there = {LAUNCHED_BY: str(os.getpid())} if launched else {}
+        ended = subprocess.run(command, env=os.environ | there, cwd=ROOT, capture_output=True, text=True)
+        assert ended.returncode == code and "nothing.yaml" in ended.stderr, ended
 
 
 class Ended:
