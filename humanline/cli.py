@@ -402,6 +402,7 @@ def _validate(options: argparse.Namespace) -> int:
     config = _load(options)
     command = ["humanline", "train", options.recipe, *options.overrides]
     command += ["--preset", options.preset] if options.preset else []
+    command += ["--processes", str(options.processes)] if options.processes > 1 else []
     if options.no_data:
         from humanline.train.config.describe import describe_config
 
@@ -410,7 +411,6 @@ def _validate(options: argparse.Namespace) -> int:
         return 0
     _quiet_libraries()
     result = validate(config, processes=options.processes)
-    command += ["--processes", str(options.processes)] if options.processes > 1 else []
     if result.resumable:
         command.append("--resume")
     print(told(f"ready: {shlex.join(command)}"))

@@ -471,6 +471,8 @@ def test_sharding_is_told_and_what_it_does_in_one_process(toy, tmp_path, capsys)
         remarks = validate.validate(given, processes=processes).remarks
         assert any("one process alone has nobody to share with" in one for one in remarks) is (processes == 1), remarks
         assert "each process with its share of weights, gradients and optimizer states" in capsys.readouterr().out
+    assert main(["validate", "--no-data", "tiny-online", "--processes", "4"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("humanline train tiny-online --processes 4")
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
