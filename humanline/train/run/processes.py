@@ -189,7 +189,7 @@ def on_main(accelerator: Any, meet: Reduce, act: Callable[[], int | None]) -> in
     ------
     Exception
         What `act` raises, in the main process, and in the others MainProcessError; where that is neither OSError nor
-        ValueError, MainProcessFault. StoppedWaiting in all of them.
+        ValueError, MainProcessFault. StoppedWaiting and SamplingStopped in all of them.
     """
     number, error = 0, None
     if accelerator.is_main_process:
@@ -201,6 +201,7 @@ def on_main(accelerator: Any, meet: Reduce, act: Callable[[], int | None]) -> in
     failed = 0
     if error is not None:
         failed = 3 if isinstance(error, StoppedWaiting) else 1 if isinstance(error, OSError | ValueError) else 2
+        failed = 4 if isinstance(error, SamplingStopped) else failed
     agreed = meet(torch.tensor([failed, number], dtype=torch.float64), "max").tolist()
     failed, number = map(int, agreed)
     if error is not None:
@@ -208,6 +209,8 @@ def on_main(accelerator: Any, meet: Reduce, act: Callable[[], int | None]) -> in
         raise error
     if failed == 3:
         raise stopped_elsewhere()
+    if failed == 4:
+        raise SamplingStopped
     if failed:
         kind = MainProcessError if failed == 1 else MainProcessFault
         raise kind("the main process could not go on; its own message says why")
@@ -296,8 +299,18 @@ class Processes:
         return device
 
     def on_main(self, act: Callable[[], int | None]) -> int:
-        """Run `act` in the main process and return its number in all, as the function `on_main` does."""
-        return on_main(self.accelerator, self.meeting.reduce, act)
+        """Run `act` in the main process and return its number in all, as the function `on_main` does.
+
+        Raises
+        ------
+        StopRequested
+            In all of them, where `act` has given up sampling since the main process was asked to stop.
+        """
+        try:
+            return on_main(self.accelerator, self.meeting.reduce, act)
+        except SamplingStopped:
+            self.check()
+            raise
 
     def agree(self, answer: bool) -> bool:
         """Return the main process's answer in all of them."""

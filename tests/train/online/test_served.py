@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from humanline.system.stop import StopRequested
+from humanline.system.stop import StopRequested, StopSignal
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.online.samplers.proof import Reading, Text, judge, slope_between
@@ -212,6 +213,24 @@ def test_the_proof_outlives_the_process(toy, prompts, tmp_path):
     with serving(healthy, server.port), pytest.raises(SamplerError) as error:
         train(config, resume=True, show_progress=False)
     assert f"still has those of {proof['readings']['last']['version']}" in str(error.value)
+
+
+def test_a_stop_while_the_server_is_asked_for_a_proof_is_a_stop(toy, prompts, tmp_path):
+    """What was trained is saved, and the run goes on; it is no fault."""
+    stop = StopSignal()
+
+    def told(values: torch.Tensor) -> torch.Tensor:
+        if healthy.updates == 2 and stop.requested is None:
+            stop.requested = "SIGTERM"
+            time.sleep(0.5)  # so that the run looks
+        return values
+
+    healthy = ModelServer(toy["model"], told=told)
+    with serving(healthy) as server:
+        config = online(toy, prompts, tmp_path / "run", server.url)
+        with pytest.raises(StopRequested, match=r"stopped by SIGTERM after 1 of 3 updates.*step-00000001"):
+            train(config, stop=stop, show_progress=False)
+        assert train(config, resume=True, show_progress=False).model.is_dir()
 
 
 @pytest.mark.slow
