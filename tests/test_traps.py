@@ -32,7 +32,7 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         "a hook before the optimizer step is too late under DeepSpeed",
         [
             f"{REF}::test_before_step_scores_with_the_weights_before_the_sync",
-            LATER + "10 (DeepSpeed itself); scoring happens at the start of the step, before any backward pass",
+            "train/run/test_sharded_runs.py::test_other_ways_to_share_out_are_refused_with_the_reason",
         ],
     ),
     3: (

@@ -36,7 +36,7 @@ from humanline.train.policy.build import (
 )
 from humanline.train.policy.logprobs import LogprobModel, check_logprobs, refuse_random
 from humanline.train.policy.optimizer import make_optimizer
-from humanline.train.policy.shard import Shards, let_go
+from humanline.train.policy.shard import Shards, leave_alone, let_go
 from humanline.train.policy.spread import Spread, Whole
 from humanline.train.preflight.disk import bytes_written
 from humanline.train.preflight.fits import refuse_unfit
@@ -161,6 +161,7 @@ def set_up(
             processes = Processes(accelerator, over_ranks(accelerator), check, ending, meeting)
             yield _set_up(config, folder, processes, stop, show_progress and accelerator.is_main_process)
     finally:
+        leave_alone()
         folder.release()
 
 

@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,6 +53,9 @@ class Own:
     def state(self) -> dict[str, torch.Tensor]:
         return {"rank": torch.tensor(self.rank)}
 
+    def load_states(self, states: Sequence[Mapping[str, torch.Tensor]], rank: int) -> None:
+        assert int(states[rank]["rank"]) == self.rank
+
 
 def state_after(number: int) -> dict[str, torch.Tensor]:
     """Return the state after so many updates."""
@@ -84,7 +88,7 @@ def checkpoints(folder: Path, part: Part, rank: int, ranks: int) -> Checkpoints:
         refuse_lost=lambda: None,
         ready=lambda: None,
         accelerator=SimpleNamespace(is_main_process=rank == 0),
-        reduce=reduced if ranks > 1 else lambda value, how: value,
+        meet=reduced if ranks > 1 else lambda value, how: value,
     )
 
 

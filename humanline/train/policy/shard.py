@@ -221,12 +221,23 @@ def let_go(policy: nn.Module) -> None:
         policy.reshard()
 
 
+_ALONE: list[Any] = []  # the group of a process that shares with nobody
+
+
+def leave_alone() -> None:
+    """End the group that `shard` has made of one process alone, if it has."""
+    if _ALONE and torch.distributed.is_initialized() and torch.distributed.group.WORLD is _ALONE[0]:
+        torch.distributed.destroy_process_group()
+    _ALONE.clear()
+
+
 def _mesh(device: torch.device) -> Any:
-    """Return all processes in a row; one process alone becomes a group of its own."""
+    """Return all processes in a row; one process alone becomes a group of its own (`leave_alone`)."""
     if not torch.distributed.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         alone: Any = torch.distributed.HashStore()  # type: ignore[attr-defined]
         torch.distributed.init_process_group(backend, store=alone, rank=0, world_size=1)
+        _ALONE.append(torch.distributed.group.WORLD)
     return init_device_mesh(device.type, (torch.distributed.get_world_size(),))
 
 

@@ -17,6 +17,7 @@ def pairs(toy):
     made.process.close(at_once=True)
 
 
+@pytest.mark.slow
 def test_what_differs_between_processes_is_refused(toy, tmp_path, pairs):
     """A setting, software, the size of the data or the output folder itself: named once, with whom; both end."""
     other, away = tmp_path / "other.jsonl", tmp_path / "away"

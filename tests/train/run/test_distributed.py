@@ -217,11 +217,11 @@ ANY = {"transform": CLIP, "optimizer": {"lr": 1e-3, "warmup_fraction": 0.4, "ada
 WHOLE, SHARED, MIXED = ("none",) * 4, ("full", "full", "none", "full"), ("none", "full", "full", "none")
 CHAINS: dict[str, tuple[tuple[str, ...], str, dict]] = {
     "shared": (SHARED, "kto", {}),
-    "lora": (MIXED, "dpo", {"adapter": {"rank": 1, "alpha": 8.0}}),  # with rows for one process alone
 }
 BOUND = REJECT | {"policy_ratio_bound": "batch_max", "ref_ratio_bound": "batch_max"}
 MORE_CHAINS: dict[str, tuple[tuple[str, ...], str, dict]] = {
     "whole": (WHOLE, "kto", {}),
+    "lora": (MIXED, "dpo", {"adapter": {"rank": 1, "alpha": 8.0}}),  # with rows for one process alone
     "dpo": (SHARED, "dpo", {}),
     "kto-lora": (MIXED, "kto", {"adapter": {"rank": 2, "alpha": 8.0}}),
     "kto-model": (SHARED, "kto", {"reference": {"schedule": SCHEDULES["before_3"], "storage": "model"}}),
@@ -283,6 +283,7 @@ def go_on_in_turn(toy, tmp_path, chains, also=((), ())) -> None:
                 assert got == pytest.approx(values[key], rel=2e-6, abs=2e-6), (name, key)
 
 
+@pytest.mark.slow
 def test_any_number_of_processes_goes_on(toy, tmp_path):
     """Begun by one process, gone on by two, three and one, a run ends with the weights of one that was left alone.
 
@@ -329,6 +330,7 @@ def test_a_batch_that_ranks_cannot_share_is_refused(toy):
         )
 
 
+@pytest.mark.slow
 def test_two_processes_wait_for_the_disk_together(toy, tmp_path):
     """A full disk that one process finds keeps both waiting; a stop of the other ends both, and nothing is lost."""
     waits = {"training": TRAINING | {"disk_full": "wait"}, "checkpoint": {"every": 2}}

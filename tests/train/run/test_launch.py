@@ -88,8 +88,14 @@ def stopped_in_a_save(settings: Any, seconds: float) -> None:
     assert said.count("stopped by SIGTERM") == 1
 
 
-def test_a_stop_waits_for_a_save(toy, tmp_path, pairs):
-    """SIGTERM to the launcher in a save of 12 s: it is whole at the end, and the run goes on to the same bits."""
+def test_a_stop_waits_for_a_save(toy, tmp_path):
+    """SIGTERM to the launcher in a save of 4 s: it is whole at the end."""
+    stopped_in_a_save(fixed(toy, tmp_path), 4)
+
+
+@pytest.mark.slow
+def test_a_run_stopped_in_a_save_goes_on(toy, tmp_path, pairs):
+    """SIGTERM to the launcher in a save of 12 s: the run goes on to the same bits."""
     settings, other = fixed(toy, tmp_path), fixed(toy, tmp_path / "other")
     stopped_in_a_save(settings, 12)
     assert pairs.run(settings, resume=True)["codes"] == [0, 0]

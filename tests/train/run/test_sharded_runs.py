@@ -56,6 +56,7 @@ def rows(output: Path, kind: str) -> list[dict]:
     return [row for row in read_metrics(output / "metrics.jsonl") if kind in row]
 
 
+@pytest.mark.slow
 def test_two_processes_export_what_one_trains(toy, tmp_path, capsys):
     """A model in several files, an adapter, and rounds beside a server that is proved to have every round's weights.
 
