@@ -81,6 +81,7 @@ def practise(folder: Path, seed: int) -> float:
 SAMPLES = 8 * len(PROBLEMS)  # that each of the two shares is taken over
 
 
+@pytest.mark.slow
 def test_practice_raises_pass_at_1(tmp_path):
     """Pass@1 on the sums it practised rises by more than an unchanged policy shows once in a million (Hoeffding)."""
     assert practise(tmp_path / "0", 0) > math.sqrt(math.log(1e6) / SAMPLES)

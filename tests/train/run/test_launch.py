@@ -88,11 +88,6 @@ def stopped_in_a_save(settings: Any, seconds: float) -> None:
     assert said.count("stopped by SIGTERM") == 1
 
 
-def test_a_stop_waits_for_a_save(toy, tmp_path):
-    """SIGTERM to the launcher in a save of 4 s: it is whole at the end."""
-    stopped_in_a_save(fixed(toy, tmp_path), 4)
-
-
 @pytest.mark.slow
 def test_a_run_stopped_in_a_save_goes_on(toy, tmp_path, pairs):
     """SIGTERM to the launcher in a save of 12 s: the run goes on to the same bits."""

@@ -110,7 +110,7 @@ def test_what_is_saved_is_what_is_trained(toy, tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({}, id="float32"),
+        pytest.param({}, id="float32", marks=SLOW),
         pytest.param(LORA, id="lora", marks=SLOW),
         pytest.param(EIGHT | UNSEEN, id="8bit", marks=SLOW),
     ],
