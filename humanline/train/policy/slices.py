@@ -158,7 +158,7 @@ def fill(path: str, policy: LogprobModel, found: dict[str, Stored], empty: set[s
     except (OSError, SafetensorError) as error:
         problem = f"its weights cannot be read: {error}"
     if anywhere(bool(problem), policy):
-        raise ModelError(f"model {path!r}: {problem or 'another process could not read its part of the weights'}")
+        raise ModelError(f"model {path!r}: {problem or 'another process says what is wrong with its part of it'}")
 
 
 @torch.no_grad()
