@@ -5,7 +5,7 @@ from humanline.stats.families import holm
 from humanline.stats.flips import sign_flip_test
 from humanline.stats.intervals import Estimate, Interval, mean_estimate, mean_interval, paired_interval
 from humanline.stats.margins import Equivalence, NonInferiority, equivalence, non_inferiority
-from humanline.stats.power import detectable_difference, needed_pairs
+from humanline.stats.power import detectable_difference, needed_crossed, needed_pairs
 from humanline.stats.proportions import Proportion, clustered_share, mcnemar, wilson_interval
 from humanline.stats.samples import majority_at_k, pass_at_k
 
@@ -25,6 +25,7 @@ __all__ = [
     "mean_estimate",
     "mean_interval",
     "mean_squares",
+    "needed_crossed",
     "needed_pairs",
     "non_inferiority",
     "paired_interval",

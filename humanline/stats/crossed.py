@@ -51,7 +51,12 @@ def crossed_estimate(differences: ArrayLike) -> Estimate:
     if min(items, seeds) == 1:
         return mean_estimate(table.ravel().tolist(), name="differences")
     mean = mean_estimate(table.ravel().tolist()).mean
-    of_items, of_seeds, rest = mean_squares(table)
+    return of_mean_squares(mean, mean_squares(table), items, seeds)
+
+
+def of_mean_squares(mean: float, squares: tuple[float, float, float], items: int, seeds: int) -> Estimate:
+    """Return the estimate of a table of at least two items and two seeds, from its mean squares (`mean_squares`)."""
+    of_items, of_seeds, rest = squares
     both = of_items + of_seeds - rest
     one_way, degrees = max((of_items, items - 1.0), (of_seeds, seeds - 1.0))
     if both > one_way:

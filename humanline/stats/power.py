@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from humanline import _checks
+from humanline.stats.crossed import mean_squares, of_mean_squares
 from humanline.stats.intervals import Estimate, t_quantile
 
 _MOST = 2**40  # pairs: a difference that needs more is not distinguishable from none
@@ -85,11 +91,68 @@ def needed_pairs(
     def shows(n: int) -> bool:
         return deviation / math.sqrt(n) * _noncentrality(n - 1, power, level, sides) <= difference
 
+    found = _fewest(shows, _MOST)
+    if found is None:
+        raise _checks.fail("difference", f"be large enough for {_MOST} pairs to show it", difference)
+    return found
+
+
+def needed_crossed(
+    differences: ArrayLike,
+    difference: float,
+    *,
+    more: Literal["items", "seeds"],
+    power: float = 0.8,
+    level: float = 0.05,
+    sides: int = 2,
+) -> int | None:
+    """Compute how many items, or seeds, of a table of both show a true difference, the others staying as many.
+
+    The variances of items, seeds and rest are estimated from the table's mean squares, as `crossed_estimate` does, with
+    its error and degrees of freedom for tables of other sizes.
+
+    Parameters
+    ----------
+    differences : (I, S) array of finite floats, I, S >= 2
+    difference : float > 0
+        In their unit.
+    more : "items" or "seeds"
+        Which there may be more, or fewer, of.
+    power, level, sides
+        As in `detectable_difference`.
+
+    Returns
+    -------
+    int or None
+        At least 2; None where 2^20 are not enough, since the others vary too much.
+
+    Raises
+    ------
+    ValueError
+        If the table has fewer than two of either, or a number is outside its range.
+    """
+    _ranges(power, level, sides)
+    difference = _checks.positive("difference", difference)
+    _checks.one_of("more", more, ("items", "seeds"))
+    of_items, of_seeds, rest = mean_squares(differences)
+    items, seeds = np.asarray(differences).shape
+    by_item, by_seed = max(0.0, of_items - rest) / seeds, max(0.0, of_seeds - rest) / items
+
+    def shows(n: int) -> bool:
+        i, s = (n, seeds) if more == "items" else (items, n)
+        estimate = of_mean_squares(0.0, (s * by_item + rest, i * by_seed + rest, rest), i, s)
+        return detectable_difference(estimate, power=power, level=level, sides=sides) <= difference
+
+    return _fewest(shows, 2**20)
+
+
+def _fewest(shows: Callable[[int], bool], most: int) -> int | None:
+    """Return the smallest number from 2 that is enough, None where `most` is not."""
     high = 2
     while not shows(high):
         high *= 2
-        if high > _MOST:
-            raise _checks.fail("difference", f"be large enough for {_MOST} pairs to show it", difference)
+        if high > most:
+            return None
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2

@@ -9,7 +9,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from humanline.stats import Estimate, detectable_difference, mean_estimate, needed_pairs
+from humanline.stats import Estimate, detectable_difference, mean_estimate, needed_crossed, needed_pairs
 
 
 def power_of(difference: float, deviation: float, pairs: int, level: float, sides: int) -> float:
@@ -70,3 +70,17 @@ def test_the_ends():
     for options in ({"power": 1.0}, {"level": 0.0}, {"sides": 3}, {"power": 0.04}):
         with pytest.raises(ValueError, match=r"must be"):
             detectable_difference(Estimate(0.0, 1.0, 5), **options)
+
+
+def test_more_items_or_more_seeds():
+    """More of the way that varies help; more of the other one do not."""
+    rng = np.random.default_rng(0)
+    of_seeds = 0.3 * rng.normal(size=(1, 6)) + 0.01 * rng.normal(size=(200, 6))
+    assert needed_crossed(of_seeds, 0.05, more="items") is None
+    seeds = needed_crossed(of_seeds, 0.05, more="seeds")
+    deviation = float(of_seeds.mean(0).std(ddof=1))
+    assert seeds == pytest.approx(needed_pairs(deviation, 0.05), abs=1)
+    of_items = rng.normal(size=(200, 1)) + 0.01 * rng.normal(size=(200, 6))
+    assert needed_crossed(of_items, 0.05, more="seeds") is None
+    items = needed_crossed(of_items, 0.05, more="items")
+    assert items == pytest.approx(needed_pairs(float(of_items.mean(1).std(ddof=1)), 0.05), rel=0.01)

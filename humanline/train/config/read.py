@@ -6,7 +6,7 @@ import difflib
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,6 +14,8 @@ from humanline.train.config.objective import REFERENCE_FREE
 from humanline.train.config.rounds import EARLIER
 from humanline.train.config.run import TrainConfig
 from humanline.train.config.secrets import hidden, learn
+
+S = TypeVar("S", bound=BaseModel)
 
 
 class ConfigError(ValueError):
@@ -40,6 +42,11 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         If the file is missing, is not YAML, or anything in it or in an override is unknown or out of range. All
         problems are listed at once, with file, line, and the nearest name for an unknown key.
     """
+    return read_section(TrainConfig, path, overrides)
+
+
+def read_section(kind: type[S], path: str | Path, overrides: Sequence[str] = ()) -> S:
+    """Read a YAML file that holds the keys of a section, as `load_config` does, which says the rest."""
     from ruamel.yaml import YAML
     from ruamel.yaml.comments import CommentedMap
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -64,7 +71,8 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     except Exception as error:  # what Python says of a date, a number or a tag that only looks right
         raise ConfigError(f"{path}: not valid YAML: {error or type(error).__name__}") from None
     if not isinstance(tree, CommentedMap):
-        raise ConfigError(f"{path}: must hold sections such as model: and data:; got {type(tree).__name__}")
+        first, second = list(kind.model_fields)[:2]
+        raise ConfigError(f"{path}: must hold keys such as {first}: and {second}:; got {type(tree).__name__}")
 
     problems: list[str] = []
     given: set[tuple[str, ...]] = set()
@@ -93,7 +101,7 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         given.add(keys)
     try:
         learn(plain := _plain(tree))
-        config = TrainConfig.model_validate(plain)
+        config = kind.model_validate(plain)
     except _TooLargeError:
         message = f"more than {_LARGEST} values, or deeper than {_DEEPEST}, once its anchors are written out"
         raise ConfigError(f"{path}: too large for a configuration: {message}") from None
@@ -101,7 +109,7 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         # By place and key: a value that fits no type of a union gives one problem each.
         found: dict[str, list[str]] = {}
         for problem in error.errors():
-            place, text = _describe(problem, tree, path, given)
+            place, text = _describe(problem, tree, path, given, kind)
             found.setdefault(place, []).append(text)
         problems += [f"{place}: {' or '.join(texts)}" for place, texts in found.items()]
     if problems:
@@ -168,10 +176,12 @@ def _plain(node: Any, depth: int = 0, count: list[int] | None = None) -> Any:
     return node
 
 
-def _describe(problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]]) -> tuple[str, str]:
+def _describe(
+    problem: Any, tree: Any, path: Path, given: set[tuple[str, ...]], model: type[BaseModel]
+) -> tuple[str, str]:
     """Return place and key, and what is wrong with the nearest name."""
     keys: list[str] = []
-    node, model = tree, TrainConfig
+    node = tree
     place, entered = str(path), False
     for part in problem["loc"]:
         if entered and isinstance(node, dict) and part == node.get("kind") and part in _kinds(model, keys):

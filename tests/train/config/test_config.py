@@ -153,9 +153,9 @@ def test_missing_and_foreign_files(tmp_path):
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"binary.yaml: cannot be read"):
         load_config(tmp_path / "binary.yaml")
-    with pytest.raises(ConfigError, match="must hold sections"):
+    with pytest.raises(ConfigError, match="must hold keys"):
         load(tmp_path, "- a\n- b\n")
-    with pytest.raises(ConfigError, match="must hold sections"):
+    with pytest.raises(ConfigError, match="must hold keys"):
         load(tmp_path, "")
 
 

@@ -185,9 +185,9 @@ TEMPLATES: list[tuple[str, dict[str, Any], str]] = [
 
 # What is changed in the recipe (or the whole of it), and the message.
 CONFIGS: list[tuple[str, tuple[str, str] | bytes, str]] = [
-    ("empty", b"", r"must hold sections such as model: and data:; got NoneType"),
-    ("a list", b"- a\n- b\n", r"must hold sections"),
-    ("a word", b"word", r"must hold sections"),
+    ("empty", b"", r"must hold keys such as model: and output:; got NoneType"),
+    ("a list", b"- a\n- b\n", r"must hold keys"),
+    ("a word", b"word", r"must hold keys"),
     ("not text", b"\xff\xfe\x00", r"recipe\.yaml: cannot be read"),
     ("a control character", b"model: \x01", r"recipe\.yaml.*not valid YAML"),
     ("two documents", (RECIPE, RECIPE + "---\n" + RECIPE), r"recipe\.yaml.*not valid YAML"),
