@@ -1,0 +1,235 @@
+"""Comparisons: joined by item and seed, tested as declared."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from humanline.evaluate.compare import compare
+from humanline.evaluate.declared import Declared, Plan, read_plan
+from humanline.evaluate.records import Evaluation, EvaluationError, Item, read_evaluation, write_evaluation
+from humanline.stats import holm, non_inferiority
+from humanline.train.config.read import ConfigError
+
+SETTINGS = {"prompts": {"sha256": "a1"}, "sampling": {"temperature": 0.7}, "scoring": {"reward": "math"}}
+
+
+def evaluation(name: str, values, seed: int | None = None, settings=SETTINGS, ids=None, **more) -> Evaluation:
+    """One sample an item, or a tuple of samples; None is a timeout."""
+    ids = ids or [f"q{n}" for n in range(len(values))]
+    items = []
+    for id_, given in zip(ids, values, strict=True):
+        samples = given if isinstance(given, tuple) else (given,)
+        samples = tuple(None if one is None else float(one) for one in samples)
+        status = tuple("timeout" if one is None else "ok" for one in samples)
+        items.append(Item(id_, f"digest of {id_}", samples, status))
+    return Evaluation(name, seed, settings, tuple(items), **more)
+
+
+def planned(**settings) -> Declared:
+    return Declared(Plan(**settings), "plan.yaml", "0" * 64, "2026-01-01")
+
+
+def test_one_sample_of_one_run_is_mcnemars():
+    theirs, ours = [1, 0, 0, 0, 1, 0, 1, 1], [1, 1, 1, 1, 0, 1, 1, 1]
+    (found,) = compare([evaluation("a", theirs), evaluation("b", ours)]).contrasts
+    assert found.how == "McNemar's exact test"
+    assert found.p == scipy.stats.binomtest(1, 5).pvalue == found.adjusted
+    assert (found.items, found.seeds, found.baseline, found.name) == (8, 1, "a", "b")
+    assert found.interval.mean == pytest.approx(3 / 8) == found.mean - found.baseline_mean
+
+
+def test_several_samples_of_one_run_are_sign_flips():
+    theirs = [(1, 0), (0, 0), (1, 1), (0, 1), (0, 0)]
+    ours = [(1, 1), (1, 0), (1, 1), (1, 1), (1, 0)]
+    (found,) = compare([evaluation("a", theirs), evaluation("b", ours)]).contrasts
+    assert found.how == "sign flips" and found.p == 2 / 2**4  # four differences of one sign, and one of 0
+    assert found.estimate.degrees == 4
+
+
+def test_seeds_are_joined_and_crossed_with_items():
+    rng = np.random.default_rng(0)
+    values = {(n, s): rng.normal(size=30) for n in "ab" for s in range(4)}
+    files = [evaluation(n, values[n, s].tolist(), seed=s) for n in "ab" for s in (0, 1, 2, 3)]
+    found = compare(files)
+    assert found.unit == "both" and "several seeds" in found.why_unit
+    (one,) = found.contrasts
+    table = np.stack([values["b", s] - values["a", s] for s in range(4)], 1)
+    assert one.estimate.mean == pytest.approx(table.mean(), abs=1e-14)
+    assert "degrees of freedom" in one.how
+    over_seeds = compare(files, planned(unit="seeds")).contrasts[0]
+    assert over_seeds.estimate.mean == pytest.approx(table.mean(), abs=1e-14)
+    expected = scipy.stats.ttest_1samp(table.mean(0), 0).confidence_interval(0.95)
+    assert over_seeds.interval.mean + over_seeds.interval.half_width == pytest.approx(expected.high, rel=1e-9)
+
+
+def test_holm_inside_the_family_and_not_outside():
+    rng = np.random.default_rng(1)
+    start = rng.normal(size=40)
+    files = [evaluation("start", start.tolist())]
+    files += [
+        evaluation(name, (start + rng.normal(d, 1, 40)).tolist()) for name, d in (("x", 0.4), ("y", 0.3), ("z", 0))
+    ]
+    alone = compare(files)
+    assert [one.adjusted for one in alone.contrasts] == pytest.approx(holm([one.p for one in alone.contrasts]))
+    two = compare(files, planned(family=("z", "x")))
+    by_name = {one.name: one for one in two.contrasts}
+    assert by_name["y"].adjusted is None
+    assert [by_name[n].adjusted for n in "zx"] == pytest.approx(holm([by_name[n].p for n in "zx"]))
+
+
+def test_a_margin_is_a_t_test_at_the_margin():
+    rng = np.random.default_rng(2)
+    theirs = rng.random(50)
+    ours = theirs + rng.normal(-0.01, 0.05, 50)
+    files = [evaluation("a", theirs.tolist()), evaluation("b", ours.tolist())]
+    (found,) = compare(files, planned(test="non-inferiority", margin=0.05)).contrasts
+    assert found.margin == non_inferiority((ours - theirs).tolist(), 0.05) and found.p == found.margin.p
+    assert found.verdict(0.05) == "not worse by 0.05"
+    (equal,) = compare(files, planned(test="equivalence", margin=0.05)).contrasts
+    assert equal.verdict(0.05) == "equal within 0.05"
+    (narrow,) = compare(files, planned(test="equivalence", margin=1e-4)).contrasts
+    assert narrow.verdict(0.05) == "not shown"
+    assert found.needed["items"] < narrow.needed["items"]
+
+
+def test_what_only_one_side_has_is_counted_and_left_out():
+    theirs = evaluation("a", [1, 0, 1, None, 1], ids=["q0", "q1", "q2", "q3", "q4"])
+    ours = evaluation("b", [0, 1, 1, 1], ids=["q0", "q1", "q3", "q9"])
+    found = compare([theirs, ours])
+    (one,) = found.contrasts
+    assert one.items == 2
+    assert one.left_out == {"items that are not in all files": 3, "items without a score on one side": 1}
+    assert any("3 items that are not in all files" in line for line in found.remarks)
+    seeds = [evaluation("a", [1, 0], seed=s) for s in (0, 1, 2)] + [evaluation("b", [0, 0], seed=s) for s in (1, 2, 5)]
+    (one,) = compare(seeds).contrasts
+    assert one.seeds == 2 and one.left_out == {"seeds that only one of both has": 2}
+
+
+def test_a_lost_sample_of_several_is_counted_too():
+    (one,) = compare([evaluation("a", [(1, None), (0, 1)]), evaluation("b", [(1, 1), (1, 1)])]).contrasts
+    assert one.left_out == {"single samples without a score": 1} and one.baseline_mean == 0.75
+
+
+def test_the_smallest_difference_that_could_have_been_shown():
+    """Twice the noise hides twice the difference; the found difference is not read."""
+    rng = np.random.default_rng(3)
+    noise = rng.normal(size=60)
+    zero = [0.0] * 60
+    one, shifted, twice = (
+        compare([evaluation("a", zero), evaluation("b", given.tolist())]).contrasts[0].detectable
+        for given in (noise, noise + 5, 2 * noise)
+    )
+    assert one == pytest.approx(shifted, rel=1e-9) and twice == pytest.approx(2 * one, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("files", "plan", "message"),
+    [
+        ([evaluation("a", [1])], None, "two models or more"),
+        ([evaluation("a", [1]), evaluation("a", [1])], None, "two files of 'a' without a seed"),
+        ([evaluation("a", [1], seed=3), evaluation("a", [1], seed=3)], None, "two files of 'a' of seed 3"),
+        ([evaluation("a", [1], seed=3), evaluation("a", [1])], None, "some files of 'a' have a seed"),
+        (
+            [evaluation("a", [1]), evaluation("b", [1], settings=SETTINGS | {"sampling": {"temperature": 1.0}})],
+            None,
+            r"not evaluated alike: sampling.temperature: 0.7 and 1.0",
+        ),
+        ([evaluation("a", [1, 0]), evaluation("b", [1, 0])], planned(baseline="c"), "the plan names 'c'"),
+        ([evaluation("a", [1, 0]), evaluation("b", [1, 0])], planned(family=("a",)), "names the baseline"),
+        ([evaluation("a", [1, 0]), evaluation("b", [1, 0])], planned(unit="seeds"), "needs several seeds"),
+        ([evaluation("a", [1], seed=0), evaluation("b", [1], ids=["x"], seed=0)], None, "no scored item in common"),
+        ([evaluation("a", [1]), evaluation("b", [1])], None, "one of items in common"),
+        ([evaluation("a", [1, 0]), evaluation("b", [(1, 1), (0, 0)])], None, r"has \[1, 2\] samples"),
+        (
+            [evaluation("a", [1, 0]), evaluation("b", [1, 0])],
+            planned(test="non-inferiority", margin=2.0),
+            "the margin is 2, but all values are from 0 to 1",
+        ),
+        (
+            [evaluation("a", [1, 0], seed=s) for s in (0, 1)] + [evaluation("b", [1, 0], seed=s) for s in (2, 3)],
+            None,
+            "no seed in common",
+        ),
+    ],
+)
+def test_what_is_refused(files, plan, message):
+    with pytest.raises(EvaluationError, match=message):
+        compare(files, plan)
+
+
+def test_equal_ids_with_other_prompts_are_refused():
+    theirs, ours = evaluation("a", [1, 0]), evaluation("b", [1, 0])
+    other = Evaluation("b", None, SETTINGS, (Item("q0", "another", (1.0,), ("ok",)), *ours.items[1:]))
+    with pytest.raises(EvaluationError, match="item 'q0' is another question"):
+        compare([theirs, other])
+
+
+class TestPlans:
+    def test_a_file_is_declared_with_digest_and_date(self, tmp_path):
+        file = tmp_path / "plan.yaml"
+        file.write_text("test: non-inferiority\nmargin: 0.02\nfamily: [b, c]\n")
+        declared = read_plan(file)
+        assert declared.plan == Plan(test="non-inferiority", margin=0.02, family=("b", "c"))
+        assert "declared in plan.yaml, sha256" in declared.label and "20" in str(declared.changed)
+        assert Declared(Plan(margin=0.1, test="equivalence")).label == "chosen by options, afterwards"
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("margin: -0.02\ntest: equivalence", "margin"),
+            ("margin: 0.02", "a test of a difference has none"),
+            ("test: equivalence", "margin is missing"),
+            ("test: equivalence\nmargin: 0", "must be > 0"),
+            ("margn: 1", "did you mean margin"),
+            ("level: 0.7", "level"),
+            ("family: [a, a]", "twice"),
+            ("", "must hold keys such as test: and margin:"),
+        ],
+    )
+    def test_what_is_refused(self, tmp_path, text, message):
+        file = tmp_path / "plan.yaml"
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            read_plan(file)
+
+
+class TestFiles:
+    def test_a_file_comes_back(self, tmp_path):
+        one = evaluation("a", [(1, None), (0.25, 3)], seed=7, summary={"pass@1": 0.5})
+        write_evaluation(tmp_path / "a.json", one)
+        assert read_evaluation(tmp_path / "a.json") == one
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda text: "{", "which is JSON"),
+            (lambda text: "[]", "no evaluation file"),
+            (lambda text: text.replace('"format": 1', '"format": 9'), "has format 9"),
+            (lambda text: text.replace('"q1"', '"q0"'), "item 2: 'q0' is there twice"),
+            (lambda text: text.replace("[1.0]", "[null]"), "item 1: 'q0' must have a finite number"),
+            (lambda text: text.replace("[1.0]", "[NaN]"), "item 1"),
+            (lambda text: text.replace("[1.0]", "[]"), "one status for each value"),
+            (lambda text: text.replace('"seed": null', '"seed": "x"'), "seed must be an integer"),
+        ],
+    )
+    def test_what_is_refused(self, tmp_path, change, message):
+        file = tmp_path / "a.json"
+        write_evaluation(file, evaluation("a", [1, 0]))
+        file.write_text(change(file.read_text()))
+        with pytest.raises(EvaluationError, match=message):
+            read_evaluation(file)
+
+    def test_a_missing_file(self, tmp_path):
+        with pytest.raises(EvaluationError, match="cannot be read: No such file"):
+            read_evaluation(Path(tmp_path / "none.json"))
+
+
+def test_infinite_errors_are_no_result():
+    """Two items that agree: no width, and nothing is needed to show any difference."""
+    (found,) = compare([evaluation("a", [0.5, 0.5]), evaluation("b", [0.5, 0.5])]).contrasts
+    assert found.p == 1.0 and found.interval.half_width == 0.0 and math.isfinite(found.detectable)
