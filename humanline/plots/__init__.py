@@ -7,11 +7,12 @@ display, and the same rows give the same bytes of SVG.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from humanline import _checks
 
 if TYPE_CHECKING:
+    from humanline.evaluate.compare import Comparison
     from humanline.sim.report import Report
 
 #: Every figure, and the module of this package that makes it: of the theory, then of the simulator (which needs torch).
@@ -86,7 +87,21 @@ def write_study_figures(out: str | Path, report: Report) -> list[Path]:
     return [path for name in STUDY_FIGURES for path in _write(Path(out), name, report)]
 
 
-def _write(folder: Path, name: str, *source: Report) -> list[Path]:
+def write_differences(out: str | Path, comparison: Comparison) -> list[Path]:
+    """Write differences.csv, .svg and .png of a comparison to a folder that exists, and return the paths.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If matplotlib is missing; nothing is then written.
+    """
+    from humanline.plots import _style
+
+    _style.check_matplotlib()
+    return _write(Path(out), "differences", comparison)
+
+
+def _write(folder: Path, name: str, *source: Any) -> list[Path]:
     import importlib
 
     from humanline.plots import _style, _table

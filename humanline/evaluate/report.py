@@ -1,0 +1,96 @@
+"""What a comparison has found, as a table for people and as JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from humanline.evaluate.compare import Comparison, Contrast
+from humanline.stats import Equivalence, NonInferiority
+
+FORMAT = 1
+
+
+def describe(comparison: Comparison) -> list[str]:
+    """Return the lines of a comparison: how it was made, one line a model, and what was left out."""
+    plan = comparison.declared.plan
+    lines = [
+        comparison.declared.label,
+        f"unit: {comparison.unit}, {comparison.why_unit}",
+        f"differences are the model's value minus that of {comparison.baseline!r}; "
+        f"intervals of {100 * (1 - plan.level):g} %",
+    ]
+    head = ["model", "items", "seeds", "mean", "baseline", "difference", "interval", "p", "of family", "verdict"]
+    rows = [head, *(_cells(one, plan.level) for one in comparison.contrasts)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    for one in comparison.contrasts:
+        lines.append(f"{one.name}: {one.how}; {_could_have_shown(one)}{_needs(one, plan.wanted or plan.margin)}")
+    return [*lines, *(f"note: {remark}" for remark in comparison.remarks)]
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as JSON can say it; numbers that are infinite are null."""
+    declared = comparison.declared
+    return {
+        "format": FORMAT,
+        "plan": declared.plan.model_dump(mode="json"),
+        "declared": {
+            "before": declared.file is not None,
+            "file": declared.file,
+            "sha256": declared.sha256,
+            "changed": declared.changed,
+        },
+        "baseline": comparison.baseline,
+        "unit": comparison.unit,
+        "why_unit": comparison.why_unit,
+        "contrasts": [
+            _finite(asdict(one) | {"verdict": one.verdict(declared.plan.level)}) for one in comparison.contrasts
+        ],
+        "remarks": list(comparison.remarks),
+    }
+
+
+def _cells(one: Contrast, level: float) -> list[str]:
+    bounds = "not known"
+    if math.isfinite(one.interval.half_width):
+        low, high = one.estimate.mean - one.interval.half_width, one.estimate.mean + one.interval.half_width
+        bounds = f"{low:+.4f} to {high:+.4f}"
+    return [
+        one.name,
+        str(one.items),
+        str(one.seeds),
+        f"{one.mean:.4f}",
+        f"{one.baseline_mean:.4f}",
+        f"{one.estimate.mean:+.4f}",
+        bounds,
+        f"{one.p:.2g}",
+        "-" if one.adjusted is None else f"{one.adjusted:.2g}",
+        one.verdict(level),
+    ]
+
+
+def _could_have_shown(one: Contrast) -> str:
+    sides = {NonInferiority: "a loss", Equivalence: "a difference"}.get(type(one.margin), "a difference")
+    if not math.isfinite(one.detectable):
+        return "these data could show no difference of any size"
+    return f"with 80 % power these data show {sides} of {one.detectable:.2g}"
+
+
+def _needs(one: Contrast, wanted: float | None) -> str:
+    if not one.needed:
+        return ""
+    counts = [
+        f"{'no number' if count is None else count} of {what}" if count is None else f"{count} {what}"
+        for what, count in one.needed.items()
+    ]
+    return f"; {wanted:g} needs {' or '.join(counts)}"
+
+
+def _finite(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _finite(value) for key, value in tree.items()}
+    if isinstance(tree, float) and not math.isfinite(tree):
+        return None
+    return tree
