@@ -22,7 +22,7 @@ from humanline.train.online.rewards.notation import (
     is_quantity,
     tidy,
 )
-from humanline.train.online.rewards.verdict import Verdict, shown
+from humanline.train.online.rewards.verdict import UNREAD, Verdict, shown
 
 LONGEST_ANSWER = 2000  # characters of a box
 _BOX = r"\boxed{"
@@ -62,7 +62,7 @@ def math_verdict(completion: str, reference: Any) -> Verdict:
         given = tidy(completion[-_TAIL:]) if boxed is None else _in_box(boxed)
         gold, answer = _read(expected, given)
         if not answer:
-            return Verdict(0.0, reason="no answer found" if boxed is None else f"cannot be read: {_quoted(boxed)}")
+            return Verdict(0.0, reason=f"{UNREAD}: {'no box' if boxed is None else _quoted(boxed)}")
         from math_verify import verify
 
         right = verify(gold, answer, timeout_seconds=None, raise_on_error=False)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from humanline.system.terminal import visible
 
 LONGEST_COMPLETION = 100_000  # characters; longer ones are not verified
+UNREAD = "no answer read"  # reasons of verdicts on texts in which no answer is found begin so
 _LONGEST_REASON = 300
 
 

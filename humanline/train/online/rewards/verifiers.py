@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from humanline.train.online.rewards.verdict import Verdict, shown
+from humanline.train.online.rewards.verdict import UNREAD, Verdict, shown
 
 _TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 _MOST_DIGITS = 1000
@@ -55,7 +55,7 @@ def number_verdict(completion: str, reference: Any) -> Verdict:
         return Verdict(None, "no_reference", f"the reference holds no number: {shown(repr(reference), 80)}")
     found = read_number(completion)
     if found is None:
-        return Verdict(0.0, reason="no number found")
+        return Verdict(0.0, reason=f"{UNREAD}: no number")
     return Verdict(float(found == expected), reason=f"read as {_shown_number(found)}")
 
 
