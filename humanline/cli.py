@@ -181,7 +181,7 @@ _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="humanline", description="Perceptual alignment: humanline DPO, KTO and GRPO.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_run_commands, _stage_commands, _recipe_commands, _model_commands, _study_commands):
+    for add in (_run_commands, _stage_commands, _answer_commands, _recipe_commands, _model_commands, _study_commands):
         add(commands)
     return parser
 
@@ -231,6 +231,31 @@ def _stage_commands(commands: _Commands) -> None:
         _add_preset(stage)
         stage.set_defaults(run=run)
     sample.add_argument("--limit", type=int, metavar="N", help="sample from the first N prompts only")
+
+
+def _answer_commands(commands: _Commands) -> None:
+    """Add what says how good a model is, and whether a difference is real."""
+    evaluate = commands.add_parser("evaluate", help="ask a recipe's model, score its answers and sum them up")
+    _add_recipe(evaluate)
+    evaluate.add_argument("--out", required=True, help="folder to make, or to go on with")
+    evaluate.add_argument("--prompts", help="file of prompts (default: data.eval)")
+    evaluate.add_argument("--samples", help="answers that are there already, made by humanline sample")
+    evaluate.add_argument("--name", help="of the model, for humanline compare (default: of its run or folder)")
+    evaluate.add_argument("--seed", type=int, help="of the model's training run (default: what its run says)")
+    evaluate.add_argument("--k", type=int, nargs="+", default=[], help="of pass@k, majority@k (default: powers of 2)")
+    evaluate.add_argument("--quiet", action="store_true", help="show no progress")
+    _add_preset(evaluate)
+    evaluate.set_defaults(run=_evaluate)
+
+    compare = commands.add_parser("compare", help="compare evaluations item by item: differences, intervals, margins")
+    compare.add_argument("files", nargs="+", metavar="FILE", help="evaluation.json, or its folder; the baseline first")
+    compare.add_argument("--plan", help="YAML file that declares test, margin and family beforehand")
+    compare.add_argument("--test", choices=("difference", "non-inferiority", "equivalence"), help="without a plan")
+    compare.add_argument("--margin", type=float, help="in the unit of the values; without a plan")
+    compare.add_argument("--baseline", metavar="NAME", help="without a plan (default: the first file's model)")
+    compare.add_argument("--unit", choices=("items", "seeds", "both"), help="without a plan (default: what files hold)")
+    compare.add_argument("--out", help="folder to write comparison.json and a figure to; it must be free")
+    compare.set_defaults(run=_compare)
 
 
 def _recipe_commands(commands: _Commands) -> None:
@@ -460,6 +485,59 @@ def _stage(options: argparse.Namespace, what: str, work: Callable[..., Path]) ->
             _complain(options, str(request))
             return EXIT_STOPPED
     print(visible(str(path)))
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from humanline.evaluate.run import evaluate
+    from humanline.system.progress import CountProgress
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.terminal import visible
+
+    if any(k < 1 for k in options.k):
+        raise ValueError(f"--k must be >= 1; got {min(options.k)}")
+    with StopSignal() as stop, contextlib.ExitStack() as shown:
+        try:
+            config = _load(options)
+            _quiet_libraries()
+            path = evaluate(
+                config,
+                options.out,
+                prompts=options.prompts,
+                samples=options.samples,
+                name=options.name,
+                seed=options.seed,
+                ks=options.k,
+                stop=stop,
+                say=_say(options),
+                progress=lambda what: shown.enter_context(CountProgress(what, show=not options.quiet)),
+            )
+        except StopRequested as request:
+            _complain(options, str(request))
+            return EXIT_STOPPED
+    print(visible(str(path)))
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from humanline.evaluate.compare import compare
+    from humanline.evaluate.declared import declared_by
+    from humanline.evaluate.records import read_evaluation
+    from humanline.evaluate.report import describe, write_comparison
+    from humanline.system.terminal import told, visible
+
+    names = ("test", "margin", "baseline", "unit")
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    declared = declared_by(options.plan, given)
+    found = compare([read_evaluation(file) for file in options.files], declared)
+    for line in describe(found):
+        print(told(line))
+    if options.out is not None:
+        from humanline.plots import write_differences
+
+        written = write_comparison(options.out, found)
+        for path in [written, *write_differences(written.parent, found)]:
+            print(visible(str(path)))
     return 0
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from humanline.train.config.base import NonEmpty, NonNegative, Section
 from humanline.train.config.read import ConfigError, read_section
@@ -74,3 +75,27 @@ def read_plan(path: str | Path) -> Declared:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     changed = datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(timespec="seconds")
     return Declared(plan, Path(path).name, hashlib.sha256(data).hexdigest(), changed)
+
+
+def declared_by(file: str | None, options: Mapping[str, Any]) -> Declared:
+    """Return the plan of a file, or that of options of the command line, chosen when the data were there.
+
+    Raises
+    ------
+    ConfigError
+        If there are both, or as `read_plan` does.
+    """
+    if file is not None:
+        if options:
+            raise ConfigError(
+                f"--plan {file} says how to compare; leave out {', '.join(f'--{name}' for name in options)}"
+            )
+        return read_plan(file)
+    try:
+        return Declared(Plan.model_validate(dict(options)))
+    except ValidationError as error:
+        texts = []
+        for one in error.errors():
+            place = f"--{one['loc'][0]}: " if one["loc"] else ""
+            texts.append(place + one["msg"].removeprefix("Value error, "))
+        raise ConfigError("; ".join(texts)) from None

@@ -26,6 +26,7 @@ from humanline.system.files import write_text
 from humanline.system.paths import PathError, absolute
 
 FORMAT = 1
+NAME = "evaluation.json"
 
 
 class EvaluationError(ValueError):
@@ -99,7 +100,7 @@ def write_evaluation(path: Path, evaluation: Evaluation) -> None:
 
 
 def read_evaluation(path: str | Path) -> Evaluation:
-    """Read an evaluation file.
+    """Read an evaluation file, or the one in a folder of `humanline evaluate`.
 
     Raises
     ------
@@ -109,6 +110,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
     """
     try:
         file = absolute(path)
+        file = file / NAME if file.is_dir() else file
         text = file.read_text(encoding="utf-8")
     except PathError as error:
         raise EvaluationError(f"{str(path)!r} {error}") from None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from humanline.evaluate.compare import Comparison, Contrast
 from humanline.stats import Equivalence, NonInferiority
+from humanline.system.files import claim_folder, write_text
 
 FORMAT = 1
 
@@ -50,6 +53,19 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         ],
         "remarks": list(comparison.remarks),
     }
+
+
+def write_comparison(out: str | Path, comparison: Comparison) -> Path:
+    """Write comparison.json to a folder that is made, and return its path.
+
+    Raises
+    ------
+    OutputError
+        If the folder is in use (`claim_folder`).
+    """
+    path = claim_folder(out) / "comparison.json"
+    write_text(path, json.dumps(as_json(comparison), indent=1, allow_nan=False) + "\n")
+    return path
 
 
 def _cells(one: Contrast, level: float) -> list[str]:

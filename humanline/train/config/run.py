@@ -14,7 +14,7 @@ from humanline._checks import refuse_twice
 from humanline.schedule import Never, PositiveInt, Schedule
 from humanline.train.config.base import IN_FLOAT32, Fraction, NonEmpty, NonNegative, Positive, Section, Temperature
 from humanline.train.config.objective import OBJECTIVES, AnyShape, NoTransform, Objective, Shape, Transform
-from humanline.train.config.rounds import FixedSource, RoundsSource, Source
+from humanline.train.config.rounds import FixedSource, RoundsSource, SamplingConfig, ScoringConfig, Source
 
 
 class ReferenceConfig(Section):
@@ -192,12 +192,27 @@ class OptimizerConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """When to look at the held-out set: always at the start and the end, and every so many steps."""
+    """When to look at the held-out set, always at the start and the end, and how `humanline evaluate` asks a model."""
 
     every: PositiveInt | None = None
     """Steps between looks at the held-out set."""
     batch_size: PositiveInt = 32
     """Units a forward pass."""
+    samples: PositiveInt = 1
+    """humanline evaluate: answers a prompt."""
+    sampling: SamplingConfig | None = None
+    """humanline evaluate: how answers are drawn; default: as source.sampling says."""
+    scoring: ScoringConfig | None = None
+    """humanline evaluate: how answers are scored; default: as source.scoring says."""
+
+    @model_validator(mode="after")
+    def _answers_differ(self) -> EvaluationConfig:
+        if self.samples > 1 and self.sampling is not None and self.sampling.temperature == 0:
+            raise ValueError(
+                f"evaluation.samples is {self.samples}, but at evaluation.sampling.temperature: 0 all are the same; "
+                "set samples: 1, or a temperature"
+            )
+        return self
 
 
 class CheckpointConfig(Section):

@@ -1,0 +1,243 @@
+"""`humanline evaluate`: sample answers, score them, and sum up; or sum up what is scored already."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
+from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
+from humanline.system.files import OutputError, output_path, remove_folder, write_text
+from humanline.system.paths import PathError, absolute
+from humanline.system.stop import StopSignal
+from humanline.system.terminal import show
+from humanline.train.config import TrainConfig
+from humanline.train.config.rounds import RoundsSource, SamplingConfig, ScoringConfig
+from humanline.train.online.commands import Progress, Say, sample, score
+from humanline.train.online.ledger import digest, each_line
+from humanline.train.online.stages import read_rollouts, read_scores
+from humanline.train.online.types import Rollout
+from humanline.train.run.fingerprint import as_planned, flat, is_planned, same_settings
+
+SAMPLES, SCORED, _PLAN = "samples.jsonl", "scored.jsonl", "plan.json"
+
+
+def evaluate(
+    config: TrainConfig,
+    out: str,
+    *,
+    prompts: str | None = None,
+    samples: str | None = None,
+    name: str | None = None,
+    seed: int | None = None,
+    ks: Sequence[int] = (),
+    stop: StopSignal | None = None,
+    say: Say = show,
+    progress: Callable[[str], Progress | None] = lambda what: None,
+) -> Path:
+    """Ask the model of a recipe, score its answers, and write what it reached; return the evaluation file.
+
+    The folder `out` then holds samples.jsonl, scored.jsonl and evaluation.json. The same command goes on with a folder
+    that was begun: nothing is sampled or scored twice.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        Read are its model, template, limits, and the section evaluation (sampling and scoring default to those of
+        source).
+    out : str
+        Folder to make, or to go on with.
+    prompts : str, optional
+        File of prompts; default: data.eval.
+    samples : str, optional
+        Answers that are there already, of `humanline sample` or of the same form: they are only scored.
+    name, seed : optional
+        Of the model and of its training run, for `humanline compare`; default: what the model's folder tells.
+    ks : sequence of int
+        Of pass@k and majority@k (`summarise`).
+    stop : StopSignal, optional
+    say : callable
+    progress : callable
+        Returns what is called with (done, due), or None, for "prompts" and for "completions".
+
+    Raises
+    ------
+    EvaluationError, ToolError, ValueError, OSError
+        If the folder holds an evaluation of something else, there is nothing to ask or no way to score, or as
+        `humanline.train.online.commands.sample` and `score` do.
+    StopRequested
+        If `stop` was asked; what is done is kept.
+    """
+    prepared = _prepared(config, prompts)
+    folder = output_path(out)
+    source = None if samples is None else _file(samples)
+    plan = _plan(prepared, source)
+    target = folder / NAME
+    _take(folder, plan)
+    asked = source or folder / SAMPLES
+    try:
+        if not asked.is_file():
+            sample(prepared, str(asked), stop=stop, say=say, progress=progress("prompts"))
+        if not (folder / SCORED).is_file():
+            score(prepared, str(asked), str(folder / SCORED), stop=stop, say=say, progress=progress("completions"))
+    finally:
+        _drop_unbegun(folder)
+    rollouts, scoring = read_rollouts(folder / SCORED), _scoring(prepared)
+    _say_uneven(rollouts, prepared, say)
+    scores = read_scores(folder / SCORED, rollouts)
+    summary = summarise(rollouts, scores, key=key_of(scoring), ks=ks)
+    found_name, found_seed = _whose(Path(config.model))
+    write_evaluation(
+        target,
+        Evaluation(
+            name or found_name,
+            found_seed if seed is None else seed,
+            _settings(prepared, rollouts, given=source is not None),
+            items_of(rollouts, scores),
+            summary,
+        ),
+    )
+    for line in describe_summary(summary):
+        say(line)
+    return target
+
+
+def _prepared(config: TrainConfig, prompts: str | None) -> TrainConfig:
+    """Return the configuration with the source that an evaluation samples and scores with."""
+    asked, source = config.evaluation, config.rounds
+    sampling = asked.sampling or (source.sampling if source is not None else SamplingConfig())
+    scoring = asked.scoring or (source.scoring if source is not None else None)
+    if scoring is None:
+        raise EvaluationError(
+            "nothing says how answers are scored: set evaluation.scoring, for example "
+            "evaluation.scoring='{rewards: [{kind: math}]}'"
+        )
+    path = prompts or config.data.eval
+    if path is None:
+        raise EvaluationError("there are no prompts to ask: give --prompts FILE, or set data.eval")
+    # What rounds forbid, one sample or temperature 0, would leave nothing to learn from; it can be evaluated.
+    rounds = RoundsSource(scoring=scoring).model_copy(update={"samples": asked.samples, "sampling": sampling})
+    return config.model_copy(update={"source": rounds, "data": config.data.model_copy(update={"train": path})})
+
+
+def _scoring(config: TrainConfig) -> ScoringConfig:
+    assert config.rounds is not None
+    return config.rounds.scoring
+
+
+def _settings(config: TrainConfig, rollouts: Sequence[Rollout], *, given: bool) -> dict[str, Any]:
+    """Return what must be equal for two evaluations to be compared: prompts, how they are asked, how scored.
+
+    Of the engine nothing: who computes the same distribution does not matter. Of answers that were given nobody knows
+    how they were drawn.
+    """
+    assert config.rounds is not None
+    sampling = config.rounds.sampling.model_dump(mode="json", exclude={"engine", "mismatch_limit"})
+    scoring = same_settings({"source": {"scoring": config.rounds.scoring.model_dump(mode="json")}})
+    return {
+        "prompts": prompt_digest([[one.id, [message.as_dict() for message in one.prompt]] for one in rollouts]),
+        "sampling": "given" if given else sampling | {"samples": config.rounds.samples},
+        "scoring": {name.removeprefix("source.scoring."): value for name, value in scoring.items()},
+    }
+
+
+def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
+    """Return what an evaluation is of: model, prompts or samples, and settings."""
+    assert config.rounds is not None
+    plan: dict[str, Any] = {
+        "scoring": same_settings({"source": {"scoring": config.rounds.scoring.model_dump(mode="json")}}),
+    }
+    if samples is not None:
+        return flat(plan | {"samples": digest(samples)})
+    return flat(
+        plan
+        | {
+            "model": config.model,
+            "model files": _files_of(config.model),
+            "prompts": _prompts_of(config.data.train),
+            "sampling": config.rounds.sampling.model_dump(mode="json", exclude={"engine"}),
+            "engine": config.rounds.sampling.engine.kind,
+            "answers a prompt": config.rounds.samples,
+            "seed": config.seed,
+            "max_length": config.data.max_length,
+            "precision": config.training.precision,
+        }
+    )
+
+
+def _files_of(model: str) -> dict[str, str]:
+    """Return sizes and times of a model's files: what changes when another model takes its place."""
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        return {}
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns}" for path in files}
+
+
+def _prompts_of(path: str) -> str:
+    file = Path(path).expanduser()
+    return digest(file) if file.is_file() else path
+
+
+def _take(folder: Path, plan: dict[str, Any]) -> None:
+    """Make the folder of an evaluation, or go on with one of the same plan."""
+    file = folder / _PLAN
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"--out {str(folder)!r} is a file")
+    if file.is_file():
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise EvaluationError(f"{file} cannot be read: {error}") from None
+        if not isinstance(before, dict) or not is_planned(before, plan):
+            raise EvaluationError(
+                f"{folder} holds an evaluation of another model, other prompts or other settings; choose another --out"
+            )
+        return
+    if folder.is_dir() and any(folder.iterdir()):
+        raise OutputError(f"--out {str(folder)!r} is not empty and no evaluation; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(as_planned(plan), indent=1) + "\n")
+
+
+def _drop_unbegun(folder: Path) -> None:
+    """Remove the folder of an evaluation of which nothing was done."""
+    if [path.name for path in folder.iterdir()] == [_PLAN]:
+        remove_folder(folder)
+
+
+def _whose(model: Path) -> tuple[str, int | None]:
+    """Return name and seed of a model: those of its run for the `final` of one."""
+    model = model.expanduser()
+    run = model.parent / "config.json"
+    if model.name == "final" and run.is_file():
+        try:
+            return model.parent.name, int(json.loads(run.read_text(encoding="utf-8"))["seed"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return model.parent.name, None
+    return model.name or str(model), None
+
+
+def _say_uneven(rollouts: Sequence[Rollout], config: TrainConfig, say: Say) -> None:
+    """Say how many prompts have more or fewer answers than were asked for."""
+    assert config.rounds is not None
+    wanted = config.rounds.samples
+    fewer, more = (sum(test(len(one.completions)) for one in rollouts) for test in (wanted.__gt__, wanted.__lt__))
+    if fewer or more:
+        say(
+            f"warning: evaluation.samples is {wanted}, but {fewer} prompts have fewer answers and {more} have more; "
+            "all of them are counted"
+        )
+
+
+def _file(path: str) -> Path:
+    try:
+        file = absolute(path)
+    except PathError as error:
+        raise EvaluationError(f"{path!r} {error}") from None
+    if not file.is_file():
+        raise EvaluationError(f"{path!r} is no file")
+    next(iter(each_line(file, whole=True)), None)
+    return file
