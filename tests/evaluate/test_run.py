@@ -1,0 +1,131 @@
+"""`humanline evaluate` and `humanline compare`, from prompts to a verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from humanline.cli import main
+from humanline.evaluate import run as evaluating
+from humanline.evaluate.records import read_evaluation
+from humanline.train.online.ledger import read_lines
+from tests.helpers.rounds import SCORED
+
+
+@pytest.fixture
+def recipe(toy, tmp_path, monkeypatch) -> str:
+    """A recipe of fixed data in the current folder, whose evaluation asks two answers each of 48 prompts."""
+    tree = {
+        "model": toy["model"],
+        "output": str(tmp_path / "run"),
+        "objective": {"kind": "dpo"},
+        "data": {"train": toy["pairs"], "eval": toy["prompts"], "max_length": 64},
+        "training": {"steps": 1, "batch_size": 2},
+        "optimizer": {"lr": 1e-3},
+        "evaluation": {
+            "samples": 2,
+            "sampling": {"max_tokens": 10, "engine": {"kind": "generate", "batch_size": 96}},
+            "scoring": SCORED,
+        },
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    monkeypatch.chdir(tmp_path)
+    return "recipe.yaml"
+
+
+def run(*words: str) -> int:
+    return main(list(words))
+
+
+def test_from_prompts_to_a_verdict(recipe, tmp_path, capsys, monkeypatch):
+    """Two models are asked and compared; the files say what the answers were worth, and nothing is asked twice."""
+    assert run("evaluate", recipe, "--out", "a", "--name", "a", "--quiet") == 0
+    assert run("evaluate", recipe, "seed=1", "--out", "b", "--name", "b", "--quiet") == 0
+    found = read_evaluation("a")
+    rows = read_lines(tmp_path / "a" / "scored.jsonl")
+    assert [list(item.values) for item in found.items] == [[s["value"] for s in row["scores"]] for row in rows]
+    means = [sum(s["value"] for s in row["scores"]) / 2 for row in rows]
+    assert found.summary["score"]["value"] == pytest.approx(sum(means) / len(means), abs=1e-12)
+    assert (found.name, found.seed, found.settings["sampling"]["samples"]) == ("a", None, 2)
+
+    capsys.readouterr()
+    assert run("compare", "a", "b/evaluation.json", "--out", "found") == 0
+    said = capsys.readouterr().out
+    assert "no plan: what follows was not declared" in said and "sign flips" in said
+    written = json.loads(Path("found/comparison.json").read_text())
+    assert written["contrasts"][0]["name"] == "b" and not written["declared"]["before"]
+    assert {path.name for path in Path("found").iterdir()} >= {"comparison.json", "differences.png"}
+
+    for stage in ("sample", "score"):
+        monkeypatch.setattr(evaluating, stage, lambda *_, **__: pytest.fail("asked again"))
+    before = Path("a/evaluation.json").read_bytes()
+    assert run("evaluate", recipe, "--out", "a", "--name", "a", "--quiet") == 0
+    assert Path("a/evaluation.json").read_bytes() == before
+
+
+def test_answers_that_are_there_are_only_scored(recipe, tmp_path, capsys):
+    """A samples file gives what sampling gave, and is not compared with answers that were drawn as is known."""
+    assert run("evaluate", recipe, "--out", "a", "--quiet") == 0
+    assert run("evaluate", recipe, "--out", "again", "--samples", "a/samples.jsonl", "--name", "again", "--quiet") == 0
+    ours, theirs = read_evaluation("a"), read_evaluation("again")
+    assert ours.items == theirs.items and ours.summary == theirs.summary
+    assert ours.name == "model"
+    assert run("compare", "a", "again") == 2
+    assert "were not evaluated alike: sampling" in capsys.readouterr().err
+
+
+def test_a_declared_plan_stands_in_the_result(recipe, capsys):
+    for name in "ab":
+        assert run("evaluate", recipe, f"seed={ord(name)}", "--out", name, "--name", name, "--quiet") == 0
+    Path("plan.yaml").write_text("test: equivalence\nmargin: 0.5\n")
+    capsys.readouterr()
+    assert run("compare", "a", "b", "--plan", "plan.yaml", "--out", "found") == 0
+    said = capsys.readouterr().out
+    assert "declared in plan.yaml, sha256" in said and "equal within 0.5" in said
+    assert run("compare", "a", "b", "--test", "equivalence", "--margin", "0.5") == 0
+    assert "chosen by options, afterwards" in capsys.readouterr().out
+    assert run("compare", "a", "b", "--plan", "plan.yaml", "--margin", "0.1") == 2
+    assert "leave out --margin" in capsys.readouterr().err
+    assert run("compare", "a", "b", "--test", "equivalence", "--margin", "-0.5") == 2
+    assert "--margin" in capsys.readouterr().err
+
+
+def test_what_cannot_be_evaluated_leaves_nothing(recipe, tmp_path, capsys):
+    """Each mistake is one message, with exit code 2, and no folder is left."""
+    cases = [
+        (["evaluation.scoring=null"], "nothing says how answers are scored"),
+        (["data.eval=null"], "there are no prompts to ask"),
+        (["model=nowhere"], "nowhere"),
+        (["--prompts", "none.jsonl"], "none.jsonl"),
+        (["--samples", "none.jsonl"], "'none.jsonl' is no file"),
+        (["evaluation.sampling.temperature=0"], "set samples: 1, or a temperature"),
+        (["--k", "0"], "--k must be >= 1"),
+    ]
+    for words, message in cases:
+        assert run("evaluate", recipe, *words, "--out", "bad", "--quiet") == 2, words
+        assert message in capsys.readouterr().err
+        assert not os.path.exists("bad"), words
+    Path("full").mkdir()
+    Path("full/mine.txt").write_text("mine")
+    assert run("evaluate", recipe, "--out", "full", "--quiet") == 2
+    assert "is not empty and no evaluation" in capsys.readouterr().err
+
+
+def test_a_folder_of_another_evaluation_is_left_alone(recipe, capsys):
+    assert run("evaluate", recipe, "--out", "a", "--quiet") == 0
+    before = Path("a/evaluation.json").read_bytes()
+    for other in ("evaluation.samples=3", "evaluation.sampling.temperature=0.5", "seed=5"):
+        assert run("evaluate", recipe, other, "--out", "a", "--quiet") == 2
+        assert "another model, other prompts or other settings" in capsys.readouterr().err
+    assert Path("a/evaluation.json").read_bytes() == before
+
+
+def test_the_most_probable_answer_alone(recipe):
+    """Temperature 0 and one sample, which rounds refuse, can be evaluated."""
+    words = ("evaluation.samples=1", "evaluation.sampling.temperature=0")
+    assert run("evaluate", recipe, *words, "--out", "greedy", "--quiet") == 0
+    assert read_evaluation("greedy").summary["samples"] == [1, 1]
