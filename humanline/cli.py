@@ -247,6 +247,18 @@ def _answer_commands(commands: _Commands) -> None:
     _add_preset(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
+    rate = commands.add_parser("win-rate", help="say how often a file's answers beat another's, by scores or a judge")
+    rate.add_argument("answers", help="file of humanline sample or score, or a folder of humanline evaluate")
+    rate.add_argument("overrides", nargs="*", metavar="key=value", help="replace values of the judge's file")
+    rate.add_argument("--against", required=True, metavar="ANSWERS", help="the baseline's; joined by the prompts' ids")
+    rate.add_argument("--judge", metavar="FILE", help="YAML file that says who judges (default: the answers' scores)")
+    rate.add_argument("--words", nargs="+", default=[], metavar="FILE", help="words.jsonl of folders: not asked again")
+    rate.add_argument("--out", required=True, help="folder to make, or to go on with")
+    rate.add_argument("--name", help="of the model, for humanline compare (default: what its file tells)")
+    rate.add_argument("--seed", type=int, help="of the model's training run (default: what its file tells)")
+    rate.add_argument("--quiet", action="store_true", help="show no progress")
+    rate.set_defaults(run=_win_rate)
+
     compare = commands.add_parser("compare", help="compare evaluations item by item: differences, intervals, margins")
     compare.add_argument("files", nargs="+", metavar="FILE", help="evaluation.json, or its folder; the baseline first")
     compare.add_argument("--plan", help="YAML file that declares test, margin and family beforehand")
@@ -512,6 +524,38 @@ def _evaluate(options: argparse.Namespace) -> int:
                 say=_say(options),
                 progress=lambda what: shown.enter_context(CountProgress(what, show=not options.quiet)),
             )
+        except StopRequested as request:
+            _complain(options, str(request))
+            return EXIT_STOPPED
+    print(visible(str(path)))
+    return 0
+
+
+def _win_rate(options: argparse.Namespace) -> int:
+    from humanline.evaluate.judge_config import read_judge
+    from humanline.evaluate.win_rate import win_rate
+    from humanline.system.progress import CountProgress
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.terminal import visible
+
+    if options.judge is None and (options.overrides or options.words):
+        raise ValueError("--words and key=value are about a judge: name one, --judge FILE")
+    with StopSignal() as stop:
+        try:
+            judge = None if options.judge is None else read_judge(options.judge, options.overrides)
+            with CountProgress("questions", show=judge is not None and not options.quiet) as progress:
+                path = win_rate(
+                    options.answers,
+                    options.against,
+                    options.out,
+                    judge=judge,
+                    words=options.words,
+                    name=options.name,
+                    seed=options.seed,
+                    stop=stop,
+                    say=_say(options),
+                    progress=progress,
+                )
         except StopRequested as request:
             _complain(options, str(request))
             return EXIT_STOPPED

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from humanline.evaluate.answers import SAMPLES, SCORED
+from humanline.evaluate.folder import drop_unbegun, take_folder
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
-from humanline.system.files import OutputError, output_path, remove_folder, write_text
+from humanline.system.files import output_path
 from humanline.system.paths import PathError, absolute
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
@@ -19,9 +21,7 @@ from humanline.train.online.commands import Progress, Say, sample, score
 from humanline.train.online.ledger import digest, each_line
 from humanline.train.online.stages import read_rollouts, read_scores
 from humanline.train.online.types import Rollout
-from humanline.train.run.fingerprint import as_planned, flat, is_planned, same_settings
-
-SAMPLES, SCORED, _PLAN = "samples.jsonl", "scored.jsonl", "plan.json"
+from humanline.train.run.fingerprint import flat, same_settings
 
 
 def evaluate(
@@ -75,7 +75,7 @@ def evaluate(
     source = None if samples is None else _file(samples)
     plan = _plan(prepared, source)
     target = folder / NAME
-    _take(folder, plan)
+    take_folder(folder, plan)
     asked = source or folder / SAMPLES
     try:
         if not asked.is_file():
@@ -83,7 +83,7 @@ def evaluate(
         if not (folder / SCORED).is_file():
             score(prepared, str(asked), str(folder / SCORED), stop=stop, say=say, progress=progress("completions"))
     finally:
-        _drop_unbegun(folder)
+        drop_unbegun(folder)
     rollouts, scoring = read_rollouts(folder / SCORED), _scoring(prepared)
     _say_uneven(rollouts, prepared, say)
     scores = read_scores(folder / SCORED, rollouts)
@@ -179,33 +179,6 @@ def _files_of(model: str) -> dict[str, str]:
 def _prompts_of(path: str) -> str:
     file = Path(path).expanduser()
     return digest(file) if file.is_file() else path
-
-
-def _take(folder: Path, plan: dict[str, Any]) -> None:
-    """Make the folder of an evaluation, or go on with one of the same plan."""
-    file = folder / _PLAN
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"--out {str(folder)!r} is a file")
-    if file.is_file():
-        try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise EvaluationError(f"{file} cannot be read: {error}") from None
-        if not isinstance(before, dict) or not is_planned(before, plan):
-            raise EvaluationError(
-                f"{folder} holds an evaluation of another model, other prompts or other settings; choose another --out"
-            )
-        return
-    if folder.is_dir() and any(folder.iterdir()):
-        raise OutputError(f"--out {str(folder)!r} is not empty and no evaluation; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(as_planned(plan), indent=1) + "\n")
-
-
-def _drop_unbegun(folder: Path) -> None:
-    """Remove the folder of an evaluation of which nothing was done."""
-    if [path.name for path in folder.iterdir()] == [_PLAN]:
-        remove_folder(folder)
 
 
 def _whose(model: Path) -> tuple[str, int | None]:
