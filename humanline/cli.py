@@ -259,6 +259,22 @@ def _answer_commands(commands: _Commands) -> None:
     rate.add_argument("--quiet", action="store_true", help="show no progress")
     rate.set_defaults(run=_win_rate)
 
+    alpaca = commands.add_parser("alpaca", help="AlpacaEval's files: make model_outputs.json, read annotations.json")
+    ways = alpaca.add_subparsers(dest="way", required=True)
+    outputs = ways.add_parser("outputs", help="make model_outputs.json of a samples file")
+    outputs.add_argument("samples", help="file of humanline sample, or a folder of humanline evaluate")
+    outputs.add_argument("--instructions", required=True, metavar="FILE", help="the package's set: alpaca_eval.json")
+    outputs.add_argument("--answer", type=int, metavar="N", help="which of several answers (default: there is one)")
+    annotations = ways.add_parser("annotations", help="read annotations.json: win rate, standard error, missing ones")
+    annotations.add_argument("annotations", help="annotations.json of the package")
+    annotations.add_argument("--instructions", metavar="FILE", help="the package's set, to count what is not annotated")
+    annotations.add_argument("--difficulty", metavar="FILE", help="df_gamed.csv, for the length-controlled rate")
+    for way in (outputs, annotations):
+        way.add_argument("--out", required=True, help="file to make; nothing is overwritten")
+        way.add_argument("--name", help="of the model (default: what the file tells)")
+        way.add_argument("--quiet", action="store_true", help="say nothing but the file's name")
+    alpaca.set_defaults(run=_alpaca)
+
     compare = commands.add_parser("compare", help="compare evaluations item by item: differences, intervals, margins")
     compare.add_argument("files", nargs="+", metavar="FILE", help="evaluation.json, or its folder; the baseline first")
     compare.add_argument("--plan", help="YAML file that declares test, margin and family beforehand")
@@ -559,6 +575,19 @@ def _win_rate(options: argparse.Namespace) -> int:
         except StopRequested as request:
             _complain(options, str(request))
             return EXIT_STOPPED
+    print(visible(str(path)))
+    return 0
+
+
+def _alpaca(options: argparse.Namespace) -> int:
+    from humanline.evaluate.alpaca import evaluate_annotations, write_model_outputs
+    from humanline.system.terminal import visible
+
+    how = {"name": options.name, "say": _say(options), "instructions": options.instructions}
+    if options.way == "outputs":
+        path = write_model_outputs(options.samples, out=options.out, answer=options.answer, **how)
+    else:
+        path = evaluate_annotations(options.annotations, options.out, difficulty=options.difficulty, **how)
     print(visible(str(path)))
     return 0
 
