@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 if TYPE_CHECKING:
     from humanline.train.config import TrainConfig
@@ -240,6 +240,9 @@ def _answer_commands(commands: _Commands) -> None:
     evaluate.add_argument("--out", required=True, help="folder to make, or to go on with")
     evaluate.add_argument("--prompts", help="file of prompts (default: data.eval)")
     evaluate.add_argument("--samples", help="answers that are there already, made by humanline sample")
+    rated = "rate the pairs of this file, by evaluation.scoring, or with --reference by the model's implicit reward"
+    evaluate.add_argument("--preferences", metavar="FILE", help=rated)
+    evaluate.add_argument("--reference", metavar="MODEL", help="of --preferences: what the model was trained from")
     evaluate.add_argument("--name", help="of the model, for humanline compare (default: of its run or folder)")
     evaluate.add_argument("--seed", type=int, help="of the model's training run (default: what its run says)")
     evaluate.add_argument("--k", type=int, nargs="+", default=[], help="of pass@k, majority@k (default: powers of 2)")
@@ -517,6 +520,7 @@ def _stage(options: argparse.Namespace, what: str, work: Callable[..., Path]) ->
 
 
 def _evaluate(options: argparse.Namespace) -> int:
+    from humanline.evaluate.accuracy import evaluate_preferences
     from humanline.evaluate.run import evaluate
     from humanline.system.progress import CountProgress
     from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
@@ -524,22 +528,24 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     if any(k < 1 for k in options.k):
         raise ValueError(f"--k must be >= 1; got {min(options.k)}")
+    if options.preferences is not None and (options.prompts or options.samples or options.k):
+        raise ValueError("--preferences has answers of its own; leave out --prompts, --samples and --k")
+    if options.reference is not None and options.preferences is None:
+        raise ValueError("--reference is for --preferences FILE")
     with StopSignal() as stop, contextlib.ExitStack() as shown:
         try:
             config = _load(options)
             _quiet_libraries()
-            path = evaluate(
-                config,
-                options.out,
-                prompts=options.prompts,
-                samples=options.samples,
-                name=options.name,
-                seed=options.seed,
-                ks=options.k,
-                stop=stop,
-                say=_say(options),
-                progress=lambda what: shown.enter_context(CountProgress(what, show=not options.quiet)),
-            )
+            how: dict[str, Any] = {"name": options.name, "seed": options.seed, "stop": stop, "say": _say(options)}
+            how["progress"] = lambda what: shown.enter_context(CountProgress(what, show=not options.quiet))
+            if options.preferences is not None:
+                path = evaluate_preferences(
+                    config, options.preferences, options.out, reference=options.reference, **how
+                )
+            else:
+                path = evaluate(
+                    config, options.out, prompts=options.prompts, samples=options.samples, ks=options.k, **how
+                )
         except StopRequested as request:
             _complain(options, str(request))
             return EXIT_STOPPED

@@ -17,6 +17,7 @@ from humanline.evaluate.records import EvaluationError, Item, without_value
 from humanline.evaluate.summary import share_fact
 from humanline.stats import mcnemar
 from humanline.train.online.rewards.verdict import Verdict
+from humanline.train.online.types import Score
 
 _LEVEL = 0.05  # of the test of position bias
 
@@ -53,6 +54,15 @@ def worth(orders: Orders) -> float | None:
     """Return the mean of a pair's verdicts, in [0, 1]; None where one of them is none."""
     values = [verdict.value for verdict in orders if verdict.value is not None]
     return math.fsum(values) / len(values) if len(values) == len(orders) else None
+
+
+def verdict_of_scores(mine: Score, other: Score, names: tuple[str, str] = ("model's", "baseline's")) -> Verdict:
+    """Return the verdict of two scores: the larger one is better, equal ones tie, without one there is none."""
+    for name, score in zip(names, (mine, other), strict=True):
+        if score.value is None:
+            return Verdict(None, score.status, f"the {name} answer has no score: {score.reason}")
+    assert mine.value is not None and other.value is not None
+    return Verdict(0.5 * (float(mine.value > other.value) + float(mine.value >= other.value)))
 
 
 def _status(orders: Orders) -> str:

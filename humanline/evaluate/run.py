@@ -70,7 +70,7 @@ def evaluate(
     StopRequested
         If `stop` was asked; what is done is kept.
     """
-    prepared = _prepared(config, prompts)
+    prepared = as_rounds(config, prompts)
     folder = output_path(out)
     source = None if samples is None else _file(samples)
     plan = _plan(prepared, source)
@@ -84,11 +84,11 @@ def evaluate(
             score(prepared, str(asked), str(folder / SCORED), stop=stop, say=say, progress=progress("completions"))
     finally:
         drop_unbegun(folder)
-    rollouts, scoring = read_rollouts(folder / SCORED), _scoring(prepared)
+    rollouts, scoring = read_rollouts(folder / SCORED), scoring_of(prepared)
     _say_uneven(rollouts, prepared, say)
     scores = read_scores(folder / SCORED, rollouts)
     summary = summarise(rollouts, scores, key=key_of(scoring), ks=ks)
-    found_name, found_seed = _whose(Path(config.model))
+    found_name, found_seed = whose(Path(config.model))
     write_evaluation(
         target,
         Evaluation(
@@ -104,7 +104,7 @@ def evaluate(
     return target
 
 
-def _prepared(config: TrainConfig, prompts: str | None) -> TrainConfig:
+def as_rounds(config: TrainConfig, prompts: str | None) -> TrainConfig:
     """Return the configuration with the source that an evaluation samples and scores with."""
     asked, source = config.evaluation, config.rounds
     sampling = asked.sampling or (source.sampling if source is not None else SamplingConfig())
@@ -122,7 +122,8 @@ def _prepared(config: TrainConfig, prompts: str | None) -> TrainConfig:
     return config.model_copy(update={"source": rounds, "data": config.data.model_copy(update={"train": path})})
 
 
-def _scoring(config: TrainConfig) -> ScoringConfig:
+def scoring_of(config: TrainConfig) -> ScoringConfig:
+    """Return the scoring of a configuration that `as_rounds` has made."""
     assert config.rounds is not None
     return config.rounds.scoring
 
@@ -155,8 +156,8 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
         plan
         | {
             "model": config.model,
-            "model files": _files_of(config.model),
-            "prompts": _prompts_of(config.data.train),
+            "model files": files_of(config.model),
+            "prompts": prompts_of(config.data.train),
             "sampling": config.rounds.sampling.model_dump(mode="json", exclude={"engine"}),
             "engine": config.rounds.sampling.engine.kind,
             "answers a prompt": config.rounds.samples,
@@ -167,7 +168,7 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
     )
 
 
-def _files_of(model: str) -> dict[str, str]:
+def files_of(model: str) -> dict[str, str]:
     """Return sizes and times of a model's files: what changes when another model takes its place."""
     folder = Path(model).expanduser()
     if not folder.is_dir():
@@ -176,12 +177,13 @@ def _files_of(model: str) -> dict[str, str]:
     return {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns}" for path in files}
 
 
-def _prompts_of(path: str) -> str:
+def prompts_of(path: str) -> str:
+    """Return the digest of a file, or the name of a set that is none."""
     file = Path(path).expanduser()
     return digest(file) if file.is_file() else path
 
 
-def _whose(model: Path) -> tuple[str, int | None]:
+def whose(model: Path) -> tuple[str, int | None]:
     """Return name and seed of a model: those of its run for the `final` of one."""
     model = model.expanduser()
     run = model.parent / "config.json"

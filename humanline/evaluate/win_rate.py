@@ -11,7 +11,14 @@ from humanline.evaluate.answers import Answers, Joined, digest_of_answers, join,
 from humanline.evaluate.folder import drop_unbegun, take_folder
 from humanline.evaluate.judge import Judge, Question, Words
 from humanline.evaluate.judge_config import JudgeConfig
-from humanline.evaluate.preference import Judged, Orders, describe_verdicts, items_of_verdicts, summarise_verdicts
+from humanline.evaluate.preference import (
+    Judged,
+    Orders,
+    describe_verdicts,
+    items_of_verdicts,
+    summarise_verdicts,
+    verdict_of_scores,
+)
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
 from humanline.evaluate.summary import mean_fact
 from humanline.system.files import output_path, write_text
@@ -204,21 +211,13 @@ def _by_judge(
 
 def _by_scores(ours: Answers, theirs: Answers, one: Joined) -> list[Orders]:
     """Return the verdicts of scores on the answers to a prompt."""
-    return [(_verdict(*both),) for both in _scores(ours, theirs, one)]
+    return [(verdict_of_scores(*both),) for both in _scores(ours, theirs, one)]
 
 
 def _scores(ours: Answers, theirs: Answers, one: Joined) -> list[tuple[Score, Score]]:
     assert ours.scores is not None and theirs.scores is not None
     mine, other = ours.scores[one.model], theirs.scores[one.baseline]
     return list(zip(mine, other * (len(mine) // len(other)), strict=True))
-
-
-def _verdict(mine: Score, other: Score) -> Verdict:
-    for whose, score in (("model's", mine), ("baseline's", other)):
-        if score.value is None:
-            return Verdict(None, score.status, f"the {whose} answer has no score: {score.reason}")
-    assert mine.value is not None and other.value is not None
-    return Verdict(0.5 * (float(mine.value > other.value) + float(mine.value >= other.value)))
 
 
 def _margins(ours: Answers, theirs: Answers, joined: Sequence[Joined]) -> list[float]:
