@@ -227,16 +227,20 @@ class Judge:
         except Refused as error:
             if error.status in _HOPELESS or 300 <= error.status < 400:
                 work.broken = work.broken or JudgeError(str(error))
-            return Unasked("refused", str(error))
+            return self._failed(work, Unasked("refused", str(error)))
         except SamplerError as error:
-            work.in_vain += 1
-            if work.in_vain >= self.config.give_up and work.ended is None:
-                why = f"{work.in_vain} requests in a row failed (judge.give_up); the last: {error}"
-                work.ended = Unasked("not_asked", why)
-            return Unasked("server", str(error))
+            return self._failed(work, Unasked("server", str(error)))
         work.in_vain = 0
         self._words.put(key, told)
         return told
+
+    def _failed(self, work: _Round, why: Unasked) -> Unasked:
+        """Return why there are no words, and end the asking where too many in a row have none."""
+        work.in_vain += 1
+        if work.in_vain >= self.config.give_up and work.ended is None:
+            told = f"{work.in_vain} requests in a row failed (judge.give_up); the last: {why.reason}"
+            work.ended = Unasked("not_asked", told)
+        return why
 
     def _read(self, told: Told | Unasked) -> Verdict:
         """Return the verdict in a judge's words."""
