@@ -586,7 +586,8 @@ def _win_rate(options: argparse.Namespace) -> int:
 
 
 def _alpaca(options: argparse.Namespace) -> int:
-    from humanline.evaluate.alpaca import evaluate_annotations, write_model_outputs
+    from humanline.evaluate.alpaca_eval.annotations import evaluate_annotations
+    from humanline.evaluate.alpaca_eval.outputs import write_model_outputs
     from humanline.system.terminal import visible
 
     how = {"name": options.name, "say": _say(options), "instructions": options.instructions}

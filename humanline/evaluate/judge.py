@@ -251,7 +251,7 @@ class Judge:
         if told.finish == "length":
             return Verdict(None, "truncated", f"{self.config.max_tokens} tokens were too few (judge.max_tokens)")
         if len(told.text) > LONGEST_COMPLETION:
-            return Verdict(None, "too_long", f"it has {len(told.text)} characters; {LONGEST_COMPLETION} are read")
+            return Verdict(None, "too_long", f"it has more than {LONGEST_COMPLETION} characters")
         last = next(iter(collections.deque(re.finditer(self.config.verdict, told.text), maxlen=1)), None)
         named = [] if last is None else [name for name, text in last.groupdict().items() if text is not None]
         if len(named) != 1:
@@ -278,4 +278,5 @@ def _words(content: bytes) -> Told:
     text, ended = message.get("content"), choice.get("finish_reason")
     if text is not None and not isinstance(text, str):
         raise BadAnswer(f"a message that is no text: {quoted(message)}")
-    return Told((text or "").encode("utf-8", "replace").decode(), ended if isinstance(ended, str) else "")
+    text = (text or "")[: LONGEST_COMPLETION + 1].encode("utf-8", "replace").decode()
+    return Told(text, ended if isinstance(ended, str) else "")

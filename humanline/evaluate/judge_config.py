@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from humanline.schedule import PositiveInt
+from humanline.system.terminal import remember
 from humanline.train.config.base import NonEmpty, NonNegative
 from humanline.train.config.read import read_section
 from humanline.train.config.rounds import ServerAddress
+from humanline.train.config.secrets import hidden, learn
 
 #: What stands for the parts of a question.
 PLACEHOLDER = re.compile(r"\{(prompt|first|second)\}")
@@ -90,6 +92,14 @@ class JudgeConfig(ServerAddress):
     give_up: PositiveInt = 20
     """Requests in a row that fail after all attempts before no more are sent; the rest is counted as not asked."""
 
+    @model_validator(mode="after")
+    def _learn_secrets(self) -> Self:
+        learn({"url": self.url})
+        found: set[str] = set()
+        hidden(self.body, found, sent=True)
+        remember(found)
+        return self
+
     def fields(self, messages: list[dict[str, str]]) -> dict[str, Any]:
         """Return the JSON body of a request."""
         body: dict[str, Any] = {"model": self.model, "messages": messages}
@@ -98,9 +108,10 @@ class JudgeConfig(ServerAddress):
         return {name: value for name, value in body.items() if value is not None}
 
     def rule(self) -> dict[str, Any]:
-        """Return what its verdicts depend on: not where it is, nor how often it is tried."""
+        """Return what its verdicts depend on, without secrets: not where it is, nor how often it is tried."""
         names = ("model", "question", "system_prompt", "verdict", "temperature", "max_tokens", "body")
-        return self.model_dump(mode="json", include=set(names))
+        rule = self.model_dump(mode="json", include=set(names))
+        return rule | {"body": hidden(rule["body"], sent=True)}
 
 
 def read_judge(path: str | Path, overrides: Sequence[str] = ()) -> JudgeConfig:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from humanline.cli import main
-from humanline.evaluate.alpaca import read_annotations, summarise_annotations
+from humanline.evaluate.alpaca_eval.annotations import read_annotations, summarise_annotations
 from humanline.evaluate.records import read_evaluation
 
 GIVEN = "ALPACA_EVAL_ANNOTATIONS"  # a folder with annotations.json, and the package's numbers in metrics.json

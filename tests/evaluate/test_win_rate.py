@@ -121,6 +121,7 @@ def test_a_judge_who_always_prefers_one_place_gives_one_half_and_is_reported(fil
         (says(""), "empty"),
         (says(None), "empty"),
         (says("Verdict: A", "length"), "truncated"),
+        (says("x" * 300_000 + "\nVerdict: A"), "too_long"),
         (Reply({"error": "busy"}, status=429), "server"),
         (Reply({"error": "broken"}, status=500), "server"),
         (Reply(b"no json"), "server"),
@@ -425,9 +426,11 @@ def test_bad_input_is_refused_before_anything_is_asked(files, capsys):
 
 
 def test_a_key_stays_in_the_request(files, monkeypatch, capsys):
-    """The API key is sent as a header, and is in no file and no message."""
+    """The API key is sent as a header, and is in no file and no message; nor is what a field's name makes a secret."""
     monkeypatch.setenv("JUDGE_KEY", "sk-very-secret-1234")
-    code, asked = judged(honest, key_variable="JUDGE_KEY")
+    code, asked = judged(honest, key_variable="JUDGE_KEY", body={"api_key": "sk-very-secret-5678", "seed": 1})
+    assert {one.body["api_key"] for one in asked} == {"sk-very-secret-5678"}
+    assert read_evaluation("out").settings["scoring"]["body"] == {"api_key": "***", "seed": 1}
     assert code == 0 and {one.headers["Authorization"] for one in asked} == {"Bearer sk-very-secret-1234"}
     for path in Path("out").iterdir():
         assert "sk-very-secret" not in path.read_text()

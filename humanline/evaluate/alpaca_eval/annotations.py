@@ -1,30 +1,20 @@
-"""AlpacaEval's files: model_outputs.json made of samples, and annotations.json read back without the package.
-
-The package (alpaca_eval 0.6) joins outputs to its instructions by their exact text. An instruction that is missing,
-there twice or changed is dropped or doubled with a line in a log, and where its difficulty is then looked up, the
-length-controlled rate is nan: so all of these are refused here. What its annotations hold: `preference` is 1 where the
-baseline's output is better, 2 where the model's is, between them for a weighted preference, 1.5 or 0 for a tie, and
-null, or -1 in the file that it caches, where the annotator's answer was not understood. Nothing here asks the network.
-"""
+"""annotations.json, read back: the package's win rate, its standard error, and what has no preference."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from humanline.evaluate.answers import read_answers
+from humanline.evaluate.alpaca_eval.files import free_file, objects, read_instructions, short, text_of
+from humanline.evaluate.alpaca_eval.length_control import length_controlled_rate
 from humanline.evaluate.records import Evaluation, EvaluationError, Item, prompt_digest, write_evaluation
 from humanline.evaluate.summary import share_fact
 from humanline.stats import mean_estimate
-from humanline.system.files import output_path, publish_file, write_text
-from humanline.system.paths import PathError, absolute
+from humanline.system.files import publish_file
 from humanline.system.terminal import show
 from humanline.train.online.commands import Say
-from humanline.train.online.types import Rollout
 
 _TIES, _MISSING = (0.0, 1.5), -1.0
 _SHOWN = 3
@@ -58,123 +48,6 @@ class Annotations:
     rows: tuple[Annotation, ...]
 
 
-def write_model_outputs(
-    samples: str,
-    instructions: str,
-    out: str,
-    *,
-    name: str | None = None,
-    answer: int | None = None,
-    say: Say = show,
-) -> Path:
-    """Make a model_outputs.json of a file of answers, in the order of the package's instructions; return it.
-
-    Parameters
-    ----------
-    samples : str
-        File of `humanline sample` or of the same form, or a folder of `humanline evaluate`.
-    instructions : str
-        The package's evaluation set, alpaca_eval.json or another JSON list of objects with `instruction`.
-    out : str
-        File to make; it must be free.
-    name : str, optional
-        The generator's; default: what the samples tell.
-    answer : int >= 1, optional
-        Which of several answers is taken; default: there must be one.
-    say : callable
-
-    Raises
-    ------
-    EvaluationError, LedgerError
-        If a file cannot be read; if an instruction of the set has no answer or two, or answers are to prompts that are
-        none of its instructions; if a prompt is no single question; if there are several answers and none was chosen.
-    FileExistsError, OSError
-        If the output exists or cannot be written.
-    """
-    target = _free(out)
-    found = read_answers(samples)
-    order = _instructions(instructions)
-    asked: dict[str, str] = {}
-    cut = blank = 0
-    for number, rollout in enumerate(found.rollouts, start=1):
-        where = f"{found.file}:{number}"
-        instruction, one = _instruction(rollout, where), _chosen(rollout, answer, where)
-        if instruction in asked:
-            raise EvaluationError(f"{where}: the instruction {_short(instruction)} is there twice")
-        asked[instruction] = one.text
-        cut, blank = cut + one.truncated, blank + (not one.text.strip())
-    _refuse_others(list(order), list(asked), str(found.file), instructions)
-    generator = name or found.name
-    rows = [
-        {"instruction": text, "output": asked[text], "generator": generator}
-        | ({"dataset": row["dataset"]} if "dataset" in row else {})
-        for text, row in order.items()
-    ]
-    partial = target.with_name(f".{target.name}.new")
-    write_text(partial, json.dumps(rows, indent=2, ensure_ascii=True) + "\n")
-    publish_file(partial, target)
-    say(f"{len(rows)} outputs of {generator!r}; {cut} of them truncated, {blank} blank")
-    return target
-
-
-def _free(out: str) -> Path:
-    target = output_path(out)
-    if target.exists():
-        raise EvaluationError(f"--out {out!r} exists already; choose another name or remove it")
-    if not target.parent.is_dir():
-        raise EvaluationError(f"--out {out!r}: there is no folder {str(target.parent)!r}")
-    return target
-
-
-def _refuse_others(wanted: Sequence[str], asked: Sequence[str], samples: str, instructions: str) -> None:
-    """Raise EvaluationError unless the same instructions are in both."""
-    missing = [one for one in wanted if one not in set(asked)]
-    strange = [one for one in asked if one not in set(wanted)]
-    if not (missing or strange):
-        return
-    by_words = {" ".join(one.split()): one for one in missing}
-    changed = [one for one in strange if " ".join(one.split()) in by_words]
-    parts = []
-    if missing:
-        parts.append(f"{len(missing)} of {len(wanted)} instructions have no answer, such as {_short(missing[0])}")
-    parts += [f"{len(strange)} answers are to none of them, such as {_short(strange[0])}"] if strange else []
-    parts += [f"{len(changed)} of these differ from one in white space alone"] if changed else []
-    raise EvaluationError(
-        f"{samples} does not answer {instructions} instruction by instruction, which the package joins by their exact "
-        f"text: {'; '.join(parts)}. Sample from that file's own instructions, unchanged"
-    )
-
-
-def _instructions(path: str) -> dict[str, dict[str, Any]]:
-    """Return the rows of an evaluation set by instruction; raise EvaluationError if one is there twice."""
-    rows: dict[str, dict[str, Any]] = {}
-    for line, row in _objects(path):
-        text = _text(row, "instruction", f"{path}:{line}")
-        if text in rows:
-            raise EvaluationError(f"{path}:{line}: the instruction {_short(text)} is there twice")
-        rows[text] = row
-    return rows
-
-
-def _instruction(rollout: Rollout, where: str) -> str:
-    turns = [turn for turn in rollout.prompt if turn.role not in ("system", "developer")]
-    if len(turns) != 1 or turns[0].role != "user":
-        raise EvaluationError(f"{where}: the prompt of {rollout.id!r} is no single question of a user")
-    return turns[0].content
-
-
-def _chosen(rollout: Rollout, answer: int | None, where: str) -> Any:
-    count = len(rollout.completions)
-    if answer is None and count > 1:
-        raise EvaluationError(
-            f"{where}: {rollout.id!r} has {count} answers; the package takes one: choose which with --answer, or "
-            "sample with evaluation.samples=1"
-        )
-    if answer is not None and not 1 <= answer <= count:
-        raise EvaluationError(f"{where}: {rollout.id!r} has {count} answers; --answer {answer} is none of them")
-    return rollout.completions[(answer or 1) - 1]
-
-
 def read_annotations(path: str) -> Annotations:
     """Read an annotations.json of the package.
 
@@ -188,12 +61,12 @@ def read_annotations(path: str) -> Annotations:
     rows: list[Annotation] = []
     whose: list[tuple[str, ...]] = []
     seen: dict[str, int] = {}
-    for line, row in _objects(path):
+    for line, row in objects(path):
         where = f"{path}:{line}"
-        instruction = _text(row, "instruction", where)
+        instruction = text_of(row, "instruction", where)
         if instruction in seen:
             raise EvaluationError(
-                f"{where}: {_short(instruction)} is annotated twice, first in line {seen[instruction]}"
+                f"{where}: {short(instruction)} is annotated twice, first in line {seen[instruction]}"
             )
         seen[instruction] = line
         preference = _preference(row, where)
@@ -298,21 +171,19 @@ def evaluate_annotations(
         As `read_annotations` and `summarise_annotations` do, and if the output exists, an instruction is none of the
         set, or the length-controlled rate was asked for and cannot be had.
     """
-    target = _free(out)
+    target = free_file(out)
     found = read_annotations(path)
     summary = summarise_annotations(found)
     if instructions is not None:
-        wanted = _instructions(instructions)
+        wanted = read_instructions(instructions)
         strange = [row for row in found.rows if row.instruction not in wanted]
         if strange:
             raise EvaluationError(
-                f"{path}:{strange[0].line}: {_short(strange[0].instruction)} is no instruction of {instructions}; "
+                f"{path}:{strange[0].line}: {short(strange[0].instruction)} is no instruction of {instructions}; "
                 f"{len(strange)} are not"
             )
         summary["not_annotated"] = len(wanted) - len(found.rows)
     if difficulty is not None:
-        from humanline.evaluate.length_control import length_controlled_rate
-
         summary["length_controlled_winrate"] = length_controlled_rate(path, difficulty)
     prompts = [prompt_digest(row.instruction) for row in found.rows]
     items = tuple(
@@ -362,60 +233,3 @@ def _described(found: Annotations, summary: dict[str, Any]) -> list[str]:
             "not fetched; where you have both, give --difficulty FILE"
         )
     return lines
-
-
-def _objects(path: str) -> list[tuple[int, dict[str, Any]]]:
-    """Return the objects of a JSON list with the lines that they begin in."""
-    try:
-        text = absolute(path).read_text(encoding="utf-8")
-    except PathError as error:
-        raise EvaluationError(f"{path!r} {error}") from None
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise EvaluationError(f"{path}: cannot be read: {reason}") from None
-    rows = list(_each(path, text))
-    if not rows:
-        raise EvaluationError(f"{path}: the list is empty")
-    return rows
-
-
-def _each(path: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    decoder, line, at = json.JSONDecoder(), 1, 0
-
-    def space(begin: int) -> int:
-        while begin < len(text) and text[begin] in " \t\r\n":
-            begin += 1
-        return begin
-
-    at = space(0)
-    if text[at : at + 1] != "[":
-        raise EvaluationError(f"{path}: must be a JSON list of objects")
-    counted, at = 0, space(at + 1)
-    while text[at : at + 1] != "]":
-        line, counted = line + text.count("\n", counted, at), at
-        try:
-            row, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:
-            raise EvaluationError(f"{path}:{line}: no JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise EvaluationError(f"{path}:{line}: must be an object; got {type(row).__name__}")
-        yield line, row
-        at = space(end)
-        if text[at : at + 1] == ",":
-            at = space(at + 1)
-        elif text[at : at + 1] != "]":
-            raise EvaluationError(f"{path}:{line}: the list breaks off, or has no comma, behind what begins here")
-    if space(at + 1) < len(text):
-        raise EvaluationError(f"{path}: something stands behind the list")
-
-
-def _text(row: dict[str, Any], name: str, where: str) -> str:
-    value = row.get(name)
-    if not isinstance(value, str):
-        raise EvaluationError(f"{where}: must have a text {name!r}; got {value!r:.40}")
-    return value
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return repr(line if len(line) <= 60 else line[:59] + "…")
