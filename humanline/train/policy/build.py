@@ -19,6 +19,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import renderer_of
 from humanline.train.policy.adapter import Adapter, adapted_weights, base_name, describe_coverage
+from humanline.train.policy.attention import refuse_paged
 from humanline.train.policy.head import logprob_function, refuse_softcap
 from humanline.train.policy.load import (
     TYPES,
@@ -48,7 +49,7 @@ def package_checks(config: TrainConfig, device: torch.device) -> list[Callable[[
 
 
 def outline_checks(
-    config: TrainConfig, outline: Any, tokenizer: Any, *, files: bool = True
+    config: TrainConfig, outline: Any, tokenizer: Any, device: torch.device | str, *, files: bool = True
 ) -> list[Callable[[], object]]:
     """Return calls that raise ValueError where a model does not fit the configuration, which takes no weights to see.
 
@@ -59,6 +60,8 @@ def outline_checks(
         From `load_outline`.
     tokenizer
         None where there is none to look at.
+    device : torch.device
+        Where training would run.
     files : bool
         Whether the model's weight files are looked at too.
     """
@@ -77,7 +80,9 @@ def outline_checks(
     if config.adapter is not None:
         checks.append(lambda adapter=config.adapter: adapted_weights(outline, adapter))  # type: ignore[misc]
     if training.padding == "free":
-        checks.append(lambda: refuse_unpackable(config.model, outline))
+        checks.append(lambda: refuse_unpackable(config.model, outline, device))
+    if config.rounds is not None and config.rounds.sampling.engine.kind == "continuous":
+        checks.append(lambda: refuse_paged(outline))
     return checks
 
 
@@ -140,7 +145,7 @@ def look_at_model(
             check()
     with about("model"):
         outline = load_outline(config.model)
-    for check in [] if outline is None else outline_checks(config, outline, tokenizer):
+    for check in [] if outline is None else outline_checks(config, outline, tokenizer, device):
         with about("model"):
             check()
     if tokenizer is not None and (outline is None or tokenizer.eos_token is not None):  # else that was said

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from humanline.train.policy.attention import attention_softcap_of
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.logprobs import PACKED
 
@@ -48,7 +49,7 @@ def pack(model: Any) -> None:
     _switch(model)
 
 
-def refuse_unpackable(path: str, outline: Any) -> None:
+def refuse_unpackable(path: str, outline: Any, device: torch.device | str = "cpu") -> None:
     """Refuse a model that cannot be trained without padding, before its weights are loaded.
 
     Parameters
@@ -57,14 +58,23 @@ def refuse_unpackable(path: str, outline: Any) -> None:
         For the message.
     outline
         The model on the meta device; left as it was.
+    device : torch.device
+        Where it would be trained.
 
     Raises
     ------
     ModelError
         If its attention cannot be replaced, some layers are no attention (state-space, linear, convolution) or attend
-        in chunks, it is not causal, or it asks its attention for something that is not supported (sinks, biases).
+        in chunks, it is not causal, or it asks its attention for something that is not supported (sinks, biases; on a
+        GPU soft caps).
     """
-    if problems := _problems(outline):
+    problems = _problems(outline)
+    if torch.device(device).type == "cuda" and attention_softcap_of(outline) is not None:
+        problems.append(
+            "caps attention's logits softly, which no kernel over rows laid end to end does, so that a GPU would take "
+            "one row after another, in float32"
+        )
+    if problems:
         raise ModelError(f"model {path!r} cannot be trained without padding: it {'; '.join(problems)}; {_INSTEAD}")
     before, was_training = outline.config._attn_implementation, outline.training
     longest = getattr(outline.config.get_text_config(), "sliding_window", None) or 1

@@ -187,7 +187,7 @@ def estimate_run(
     outline = load_outline(config.model, shape)
     with contextlib.suppress(ModelError):  # then rows are taken to be as long as they may be
         tokenizer = load_tokenizer(config.model) if shape is None else None
-    for check in outline_checks(config, outline, tokenizer, files=False):
+    for check in outline_checks(config, outline, tokenizer, "cuda" if device.cuda else "cpu", files=False):
         check()
     if shape is None:
         workload = workload_of(config, gpus, tokenizer)

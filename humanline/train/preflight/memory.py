@@ -18,6 +18,7 @@ from humanline.train.config.objective import BetaTransform
 from humanline.train.data.batch import Block
 from humanline.train.policy.adapter import expert_weights, factor_shapes, linear_layers
 from humanline.train.policy.load import TYPES
+from humanline.train.policy.packing import refuse_unpackable
 from humanline.train.preflight.dry_run import BACKWARD, Quantities, dry_run, update_temporaries
 from humanline.train.preflight.shards import Sharded, gathered_config, parts_of, share_of
 from humanline.train.preflight.workload import Work, Workload, shape_of
@@ -187,7 +188,11 @@ class Estimator:
         ------
         DryRunError
             If the model cannot be run without numbers.
+        ModelError
+            If there is to be no padding, and the model cannot be trained so on CUDA.
         """
+        if self.cuda and config.training.padding == "free":
+            refuse_unpackable(config.model, self.outline, "cuda")
         static = static_bytes(config, self.outline, ranks=workload.ranks)
         parts = parts_of(config, workload.ranks)
         sharded = (

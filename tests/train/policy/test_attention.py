@@ -12,6 +12,7 @@ import transformers
 from humanline.objectives import token_logprobs
 from humanline.train.policy import packing as attention
 from humanline.train.policy.errors import ModelError
+from humanline.train.policy.load import load_model
 from humanline.train.policy.logprobs import LogprobModel, check_logprobs
 from humanline.train.policy.packing import pack, packed_attention, refuse_unpackable
 from tests.helpers.paper_models import FAMILIES, WINDOW, write_paper_model
@@ -36,7 +37,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
 
 
 def load(folder: str, dtype: torch.dtype = torch.float32):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    return load_model(folder, dtype).eval()
 
 
 def outline(kind: str, **settings):
