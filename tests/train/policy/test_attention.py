@@ -163,7 +163,6 @@ class TestAttention:
         torch.testing.assert_close(mine, dense(*qkv(groups), 0.3, window, None), rtol=0, atol=1e-13)
 
     @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
     @pytest.mark.parametrize("groups", [1, 4])
     @pytest.mark.parametrize("window", [None, 33, 200])
     def test_one_kernel_serves_all_segments_on_cuda(self, monkeypatch, window, groups):
