@@ -33,6 +33,7 @@ from humanline.train.policy.build import (
     build_sharded_policy,
     checked_model,
     describe_adapter,
+    remarks_on,
 )
 from humanline.train.policy.logprobs import LogprobModel, check_logprobs, refuse_random
 from humanline.train.policy.optimizer import make_optimizer
@@ -251,6 +252,8 @@ class _Given:
 def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
     """Read all but the weights, and refuse what cannot be trained, or not here."""
     model = processes.alike(lambda: checked_model(config, processes.device))
+    for remark in remarks_on(config, model.outline, processes.device):
+        RunProgress(0, show).say(f"remark: {remark}")
     data = _data(config, model.renderer, processes, show)
 
     def batches() -> tuple[Stream, int]:

@@ -32,7 +32,7 @@ from humanline.train.policy.load import (
 )
 from humanline.train.policy.logprobs import LogprobModel, refuse_unknown_head, softcap_of
 from humanline.train.policy.optimizer import refuse_missing_package
-from humanline.train.policy.packing import pack, refuse_unpackable
+from humanline.train.policy.packing import pack, refuse_unpackable, slower_without_kernel
 from humanline.train.policy.precision import compute_in
 from humanline.train.policy.shard import materialise, refuse_unshareable, shard
 from humanline.train.policy.slices import empty_model, fill, sliceable_tensors, stand_ins
@@ -84,6 +84,14 @@ def outline_checks(
     if config.rounds is not None and config.rounds.sampling.engine.kind == "continuous":
         checks.append(lambda: refuse_paged(outline))
     return checks
+
+
+def remarks_on(config: TrainConfig, outline: Any, device: torch.device) -> list[str]:
+    """Say what of a run's passes will be slower than it might on a device; nothing of that changes a result."""
+    if config.training.padding != "free":
+        return []
+    slower = slower_without_kernel(outline, device, config.training.precision)
+    return [] if slower is None else [slower]
 
 
 @dataclass(frozen=True, slots=True)

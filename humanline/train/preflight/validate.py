@@ -139,7 +139,7 @@ def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Rende
     """Make all checks of a model that take no weights, and return outline and template path where there are any."""
     import torch
 
-    from humanline.train.policy.build import look_at_model
+    from humanline.train.policy.build import look_at_model, remarks_on
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer, outline, renderer = look_at_model(config, device, findings.about)
@@ -150,6 +150,8 @@ def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Rende
             findings.remarks.append(
                 "pad and eos are the same token: fine here, masks go by position, so the end of an answer is trained"
             )
+    if outline is not None and not findings.problems:
+        findings.remarks += remarks_on(config, outline, device)
     if renderer is not None:
         with findings.about("template"):
             findings.show(f"template     {config.data.template}, SHA-256 {renderer.template_hash}")
