@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from humanline.train.data.batch import Block, make_block
 from humanline.train.data.sequences import TokenSequence
+from humanline.train.policy.in_order import sum_in_order
 from humanline.train.policy.layers import decoder_layers
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.packing import pack
@@ -53,6 +54,8 @@ def policy_on(
     dtype: torch.dtype = torch.float32,
 ) -> LogprobModel:
     """A policy in training mode over such a model, set up as a run sets it up."""
+    if device == "cuda":
+        sum_in_order()
     model = model_on(device, dtype)
     if packed:
         pack(model)

@@ -21,6 +21,7 @@ from humanline.train.data.run_data import renderer_of
 from humanline.train.policy.adapter import Adapter, adapted_weights, base_name, describe_coverage
 from humanline.train.policy.attention import refuse_paged
 from humanline.train.policy.head import logprob_function, refuse_softcap
+from humanline.train.policy.in_order import sum_in_order
 from humanline.train.policy.load import (
     TYPES,
     load_outline,
@@ -195,6 +196,7 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
         As `logprob_function` does.
     """
     training = config.training
+    _prepare(device)
     model = load_weights(config.model, dropout=training.dropout, weights=config.kept_in, compute=training.precision)
     adapter = outfit(model, config)
     policy = _policy(model, config, device)
@@ -211,6 +213,7 @@ def build_sharded_policy(config: TrainConfig, device: torch.device) -> tuple[Log
     ModelError, LogprobsError
         As `build_policy` does, and if the model cannot be shared out or its files not be read in slices.
     """
+    _prepare(device)
     model = empty_model(config.model, dropout=config.training.dropout, dtype=TYPES[str(config.kept_in)])
     found = sliceable_tensors(config.model, model)
     with stand_ins(model):
@@ -219,6 +222,12 @@ def build_sharded_policy(config: TrainConfig, device: torch.device) -> tuple[Log
     shard(policy, device, precision=config.training.precision)
     fill(config.model, policy, found, materialise(policy, device))
     return policy, adapter
+
+
+def _prepare(device: torch.device | str) -> None:
+    """Let what is built for a GPU compute the same bits every time."""
+    if torch.device(device).type == "cuda":
+        sum_in_order()
 
 
 def _policy(model: Any, config: TrainConfig, device: torch.device | str) -> LogprobModel:

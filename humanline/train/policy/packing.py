@@ -18,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from humanline.train.policy.attention import attention_softcap_of
 from humanline.train.policy.errors import ModelError
+from humanline.train.policy.in_order import in_order
 from humanline.train.policy.logprobs import PACKED
 
 _UNSAID = -1  # of a window: the model says nothing about it, as opposed to None
@@ -179,7 +180,11 @@ def packed_attention(
                 f"padding-free attention is not told by {_name(module)} whether it slides over {sliding_window} "
                 f"tokens, and there are rows of {longest}: {_INSTEAD}"
             )
-    return _attend(query, key, value, scaling, sliding_window, softcap, segment_lengths, segment_bounds), None
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return _attend(query, key, value, scaling, sliding_window, softcap, segment_lengths, segment_bounds)
+
+    return in_order(attend, query, key, value) if query.is_cuda else attend(query, key, value), None
 
 
 def _attend(
