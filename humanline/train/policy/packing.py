@@ -278,11 +278,11 @@ def _kernel(query: Tensor, value: Tensor) -> Callable[..., Tensor] | None:
 
 def _without_kernel(device: torch.device, dtype: torch.dtype, size: int, value_size: int) -> str | None:
     """Say why a GPU cannot have torch's attention over segments, for heads of so many numbers; None if it can."""
-    if dtype not in (torch.bfloat16, torch.float16):
-        return "it computes in bf16 alone (training.precision)"
     if torch.cuda.get_device_capability(device) < _FLASH:
         name = torch.cuda.get_device_name(device)
         return f"{name} is older than compute capability {'.'.join(map(str, _FLASH))}"
+    if dtype not in (torch.bfloat16, torch.float16):
+        return "it computes in bf16 alone (training.precision)"
     if size % 8 or size > 256 or value_size != size:
         sizes = f"{size}" if value_size == size else f"{size}, of values {value_size}"
         return f"heads of {sizes} numbers do not fit it (multiples of 8, up to 256, values alike)"

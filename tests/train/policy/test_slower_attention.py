@@ -15,7 +15,7 @@ from tests.helpers.gpu import write_model
 from tests.helpers.support import config, run
 
 GPU = torch.device("cuda")
-FREE = {"steps": 1, "batch_size": 4, "padding": "free", "precision": "bf16"}
+FREE = {"steps": 1, "batch_size": 4, "padding": "free"}
 
 
 @pytest.fixture
