@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+from humanline.train.policy.in_order import WORKSPACE
 from tests.helpers.support import config
+
+os.environ.setdefault(WORKSPACE, ":4096:8")  # before any test multiplies on a GPU
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

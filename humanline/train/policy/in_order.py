@@ -10,12 +10,14 @@ is wanted and have no fixed order either: they are switched off.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _BEFORE: list[int] = []  # what was on when a backward pass reached an attention that it has not left yet
 
 
@@ -44,6 +46,9 @@ def sum_in_order() -> None:
     """Let every model of transformers that runs with torch's attention (`sdpa`) in this process do so on GPUs."""
     from transformers import AttentionInterface
 
+    # Where no fast kernel fits, attention is plain products, which torch lets nobody make in order without this; it is
+    # read at a process's first product on a GPU. So much is set aside on new GPUs anyway (32 MiB).
+    os.environ.setdefault(WORKSPACE, ":4096:8")
     torch.backends.cuda.enable_cudnn_sdp(False)
     plain = AttentionInterface()["sdpa"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
 import pytest
@@ -77,6 +78,7 @@ def test_models_run_in_order_once_that_is_asked_for(monkeypatch, checkpointing):
     """
     monkeypatch.setattr(AttentionInterface, "_global_mapping", dict(AttentionInterface._global_mapping))
     before = torch.backends.cuda.cudnn_sdp_enabled()
+    monkeypatch.delenv(module.WORKSPACE, raising=False)
     policy, block = LogprobModel(model_on("cpu")).train(), block_on("cpu")
     if checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -94,7 +96,7 @@ def test_models_run_in_order_once_that_is_asked_for(monkeypatch, checkpointing):
     plain = graded()
     try:
         sum_in_order.__wrapped__()
-        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert not torch.backends.cuda.cudnn_sdp_enabled() and os.environ.pop(module.WORKSPACE) == ":4096:8"
         assert all(torch.equal(a, b) for a, b in zip(graded(), plain, strict=True))
         monkeypatch.setattr(module, "in_order", counted)
         graded()
