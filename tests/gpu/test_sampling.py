@@ -21,8 +21,7 @@ from tests.helpers.gpu import write_model
 QUESTIONS = ["abc", "hgfedcba hgfedcba", "2 a", "12 ccddee"]
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("compute", ["float32", "bf16"])
+@pytest.mark.parametrize("compute,packed", [("float32", False), ("bf16", True)])
 def test_answers_are_the_models_own(device, toy, tmp_path, compute, packed):
     """Each id drawn at temperature 0 is the likeliest of a plain pass, and has the log-probability of that pass.
 
