@@ -319,12 +319,20 @@ def _quiet_libraries() -> None:
     quiet_libraries()
 
 
+def _set_up_allocator() -> None:
+    """Set up how torch takes memory, for this process and those that it starts; before torch is imported."""
+    from humanline.system.allocator import growing_segments
+
+    os.environ |= growing_segments(os.environ, sys.platform)
+
+
 def _train(options: argparse.Namespace) -> int:
     from humanline.system.launcher import LAUNCHED_BY, from_slurm
     from humanline.system.parent import die_with_parent
     from humanline.system.stop import outlive
 
     os.environ |= from_slurm(os.environ)
+    _set_up_allocator()
     if options.processes is not None:
         if options.processes < 1:
             raise ValueError(f"--processes must be >= 1; got {options.processes}")
@@ -431,6 +439,7 @@ def _estimate(options: argparse.Namespace) -> int:
 
 
 def _sample(options: argparse.Namespace) -> int:
+    _set_up_allocator()
     from humanline.train.online.commands import sample
 
     if options.limit is not None and options.limit < 1:
@@ -439,6 +448,7 @@ def _sample(options: argparse.Namespace) -> int:
 
 
 def _score(options: argparse.Namespace) -> int:
+    _set_up_allocator()
     from humanline.train.online.commands import score
 
     return _stage(options, "completions", lambda config, **how: score(config, options.samples, options.out, **how))
