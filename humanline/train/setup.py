@@ -39,6 +39,7 @@ from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.policy.shard import Shards, leave_alone, let_go
 from humanline.train.policy.spread import Spread, Whole
 from humanline.train.preflight.disk import bytes_written
+from humanline.train.preflight.exhausted import Known, explaining
 from humanline.train.preflight.fits import refuse_unfit
 from humanline.train.run.alike import refuse_unlike
 from humanline.train.run.checkpoint import Contents, Position
@@ -147,26 +148,27 @@ def set_up(
 
     Raises
     ------
-    OutputError, ModelError, DataError, ValueError, CheckpointError, NeighbourError, StopRequested
+    OutputError, ModelError, DataError, ValueError, CheckpointError, NeighbourError, StopRequested, MemoryRanOutError
         As `humanline.train.loop.train` does.
     """
     folder = RunFolder(config.output, resume=resume, say=RunProgress(0, show_progress).say)
     how = config.training
     try:
         with (
+            explaining(config, folder.checkpoints) as known,
             joined(how.stall_minutes, stop) as (accelerator, meeting),
             of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
         ):
             check, ending = safe_points(stop, meeting.reduce, folder.lost), asked_to_end(stop, folder.lost)
             processes = Processes(accelerator, over_ranks(accelerator), check, ending, meeting)
-            yield _set_up(config, folder, processes, stop, show_progress and accelerator.is_main_process)
+            yield _set_up(config, folder, processes, stop, show_progress and accelerator.is_main_process, known)
     finally:
         leave_alone()
         folder.release()
 
 
 def _set_up(
-    config: TrainConfig, folder: RunFolder, processes: Processes, stop: StopSignal | None, show: bool
+    config: TrainConfig, folder: RunFolder, processes: Processes, stop: StopSignal | None, show: bool, known: Known
 ) -> Run | RunResult:
     torch.manual_seed(config.seed)
     settings = written(config)
@@ -180,6 +182,7 @@ def _set_up(
             RunProgress(0, show).say(f"finished already: {folder.final}")
             return RunResult.read(folder)
     given = _read(config, processes, show)
+    known.of_model(given.model.outline, given.stream, given.steps, processes.device)
     trained = _load(config, given.data, processes)
     fingerprints = _fingerprints(config, given, trained, processes)
     objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device)
