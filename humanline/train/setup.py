@@ -25,6 +25,7 @@ from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import RunData, read_data, stream_of
 from humanline.train.data.stream import Batches, FixedBatches, Stream
 from humanline.train.online.held_out import RolloutEvaluator
+from humanline.train.online.rewards.check import check_scoring
 from humanline.train.online.rounds import Rounds, make_rounds
 from humanline.train.policy.adapter import Adapter
 from humanline.train.policy.build import (
@@ -197,14 +198,9 @@ def _set_up(
         evaluator = _evaluator(config, given, trained.logprobs_of, processes)
     references = _references(config, batches, trained, processes, progress)
     shared, own = _states(trained, batches, evaluator, references, processes, config.seed)
-    processes.on_main(
-        lambda: bytes_written(
-            config, given.model.outline, given.stream, given.steps, evaluator, processes.ranks
-        ).refuse()
-    )
     checkpoints = _checkpoints(config, settings, folder, shared, own, fingerprints, processes)
     reports = given.data.sets.reports
-    for line in [*map(str, reports.values()), *describe_adapter(config, given.model.outline)]:
+    for line in [*map(str, reports.values()), *describe_adapter(config, given.model.outline), *given.remarks]:
         progress.say(line)
     restored = checkpoints.restore(progress.say) if folder.resume else None
     if stop is not None:
@@ -249,6 +245,7 @@ class _Given:
     data: RunData
     stream: Stream
     steps: int
+    remarks: list[str]
 
 
 def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
@@ -261,7 +258,16 @@ def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
         refuse_unfit(config, model.outline, stream, steps, processes.device)
         return stream, steps
 
-    return _Given(model, data, *processes.alike(batches))
+    stream, steps = processes.alike(batches)
+    remarks: list[str] = []
+
+    def refuse() -> None:
+        bytes_written(config, model.outline, stream, steps, data.sets.held_out, processes.ranks).refuse()
+        if config.rounds is not None:
+            remarks.extend(check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out]))
+
+    processes.on_main(refuse)
+    return _Given(model, data, stream, steps, remarks)
 
 
 def _data(config: TrainConfig, renderer: Renderer, processes: Processes, show: bool) -> RunData:
