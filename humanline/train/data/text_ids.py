@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from humanline.train.data.word_ids import Encode, WordIds, treats_words_apart
+from humanline.train.data.word_ids import Encode, WordIds, pieces_by, treats_words_apart
 
 _THREADS = "TOKENIZERS_PARALLELISM"
 
@@ -32,7 +32,7 @@ class TextIds:
         self._many: Encode | None = None
         if backend is not None and known:  # a tokenizer that encodes in a way of its own does so text by text
             self._backend = getattr(backend, "encode_batch_fast", None) or backend.encode_batch
-            self._many = WordIds(self._whole).many if treats_words_apart(backend) else self._whole
+            self._many = WordIds(self._whole, pieces_by(backend)).many if treats_words_apart(backend) else self._whole
 
     def one(self, text: str) -> list[int]:
         """Return the ids of a text."""

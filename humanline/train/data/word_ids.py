@@ -20,8 +20,9 @@ from typing import Any
 
 _CONTRACTED = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_FIRST = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _PATTERNS = {
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    _FIRST,
     *(
         _CONTRACTED + r"|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
         for digits in (r"\p{N}", r"\p{N}{1,3}")
@@ -37,6 +38,7 @@ _NEW = 0.5  # of the words of some texts: with more new ones the texts are token
 _IN_VAIN = 20  # times in a row, after which no words are looked at any more
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
+Pieces = Callable[[str], list[str]]
 
 
 class WordIds:
@@ -46,10 +48,13 @@ class WordIds:
     ----------
     encode : callable
         The ids of each of some texts, by the tokenizer itself; it has to be one of which `treats_words_apart` holds.
+    pieces : callable
+        Cuts a new word, as `pieces_by` does.
     """
 
-    def __init__(self, encode: Encode) -> None:
-        self._encode = encode
+    def __init__(self, encode: Encode, pieces: Pieces) -> None:
+        self._encode, self._pieces = encode, pieces
+        self._parts = _Known()
         self._begin, self._inner, self._end = _Known(), _Known(), _Known()  # the words, by where they stand in a text
         self._in_vain = 0
 
@@ -79,7 +84,7 @@ class WordIds:
         self._in_vain = 0
         alone = [words[0] for words in cut if len(words) == 1]
         asked = [*alone, *new[0], *(f" {word}" for word in chain(new[1], new[2]))]
-        ids = iter(self._encode(asked) if asked else [])
+        ids = iter(self._of_pieces(asked) if asked else [])
         whole = [next(ids) for _ in alone]
         for place, words in zip(places, new, strict=True):
             place.learn(words, ids)
@@ -93,6 +98,17 @@ class WordIds:
         ]
         for place in places:
             place.forget()
+        return found
+
+    def _of_pieces(self, words: Sequence[str]) -> list[list[int]]:
+        """Return the ids of new words, from those of their pieces, of which there are fewer kinds."""
+        cut = [self._pieces(word) for word in words]
+        new = self._parts.new({*chain.from_iterable(cut)})
+        if new:
+            self._parts.learn(new, iter(self._encode(new)))
+        known = self._parts.ids
+        found = [[*chain.from_iterable(map(known.__getitem__, pieces))] for pieces in cut]
+        self._parts.forget()
         return found
 
     def _new(self, cut: Sequence[Sequence[str]]) -> tuple[list[str], list[str], list[str]]:
@@ -175,6 +191,42 @@ def treats_words_apart(backend: Any) -> bool:
         and {name: cutters[0].get(name) for name in known} == known
         and cutters[0].get("pattern", {}).get("Regex") in _PATTERNS
     )
+
+
+def pieces_by(backend: Any) -> Pieces:
+    """Return a function that cuts a word as a tokenizer does of which `treats_words_apart` holds.
+
+    A word of ASCII alone, since there what is a letter, a digit or a space is the same for Python as for the tokenizer;
+    any other is left whole. Each piece alone is cut no further: what of a pattern looks ahead ends at a piece's end.
+    """
+    cutter = _settings(backend.pre_tokenizer)
+    pattern = _FIRST
+    if cutter["type"] == "Sequence" and len(cutter["pretokenizers"]) > 1:
+        pattern = cutter["pretokenizers"][0]["pattern"]["Regex"]
+    for wide, narrow in (
+        (_UPPER, "[A-Z]"),
+        (_LOWER, "[a-z]"),
+        (r"\p{L}\p{N}", "A-Za-z0-9"),
+        (r"\p{L}", "[A-Za-z]"),
+        (r"\p{N}", "[0-9]"),
+    ):
+        pattern = pattern.replace(wide, narrow)
+    find = re.compile(pattern, re.ASCII).findall
+    added = backend.get_added_tokens_decoder().values()
+    several_passes = any(token.normalized for token in added)
+    tokens = sorted((token.content for token in added), key=len, reverse=True)
+    apart = re.compile(f"({'|'.join(map(re.escape, tokens))})") if tokens else None
+
+    def cut(word: str) -> list[str]:
+        if not word.isascii():
+            return [word]
+        if apart is None or apart.search(word) is None:
+            return find(word)
+        if several_passes:
+            return [word]
+        return [piece for n, part in enumerate(apart.split(word)) for piece in ([part] if n % 2 else find(part))]
+
+    return cut
 
 
 def _holds_space(text: str) -> bool:

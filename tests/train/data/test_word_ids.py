@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from humanline.train.data import word_ids
-from humanline.train.data.word_ids import WordIds, treats_words_apart
+from humanline.train.data.word_ids import WordIds, pieces_by, treats_words_apart
 
 TEXT = "the cat don't sit, 12345 times! on  two\n\nmats; THE Cat's\tmat (mat) a\u0301b café 你好 世界\r\n x = 3.5 / y"
 PIECES = [
@@ -76,7 +76,7 @@ def test_the_ids_of_a_text_are_those_of_its_words(kind, texts):
     tokenizer = made(kind)
     assert treats_words_apart(tokenizer)
     right = whole(tokenizer, texts)
-    words = WordIds(functools.partial(whole, tokenizer))
+    words = WordIds(functools.partial(whole, tokenizer), pieces_by(tokenizer))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(word_ids, "_NEW", 2.0)  # however many are new
         assert words.many(texts) == words.many(texts) == right
@@ -94,7 +94,7 @@ def test_a_word_is_tokenised_once_and_much_that_is_new_as_it_is(monkeypatch):
         asked.extend(texts)
         return whole(tokenizer, texts)
 
-    words = WordIds(encode)
+    words = WordIds(encode, pieces_by(tokenizer))
     texts = ["a cat on the mat", "the cat on a mat", "a mat on the cat"] * 5
     assert words.many(texts) == whole(tokenizer, texts) and " on" in asked and "a cat on the mat" not in asked
     asked.clear()
