@@ -622,7 +622,8 @@ def _steps(recipe: Recipe) -> list[tuple[str, str]]:
         (f"  max_grad_norm: {_norm(recipe)}", recipe.norm_from),
     ]
     if not recipe.online:
-        lines += [(f"evaluation: {{batch_size: {2 * rows}}}", "held-out metrics at the start and at the end")]
+        held_out = f"evaluation: {{batch_size: {2 * rows}, limit: 512}}"
+        lines += [(held_out, "the first 512 held-out pairs, at the start and at the end")]
     return [*lines, ("checkpoint: {every: 50, keep: 2}", "and every 30 minutes; --resume goes on from there")]
 
 

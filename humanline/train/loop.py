@@ -67,8 +67,8 @@ def train(
         If another run took over the output folder while this one was asleep; nothing more is written.
     StopRequested
         If `stop` was set; all that is needed to go on is saved, if anything was begun.
-    NeighbourError
-        If another process of the run is gone, has failed or stands still (`neighbours.joined`).
+    NeighbourError, MemoryRanOutError
+        If another process is gone, has failed or stands still (`neighbours.joined`); if memory has run out.
     """
     with set_up(config, resume=resume, stop=stop, show_progress=show_progress) as run:
         return run if isinstance(run, RunResult) else take_steps(run)

@@ -198,6 +198,8 @@ class EvaluationConfig(Section):
     """Steps between looks at the held-out set."""
     batch_size: PositiveInt = 32
     """Units a forward pass."""
+    limit: PositiveInt | None = None
+    """How many rows of the held-out set are used, the first that fit; the others are checked, and not tokenised."""
 
 
 class CheckpointConfig(Section):

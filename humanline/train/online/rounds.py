@@ -307,16 +307,6 @@ def make_rounds(
     log: Callable[[dict[str, Any]], None],
 ) -> Rounds:
     """Return the rounds of a run, with sampler and scorer; raise ValueError as these do."""
-    from humanline.train.online.rewards.check import check_scoring
-
-    assert config.rounds is not None
-    scoring = config.rounds.scoring
-
-    def check() -> None:
-        for remark in check_scoring(scoring, [*data.contexts, *data.held_out]):
-            progress.say(remark)
-
-    processes.on_main(check)
 
     def make_stream(units: Sequence[Unit], seed: int) -> Stream:
         return training_stream(config, units, renderer, rank=processes.rank, ranks=processes.ranks, seed=seed)

@@ -20,6 +20,7 @@ from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import renderer_of
 from humanline.train.policy.adapter import Adapter, adapted_weights, base_name, describe_coverage
 from humanline.train.policy.attention import refuse_paged
+from humanline.train.policy.errors import ModelError
 from humanline.train.policy.head import logprob_function, refuse_softcap
 from humanline.train.policy.in_order import sum_in_order
 from humanline.train.policy.load import (
@@ -39,14 +40,31 @@ from humanline.train.policy.shard import materialise, refuse_unshareable, shard
 from humanline.train.policy.slices import empty_model, fill, sliceable_tensors, stand_ins
 
 
-def package_checks(config: TrainConfig, device: torch.device) -> list[Callable[[], object]]:
-    """Return calls that raise ValueError where a package is missing that the configuration needs on the device."""
+def device_checks(config: TrainConfig, device: torch.device) -> list[Callable[[], object]]:
+    """Return calls that raise ValueError where device or packages cannot do what the configuration needs."""
     training = config.training
     return [
+        lambda: refuse_slow_bf16(training.precision, device),
         lambda: refuse_missing_quantizer(config.kept_in),
         lambda: refuse_missing_package(config.optimizer, training.weights),
         lambda: logprob_function(training.logprobs, device=device, precision=training.precision),
     ]
+
+
+def refuse_slow_bf16(precision: str, device: torch.device) -> None:
+    """Raise ModelError for computing in bf16 on a GPU that has no arithmetic for it.
+
+    Torch would make do, with products slower than those of float32.
+    """
+    if precision != "bf16" or device.type != "cuda" or torch.version.hip is not None:
+        return
+    major, minor = torch.cuda.get_device_capability(device)
+    if major < 8:
+        raise ModelError(
+            "training.precision: bf16 needs a GPU with arithmetic for it (compute capability 8.0 or above: A100, H100 "
+            f"and later); {torch.cuda.get_device_name(device)} has {major}.{minor}: set training.precision: float32, "
+            "and training.weights, or train on another GPU"
+        )
 
 
 def outline_checks(
@@ -138,7 +156,7 @@ def look_at_model(
     config : TrainConfig
     device : torch.device
     about : callable
-        Gives the context of each load and check, by what that is about: "model", "packages" or "template". Where it
+        Gives the context of each load and check, by what that is about: "model", "device" or "template". Where it
         lets errors through the first one ends the look; where it keeps them, so that all are found, the rest goes on.
 
     Returns
@@ -149,8 +167,8 @@ def look_at_model(
     tokenizer = outline = renderer = None
     with about("model"):
         tokenizer = load_tokenizer(config.model)
-    for check in package_checks(config, device):
-        with about("packages"):
+    for check in device_checks(config, device):
+        with about("device"):
             check()
     with about("model"):
         outline = load_outline(config.model)

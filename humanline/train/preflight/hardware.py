@@ -99,6 +99,14 @@ def capacity(device: torch.device) -> float:
     return min([*limits, _in_proc("meminfo", "MemTotal") or float("inf")])
 
 
+def used(device: torch.device) -> tuple[float, float]:
+    """Return the most bytes that this process has had in use on a device, and how many it could have there."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return float(torch.cuda.max_memory_allocated(device)), float(free + torch.cuda.memory_reserved(device))
+    return _in_proc("self/status", "VmHWM") or 0.0, capacity(device)
+
+
 def matmul_rate(device: torch.device, precision: str) -> float:
     """Return the FLOPs a second of a large matrix product: the median of five, after one to warm up."""
     kind = torch.bfloat16 if precision == "bf16" else torch.float32

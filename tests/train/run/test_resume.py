@@ -524,7 +524,8 @@ class TestDisk:
         assert result_of(one) == result_of(whole)
 
     def test_a_run_that_cannot_fit_is_refused_at_the_start(self, toy, tmp_path, monkeypatch):
-        """With less free space than checkpoints and model need, the run is refused and nothing is written."""
+        """With less free space than checkpoints and model need, the run is refused: no weight is read."""
+        monkeypatch.setattr("humanline.train.setup.build_policy", lambda *_: pytest.fail("weights were loaded"))
         size = (Path(toy["model"]) / "model.safetensors").stat().st_size
 
         def free(count: int) -> None:
