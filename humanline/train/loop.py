@@ -197,4 +197,4 @@ def _evaluated(run: Run, at: Position, last: bool) -> Position:
 def _pause(run: Run, at: Position, scoring: Reference | None = None) -> None:
     """Stop here if that was asked, or save if it is time to; `scoring` is what is scoring ahead."""
     run.processes.check()
-    run.checkpoints.save_if_due(at, run.progress.say, scoring=scoring and scoring.settle)
+    run.checkpoints.save_if_due(at, run.progress.say, scoring=None if scoring is None else scoring.settle)

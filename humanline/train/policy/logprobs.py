@@ -15,6 +15,7 @@ from humanline.system.activity import HERE
 from humanline.train.data.batch import Indices, find_indices
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.head import TokenLogprobs
+from humanline.train.policy.whole_rows import whole_rows
 
 _SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 _SCALES = {"logit_scale": False, "lm_head_multiplier": False, "logits_scaling": True}  # and whether logits are divided
@@ -101,8 +102,9 @@ class LogprobModel(nn.Module):
         if self.packed:
             hidden, starts = self._packed(input_ids, lengths, found), found.bounds[:-1]
         else:
-            decoder = self.model.get_decoder()
-            hidden = decoder(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
+            with whole_rows():
+                output = self.model.get_decoder()(input_ids=input_ids, use_cache=False)
+            hidden = output.last_hidden_state.flatten(0, 1)
             starts = torch.arange(len(input_ids), device=input_ids.device) * input_ids.shape[1]
         head_weight = self.model.get_output_embeddings().weight
         hidden = hidden.index_select(0, starts[rows] + places).to(head_weight.dtype)  # some norms return float32

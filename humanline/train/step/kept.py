@@ -44,14 +44,13 @@ class KeptLogprobs:
         whole = torch.zeros(block.mask.shape, dtype=values.dtype, device=values.device)
         return whole.index_put_(_counted(block), values)
 
-
     def to_host(self) -> KeptLogprobs:
         """Return the same in host memory."""
         return replace(self, values=self.values.cpu())
 
     def not_finite(self) -> list[str]:
         """Return the names of the rows with a value that is not finite."""
-        values = torch.split(self.values.cpu(), self.counts)
+        values = torch.split(self.values.cpu(), list(self.counts))
         finite = [bool(torch.isfinite(one).all()) for one in values]
         return [key.partition(" ")[2] for key, is_finite in zip(self.keys, finite, strict=True) if not is_finite]
 

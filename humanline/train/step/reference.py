@@ -133,7 +133,8 @@ class LogprobsAhead:
             raise NonFiniteError(
                 f"step {self._scored_at}: scoring gave log-probabilities that are not finite for "
                 f"{', '.join(names[:8]) or 'examples of another process'}{more}. The weights, or these examples, are "
-                "broken; nothing was updated or saved by this step. Lower optimizer.lr if the run was going well before."
+                "broken; nothing was updated by this step, or saved of it. Lower optimizer.lr if the run was going "
+                "well before."
             )
         held = sum(one.values.nbytes for kept in self.window.values() for both in kept for one in both if one)
         if held > _ON_DEVICE and self.device.type != "cpu":
