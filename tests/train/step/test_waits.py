@@ -11,7 +11,7 @@ import torch
 from humanline.train.loop import take_steps
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.setup import Run, set_up
-from tests.helpers.support import CLIP, EVERY_OBJECTIVE, OBJECTIVES, REJECT, config
+from tests.helpers.support import CLIP, EVERY_OBJECTIVE, REJECT, config
 from tests.helpers.waits import Waits
 
 BATCH_MAX = REJECT | {"policy_ratio_bound": "batch_max", "ref_ratio_bound": "batch_max"}
