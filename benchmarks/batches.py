@@ -1,4 +1,7 @@
-"""What a step's batch costs the thread that trains: made there when it is asked for, or ahead of time in another one."""
+"""What a step's batch costs the thread that trains: made there when it is asked for, or in another one ahead of time.
+
+Both sides are one step of training each, scored one step ahead, so that two batches are asked for.
+"""
 
 from __future__ import annotations
 

@@ -117,13 +117,13 @@ def test_batches_are_those_of_their_steps(kind):
 
 
 def test_indices_are_those_of_the_labels_that_count_and_of_real_tokens():
-    """For rows of any lengths: the True places of the mask in order, the tokens before the padding, and their bounds."""
+    """For rows of any lengths: True places of the mask in order, tokens before the padding, and their bounds."""
     mask = torch.tensor([[False, True, True], [True, False, False], [False, False, False]])
     found = find_indices(mask, (4, 2, 1))
     assert found.rows.tolist() == [0, 0, 1] and found.places.tolist() == [1, 2, 0]
     assert found.tokens.tolist() == [0, 1, 2, 3, 4, 5, 8] and found.bounds.tolist() == [0, 4, 6, 7]
     for lengths in ((4, 2), (4, 2, 0), (5, 2, 1)):
-        with pytest.raises(ValueError, match="lengths of 3 rows must be that many, in 1 .. 4"):
+        with pytest.raises(ValueError, match=r"lengths of 3 rows must be that many, in 1 \.\. 4"):
             find_indices(mask, lengths)
     with pytest.raises(ValueError, match="beyond the length of their row"):
         find_indices(mask, (2, 2, 1))
