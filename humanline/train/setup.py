@@ -190,7 +190,7 @@ def _set_up(
     objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device)
     progress = RunProgress(given.steps, show)
     told: list[dict[str, Any]] = []
-    batches: Batches = FixedBatches(given.stream, given.steps)
+    batches: Batches = FixedBatches(given.stream, given.steps, processes.device)
     evaluator: Evaluator | RolloutEvaluator | None = None
     if config.rounds is not None:
         rounds = _rounds(config, given, folder, trained, processes, progress, told)

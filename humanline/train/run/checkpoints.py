@@ -99,9 +99,16 @@ class Checkpoints:
         by_clock = bool(self.meet(torch.tensor(float(waited)), "max").item())
         return (by_steps or by_clock) and self._mark(position) not in (self._saved_at, _BEGINNING)
 
-    def save_if_due(self, position: Position, say: Callable[[str], None], *, scoring: bool = False) -> None:
-        """Save if it is time to (`due`), and say where; one that fails is said too, and the run goes on."""
-        if self.due(position, scoring=scoring):
+    def save_if_due(
+        self, position: Position, say: Callable[[str], None], *, scoring: Callable[[], None] | None = None
+    ) -> None:
+        """Save if it is time to (`due`), and say where; one that fails is said too, and the run goes on.
+
+        In the middle of a window `scoring` is called first, which refuses log-probabilities that must not be saved.
+        """
+        if self.due(position, scoring=scoring is not None):
+            if scoring is not None:
+                scoring()
             began = time.monotonic()
             try:
                 say(f"checkpoint: {self.save(position)}")
