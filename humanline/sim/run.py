@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from humanline import _checks
-from humanline.objectives import detach_rejected
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never, Schedule
 from humanline.sim.bandit import Bandit
 from humanline.sim.objectives import Batch, Dpo, Kto, Objective
+from humanline.sim.slope import Slopes, Transform
 from humanline.sim.world import (
     Task,
     World,
@@ -35,7 +35,6 @@ from humanline.theory import BetaRejection, ClipRange
 
 #: Steps whose random numbers are drawn together.
 _BLOCK = 16
-Transform = ClipRange | BetaRejection | None
 
 
 @dataclass(frozen=True)
@@ -233,12 +232,13 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
     kind = torch.optim.Adam if run.optimizer == "adam" else torch.optim.SGD
     optimizer = kind([params], lr=run.learning_rate)
     start = world.table(world.start)
+    slopes = Slopes(world, run.objective, run.transform, start)
     reference = first_reference(world, run.reference_tilt)
     takes_over = False
     scores, measured_at = [], []
     due = {round(run.steps * i / run.measurements) for i in range(run.measurements + 1)}
     outside = torch.zeros(len(world.start), dtype=params.dtype)
-    saturation = torch.full_like(outside, torch.nan) if not isinstance(run.objective, Dpo) else outside.clone()
+    saturation = outside.clone()
     for step in range(run.steps + 1):
         table = world.table(params)
         policy = table.detach()
@@ -253,25 +253,13 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
             reference = policy
         if data.begins_round(step) and run.source.round_start == "sync":  # type: ignore[union-attr]
             reference = policy
-        batch = data.batch(step, policy)
+        batch, used = data.batch(step, policy), reference
         rows = run.objective.rows(batch)
-        places, used = world.places(batch.contexts, rows), reference
-        logprobs = token_logprobs(table, places)
-        raw = logprobs - token_logprobs(reference, places)
-        log_ratio, beyond = _transformed(run.transform, raw, data, step)
-
-        def mismatched(others: Tensor, policy: Tensor = policy, reference: Tensor = reference) -> Tensor:
-            where = world.places(batch.contexts, others)  # noqa: B023
-            ratio = token_logprobs(policy, where) - token_logprobs(reference, where)
-            return run.transform.clip(ratio) if isinstance(run.transform, ClipRange) else ratio
-
-        to_start = logprobs - token_logprobs(start, places)
-        losses, metrics = run.objective.losses(batch, log_ratio, to_start, mismatched)
+        slope, beyond, saturated = slopes(policy, reference, batch, rows, data.beta_draws(step, rows.shape))
         optimizer.zero_grad(set_to_none=True)
-        losses.sum().backward()  # type: ignore[no-untyped-call]
+        table.backward(slope)  # type: ignore[no-untyped-call]
         outside += beyond / run.steps
-        if "saturation" in metrics:
-            saturation += metrics["saturation"] / run.steps
+        saturation += saturated / run.steps
         if run.schedule.copies_before_update(step):
             reference = policy
         optimizer.step()
@@ -292,21 +280,6 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
 def expected(law: Tensor, values: Tensor) -> Tensor:
     """Return ``mean_x sum_y exp(law(y | x)) values(x, y)``, (S,), from two (S, P, N) tensors."""
     return (law.exp() * values).sum(-1).mean(-1)
-
-
-def _transformed(transform: Transform, raw: Tensor, data: _Data, step: int) -> tuple[Tensor, Tensor]:
-    """Return the transformed log-ratios and the share of tokens that the transform acted on, (S,)."""
-    if transform is None:
-        return raw, torch.zeros(len(raw), dtype=raw.dtype)
-    if isinstance(transform, ClipRange):
-        return transform.clip(raw), share(~transform.contains(raw.detach()))
-    draws = data.beta_draws(step, transform, raw.shape)
-    return detach_rejected(raw, transform, *draws), share(~transform.keeps(raw.detach(), *draws))
-
-
-def share(flags: Tensor) -> Tensor:
-    """Return the share of True over all but the first axis."""
-    return flags.flatten(1).to(torch.float64).mean(1)
 
 
 class _Data:
@@ -345,16 +318,18 @@ class _Data:
         responses = self._responses[:, begin : begin + run.groups]
         return Batch(contexts, responses, self._scores(contexts, responses))
 
-    def beta_draws(self, step: int, rejection: BetaRejection, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    def beta_draws(self, step: int, rows: torch.Size) -> tuple[Tensor, ...]:
         """Return the Beta draws of both tests, keyed by seed, side and step; drawn for `_BLOCK` steps at a time."""
+        rejection, shape = self.run.transform, (*rows[1:], self.world.cells.shape[1])
+        if not isinstance(rejection, BetaRejection):
+            return ()
         block, place = divmod(step, _BLOCK)
         if place == 0:
             steps = min(_BLOCK, self.run.steps - step)
             self._betas = []
             for side, test in (("policy", rejection.policy_test), ("reference", rejection.ref_test)):
                 draws = [
-                    test.shape.sample(generator(seed, f"{side} draws {block}"), (steps, *shape[1:]))
-                    for seed in self.seeds
+                    test.shape.sample(generator(seed, f"{side} draws {block}"), (steps, *shape)) for seed in self.seeds
                 ]
                 self._betas.append(torch.from_numpy(np.stack(draws)))
         return self._betas[0][:, place], self._betas[1][:, place]
