@@ -7,7 +7,7 @@ the same order and on the same numbers, so that results are too, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from operator import getitem, itemgetter
 from typing import Any
 
 import torch
@@ -58,11 +58,11 @@ def _bits(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tuple(tensor.shape), tensor.detach().numpy().tobytes()
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keep the kernels that run inside. A value is a *slot*: an argument, a constant, or what a kernel returned."""
 
     def __init__(self, given: Sequence[Tensor], fixed: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.refused = False
         self._values: list[Any] = []
         self._constant: list[bool] = []
@@ -95,7 +95,7 @@ class _Recorder(TorchDispatchMode):
 
     def _unfit(self, func: Any, args: Any, kwargs: Any, result: Any) -> bool:
         """Return whether a kernel may do something else at the next call, or what is not written down."""
-        tags, listed = func.tags, [each for each in args if isinstance(each, list | tuple)]
+        tags, listed = func.tags, [each for each in args if isinstance(each, list)]
         tensors = [each for each in [*args, *(one for many in listed for one in many)] if isinstance(each, Tensor)]
         return (
             func._schema.is_mutable
@@ -104,27 +104,32 @@ class _Recorder(TorchDispatchMode):
             or (torch.Tag.dynamic_output_shape in tags and not _by_place(func, tensors))
             or any(isinstance(each, Tensor) for each in kwargs.values())
             or not all(self.knows(tensor) for tensor in tensors)
-            or not isinstance(result, Tensor)
+            or not all(isinstance(each, Tensor) for each in (result if isinstance(result, tuple) else (result,)))
         )
 
-    def _keep(self, func: Any, args: Any, kwargs: Any, result: Tensor, *, shape_only: bool) -> None:
+    def _keep(self, func: Any, args: Any, kwargs: Any, result: Any, *, shape_only: bool = False) -> int:
+        """Write down what makes a value of others, and return its slot; what is made of constants is one."""
         slots = tuple(self._slot(each) for each in args)
         constant = shape_only or all(self._constant[slot] for slot in slots)
-        self._add(result, constant=constant)
+        made = self._add(result, constant=constant)
         if not constant:
-            self._steps.append((func, slots, kwargs, len(self._values) - 1))
+            self._steps.append((func, slots, kwargs, made))
+        if isinstance(result, tuple):
+            for place, part in enumerate(result):
+                self._keep_part(made, place, part)
+        return made
+
+    def _keep_part(self, whole: int, place: int, part: Tensor) -> None:
+        made = self._add(part, constant=self._constant[whole])
+        if not self._constant[whole]:
+            self._steps.append((getitem, (whole, self._add(place, constant=True)), {}, made))
 
     def _slot(self, argument: Any) -> int:
-        """Return the slot of an argument of a kernel; a list of tensors is one value, which is made before."""
+        """Return the slot of an argument of a kernel; a list of tensors is made of them before."""
         if isinstance(argument, Tensor):
             return self._slots[id(argument)]
-        if isinstance(argument, list | tuple) and any(isinstance(each, Tensor) for each in argument):
-            slots = tuple(self._slot(each) for each in argument)
-            constant = all(self._constant[slot] for slot in slots)
-            slot = self._add(argument, constant=constant)
-            if not constant:
-                self._steps.append((_listed, slots, {}, slot))
-            return slot
+        if isinstance(argument, list) and any(isinstance(each, Tensor) for each in argument):
+            return self._keep(_listed, argument, {}, argument)
         return self._add(argument, constant=True)
 
     def _add(self, value: Any, *, constant: bool) -> int:

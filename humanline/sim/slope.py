@@ -87,7 +87,7 @@ class Slopes:
         def mismatched(others: Tensor) -> Tensor:
             where = self.world.places(contexts, others)
             ratio = token_logprobs(policy, where) - token_logprobs(reference, where)
-            return self.transform.clip(ratio) if isinstance(self.transform, ClipRange) else ratio  # type: ignore[no-any-return]
+            return self.transform.clip(ratio) if isinstance(self.transform, ClipRange) else ratio
 
         to_start = logprobs - token_logprobs(self.start, places)
         losses, metrics = self.objective.losses(Batch(contexts, responses, scores), log_ratio, to_start, mismatched)
