@@ -13,7 +13,7 @@ from humanline.theory import BetaShape
 SHAPES = ((0.61, 1.0), (1.0, 0.61), (3.0, 1.0))
 LIMIT = 1 / 8
 NOTE = "betainc has a shortcut of its own where a shape is 1; the next row is its general method"
-FLOOR = "the floor of exp(-E / a); a uniform number U is drawn quicker, but U**(1/a) then takes longer, and as long in all"
+FLOOR = "the floor of exp(-E / a); a uniform number is drawn quicker, but its power takes longer: as long in all"
 
 
 def benchmark_beta(quick: bool) -> Result:
