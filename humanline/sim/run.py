@@ -8,6 +8,7 @@ policy's own at the moment the schedule names, kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -33,8 +34,8 @@ from humanline.sim.world import (
 )
 from humanline.theory import BetaRejection, ClipRange
 
-#: Steps whose random numbers are drawn together.
-_BLOCK = 16
+#: Steps whose Beta draws are made together, which says what they are, and how many uniform numbers are, at most.
+_BLOCK, _AT_ONCE = 16, 2**20
 
 
 @dataclass(frozen=True)
@@ -256,8 +257,7 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
         batch, used = data.batch(step, policy), reference
         rows = run.objective.rows(batch)
         slope, beyond, saturated = slopes(policy, reference, batch, rows, data.beta_draws(step, rows.shape))
-        optimizer.zero_grad(set_to_none=True)
-        table.backward(slope)  # type: ignore[no-untyped-call]
+        (params.grad,) = torch.autograd.grad(table, params, slope)
         outside += beyond / run.steps
         saturation += saturated / run.steps
         if run.schedule.copies_before_update(step):
@@ -290,7 +290,7 @@ class _Data:
         self.contexts = torch.arange(run.groups * run.steps) % world.scores.shape[1]
         self._generators = [generator(seed, "responses") for seed in seeds]
         self._uniforms = torch.empty((len(seeds), 0, run.group_size, world.cells.shape[1]), dtype=torch.float64)
-        self._first = 0
+        self._first, self._undrawn = 0, len(self.contexts)
         if isinstance(run.source, Fixed):
             self._writer = behaviour_law(world, run.source, seeds)
             self._responses = self._fixed(run.source)
@@ -338,9 +338,10 @@ class _Data:
         """Return each seed's next uniform numbers for sampling token by token; drawn for many steps at a time."""
         short = groups - self._uniforms.shape[1]
         if short > 0:
-            count = max(short, _BLOCK * self.run.groups)
-            more = self._draw(count, self.run.group_size, self.world.cells.shape[1])
-            self._uniforms = torch.cat([self._uniforms, more], 1)
+            shape = self.run.group_size, self.world.cells.shape[1]
+            count = max(short, min(self._undrawn, _AT_ONCE // (len(self.seeds) * math.prod(shape))))
+            self._uniforms = torch.cat([self._uniforms, self._draw(count, *shape)], 1)
+            self._undrawn -= count
         taken, self._uniforms = self._uniforms[:, :groups], self._uniforms[:, groups:]
         return taken
 

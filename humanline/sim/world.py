@@ -124,10 +124,10 @@ class World:
         cumulative = cumulative.nan_to_num(torch.inf, torch.inf)  # a broken policy picks token 0
         first, *later = uniforms.movedim(-1, 0).contiguous()
         response = token = torch.searchsorted(cumulative[:, contexts, 0].contiguous(), first, right=True)
-        node, laws = torch.zeros_like(token), cumulative.flatten(0, -2)
-        begin = torch.arange(0, len(laws), len(self.child)).view(len(table), -1)[:, contexts, None]
+        laws, node = cumulative.flatten(0, -2), torch.zeros((), dtype=torch.long)
         for u in later:
             node = self.child[node, token]
+            begin = torch.arange(0, len(laws), len(self.child)).view(len(table), -1)[:, contexts, None]
             token = torch.searchsorted(laws[(begin + node).flatten()], u.view(-1, 1), right=True).view(u.shape)
             response = response * self.vocab + token
         return response
