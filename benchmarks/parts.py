@@ -1,7 +1,7 @@
 """Parts of benchmarks, each in a process of its own: one that raises, hangs or runs out of memory costs only itself.
 
 Nothing heavy is imported here: the process that starts the others holds no memory of an accelerator, and there is
-little in it that could fail. `python -m benchmarks.parts CALL ARGUMENTS FILE` is what it starts.
+little in it that could fail.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -76,50 +77,42 @@ def run_part(part: Part, limit: float, tell: Callable[[Result], object] = lambda
     tell : callable
         Called with what it has found so far, whenever that is more.
     """
+    return _run(multiprocessing.get_context("spawn"), part, limit, tell)
+
+
+def _run(context: Any, part: Part, limit: float, tell: Callable[[Result], object]) -> Result:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         file, said = Path(name) / "found.json", Path(name) / "said"
-        command = [sys.executable, "-m", "benchmarks.parts", part.call, json.dumps(part.arguments), str(file)]
-        with said.open("wb") as stream:
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=os.environ | {"TMPDIR": name} | part.environment,  # what it leaves behind goes with the folder
-                stdin=subprocess.PIPE,  # which ends when this process does
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-            )
-            _RUNNING[process.pid] = name
-            try:
-                timely = _wait(process, limit, file, tell)
-            finally:
-                _kill(process)
-                del _RUNNING[process.pid]
+        process = context.Process(target=in_process, args=(part, file, said))
+        process.start()
+        _RUNNING[process.pid] = name
+        try:
+            timely = _wait(process, limit, file, tell)
+        finally:
+            _kill(process)
+            del _RUNNING[process.pid]
         result, reason = _read(file)
         if not timely:
             reason = f"took longer than the {limit:.0f} s it was given"
-        elif process.returncode < 0:
-            reason = f"killed by signal {-process.returncode}"
-        elif process.returncode and not reason:
-            reason = _last_line(said) or f"ended with code {process.returncode} and said nothing"
-        elif not process.returncode and not file.exists():
-            reason = "ended without a result"
+        elif process.exitcode < 0:
+            reason = f"killed by signal {-process.exitcode}"
+        elif not reason and (process.exitcode or not file.exists()):
+            reason = _last_line(said) or f"ended with code {process.exitcode} and said nothing"
         if not reason:
             return result
-        if process.returncode and timely:
-            sys.stderr.write(said.read_text(encoding="utf-8", errors="replace")[-3000:])
+        if timely:
+            sys.stderr.write(_text(said)[-3000:])
         return result.with_more(Result({}, [failure(part.number, part.what, reason, part.target)]))
 
 
-def _wait(process: subprocess.Popen[bytes], limit: float, file: Path, tell: Callable[[Result], object]) -> bool:
+def _wait(process: BaseProcess, limit: float, file: Path, tell: Callable[[Result], object]) -> bool:
     """Wait for the end of a process; return whether it came in time."""
     end, seen = time.monotonic() + limit, 0
     while True:
-        left = end - time.monotonic()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, min(left, 0.5)))
+        process.join(max(0.0, min(end - time.monotonic(), 0.5)))
+        if process.exitcode is not None:
             return True
-        if left <= 0:
+        if time.monotonic() >= end:
             return False
         result, _ = _read(file)
         if len(result.rows) > seen:
@@ -127,11 +120,12 @@ def _wait(process: subprocess.Popen[bytes], limit: float, file: Path, tell: Call
             tell(result)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: BaseProcess) -> None:
     """Kill what is left of a process and of those that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        os.killpg(process.pid or 0, signal.SIGKILL)
+    process.kill()  # it may not have come so far as to lead a group
+    process.join()
 
 
 @contextlib.contextmanager
@@ -167,8 +161,12 @@ def _read(file: Path) -> tuple[Result, str]:
     return Result(tree["settings"], rows, tree["seconds"]), tree["failed"]
 
 
+def _text(said: Path) -> str:
+    return said.read_text(encoding="utf-8", errors="replace") if said.exists() else ""
+
+
 def _last_line(said: Path) -> str:
-    lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    lines = _text(said).strip().splitlines()
     return shortened(lines[-1].strip()) if lines else ""
 
 
@@ -181,7 +179,8 @@ def shortened(text: str) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Return in one line why something failed; first of all whether memory was what it lacked."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ... ".join(lines[:1] + lines[1:][-1:]) if lines and lines[0].endswith(":") else (lines or [""])[0]
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, MemoryError) or "OutOfMemory" in type(chain).__name__:
@@ -198,31 +197,48 @@ def as_results(found: Result | Iterable[Result]) -> Iterator[Result]:
         yield from found
 
 
-def main(call: str, arguments: str, path: str) -> None:
-    """Call a part's function and write what it finds into a file, after each of its results."""
-    found, file = Result({}, []), Path(path)
+def in_process(part: Part, file: Path, said: Path) -> None:
+    """Call a part's function, in the process that was made for it, and write what it finds after each of its results.
+
+    Parameters
+    ----------
+    part : Part
+    file, said : Path
+        For what is found, and for what is printed.
+    """
+    os.setsid()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    with said.open("wb") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    os.chdir(ROOT)
+    os.environ.update({"TMPDIR": str(file.parent)} | part.environment)  # what is left behind goes with the folder
+    tempfile.tempdir = None
+    found = Result({}, [])
 
     def write(failed: str = "") -> None:
         replace_text(file, json.dumps(asdict(found) | {"failed": failed}))
 
+    code = 0
     try:
-        module, _, function = call.partition(":")
-        for more in as_results(getattr(importlib.import_module(module), function)(**json.loads(arguments))):
+        module, _, function = part.call.partition(":")
+        for more in as_results(getattr(importlib.import_module(module), function)(**part.arguments)):
             found = found.with_more(more)
             write()
     except BaseException as error:
+        code = 1
         traceback.print_exc()
         write(reason_of(error))
-        sys.stderr.flush()
-        os._exit(1)  # whatever threads or processes still hold on to
     sys.stdout.flush()
-    os._exit(0)
+    sys.stderr.flush()
+    os._exit(code)  # whatever threads or processes still hold on to
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of the process that holds the other end of standard input, and end all of this group with it."""
-    sys.stdin.buffer.read()
+    """Wait for the end of the process that started this one, and end with it and all that this one has started."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     os.killpg(0, signal.SIGKILL)
 
 
@@ -257,7 +273,7 @@ class Clock:
 
 
 def run_parts(
-    parts: Sequence[Part], clock: Clock, tell: Callable[[int, Result, bool], object], later: float = 0.0
+    parts: Sequence[Part], clock: Clock, tell: Callable[[int, Result, bool], object], *, shared_start: bool = False
 ) -> None:
     """Run parts in their order, as many at a time as the clock's workers are.
 
@@ -269,23 +285,22 @@ def run_parts(
     tell : callable
         Called with a part's place, what it has found so far and whether it has ended; by one thread at a time, but for
         parts that run at a time.
-    later : float
-        Seconds needed by what comes after these parts.
+    shared_start : bool
+        Load the libraries once for all parts, whose processes are copies of the one that did; not where there is a GPU.
     """
+    context: Any = multiprocessing.get_context("forkserver" if shared_start else "spawn")
+    if shared_start:
+        context.set_forkserver_preload(["benchmarks.heavy"])
 
     def run(place: int) -> None:
         part = parts[place]
-        limit = clock.limit(part.needs, later + sum(one.needs for one in parts[place + 1 :]))
+        limit = clock.limit(part.needs, sum(one.needs for one in parts[place + 1 :]))
         if limit is None:
             why = f"{max(clock.left, 0):.0f} s were left of the time given, and it needs about {part.needs:.0f} s"
             tell(place, Result({}, [not_measured(part.number, part.what, why, part.target)]), True)
             return
-        tell(place, run_part(part, limit, lambda so_far: tell(place, so_far, False)), True)
+        tell(place, _run(context, part, limit, lambda so_far: tell(place, so_far, False)), True)
 
     with ThreadPoolExecutor(clock.workers) as pool:
         for future in [pool.submit(run, place) for place in range(len(parts))]:
             future.result()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
