@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import large, simulator, trl_steps
-from benchmarks.__main__ import main
+from benchmarks import __main__ as command
+from benchmarks import large, large_run, simulator, trl_steps
+from benchmarks.inside import Inside, covered
 from benchmarks.interleave import interleave, ratio_interval
+from benchmarks.parts import Clock, Part, run_parts
 from benchmarks.plot import plot_results, target_of
-from benchmarks.report import Result, not_measured, timing_row, write_result
+from benchmarks.report import Result, failure, not_measured, timing_row, write_result
 from benchmarks.runs import (
     QUICK,
     REFERENCES,
@@ -192,7 +201,7 @@ def test_flops_are_those_that_torch_counts(width):
     from torch.utils.flop_counter import FlopCounterMode
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    size = large.QUICK
+    size = large_run.QUICK
     settings = LlamaConfig(
         vocab_size=size.vocab,
         hidden_size=size.hidden,
@@ -207,7 +216,7 @@ def test_flops_are_those_that_torch_counts(width):
         hidden = LlamaForCausalLM(settings).model(input_ids=ids, use_cache=False).last_hidden_state
         hidden[:, :2].flatten(0, 1) @ torch.zeros(size.hidden, size.vocab)
     other_half = 5 * size.layers * 2 * width * width * size.hidden
-    assert large.forward_flops(size, 5, width, 10) + other_half == counter.get_total_flops()
+    assert large_run.forward_flops(size, 5, width, 10) + other_half == counter.get_total_flops()
 
 
 def test_targets_are_read_from_what_the_table_says():
@@ -263,16 +272,201 @@ def test_other_work_is_not_timed():
             simulator.require_same("it", np.array([found]), np.array([1.0]))
 
 
+FATES = {
+    "well": "",
+    "raises": "failed: ValueError: the first line",
+    "hangs": "failed: took longer than the 2 s it was given",
+    "out_of_memory": "failed: out of memory: MemoryError",
+    "out_of_gpu_memory": "failed: out of memory: the step needs more memory than there is",
+    "killed": "failed: killed by signal 9",
+    "gone": "failed: the last thing that it said",
+    "silent": "failed: ended with code 0 and said nothing",
+    "absent": "failed: AttributeError: module 'tests.helpers.stand_ins' has no attribute 'absent'",
+}
+
+
+def stand_in(fate: str, needs: float = 1.0, **arguments: object) -> Part:
+    return Part(f"what {fate} measures", f"tests.helpers.stand_ins:{fate}", arguments, needs=needs, number="7")
+
+
+def test_a_benchmark_that_fails_costs_only_itself():
+    """One that raises, hangs, is killed or lacks memory says so in a row, and keeps no other from running.
+
+    The row names the part and its target, and there is no number in it; rows from before it failed are kept.
+    """
+    fates = [*FATES, "well"]
+    found: dict[int, Result] = {}
+    clock = Clock(60, workers=2)
+    clock.limit = lambda needs, later: needs  # type: ignore[method-assign]
+    parts = [stand_in(fate, 2.0 if fate == "hangs" else 60.0) for fate in fates]
+    run_parts(parts, clock, lambda place, result, ended: found.update({place: result}))
+    for place, (fate, why) in enumerate(FATES.items()):
+        *kept, last = found[place].rows
+        assert last.note == why and last.failed is bool(why)
+        if why:
+            assert (last.number, last.what, last.value, last.met) == ("7", f"what {fate} measures", None, None)
+        if fate == "raises":
+            assert [row.value for row in kept] == [0.5]
+    assert found[0] == found[len(FATES)] == Result({"a": 1}, found[0].rows, {"a": [1.0]})
+
+
+def is_gone(pid: int) -> bool:
+    """Return whether a process is gone within five seconds, but for the end that its parent has not taken note of."""
+    for _ in range(100):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 0)
+            status = Path(f"/proc/{pid}/stat")
+            if not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z":
+                time.sleep(0.05)
+                continue
+        return True
+    return False
+
+
+def test_the_time_that_is_left_is_divided_by_need():
+    """A part gets its share of what is left, never less than it needs, and is not begun where that is not there."""
+    clock = Clock(1.0)
+    assert clock.limit(10, 10) == pytest.approx(30, abs=1)
+    assert clock.limit(10, 90) == 10
+    assert clock.limit(59, 0) == pytest.approx(60, abs=1)
+    assert clock.limit(61, 0) is None
+    assert Clock(1.0, workers=2).limit(10, 30) == pytest.approx(30, abs=1)
+    found = []
+    run_parts([stand_in("killed", needs=3600)], clock, lambda *told: found.append(told))
+    ((_, result, ended),) = found
+    (row,) = result.rows
+    assert ended and row.note.startswith("not measured: ") and row.note.endswith("it needs about 3600 s")
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    """Put stand-ins in the place of all benchmarks, and no figure."""
+
+    def put(*fates: str) -> None:
+        known = {
+            fate: command.Known(f"tests.helpers.stand_ins:{fate}", 1, 0.02 if fate == "hangs" else 5, 5)
+            for fate in fates
+        }
+        facts = {"cpu": "a processor", "torch_threads": 1, "gpu": None, "versions": {"torch": "2"}}
+        monkeypatch.setattr(command, "KNOWN", known)
+        monkeypatch.setattr(command, "_machine", lambda clock: (facts, False))
+        monkeypatch.setattr(command, "plot_results", lambda folder: 1 / 0)
+
+    return put
+
+
+def test_the_command_says_that_something_failed_and_writes_all_else(stand_ins, tmp_path, capsys):
+    """The exit code is 1 where a benchmark hangs; every file is written whole, and others have their numbers."""
+    stand_ins("hangs", "well")
+    assert command.main(["--minutes", "0.8", "--out", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert "FAILED" in shown and "not drawn: ZeroDivisionError" in shown
+    trees = {name: json.loads((tmp_path / f"{name}-cpu.json").read_text()) for name in ("hangs", "well")}
+    assert [row["value"] for row in trees["well"]["rows"]] == [0.5]
+    assert trees["hangs"]["rows"][-1]["note"].startswith("failed: took longer than the ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hangs-cpu.json", "well-cpu.json"]
+    stand_ins("well")
+    assert command.main(["--minutes", "0.8", "--out", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_that_is_ended_leaves_its_file_and_no_process(tmp_path, number):
+    """Whoever ends the command ends all that it has started, and finds written what was known by then."""
+    note = tmp_path / "pids"
+    script = f"""
+from benchmarks import __main__ as command
+from benchmarks.parts import Part
+command.KNOWN = {{"hangs": None}}
+command._parts = lambda *_: [Part("it", "tests.helpers.stand_ins:hangs", {{"note": {str(note)!r}}}, needs=1)]
+command._machine = lambda clock: ({{"gpu": None}}, False)
+command.main(["--minutes", "5", "--out", {str(tmp_path)!r}])
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with process:
+        file, tree = tmp_path / "hangs-cpu.json", {"rows": []}
+        while not note.exists() or len(tree["rows"]) < 2:  # the row that it has found, and what is still to come
+            assert process.poll() is None
+            time.sleep(0.02)
+            with contextlib.suppress(FileNotFoundError):
+                tree = json.loads(file.read_text())
+        os.kill(process.pid, number)
+        process.communicate()
+    assert process.returncode == (128 + number if number == signal.SIGTERM else -number)
+    assert [row["note"] for row in json.loads(file.read_text())["rows"]] == [
+        "",
+        "not measured: the rest of it was not reached",
+    ]
+    for pid in map(int, note.read_text().split()):
+        assert is_gone(pid)
+
+
+def test_a_row_without_a_number_is_never_drawn_as_one(tmp_path):
+    """What failed or was not measured is told in words in the picture, and has no dot."""
+    facts = {"cpu": "a processor", "torch_threads": 1, "gpu": None, "versions": {"torch": "2"}}
+    rows = [failure("7", "step / another", "out of memory", "<= 2"), not_measured("1", "this / that", "needs a GPU")]
+    write_result(tmp_path, "large", Result({}, rows), facts)
+    drawn = plot_results(tmp_path)[0].read_text()
+    assert "failed: out of memory" in drawn and "not measured: needs a GPU" in drawn
+    assert "PathCollection" not in drawn
+
+
+def test_spans_that_overlap_count_once():
+    """The time in which a GPU works is that in which at least one kernel runs."""
+    assert covered([(0, 10), (2, 5), (8, 12), (20, 21)]) == 13
+
+
+@pytest.mark.parametrize("lr", [0.0, 1e-2])
+def test_every_log_ratio_of_a_run_is_looked_at(base, tmp_path, lr):
+    """All counted tokens of all steps; the largest is that of the metrics' rms, so 0 where nothing is learned."""
+    inside = Inside()
+    with inside.looked_at():
+        config = run_config(base, tmp_path / "run", REFERENCES["ahead"], steps=3, lr=lr)
+        metrics = read_metrics(train(config, show_progress=False).metrics)
+    largest, tokens = inside.log_ratios()
+    rms = [row["log_ratio_rms"] for row in metrics if "step" in row]
+    assert tokens == sum(int(micro.block.mask.sum()) for step in training_batches(config) for micro in step)
+    assert (largest == 0 and max(rms) == 0) if lr == 0 else largest >= max(rms) > 0
+    assert set(inside.seconds()) == {"scoring", "forward", "backward", "clip", "update"} and not inside.missing
+    assert large_run.log_ratio_row("it", largest, tokens, 3, None).met is (lr == 0)
+    assert large_run.log_ratio_row("it", float("nan"), tokens, 3, None).met is False
+    assert large_run.log_ratio_row("it", 0.0, 0, 3, None).note == "not measured: no log-ratio was seen"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_row_of_the_large_benchmark_runs_on_a_cpu(place):
+    """The first rows, tiny: log-ratios are 0, parts are told, and what a CPU cannot tell is not measured."""
+    part = large.parts_of_large(True, False)[place]
+    rows = [row for result in large_run.measure(**part.arguments) for row in result.rows]
+    assert len(rows) == (8 if place == 0 else 6)
+    (bits,) = (row for row in rows if row.number == "6")
+    assert bits.met and "tokens of 5 steps" in bits.note
+    measured = [row for row in rows if row.value is not None]
+    assert [row.what.rpartition(": ")[2] for row in measured] == ["step", "largest |log-ratio| at learning rate 0"]
+    assert all(row.note.startswith("not measured: needs a GPU") for row in rows if row not in measured)
+    assert "scoring 0." in rows[-1].note and "update 0." in rows[-1].note
+
+
+def test_rows_that_compare_processes_need_both():
+    """A comparison with a run that failed says which number it lacks."""
+    one = {"step": 2.0, "tokens": 50.0, "padded tokens": 100.0, "allocated GiB": 50.0}
+    told = {row.number: row for row in large.rows_of_large({"padded": one, "free": one | {"step": 1.0}, "8-bit": one})}
+    assert told["8"].value == 1.0 and told["8"].met
+    assert told["1"].note == "not measured: step of 'live' was not"
+    assert told["3b"].value is None and told["3b"].note == "not measured: allocated GiB of 'live' was not"
+    (nothing,) = large.rows_of_large({})
+    assert nothing.note == "not measured: needs a GPU with 140 GiB"
+
+
 @pytest.mark.slow
 def test_the_command_writes_rows_and_the_machine(tmp_path, capsys):
     """`python -m benchmarks --quick` prints every row and writes it, with the machine, its versions and no path."""
-    names = ("packed", "sharded", "large", "simulator", "logprobs", "equality")
-    main([*names, "--quick", "--out", str(tmp_path)])
+    assert command.main(["--quick", "--minutes", "15", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    for name in names:
-        (file,) = tmp_path.glob(f"{name}-*.json")
-        tree = json.loads(file.read_text())
-        assert all(row["what"] in shown for row in tree["rows"])
+    for name in command.KNOWN:
+        tree = json.loads((tmp_path / f"{name}-cpu.json").read_text())
+        assert tree["rows"] and all(row["what"] in shown for row in tree["rows"])
         assert tree["machine"]["versions"]["torch"] == torch.__version__
-        assert str(tmp_path) not in file.read_text()
-    assert all(row["met"] for row in tree["rows"])
+        assert str(tmp_path) not in json.dumps(tree)
+        if name in ("equality", "large"):
+            bits = [row for row in tree["rows"] if row["target"].endswith("== 0")]
+            assert bits and all(row["met"] for row in bits)
