@@ -58,12 +58,13 @@ class Benchmark:
     parts: list[Part]
     folder: Path
     facts: dict[str, Any]
+    quick: bool = False
     found: dict[int, Result] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
 
     def result(self) -> Result:
         """Return what there is so far; a part that has found nothing yet has a row that says so."""
-        whole = Result({}, [])
+        whole = Result({"quick": True} if self.quick else {}, [])
         for place, part in enumerate(self.parts):
             found = self.found.get(place, Result({}, []))
             if place not in self.ended:
@@ -99,11 +100,11 @@ def _run(chosen: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = chosen.out or (Path(scratch) if chosen.quick else RESULTS)
         benchmarks = [
-            Benchmark(_stem(name, chosen), _parts(name, chosen, bool(facts["gpu"])), folder, facts)
+            Benchmark(_stem(name, chosen), _parts(name, chosen, bool(facts["gpu"])), folder, facts, chosen.quick)
             for name in chosen.names or KNOWN
         ]
         failed |= _run_all(benchmarks, clock, bool(chosen.out or not chosen.quick), chosen.quick and not facts["gpu"])
-    if not chosen.quick:
+    if not chosen.quick and not chosen.out:
         try:
             print(f"  drawn: {plot_results(folder)[0]}")
         except Exception as error:  # the numbers are there

@@ -37,7 +37,7 @@ def _function(what: str, name: str, needs: float, number: str = "-", **arguments
 
 
 PARTS = (
-    _run("8B, 32 pairs, float32 masters, padded, one length", "headline", 80, pairs=32, headline=True),
+    _run("8B, 32 pairs, float32 masters, padded, one length", "headline", 95, pairs=32, headline=True),
     _run("8B, 8 pairs, float32 masters, padding-free, real lengths", "free", 45, padding="free", lengths="real"),
     _function(
         "log-ratios at learning rate 0, padded", "large_run:log_ratios_of_layouts", 40, number="6", padding="right"
@@ -69,14 +69,17 @@ def parts_of_large(quick: bool, gpu: bool) -> list[Part]:
     """Return the rows of the matrix in the order of their worth; none where the machine has no use for them."""
     if not gpu and not quick:
         return []
-    return [
-        replace(
-            part,
-            arguments=part.arguments | {"quick": quick},
-            needs=QUICK_SECONDS.get(part.call, 3.0 if not gpu else 12.0) if quick else part.needs,
-        )
-        for part in PARTS
-    ]
+    if not quick:
+        return [replace(part, arguments=part.arguments | {"quick": False}) for part in PARTS]
+    return [_tiny(part, gpu) for part in PARTS]
+
+
+def _tiny(part: Part, gpu: bool) -> Part:
+    """Return a part with a tiny model in the place of its own."""
+    what = f"tiny, for {part.what}"
+    given = part.arguments | {"quick": True} | ({"what": what} if "what" in part.arguments else {})
+    needs = 12.0 if gpu else QUICK_SECONDS.get(part.call, 3.0)
+    return replace(part, what=what, arguments=given, needs=needs, target="")
 
 
 def rows_of_large(settings: dict[str, Any]) -> list[Row]:
@@ -87,8 +90,14 @@ def rows_of_large(settings: dict[str, Any]) -> list[Row]:
     settings : dict
         What each found, by its key; empty where there was none.
     """
+    if settings.get("quick"):
+        return [replace(row, what=f"tiny, for {row.what}", met=None) for row in _compared(settings)]
     if not settings:
         return [not_measured("7", WHAT, "needs a GPU with 140 GiB", "<= 135 GiB, 11.5 s")]
+    return _compared(settings)
+
+
+def _compared(settings: dict[str, Any]) -> list[Row]:
     return [_padding(settings), _memory_saved(settings), _live(settings), *_others(settings)]
 
 
