@@ -98,7 +98,7 @@ done
     name=${stage%%:*}
     echo "$name: ${said[$name]:-left out}"
   done
-  # Rows with a target, and those that have no number.
+  # Rows with a target, and those that failed or were cut.
   "$python" - "$out" <<'PYTHON' || true
 import json, pathlib, sys
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*-*.json")):
@@ -107,7 +107,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*-*.json")):
     told = f"{len(rows)} rows, {met.count(True)} targets met, {met.count(False)} missed, {len(none)} without a number"
     print(f"{path.name}: {told}")
     for row in none:
-        if row["note"].startswith("failed"):
+        if row["note"].startswith("failed") or "were left of the time" in row["note"] or "not reached" in row["note"]:
             print(f"  {row['what']}: {row['note']}")
 PYTHON
 } 2>&1 | tee -a "$log"

@@ -37,6 +37,7 @@ from benchmarks.runs import (
 from humanline.sim.run import simulate
 from humanline.train.loop import train
 from humanline.train.run.metrics import read_metrics
+from tests.conftest import ROOT
 
 
 def test_a_constant_ratio_has_no_width():
@@ -471,3 +472,66 @@ def test_the_command_writes_rows_and_the_machine(tmp_path, capsys):
         if name in ("equality", "large"):
             bits = [row for row in tree["rows"] if row["target"].endswith("== 0")]
             assert bits and all(row["met"] for row in bits)
+
+
+def script(folder: Path, codes: dict[str, int], *options: str) -> tuple[int, str, list[str]]:
+    """Run scripts/gpu.sh with a Python that only writes down what it is asked for; return code, output and calls."""
+    asked, stub = folder / "asked", folder / "python"
+    cases = "\n".join(f'  *" {what} "*) exit {code} ;;' for what, code in codes.items())
+    stub.write_text(f'#!/bin/bash\n[ "$1" = - ] || echo "$*" >>{asked}\ncase " $* " in\n{cases}\nesac\n')
+    stub.chmod(0o755)
+    command = [str(ROOT / "scripts" / "gpu.sh"), "--out", str(folder / "out"), *options]
+    environment = os.environ | {"PYTHON": str(stub)}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return answer.returncode, answer.stdout + answer.stderr, asked.read_text().splitlines()[1:]
+
+
+def test_the_script_for_a_gpu_runs_all_stages_whatever_becomes_of_one(tmp_path):
+    """One that fails or is cut keeps no other from running; the summary names each, and the exit code says it."""
+    codes = {"-m pytest": 1, "packed": 124}
+    code, said, asked = script(tmp_path, codes)
+    assert code == 1
+    names = [line.split("benchmarks ")[1].split()[0] for line in asked[1:]]
+    assert "-m pytest -m gpu" in asked[0] and "--quick" in asked[1] and "--quick" not in asked[2]
+    assert names == ["large", "large", "logprobs", "packed", "steps", "equality", "memory", "overlap"]
+    summary = said.partition("=== summary\n")[2]
+    assert "tests: FAILED with 1" in summary and "packed: cut after" in summary
+    assert summary.count("passed") == 7 and summary == (tmp_path / "out" / "gpu.log").read_text()[-len(summary) :]
+
+
+@pytest.mark.parametrize(
+    ("codes", "options", "code", "stages"),
+    [
+        ({}, ["--from", "memory"], 0, ["memory", "overlap"]),
+        ({"overlap": 124}, ["--from", "memory"], 3, ["memory", "overlap"]),
+        (
+            {},
+            ["--from", "large", "--minutes", "1"],
+            3,
+            ["logprobs", "packed", "steps", "equality", "memory", "overlap"],
+        ),
+        ({"-c": 1}, [], 2, []),
+        ({}, ["--from", "nothing"], 2, None),
+        ({}, ["--minutes", "0"], 2, None),
+    ],
+)
+def test_the_script_for_a_gpu_says_by_its_exit_code_what_became_of_it(tmp_path, codes, options, code, stages):
+    """0 is for stages that all ran to their end, 3 where time was short, 2 without a GPU or with wrong arguments."""
+    if stages is None:
+        (tmp_path / "asked").write_text("nothing\n")
+    found, said, asked = script(tmp_path, codes, *options)
+    assert found == code
+    if code == 2:
+        assert asked == [] and len(said.splitlines()) == 1
+    else:
+        assert [line.split("benchmarks ")[1].split()[0] for line in asked] == stages
+
+
+@pytest.mark.slow
+def test_the_script_for_a_gpu_runs_on_a_cpu(tmp_path):
+    """Its quick forms pass without a GPU, and leave the results where they were asked for."""
+    command = [str(ROOT / "scripts" / "gpu.sh"), "--cpu", "--from", "packed", "--minutes", "12", "--out", str(tmp_path)]
+    answer = subprocess.run(command, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, check=False)
+    assert answer.returncode == 0, answer.stdout.decode()[-3000:]
+    names = {f"{name}-cpu.json" for name in ("packed", "steps", "equality", "memory", "overlap")}
+    assert {path.name for path in tmp_path.iterdir()} == names | {"gpu.log"}
