@@ -71,7 +71,7 @@ class Benchmark:
                 why = "it was not reached" if place not in self.found else "the rest of it was not reached"
                 found = found.with_more(Result({}, [not_measured(part.number, part.what, why, part.target)]))
             whole = whole.with_more(found)
-        if self.name == "large":
+        if self.name.partition("-")[0] == "large":
             whole = whole.with_more(Result({}, rows_of_large(whole.settings)))
         return whole
 
@@ -150,6 +150,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
         "--minutes", type=float, help=f"for all together (default: {MINUTES:g}, quick {QUICK_MINUTES:g})"
     )
     parser.add_argument("--objective", choices=("dpo", "kto", "grpo"), default="dpo", help="of `steps`")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="of `large`: leave out its first N parts")
     parser.add_argument("--out", type=Path, help="folder of the results (default: benchmarks/results; quick: none)")
     parser.add_argument("--plot", action="store_true", help="measure nothing, only draw the results that are there")
     chosen = parser.parse_args(arguments)
@@ -163,6 +164,8 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _stem(name: str, chosen: argparse.Namespace) -> str:
+    if name == "large" and chosen.skip:
+        return f"large-after-{chosen.skip}"
     return f"{name}-{chosen.objective}" if name == "steps" and chosen.objective != "dpo" else name
 
 
@@ -170,7 +173,7 @@ def _parts(name: str, chosen: argparse.Namespace, gpu: bool) -> list[Part]:
     """Return what of a benchmark runs in processes of its own."""
     known, quick = KNOWN[name], chosen.quick
     if name == "large":
-        return parts_of_large(quick, gpu)
+        return parts_of_large(quick, gpu)[max(0, chosen.skip) :]
     arguments = {"quick": quick} | ({"objective": chosen.objective} if name == "steps" else {})
     on_gpu = known.gpu if not quick else 2.5 * known.quick  # where each loads its libraries itself
     needs = on_gpu if gpu else known.quick if quick else known.cpu

@@ -40,14 +40,14 @@ PARTS = (
     _run("8B, 32 pairs, float32 masters, padded, one length", "headline", 95, pairs=32, headline=True),
     _run("8B, 8 pairs, float32 masters, padding-free, real lengths", "free", 45, padding="free", lengths="real"),
     _function(
-        "log-ratios at learning rate 0, padded", "large_run:log_ratios_of_layouts", 40, number="6", padding="right"
+        "log-ratios at learning rate 0, padded", "large_run:log_ratios_of_layouts", 60, number="6", padding="right"
     ),
     _function(
-        "log-ratios at learning rate 0, padding-free", "large_run:log_ratios_of_layouts", 40, number="6", padding="free"
+        "log-ratios at learning rate 0, padding-free", "large_run:log_ratios_of_layouts", 60, number="6", padding="free"
     ),
     _run("8B, 8 pairs, bf16 and 8-bit states, padded, one length", "8-bit", 60, kept="bf16, 8-bit states"),
     _run("8B, 8 pairs, float32 masters, padded, real lengths", "padded", 45, lengths="real"),
-    _function("a kill and a resume, 4 layers", "resume:kill_and_resume", 60, size="shallow"),
+    _function("a kill and a resume, 2 layers", "resume:kill_and_resume", 60, size="shallow"),
     _run("8B, 8 pairs, LoRA, padded, one length", "LoRA", 40, kept="LoRA"),
     _function("1B: scoring ahead / other references", "large_run:references", 90, number="1"),
     _run("8B, 8 pairs, bf16 and 8-bit states, live reference", "live", 60, kept="bf16, 8-bit states", reference="live"),

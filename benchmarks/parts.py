@@ -212,7 +212,9 @@ def in_process(part: Part, file: Path, said: Path) -> None:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
     os.chdir(ROOT)
-    os.environ.update({"TMPDIR": str(file.parent)} | part.environment)  # what is left behind goes with the folder
+    # What a compiler has made serves the next part too; all else that is left behind goes with the folder.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"compiled-{os.getuid()}"))
+    os.environ.update({"TMPDIR": str(file.parent)} | part.environment)
     tempfile.tempdir = None
     found = Result({}, [])
 

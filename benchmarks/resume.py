@@ -33,7 +33,7 @@ from humanline.train.loop import train
 from humanline.train.run.fingerprint import trained_hash
 from humanline.train.run.metrics import read_metrics
 
-SIZES = {"shallow": SHALLOW, "8B": LLAMA_8B}
+SIZES = {"shallow": replace(SHALLOW, layers=2, vocab=32_768), "8B": LLAMA_8B}  # checkpoints of 8 and of 33 GB
 KEPT = {"shallow": "float32 masters", "8B": "bf16, 8-bit states"}
 SAVED, STEPS = 2, 3  # a checkpoint after so many steps, the end of what is looked at
 BYTES = {"float32 masters": 12, "bf16, 8-bit states": 4.1}  # of a checkpoint, for each weight
@@ -42,13 +42,12 @@ NUMBERS = ("loss", "grad_norm", "log_ratio_rms")
 
 def kill_and_resume(quick: bool, size: str) -> Iterator[Result]:
     """Kill a run, resume it, and compare; each of the two is a process of its own."""
-    large = replace(SIZES[size], layers=2) if quick else SIZES[size]
-    workload, kept = workload_for(large, quick), KEPT[size]
+    workload, kept = workload_for(SIZES[size], quick), KEPT[size]
     name = "a tiny model" if quick else f"{workload.layers} layers"
     what = f"{name}, {kept}: a kill and a resume, weights and metrics of step {STEPS}"
     with tempfile.TemporaryDirectory() as folder:
         room = shutil.disk_usage(folder).free
-        weights = workload.layers * 218e6 + 1.05e9  # as wide as the 8B model
+        weights = workload.layers * 218e6 + 2 * workload.hidden * workload.vocab  # layers as wide as the 8B model's
         needed = 0 if quick else 1.1 * weights * BYTES[kept]
         if room < needed:
             why = f"a checkpoint takes about {needed / 1e9:.0f} GB, and the disk has {room / 1e9:.0f} GB"
