@@ -18,6 +18,7 @@ from typing import Any
 
 from humanline.system import disk
 from humanline.system import files as system_files
+from humanline.system import folders as system_folders
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
@@ -46,7 +47,7 @@ class StopOfOne:
 
 def fill_disk(times: int) -> None:
     """Let the main process find no space for a checkpoint, so many times."""
-    left, begin = [times], system_files.begin_folder
+    left, begin = [times], system_folders.begin_folder
 
     def begin_folder(folder: Path, *, room: int) -> Path:
         if left[0] and os.environ["RANK"] == "0":

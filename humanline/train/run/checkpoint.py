@@ -1,9 +1,9 @@
 """One checkpoint: all that a run needs to go on as if it had never stopped, bit for bit.
 
-A checkpoint is a folder that `system/files.py` publishes: tensors in safetensors, the rest JSON, nothing pickled. What
-all processes share is written by the main one, but for tensors of which each holds some rows, which it writes itself;
-what each has of its own (the log-probabilities of coming steps, its share of those of held-out data, its random state)
-by itself too. The folder is on a file system that all processes see.
+A checkpoint is a folder that `system/folders.py` publishes: tensors in safetensors, the rest JSON, nothing pickled.
+What all processes share is written by the main one, but for tensors of which each holds some rows, which it writes
+itself; what each has of its own (the log-probabilities of coming steps, its share of those of held-out data, its random
+state) by itself too. The folder is on a file system that all processes see.
 
 Any number of processes goes on from it: each takes what it needs of what all of those before had (`OfEach`). As many as
 before go on to the same bits, others to the same up to rounding.
@@ -23,7 +23,8 @@ from typing import Any, overload
 
 from torch import Tensor
 
-from humanline.system.files import DamagedError, barrier, verify_folder, write_text
+from humanline.system.files import DamagedError, barrier, write_text
+from humanline.system.folders import verify_folder
 from humanline.train.run.fingerprint import differences, same_settings
 from humanline.train.run.shares import Saved, is_shard, save_shares, share_of
 from humanline.train.run.state import Judging, OfEach, Stateful, held_by_one

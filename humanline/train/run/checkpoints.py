@@ -19,17 +19,8 @@ import torch
 from humanline.system import disk
 from humanline.system.activity import HERE
 from humanline.system.disk import StoppedWaiting, WriteError, is_full, patience
-from humanline.system.files import (
-    DamagedError,
-    OutputError,
-    begin_folder,
-    drop_partial,
-    flush,
-    flush_files,
-    partial_of,
-    remove_folder,
-    seal_folder,
-)
+from humanline.system.files import DamagedError, OutputError, flush, partial_of
+from humanline.system.folders import begin_folder, drop_partial, flush_files, remove_folder, seal_folder
 from humanline.system.launcher import too_slow_to_stop
 from humanline.system.lock import LockLostError
 from humanline.system.stop import StopRequested

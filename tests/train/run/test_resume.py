@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from humanline.system import files as system_files
+from humanline.system import folders as system_folders
 from humanline.system.files import DamagedError, OutputError
 from humanline.system.lock import FolderLock, is_lock
 from humanline.system.stop import StopRequested
@@ -228,7 +229,7 @@ class TestDamage:
             (folder / name).unlink()
             files = json.loads((folder / "manifest.json").read_text())["files"]
             del files[name]
-            manifest = {"files": files, "digest": system_files._digest(files)}
+            manifest = {"files": files, "digest": system_folders._digest(files)}
             (folder / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(CheckpointError, match=f"it has no {name}"):
             train(one, resume=True, show_progress=False)
@@ -318,8 +319,8 @@ class TestOtherRuns:
         state, manifest = (json.loads((folder / name).read_text()) for name in ("state.json", "manifest.json"))
         del state["fingerprints"]["micro-batches of GRPO"]
         (folder / "state.json").write_text(json.dumps(state))
-        files = manifest["files"] | {"state.json": system_files._facts(folder / "state.json")}
-        (folder / "manifest.json").write_text(json.dumps({"files": files, "digest": system_files._digest(files)}))
+        files = manifest["files"] | {"state.json": system_folders._facts(folder / "state.json")}
+        (folder / "manifest.json").write_text(json.dumps({"files": files, "digest": system_folders._digest(files)}))
         with pytest.raises(CheckpointError, match=r"micro-batches of GRPO +\(absent\) +of rows \(formerly of groups\)"):
             train(one, resume=True, show_progress=False)
 
@@ -395,7 +396,7 @@ class TestOtherRuns:
         def refused(*_: object, **__: object) -> None:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-        system_files.publish_folder(tmp_path / "final", lambda partial: (partial / "a").write_text("a"))
+        system_folders.publish_folder(tmp_path / "final", lambda partial: (partial / "a").write_text("a"))
         for name in ("config.json", "metrics.jsonl"):
             (tmp_path / name).write_text("")
         monkeypatch.setattr(FolderLock, "take", refused)
