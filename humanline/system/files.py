@@ -151,7 +151,7 @@ def publish_file(file: Path, target: Path) -> None:
     flush(target.parent)
 
 
-def write_all(handle: int, data: bytes) -> None:
+def write_all(handle: int, data: bytes | memoryview) -> None:
     """Write all of it: a full disk may take a part only, and refuses what comes after it."""
     rest = memoryview(data)
     while rest:

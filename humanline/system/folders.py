@@ -11,7 +11,6 @@ import contextlib
 import errno
 import hashlib
 import json
-import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +30,7 @@ from humanline.system.files import (
     partial_of,
     write_text,
 )
+from humanline.system.hashing import at_once, facts_of
 
 MANIFEST = "manifest.json"
 _DELETING = ".deleting"
@@ -88,7 +88,7 @@ def flush_files(folder: Path, paths: Iterable[Path]) -> dict[str, dict[str, Any]
     def flushed(path: Path) -> dict[str, Any]:
         _let_read(path, like=partial)
         flush(path)
-        return _facts(path)
+        return facts_of(path)
 
     facts = {}
     with _hashers() as pool:
@@ -202,7 +202,7 @@ def verify_folder(folder: Path, *, foreign: bool = False) -> None:
             size = (folder / name).stat().st_size
             if size != facts["bytes"]:
                 wrong.append(f"{name} has {size} bytes in place of {facts['bytes']}")
-            elif _facts(folder / name) != facts:
+            elif facts_of(folder / name) != facts:
                 wrong.append(f"{name} has other bytes than were written")
         except OSError as error:
             gone = error.errno in _GONE
@@ -239,14 +239,9 @@ def _doomed(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}{_DELETING}")
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
 def _hashers() -> ThreadPoolExecutor:
     """Return threads that read files and hash them, which keeps one of them busy as long as the disk is faster."""
-    return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="hash")
+    return ThreadPoolExecutor(at_once(), thread_name_prefix="hash")
 
 
 def _digest(files: dict[str, dict[str, Any]]) -> str:

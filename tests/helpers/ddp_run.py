@@ -24,7 +24,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.policy import save
 from humanline.train.policy.logprobs import LogprobModel
-from humanline.train.run import checkpoints
+from humanline.train.run import saving
 from humanline.train.run.collapse import CollapseError
 
 
@@ -55,7 +55,7 @@ def fill_disk(times: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         return begin(folder, room=room)
 
-    checkpoints.begin_folder, disk.LOOK_AGAIN = begin_folder, 0.2
+    saving.begin_folder, disk.LOOK_AGAIN = begin_folder, 0.2
 
 
 def count_passes() -> list[int]:

@@ -30,8 +30,8 @@ def test_a_folder_is_sealed_with_what_its_writers_have_said(tmp_path, monkeypatc
     folder, paths = prepared(tmp_path)
     known = flush_files(folder, paths[1:])
     assert known.keys() == {"1.txt", "2.txt"}
-    read, facts = [], folders._facts
-    monkeypatch.setattr(folders, "_facts", lambda path: read.append(path.name) or facts(path))
+    read, facts = [], folders.facts_of
+    monkeypatch.setattr(folders, "facts_of", lambda path: read.append(path.name) or facts(path))
     seal_folder(folder, known)
     assert read == ["0.txt"] and (folder / "manifest.json").read_text() == manifest
     verify_folder(folder)
@@ -52,8 +52,8 @@ def test_a_file_that_is_not_as_its_writer_said_is_not_sealed(tmp_path, change):
 def test_files_are_hashed_by_several_threads(tmp_path, monkeypatch):
     """Two files are hashed at the same time, by a process that has two processors."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    both, facts = threading.Barrier(2, timeout=60), folders._facts
+    both, facts = threading.Barrier(2, timeout=60), folders.facts_of
     folder, _ = prepared(tmp_path, 2)
-    monkeypatch.setattr(folders, "_facts", lambda path: (both.wait(), facts(path))[1])
+    monkeypatch.setattr(folders, "facts_of", lambda path: (both.wait(), facts(path))[1])
     seal_folder(folder)
     verify_folder(folder)
