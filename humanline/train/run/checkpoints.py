@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import math
-import os
-import re
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from humanline.system import disk
 from humanline.system.activity import HERE
-from humanline.system.disk import StoppedWaiting, WriteError, is_full, patience
-from humanline.system.files import DamagedError, OutputError
+from humanline.system.disk import StoppedWaiting, WriteError, patience
+from humanline.system.files import OutputError
 from humanline.system.folders import remove_folder
-from humanline.system.launcher import local_processes, too_slow_to_stop
+from humanline.system.launcher import too_slow_to_stop
 from humanline.system.lock import LockLostError
-from humanline.system.memory import room_for
 from humanline.system.stop import StopRequested
 from humanline.train.config.run import CheckpointConfig
 from humanline.train.run.checkpoint import CheckpointError, Contents, Position
+from humanline.train.run.found import checkpoints_in, free_name, name_of, newest, put_aside_newer
 from humanline.train.run.processes import MainProcessError, MainProcessFault, Reduce, is_agreed, on_main
-from humanline.train.run.saving import Saving, together
+from humanline.train.run.saving import Saving, overlaps, together
 from humanline.train.run.tensor_files import HostCopies
 
-_AGAIN = 10**6  # checkpoints after the same number of updates that can be told apart
-_STEP = re.compile(r"step-(\d{8,})(?:\.(\d{6}))?")
 _BEGINNING = (0, False, ())
-_LISTEN = 2.0  # seconds for which a process that waits for space does not hear that another one was asked to stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +124,15 @@ class Checkpoints:
         if not again and not self.due(position, scoring=scoring):
             return
         try:
-            if not again and self._overlaps() and self._start(position, say):
+            if (
+                not again
+                and overlaps(self.settings, self.contents, self._copies, self.meet)
+                and self._start(position, say)
+            ):
                 return
             began = time.monotonic()
-            say(f"checkpoint: {self.save(position)}")
-            self._remark(time.monotonic() - began, say)
+            target = self.save(position)
+            self._say(target, time.monotonic() - began, say)
         except CheckpointError as error:  # the run is worth more than this checkpoint
             say(f"warning: {error}")
 
@@ -166,21 +161,22 @@ class Checkpoints:
         """
         self._settled()
         on_main(self.accelerator, self.meet, self.refuse_lost)
-        if self.saved is not None and self._mark(position) == self._saved_at and self._is_there(self.saved):
-            return self.saved
+        last = self.saved  # which someone may have removed
+        if last and self._mark(position) == self._saved_at and on_main(self.accelerator, self.meet, last.is_dir):
+            return last
         saving, remade = self._saving(position), False
         while True:
             try:
-                with self._dropping(saving):
+                with saving.dropping():
                     saving.at_once()
                 break
             except (OSError, MainProcessError) as error:
                 if isinstance(error, MainProcessFault):  # which the main process does not get over either
                     raise
                 self._last = time.monotonic()
-                gone, waited = self._mended(saving.target, error)
+                gone, waited = saving.mended(error)
                 if not waited and (remade or not gone):
-                    raise CheckpointError(self._complaint(position, error, ending)) from error
+                    raise CheckpointError(saving.complaint(error, self.saved, ending=ending)) from error
                 remade |= gone  # once, by `ready`
         self._published(saving.target, self._mark(position))
         return saving.target
@@ -226,7 +222,7 @@ class Checkpoints:
 
     def _saving(self, position: Position) -> Saving:
         return Saving(
-            target=_free_name(self.folder, position.updates),
+            target=free_name(self.folder, position.updates),
             position=position,
             contents=self.contents,
             refuse_lost=self.refuse_lost,
@@ -235,27 +231,6 @@ class Checkpoints:
             meet=self.meet,
         )
 
-    @contextlib.contextmanager
-    def _dropping(self, saving: Saving) -> Iterator[None]:
-        """Leave nothing of a save that fails."""
-        try:
-            yield
-        except LockLostError:
-            raise  # what is there under this checkpoint's name may be the other run's
-        except BaseException:
-            saving.drop()
-            raise
-
-    def _overlaps(self) -> bool:
-        """Return whether the next save is left to a thread; all processes agree."""
-        if self.settings.overlap != "auto":
-            return self.settings.overlap == "always"
-        needed = self.contents.bytes_beside_host()
-        if self._anywhere(not needed or not room_for(needed - self._copies.nbytes, local_processes())):
-            self._copies.let_go()
-            return False
-        return True
-
     @HERE.doing("saving")
     def _start(self, position: Position, say: Callable[[str], None]) -> bool:
         """Copy what is to be saved, and leave the writing to a thread; return False where that could not be done."""
@@ -263,7 +238,7 @@ class Checkpoints:
         on_main(self.accelerator, self.meet, self.refuse_lost)
         saving, mark, began = self._saving(position), self._mark(position), time.monotonic()
         try:
-            with self._dropping(saving):
+            with saving.dropping():
                 if saving.start(self._copies):
                     self._under_way, self._last = _UnderWay(saving, mark, say), began
                     return True
@@ -271,7 +246,8 @@ class Checkpoints:
             if isinstance(error, MainProcessFault):
                 raise
             return False
-        self._tell(saving.target, mark, time.monotonic() - began, say)
+        self._published(saving.target, mark)
+        self._say(saving.target, time.monotonic() - began, say)
         return True
 
     @HERE.doing("saving")
@@ -285,24 +261,19 @@ class Checkpoints:
         if now is None:
             return True
         try:
-            with self._dropping(now.saving):
+            with now.saving.dropping():
                 seconds = now.saving.finish()
         except (OSError, MainProcessError) as error:
             if isinstance(error, MainProcessFault):
                 raise
             self._last = time.monotonic()
-            now.say(f"warning: {self._complaint(now.saving.position, error, ending=False)}")
-            gone, full = self._told(error)
+            now.say(f"warning: {now.saving.complaint(error, self.saved)}")
+            gone, full = now.saving.told(error)
             waits = patience()
             return not (gone or (full and waits is not None and waits.mode == "wait"))
-        self._tell(now.saving.target, now.mark, 2 * seconds, now.say)  # a stop may wait for one, and write another
+        self._published(now.saving.target, now.mark)
+        self._say(now.saving.target, 2 * seconds, now.say)  # a run that is to stop may wait for one, and write another
         return True
-
-    def _tell(self, target: Path, mark: tuple[Any, ...], seconds: float, say: Callable[[str], None]) -> None:
-        """Take note of a checkpoint that has its name, and say where it is, and if stopping takes so long."""
-        self._published(target, mark)
-        say(f"checkpoint: {target}")
-        self._remark(seconds, say)
 
     def _published(self, target: Path, mark: tuple[Any, ...]) -> None:
         now = patience()
@@ -312,55 +283,13 @@ class Checkpoints:
         if self.accelerator.is_main_process:
             self._prune()
 
-    def _remark(self, seconds: float, say: Callable[[str], None]) -> None:
+    def _say(self, target: Path, seconds: float, say: Callable[[str], None]) -> None:
+        """Say where a checkpoint is and, once, if a run that is asked to stop may have too little time for one."""
+        say(f"checkpoint: {target}")
         remark = too_slow_to_stop(seconds)
         if remark and not self._warned:
             self._warned = True
             say(remark)
-
-    def _anywhere(self, fact: bool) -> bool:
-        return bool(self.meet(torch.tensor(float(fact)), "max").item())
-
-    def _told(self, error: OSError | MainProcessError) -> tuple[bool, bool]:
-        """Return, in all processes alike, whether an error says that the folder is gone, and that the disk is full."""
-        own = _of_disk(error)
-        return self._anywhere(own.errno in (errno.ENOENT, errno.ENOTDIR)), self._anywhere(is_full(own))
-
-    def _mended(self, target: Path, error: OSError | MainProcessError) -> tuple[bool, bool]:
-        """Return, in all processes alike, whether the folder is gone, and whether they have waited for space.
-
-        Raises
-        ------
-        StoppedWaiting
-            In all of them, if one was asked to stop meanwhile.
-        """
-        own, now = _of_disk(error), patience()
-        gone, full = self._told(error)
-        stopped = self._anywhere(isinstance(error, StoppedWaiting))
-        waited = full and not stopped and now is not None and now.mode == "wait"
-        if waited and now is not None:
-            failed = own if isinstance(own, WriteError) else WriteError(target, own, self.contents.size())
-            parts = max(1, math.ceil(disk.LOOK_AGAIN / _LISTEN))  # counted: by their clocks they would not agree
-            for _ in range(parts):
-                stopped = stopped or self._anywhere(now.look_away(failed if is_full(own) else None, parts))
-        if stopped:
-            raise StoppedWaiting(target, own, self.contents.size()) from error
-        return gone, waited
-
-    def _complaint(self, position: Position, error: OSError | MainProcessError, ending: bool) -> str:
-        own = _of_disk(error)
-        reason = own.reason if isinstance(own, WriteError) else own.strerror or str(own)
-        there = self.saved is not None and self.saved.is_dir()
-        last = f"{self.saved.name} is kept" if self.saved is not None and there else "there is no earlier one"
-        text = f"no checkpoint could be written after {position.updates} updates: {reason}; {last}"
-        if is_full(own):
-            text += f". Free some space for {self.folder}, or lower checkpoint.keep if it is above 2"
-        now = patience()
-        return f"{text}; {now.advice(own)}" if ending and now is not None else text
-
-    def _is_there(self, folder: Path) -> bool:
-        """Return whether the main process sees a checkpoint: someone may have removed it."""
-        return bool(on_main(self.accelerator, self.meet, folder.is_dir))
 
     def restore(self, say: Callable[[str], None]) -> Position | None:
         """Load the newest checkpoint that is whole, and return where the run stands; None if there never was one.
@@ -377,13 +306,18 @@ class Checkpoints:
             older one is taken in its place), or was made with other settings, data, template or tokenizer; the message
             has a table of what changed.
         """
-        number = on_main(self.accelerator, self.meet, lambda: self._newest(say)) - 1
+        number = on_main(self.accelerator, self.meet, lambda: newest(self.folder, self.contents, say)) - 1
         if number < 0:
             return None
-        folder = self.folder / _name(number)
+        folder = self.folder / name_of(number)
         elsewhere = CheckpointError(f"{folder}: another process could not take it over; its own message says why")
         position = together(lambda: self.contents.load(folder, say), self.meet, elsewhere)
-        on_main(self.accelerator, self.meet, lambda: self._take_up(folder))
+
+        def take_up() -> None:
+            self.contents.restore_metrics(folder)
+            put_aside_newer(folder)
+
+        on_main(self.accelerator, self.meet, take_up)
         self.contents.renew(position.updates)
         self.saved, self._saved_at = folder, self._mark(position)
         ahead = max(self.contents.ahead, default=0) - position.updates
@@ -391,35 +325,10 @@ class Checkpoints:
         say(f"going on after {position.updates} updates{more}, from {folder}")
         return position
 
-    def _take_up(self, folder: Path) -> None:
-        """Put the metrics back to where the checkpoint has them, and damaged newer checkpoints aside."""
-        self.contents.restore_metrics(folder)
-        for newer in _checkpoints_in(self.folder):
-            if _number(newer) > _number(folder):
-                aside = newer.with_name(f"damaged-{newer.name}")
-                shutil.rmtree(aside, ignore_errors=True)
-                newer.rename(aside)
-
-    def _newest(self, say: Callable[[str], None]) -> int:
-        """Return 1 + the number (`_name`) of the newest whole checkpoint, 0 if there are no checkpoints."""
-        skipped = []
-        for folder in reversed(_checkpoints_in(self.folder)):
-            try:
-                self.contents.refuse(folder)
-            except DamagedError as error:
-                skipped.append(f"  {folder.name}: {error}")
-                continue
-            if skipped:
-                say("\n".join(["skipped, because damaged or incomplete:", *skipped]))
-            return 1 + _number(folder)
-        if skipped:
-            raise CheckpointError("\n".join([f"no checkpoint in {self.folder} is whole:", *skipped]))
-        return 0
-
     def _prune(self) -> None:
         """Remove old checkpoints; one that resists is tried again after the next save."""
         with contextlib.suppress(CheckpointError):
-            for old in _checkpoints_in(self.folder)[: -self.settings.keep]:
+            for old in checkpoints_in(self.folder)[: -self.settings.keep]:
                 with contextlib.suppress(OSError):
                     remove_folder(old)
 
@@ -427,43 +336,3 @@ class Checkpoints:
         """Return a value that changes whenever there is something new to save: updates, evaluation, steps ahead."""
         ahead = self.contents.ahead
         return position.updates, position.evaluated, ahead if any(ahead) else ()
-
-
-def _of_disk(error: OSError | MainProcessError) -> OSError:
-    return error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
-
-
-def _checkpoints_in(folder: Path) -> list[Path]:
-    """Return the checkpoints' folders, oldest first; raise CheckpointError if nobody can tell what there is."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [
-                folder / entry.name
-                for entry in entries
-                if _STEP.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            ]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise CheckpointError(
-            f"{folder} cannot be read: {error.strerror}; nothing was changed: mend that, and try again"
-        ) from None
-    return sorted(found, key=_number)
-
-
-def _free_name(folder: Path, updates: int) -> Path:
-    """Return a folder that sorts after all of so many updates: a run may be stopped twice while it scores."""
-    taken = [number for number in map(_number, _checkpoints_in(folder)) if number // _AGAIN == updates]
-    return folder / _name(max(taken) + 1 if taken else _AGAIN * updates)
-
-
-def _name(number: int) -> str:
-    """Return a checkpoint's name: of its updates, and of how many others were saved after so many before it."""
-    updates, again = divmod(number, _AGAIN)
-    return f"step-{updates:08d}" + (f".{again:06d}" if again else "")
-
-
-def _number(folder: Path) -> int:
-    found = _STEP.fullmatch(folder.name)
-    assert found is not None
-    return _AGAIN * int(found[1]) + int(found[2] or 0)

@@ -6,26 +6,36 @@ checkpoint its name, happens where the run calls, at its safe points.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from humanline.system import disk
 from humanline.system.activity import HERE
+from humanline.system.disk import StoppedWaiting, WriteError, is_full, patience
 from humanline.system.files import flush, partial_of
 from humanline.system.folders import begin_folder, drop_partial, seal_folder
+from humanline.system.launcher import local_processes
+from humanline.system.lock import LockLostError
+from humanline.system.memory import room_for
+from humanline.train.config.run import CheckpointConfig
 from humanline.train.run.checkpoint import Contents, Position
-from humanline.train.run.processes import Reduce, gathered, on_main
+from humanline.train.run.processes import MainProcessError, Reduce, gathered, on_main
 from humanline.train.run.tensor_files import HostCopies, TensorFile, write_files
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 Facts = dict[str, dict[str, Any]]  # size and SHA-256 of files, by their names
+_LISTEN = 2.0  # seconds for which a process that waits for space does not hear that another one was asked to stop
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +85,7 @@ class Saving:
             held = copies.of(files)
         except (MemoryError, RuntimeError):  # what torch raises; if it means anything else, writing meets it again
             held = []
-        if self.meet(torch.tensor(float(not held)), "max").item():
+        if _anywhere(not held, self.meet):
             copies.let_go()
             self._publish(lambda: write_files(self.target, files, HERE.touch))
             return False
@@ -85,7 +95,7 @@ class Saving:
     def is_written(self) -> bool:
         """Return whether the threads of all processes have ended, whatever has become of their files."""
         busy = self._writing is not None and not self._writing.ended
-        return not self.meet(torch.tensor(float(busy)), "max").item()
+        return not _anywhere(busy, self.meet)
 
     def finish(self) -> float:
         """Wait for the threads of all processes, give the checkpoint its name, and return how long writing took.
@@ -106,6 +116,63 @@ class Saving:
         """Remove what the main process sees of it."""
         if self.accelerator.is_main_process:
             drop_partial(self.target)
+
+    @contextlib.contextmanager
+    def dropping(self) -> Iterator[None]:
+        """Leave nothing of a save that fails within the context."""
+        try:
+            yield
+        except LockLostError:
+            raise  # what is there under this checkpoint's name may be the other run's
+        except BaseException:
+            self.drop()
+            raise
+
+    def told(self, error: OSError | MainProcessError) -> tuple[bool, bool]:
+        """Return, in all processes alike, whether an error says that the folder is gone, and that the disk is full."""
+        own = of_disk(error)
+        return _anywhere(own.errno in (errno.ENOENT, errno.ENOTDIR), self.meet), _anywhere(is_full(own), self.meet)
+
+    def mended(self, error: OSError | MainProcessError) -> tuple[bool, bool]:
+        """Return, in all processes alike, whether the folder is gone, and whether they have waited for space.
+
+        Raises
+        ------
+        StoppedWaiting
+            In all of them, if one was asked to stop meanwhile.
+        """
+        own, now = of_disk(error), patience()
+        gone, full = self.told(error)
+        stopped = _anywhere(isinstance(error, StoppedWaiting), self.meet)
+        waited = full and not stopped and now is not None and now.mode == "wait"
+        if waited and now is not None:
+            failed = own if isinstance(own, WriteError) else WriteError(self.target, own, self.contents.size())
+            parts = max(1, math.ceil(disk.LOOK_AGAIN / _LISTEN))  # counted: by their clocks they would not agree
+            for _ in range(parts):
+                stopped = stopped or _anywhere(now.look_away(failed if is_full(own) else None, parts), self.meet)
+        if stopped:
+            raise StoppedWaiting(self.target, own, self.contents.size()) from error
+        return gone, waited
+
+    def complaint(self, error: OSError | MainProcessError, earlier: Path | None, *, ending: bool = False) -> str:
+        """Return what is said of one that could not be written: why, what is kept, and what to do.
+
+        Parameters
+        ----------
+        error
+        earlier : Path or None
+            The newest whole checkpoint.
+        ending : bool
+            Whether the run ends with it, which decides over the advice.
+        """
+        own = of_disk(error)
+        reason = own.reason if isinstance(own, WriteError) else own.strerror or str(own)
+        last = f"{earlier.name} is kept" if earlier is not None and earlier.is_dir() else "there is no earlier one"
+        text = f"no checkpoint could be written after {self.position.updates} updates: {reason}; {last}"
+        if is_full(own):
+            text += f". Free some space for {self.target.parent}, or lower checkpoint.keep if it is above 2"
+        now = patience()
+        return f"{text}; {now.advice(own)}" if ending and now is not None else text
 
     def _begin(self) -> None:
         on_main(self.accelerator, self.meet, self._begin_folder)
@@ -183,6 +250,26 @@ class Writing:
             raise GivenUpError
 
 
+def overlaps(settings: CheckpointConfig, contents: Contents, copies: HostCopies, meet: Reduce) -> bool:
+    """Return whether the next save is left to a thread; all processes agree."""
+    if settings.overlap != "auto":
+        return settings.overlap == "always"
+    needed = contents.bytes_beside_host()
+    if _anywhere(not needed or not room_for(needed - copies.nbytes, local_processes()), meet):
+        copies.let_go()
+        return False
+    return True
+
+
+def of_disk(error: OSError | MainProcessError) -> OSError:
+    """Return an error of the disk as it is, and in its place one that says what another process's was."""
+    return error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+
+
+def _anywhere(fact: bool, meet: Reduce) -> bool:
+    return bool(meet(torch.tensor(float(fact)), "max").item())
+
+
 def together(act: Callable[[], T], reduce: Reduce, elsewhere: E) -> T:
     """Run `act` in every process; where it raises such an error in one, raise `elsewhere` in the others."""
     result: list[T] = []
@@ -191,6 +278,6 @@ def together(act: Callable[[], T], reduce: Reduce, elsewhere: E) -> T:
         result.append(act())
     except type(elsewhere) as own:
         error = own
-    if reduce(torch.tensor(float(error is not None)), "max").item():
+    if _anywhere(error is not None, reduce):
         raise error or elsewhere
     return result[0]
