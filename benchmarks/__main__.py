@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.beta import benchmark_beta
 from benchmarks.capacity import benchmark_capacity
+from benchmarks.checkpoints import benchmark_checkpoints
 from benchmarks.large import benchmark_large
 from benchmarks.logprobs import benchmark_logprobs
 from benchmarks.machine import machine
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
         nargs="*",
         metavar="name",
         help="which ones, by default all: steps, equality, memory, trl, packed, overlap, sharded, large, "
-        "logprobs, beta, capacity, simulator, reading",
+        "logprobs, beta, capacity, simulator, reading, checkpoints",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see that it runs; writes no results")
     parser.add_argument("--objective", choices=("dpo", "kto", "grpo"), default="dpo", help="of `steps`")
@@ -56,6 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
         "capacity": benchmark_capacity,
         "simulator": benchmark_simulator,
         "reading": benchmark_reading,
+        "checkpoints": benchmark_checkpoints,
     }
     for name in chosen.names:
         if name not in registry:
