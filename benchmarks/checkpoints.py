@@ -72,7 +72,7 @@ class _Saves:
 
 def benchmark_checkpoints(quick: bool) -> Result:
     """Save float32 weights with two states each, and write their bytes to one file, in turn."""
-    rounds, warm_up = (3, 2) if quick else (7, 2)
+    rounds, warm_up = (3, 2) if quick else (5, 2)
     count, rows = (4, 64) if quick else (43, 2048)  # 3 x 43 x 32 MiB
     parts = {"policy": _Part(("weight",), count, rows), "optimizer": _Part(("exp_avg", "exp_avg_sq"), count, rows)}
     tensors = [tensor for part in parts.values() for tensor in part.tensors.values()]

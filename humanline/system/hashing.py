@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections import deque
@@ -51,9 +52,17 @@ def write_hashed(path: Path, pieces: Iterable[memoryview], each: Callable[[], No
                 waiting.popleft().result()
         barrier(f"{path.name} written")
         sync(file.fileno(), path)
+        _forget(file.fileno())
         for rest in waiting:
             rest.result()
     return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _forget(handle: int) -> None:
+    """Let the system give up the pages of a flushed file: nobody reads it soon, and others want the memory."""
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def at_once() -> int:

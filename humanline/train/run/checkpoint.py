@@ -31,7 +31,7 @@ from humanline.train.run.state import Judging, OfEach, Stateful, held_by_one
 from humanline.train.run.tensor_files import TensorFile
 
 FORMAT = 3
-_PART_BYTES = 4 * 2**30  # of the tensors in one file: several are written at a time
+_PART_BYTES = 2**30  # of the tensors in one file: several are written, and hashed, at a time
 _STATE, _METRICS = "state.json", "metrics.jsonl"
 
 

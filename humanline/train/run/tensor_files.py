@@ -21,7 +21,7 @@ from torch import Tensor
 from humanline.system.files import barrier, partial_of
 from humanline.system.hashing import BEHIND, at_once, write_hashed
 
-PIECE = 8 * 2**20  # bytes that are written at a time
+PIECE = 2**20  # bytes that are written at a time: few enough to be still in a cache when they are hashed
 # The types of elements, in the order in which the format's own writer puts tensors into a file.
 _TYPES = {
     torch.uint64: "U64",
