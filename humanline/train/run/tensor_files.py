@@ -119,6 +119,7 @@ def write_files(
         As `TensorFile.head` does.
     """
     partial, facts = partial_of(folder), {}
+    _wait_for_device(files)
 
     def write(file: TensorFile) -> dict[str, Any]:
         return write_hashed(partial / file.name, _bytes_of(file), each)
@@ -143,10 +144,9 @@ class HostCopies:
 
     def of(self, files: Iterable[TensorFile]) -> list[TensorFile]:
         """Return files of copies, which hold until this is called again."""
-        if torch.accelerator.is_available():
-            torch.accelerator.synchronize()  # other threads copy than the one that computed
+        _wait_for_device(files := list(files))
         room = {}
-        for file in (files := list(files)):
+        for file in files:
             for name, tensor in file.tensors.items():
                 mine = self._kept.pop((file.name, name), None)
                 if mine is None or (mine.shape, mine.dtype) != (tensor.shape, tensor.dtype):
@@ -169,6 +169,13 @@ class HostCopies:
     def let_go(self) -> None:
         """Keep no memory."""
         self._kept = {}
+
+
+def _wait_for_device(files: Iterable[TensorFile]) -> None:
+    """Wait until what is to be copied has been computed: other threads copy than the one that asked for it."""
+    elsewhere = not all(_in_host_memory(tensor) for file in files for tensor in file.tensors.values())
+    if elsewhere and torch.accelerator.is_available():
+        torch.accelerator.synchronize()
 
 
 class _Stage:
