@@ -13,7 +13,7 @@ from typing import Any
 
 from humanline.system.files import barrier, sync, write_all
 
-BEHIND = 3  # pieces that are written and not yet hashed
+BEHIND = 7  # pieces that are written and not yet hashed
 
 
 def facts_of(path: Path) -> dict[str, Any]:

@@ -272,7 +272,7 @@ class Checkpoints:
             waits = patience()
             return not (gone or (full and waits is not None and waits.mode == "wait"))
         self._published(now.saving.target, now.mark)
-        self._say(now.saving.target, 2 * seconds, now.say)  # a run that is to stop may wait for one, and write another
+        self._say(now.saving.target, seconds, now.say)
         return True
 
     def _published(self, target: Path, mark: tuple[Any, ...]) -> None:

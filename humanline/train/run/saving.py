@@ -113,7 +113,8 @@ class Saving:
             self._writing.give_up()
 
     def drop(self) -> None:
-        """Remove what the main process sees of it."""
+        """End the thread of this process, and remove what the main one sees of it."""
+        self.give_up()
         if self.accelerator.is_main_process:
             drop_partial(self.target)
 

@@ -22,7 +22,7 @@ from humanline.train.run import saving
 from humanline.train.run.checkpoint import Contents, Position
 from humanline.train.run.checkpoints import Checkpoints
 from humanline.train.run.found import checkpoints_in
-from tests.helpers.cases import SOME, case, moved
+from tests.helpers.cases import SOME, StopAt, case, moved
 from tests.helpers.files import leftovers
 from tests.helpers.kills import KILLED, result_of
 
@@ -222,6 +222,20 @@ def test_an_error_of_one_process_of_several_meets_nobody(tmp_path, monkeypatch):
     assert held.there() == {} and not any(thread.name == "checkpoint" for thread in threading.enumerate())
 
 
+def test_a_wait_that_is_interrupted_leaves_no_thread_behind(held, monkeypatch):
+    """Nobody writes into a folder that is being removed, or once the lock is given back."""
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    held.point(1)
+    monkeypatch.setattr(saving.Writing, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt), held.saves:
+        held.saves.save(Position(2))
+    assert not any(thread.name == "checkpoint" for thread in threading.enumerate())
+    assert held.there() == {} and not leftovers(held.folder)
+
+
 def test_without_memory_for_a_copy_it_is_written_at_once(held, monkeypatch):
     """Where the memory is not to be had after all, the checkpoint has its name when the safe point is left."""
 
@@ -317,3 +331,22 @@ def test_a_kill_at_a_write_changes_nothing(toy, tmp_path, server, every):
         resumed = server.run(killed, resume=True)
         assert resumed["code"] == 0, f"{where}\n{resumed['log']}"
         assert result_of(killed) == expected and not leftovers(Path(killed.output)), where
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_thread_writes_and_a_stopped_run_goes_on_to_the_same_bits(toy, tmp_path, monkeypatch):
+    """By default saves overlap there; a run that is stopped between two of them and resumed ends with the same bits."""
+    one = case(toy, tmp_path / "run", *SOME[0], checkpoint={"every": 2, "minutes": None})
+    plain = case(toy, tmp_path / "plain", *SOME[0], checkpoint={"every": 2, "minutes": None, "overlap": "never"})
+    train(plain, show_progress=False)
+    write, by = saving.write_files, []
+
+    def noted(*arguments: Any) -> Any:
+        by.append(threading.current_thread().name)
+        return write(*arguments)
+
+    monkeypatch.setattr(saving, "write_files", noted)
+    with pytest.raises(StopRequested):
+        train(one, stop=StopAt(60), show_progress=False)
+    train(one, resume=True, show_progress=False)
+    assert "checkpoint" in by and result_of(one) == result_of(plain)

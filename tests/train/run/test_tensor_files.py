@@ -164,3 +164,17 @@ def test_a_disk_that_fails_is_an_error_of_the_disk(tmp_path, monkeypatch):
             broken.setattr(hashing, name, full)
             write_files(tmp_path / "saved", files)
         assert error.value.errno == errno.ENOSPC and threading.active_count() == threads
+
+
+@pytest.mark.gpu
+def test_tensors_of_a_gpu_pass_through_page_locked_buffers(tmp_path):
+    """What is written, and what is copied, of tensors on a GPU has the bits of those in host memory."""
+    partial_of(tmp_path / "saved").mkdir()
+    live = state() | {"large": torch.randn(3, 2**20)}
+    on_gpu = {name: tensor.detach().cuda() for name, tensor in live.items()}
+    on_gpu |= {"turned": live["rows"].cuda().T, "of a vector": live["large"].cuda().flatten()[::7]}
+    live |= {"turned": live["rows"].T, "of a vector": live["large"].flatten()[::7]}
+    copies = HostCopies().of([TensorFile("copied", on_gpu)])
+    write_files(tmp_path / "saved", [TensorFile("gpu", on_gpu), TensorFile("host", live), *copies])
+    gpu, host, copied = ((tmp_path / ".saved.partial" / name).read_bytes() for name in ("gpu", "host", "copied"))
+    assert gpu == host == copied
