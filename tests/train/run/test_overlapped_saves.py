@@ -347,6 +347,6 @@ def test_on_a_gpu_a_thread_writes_and_a_stopped_run_goes_on_to_the_same_bits(toy
 
     monkeypatch.setattr(saving, "write_files", noted)
     with pytest.raises(StopRequested):
-        train(one, stop=StopAt(60), show_progress=False)
+        train(one, stop=StopAt(9), show_progress=False)
     train(one, resume=True, show_progress=False)
     assert "checkpoint" in by and result_of(one) == result_of(plain)
