@@ -41,6 +41,7 @@ KNOWN = {
     "packed": Known("benchmarks.packed:benchmark_packed", 3, 90, 45),
     "overlap": Known("benchmarks.overlap:benchmark_overlap", 12, 300, 90),
     "batches": Known("benchmarks.batches:benchmark_batches", 3, 60, 60),
+    "checkpoints": Known("benchmarks.checkpoints:benchmark_checkpoints", 2, 300, 120),
     "sharded": Known("benchmarks.sharded:benchmark_sharded", 4, 120, 60),
     "large": Known("", 0, 0, 0),  # its rows are parts of their own
     "logprobs": Known("benchmarks.logprobs:benchmark_logprobs", 6, 240, 60),

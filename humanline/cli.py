@@ -98,7 +98,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             return _EXIT_USER_ERROR
         if os.environ.get("HUMANLINE_DEBUG", "0") not in ("", "0"):
             raise
-        from humanline.system.memory import is_out_of_memory
+        from humanline.system.out_of_memory import is_out_of_memory
 
         _complain(options, _report_fault(error, options, sys.argv[1:] if arguments is None else arguments))
         return _EXIT_USER_ERROR if is_out_of_memory(error) else _EXIT_FAULT
@@ -123,7 +123,7 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
     from datetime import datetime
 
     from humanline import __version__
-    from humanline.system.memory import MemoryRanOutError, is_out_of_memory
+    from humanline.system.out_of_memory import MemoryRanOutError, is_out_of_memory
     from humanline.system.paths import absolute
     from humanline.system.terminal import redact
     from humanline.train.config.secrets import hidden

@@ -78,7 +78,7 @@ def train(
 def take_steps(run: Run) -> RunResult:
     """Take the steps of a run from where it starts to its end, save the model, and return where it is."""
     at = run.start
-    with run.log, run.progress, run.trackers, contextlib.closing(run.batches):
+    with run.log, run.progress, run.trackers, run.checkpoints, contextlib.closing(run.batches):
         while True:
             # 0. Between two updates, where a run can be stopped and go on later.
             try:

@@ -211,6 +211,8 @@ class CheckpointConfig(Section):
     """Minutes between checkpoints."""
     keep: Annotated[int, Field(ge=2, le=10**6)] = 2
     """How many of the newest are kept."""
+    overlap: Literal["auto", "always", "never"] = "auto"
+    """Whether steps go on while one is written, from a copy in host memory; auto: on GPUs, where the copy fits."""
 
 
 class TrackingConfig(Section):

@@ -13,17 +13,8 @@ from torch import Tensor
 
 from humanline.system.activity import HERE
 from humanline.system.disk import patient
-from humanline.system.files import (
-    MANIFEST,
-    begin_folder,
-    claim_folder,
-    disk_errors,
-    drop_partial,
-    flush,
-    partial_of,
-    publish_folder,
-    seal_folder,
-)
+from humanline.system.files import claim_folder, disk_errors, flush, partial_of
+from humanline.system.folders import MANIFEST, begin_folder, drop_partial, publish_folder, seal_folder
 from humanline.train.policy.adapter import Adapter
 from humanline.train.policy.shard import whole_tensors
 from humanline.train.run.processes import Processes

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from humanline.system.activity import HERE
-from humanline.system.memory import MemoryRanOutError, bytes_asked, is_out_of_memory
+from humanline.system.out_of_memory import MemoryRanOutError, bytes_asked, is_out_of_memory
 from humanline.system.terminal import shorten
 from humanline.train.config import TrainConfig
 from humanline.train.data.stream import Stream

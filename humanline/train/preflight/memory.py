@@ -49,6 +49,11 @@ class Static:
         """Return the bytes that stay between two steps."""
         return self.weights + self.frozen + self.states + self.second_models + self.buckets
 
+    @property
+    def saved(self) -> int:
+        """Return the bytes of what a checkpoint holds of them."""
+        return self.weights + self.states + self.second_models
+
 
 def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static:
     """Count weights, gradients, optimizer states and copies of them.
@@ -128,6 +133,8 @@ class Estimate:
         What a forward and backward pass hold at most beyond `static`, in the decoder and beyond that in the head.
     window : int
         Log-probabilities computed ahead, in host memory.
+    copies : int
+        What a thread writes a checkpoint from, in host memory; 0 if `checkpoint.overlap` asks for none.
     phases : dict
         All that is live at most in each phase of a step.
     flops : dict
@@ -141,6 +148,7 @@ class Estimate:
     activations: int
     logits: int
     window: int
+    copies: int
     phases: dict[str, int]
     flops: dict[str, float] = field(default_factory=dict)
 
@@ -214,8 +222,10 @@ class Estimator:
             held_out = self._run(config, workload.held_out, backward=False, whole=sharded is None)
             phases["held-out evaluation"] = kept + unpacked + _without_gradient(held_out, sharded)
         window = config.window_steps(workload.steps) * workload.window
+        overlaps = config.checkpoint.overlap == "always" or (config.checkpoint.overlap == "auto" and self.cuda)
+        copies = static.saved if overlaps else 0
         if not self.cuda:
-            phases = {name: size + window for name, size in phases.items()}
+            phases = {name: size + window + copies for name, size in phases.items()}
         scoring, other = _passes_without_gradient(config)
         return Estimate(
             static=static,
@@ -224,6 +234,7 @@ class Estimator:
             activations=unpacked + max(one.activations for one in passes),
             logits=max(round(max(one.run["head"], one.run["head backward"]) - one.run["held"]) for one in passes),
             window=window,
+            copies=copies,
             phases=phases,
             flops=self._flops(config, workload, passes[-1].run, forward_only),
         )

@@ -342,6 +342,26 @@ def test_more_rows_and_tokens_take_more(tmp_path):
     assert two.static.second_models == two.static.weights and two.window == 0
 
 
+@pytest.mark.parametrize(
+    "overlap,cuda,there",
+    [
+        ("auto", False, False),
+        ("auto", True, True),
+        ("always", False, True),
+        ("never", True, False),
+    ],
+)
+def test_the_copy_that_a_checkpoint_is_written_from_is_counted(tmp_path, overlap, cuda, there):
+    """Weights, states and second models once more in host memory, which on a CPU is that of the run, and is said."""
+    given = run_config(training={"precision": "float32"}, checkpoint={"overlap": overlap})
+    estimate = Estimator(small("llama", 1, tmp_path / "model"), cuda=cuda).estimate(given, limits(given))
+    assert estimate.copies == (estimate.static.saved if there else 0)
+    assert estimate.static.saved == estimate.static.weights + estimate.static.states
+    plain = given.model_copy(update={"checkpoint": run_config(checkpoint={"overlap": "never"}).checkpoint})
+    without = Estimator(small("llama", 1, tmp_path / "again"), cuda=cuda).estimate(plain, limits(plain))
+    assert estimate.peak - without.peak == (0 if cuda else estimate.copies)
+
+
 def grpo_config(samples: int, normalise: str = "global", **training: Any) -> TrainConfig:
     """The configuration of GRPO on 4 groups a step, a whole group each prompt."""
     return run_config(

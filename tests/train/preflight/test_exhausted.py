@@ -10,7 +10,7 @@ import torch
 
 import humanline.train.policy.build as build
 import humanline.train.preflight.fits as fits
-from humanline.system.memory import MemoryRanOutError, bytes_asked, is_out_of_memory
+from humanline.system.out_of_memory import MemoryRanOutError, bytes_asked, is_out_of_memory
 from humanline.train.loop import train
 from humanline.train.step.loss import ObjectiveStep
 from tests.helpers.support import config
