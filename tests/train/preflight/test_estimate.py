@@ -191,11 +191,11 @@ def test_scoring_takes_the_room_of_gradients_for_its_copies(llama):
     scoring = estimate.phases["scoring pass"]
     assert base + 0.9 * GIB < scoring < base + 1.4 * GIB
     assert scoring < estimate.phases["update"] < estimate.peak
-    for changes in (
+    for given in (
         {"training": {"precision": "bf16", "weights": "bf16"}, "optimizer": {"lr": 1e-6, "states": "8bit"}},
         {"adapter": {"rank": 16, "base": "float32"}},
     ):
-        assert _shared_copies(run_config(**changes), static_bytes(run_config(**changes), llama.outline)) == 0
+        assert _shared_copies(run_config(**given), static_bytes(run_config(**given), llama.outline)) == 0
 
 
 @pytest.mark.parametrize("cuda,rows", [(True, 2046), (False, 256)])
