@@ -19,6 +19,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import renderer_of
 from humanline.train.policy.adapter import Adapter, adapted_weights, base_name, describe_coverage
+from humanline.train.policy.fused import fuse, refuse_missing_kernels, refuse_unfusable
 from humanline.train.policy.head import logprob_function, refuse_softcap
 from humanline.train.policy.load import (
     TYPES,
@@ -44,6 +45,7 @@ def package_checks(config: TrainConfig, device: torch.device) -> list[Callable[[
         lambda: refuse_missing_quantizer(config.kept_in),
         lambda: refuse_missing_package(config.optimizer, training.weights),
         lambda: logprob_function(training.logprobs, device=device, precision=training.precision),
+        lambda: refuse_missing_kernels(training.layers, device),
     ]
 
 
@@ -78,6 +80,8 @@ def outline_checks(
         checks.append(lambda adapter=config.adapter: adapted_weights(outline, adapter))  # type: ignore[misc]
     if training.padding == "free":
         checks.append(lambda: refuse_unpackable(config.model, outline))
+    if training.layers == "liger":
+        checks.append(lambda: refuse_unfusable(outline))
     return checks
 
 
@@ -177,7 +181,7 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
     Raises
     ------
     ModelError
-        As `load_weights`, `pack`, `Adapter` and `compute_in` do.
+        As `load_weights`, `pack`, `Adapter`, `fuse` and `compute_in` do.
     LogprobsError
         As `logprob_function` does.
     """
@@ -210,6 +214,8 @@ def build_sharded_policy(config: TrainConfig, device: torch.device) -> tuple[Log
 
 def _policy(model: Any, config: TrainConfig, device: torch.device | str) -> LogprobModel:
     training = config.training
+    if training.layers == "liger":  # not in `outfit`: a dry run, which has no numbers, is one of plain layers
+        fuse(model)
     logprobs = logprob_function(training.logprobs, device=device, precision=training.precision)
     return LogprobModel(model, packed=training.padding == "free", logprobs=logprobs, temperature=training.temperature)
 
