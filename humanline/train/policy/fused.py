@@ -87,14 +87,14 @@ def check_fused(policy: LogprobModel, ids: Sequence[int], *, gradient: bool) -> 
         with _plain(policy.model):
             logits, plain = policy.own_logits(input_ids), policy(input_ids, mask)
     trained, own = _with_gradient(policy, input_ids, mask, gradient)
-    if not torch.equal(scored, trained):
-        raise ModelError(
-            _fault("give other log-probabilities with gradient than without, so that no log-ratio would be 0")
-        )
     eps, deviation = torch.finfo(logits.dtype).eps, logits.float().std().item()
     allowed = (32 * eps + 1e-3) * deviation + 2 * eps * logits.abs().max().item() + 1e-5
     if not (gap := (scored - plain).abs().max().item()) <= allowed:
         raise ModelError(_fault(f"change log-probabilities by {gap:.3g} nats, where rounding may by {allowed:.3g}"))
+    if not torch.equal(scored, trained):
+        raise ModelError(
+            _fault("give other log-probabilities with gradient than without, so that no log-ratio would be 0")
+        )
     if own is None:
         return
     with _plain(policy.model):

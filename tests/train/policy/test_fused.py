@@ -71,7 +71,7 @@ def tiny(kind: str = "llama", **settings):
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.2}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **heads, **settings))
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **(sizes | heads | settings)))
 
 
 @pytest.mark.parametrize("kind,norms", [("llama", 5), ("qwen3", 9), ("gemma2", 9)])
@@ -123,7 +123,7 @@ def loses_gradients(gate, up):
     "name,function,message",
     [
         ("liger_rms_norm", grows(rms_norm, 1.1), "change log-probabilities by"),
-        ("liger_swiglu", grows(swiglu, float("nan")), "with gradient than without|change log-probabilities by nan"),
+        ("liger_swiglu", grows(swiglu, float("nan")), "change log-probabilities by nan"),
         ("liger_swiglu", knows_of_gradients, "with gradient than without"),
         ("liger_swiglu", loses_gradients, "change the gradient by"),
         ("liger_rope", lambda q, k, cos, sin: (q, k), "change log-probabilities by"),
@@ -167,16 +167,16 @@ def test_refusals_come_before_weights(toy, tmp_path, monkeypatch):
         refuse_unfusable(renamed)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_a_run_of_fused_layers_stands_still_at_rate_0(toy, tmp_path, monkeypatch, kernels, checkpointing):
-    """At learning rate 0 every log-ratio is exactly 0, in bf16, with activations computed again and without."""
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_a_run_of_fused_layers_stands_still_at_rate_0(toy, tmp_path, monkeypatch, kernels, sharding):
+    """At learning rate 0 every log-ratio is exactly 0, in bf16, with activations computed again, sharded or not."""
     monkeypatch.setattr(build, "refuse_missing_kernels", lambda *_: None)
     training = {"steps": 2, "batch_size": 8, "micro_batch_size": 4, "precision": "bf16", "layers": "liger"}
     result = run(
         toy,
         tmp_path / "run",
         optimizer={"lr": 0.0},
-        training=training | {"activation_checkpointing": checkpointing},
+        training=training | {"activation_checkpointing": True, "sharding": sharding},
         reference={"schedule": {"kind": "before_step", "every": 1}},
     )
     assert [row["log_ratio_rms"] for row in steps(result)] == [0.0] * 2 and kernels.calls
@@ -216,15 +216,16 @@ from humanline.train.policy.fused import check_fused, fuse
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.precision import compute_in
 
+IDS = IDS[:8]
 for kind in ("llama", "qwen3", "gemma2"):
     for narrow in (False, True):
-        model, plain = tiny(kind), LogprobModel(tiny(kind))
+        model, plain = tiny(kind, num_hidden_layers=1), LogprobModel(tiny(kind, num_hidden_layers=1))
         fuse(model)
         policy = LogprobModel(model)
         ids, mask = torch.tensor([IDS, IDS[::-1]]), torch.ones((2, len(IDS) - 1), dtype=torch.bool)
         for one in (policy, plain):
             if narrow:
-                compute_in(one, torch.bfloat16)
+                compute_in(one, torch.float16)  # the interpreter has no bf16
             one(ids, mask).sum().backward()
         check_fused(policy, IDS, gradient=True)
         for own, right in zip(policy.parameters(), plain.parameters(), strict=True):
