@@ -36,6 +36,7 @@ from humanline.train.policy.build import (
     describe_adapter,
     remarks_on,
 )
+from humanline.train.policy.fused import check_fused
 from humanline.train.policy.logprobs import LogprobModel, check_logprobs, refuse_random
 from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.policy.shard import Shards, leave_alone, let_go
@@ -290,6 +291,7 @@ def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
     sharded = config.training.sharding == "full"
     policy, adapter = (build_sharded_policy if sharded else build_policy)(config, processes.device)
     check_logprobs(policy, data.probe)
+    check_fused(policy, data.probe, gradient=not sharded)
     if not config.training.dropout and (config.adapter is None or not config.adapter.dropout):
         refuse_random(policy, data.probe)
     spread: Spread

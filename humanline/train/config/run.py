@@ -125,6 +125,8 @@ class TrainingConfig(Section):
     """Compute activations again in the backward pass in place of keeping them: less memory, a third more work."""
     logprobs: Literal["chunked", "cut_cross_entropy"] = "chunked"
     """What turns hidden states into token log-probabilities; the results are equal but for rounding."""
+    layers: Literal["plain", "liger"] = "plain"
+    """What computes norms, rotary embeddings and gated activations: the model's code, or fused kernels on a GPU."""
     dropout: bool = False
     """Keep the model's dropout rates; default: they are set to 0."""
     temperature: Temperature = 1.0

@@ -21,6 +21,7 @@ from humanline.train.data.run_data import renderer_of
 from humanline.train.policy.adapter import Adapter, adapted_weights, base_name, describe_coverage
 from humanline.train.policy.attention import refuse_paged
 from humanline.train.policy.errors import ModelError
+from humanline.train.policy.fused import fuse, refuse_missing_kernels, refuse_unfusable
 from humanline.train.policy.head import logprob_function, refuse_softcap
 from humanline.train.policy.in_order import sum_in_order
 from humanline.train.policy.load import (
@@ -48,6 +49,7 @@ def device_checks(config: TrainConfig, device: torch.device) -> list[Callable[[]
         lambda: refuse_missing_quantizer(config.kept_in),
         lambda: refuse_missing_package(config.optimizer, training.weights),
         lambda: logprob_function(training.logprobs, device=device, precision=training.precision),
+        lambda: refuse_missing_kernels(training.layers, device),
     ]
 
 
@@ -102,6 +104,8 @@ def outline_checks(
         checks.append(lambda: refuse_unpackable(config.model, outline, device))
     if config.rounds is not None and config.rounds.sampling.engine.kind == "continuous":
         checks.append(lambda: refuse_paged(outline))
+    if training.layers == "liger":
+        checks.append(lambda: refuse_unfusable(outline))
     return checks
 
 
@@ -209,7 +213,7 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
     Raises
     ------
     ModelError
-        As `load_weights`, `pack`, `Adapter` and `compute_in` do.
+        As `load_weights`, `pack`, `Adapter`, `fuse` and `compute_in` do.
     LogprobsError
         As `logprob_function` does.
     """
@@ -250,6 +254,8 @@ def _prepare(device: torch.device | str) -> None:
 
 def _policy(model: Any, config: TrainConfig, device: torch.device | str) -> LogprobModel:
     training = config.training
+    if training.layers == "liger":  # not in `outfit`: a dry run, which has no numbers, is one of plain layers
+        fuse(model)
     logprobs = logprob_function(training.logprobs, device=device, precision=training.precision)
     return LogprobModel(model, packed=training.padding == "free", logprobs=logprobs, temperature=training.temperature)
 

@@ -100,7 +100,7 @@ def used(device: torch.device) -> tuple[float, float]:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return float(torch.cuda.max_memory_allocated(device)), float(free + torch.cuda.memory_reserved(device))
-    return _in_proc("self/status", "VmHWM") or 0.0, capacity(device)
+    return in_proc("self/status", "VmHWM") or 0.0, capacity(device)
 
 
 def matmul_rate(device: torch.device, precision: str) -> float:

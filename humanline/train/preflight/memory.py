@@ -19,6 +19,7 @@ from humanline.train.data.batch import Block
 from humanline.train.policy.adapter import expert_weights, factor_shapes, linear_layers
 from humanline.train.policy.load import TYPES
 from humanline.train.policy.packing import refuse_unpackable
+from humanline.train.policy.precision import fit_for_gradients
 from humanline.train.preflight.dry_run import BACKWARD, Quantities, dry_run, update_temporaries
 from humanline.train.preflight.shards import Sharded, gathered_config, parts_of, share_of
 from humanline.train.preflight.workload import Work, Workload, shape_of
@@ -88,6 +89,18 @@ def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static
         buckets=weights if ranks > parts else 0,
         second_models=config.second_models * weights,  # of what is trained
     )
+
+
+def _shared_copies(config: TrainConfig, static: Static) -> int:
+    """Return the bytes of copies of weights that passes without gradient share, 0 if they share none."""
+    training = config.training
+    if training.precision == "float32" or training.sharding == "full":
+        return 0
+    narrow = TYPES[training.precision]
+    copied = static.trained if TYPES[training.weights] != narrow else 0
+    copied += static.parameters - static.trained if config.kept_in == "float32" else 0
+    copies = copied * narrow.itemsize
+    return copies if fit_for_gradients(copies, static.gradients) else 0
 
 
 def _state_bytes(config: TrainConfig, size: int, itemsize: int) -> int:
@@ -206,8 +219,10 @@ class Estimator:
         sharded = (
             Sharded.of(config, self.outline, parts, cuda=self.cuda) if config.training.sharding == "full" else None
         )
-        kept, unpacked = static.kept, self._unpacked(config)
-        forward_only = self._run(config, workload.without_gradient, backward=False, whole=sharded is None)
+        kept, unpacked, copies = static.kept, self._unpacked(config), _shared_copies(config, static)
+        forward_only = self._run(
+            config, workload.without_gradient, backward=False, whole=sharded is None, shares=copies > 0
+        )
         passes = self._passes(config, workload, static, sharded)
         phases = {
             "forward and backward pass of the layers": max(one.before + one.layers for one in passes) + unpacked,
@@ -217,10 +232,10 @@ class Estimator:
         if sharded is not None:
             phases["reduction of the root's gradients"] = kept + static.gradients + sharded.at_end
         if config.references:
-            phases["scoring pass"] = kept + unpacked + _without_gradient(forward_only, sharded)
+            phases["scoring pass"] = kept + copies + unpacked + _without_gradient(forward_only, sharded)
         if workload.held_out is not None:
-            held_out = self._run(config, workload.held_out, backward=False, whole=sharded is None)
-            phases["held-out evaluation"] = kept + unpacked + _without_gradient(held_out, sharded)
+            held_out = self._run(config, workload.held_out, backward=False, whole=sharded is None, shares=copies > 0)
+            phases["held-out evaluation"] = kept + copies + unpacked + _without_gradient(held_out, sharded)
         window = config.window_steps(workload.steps) * workload.window
         overlaps = config.checkpoint.overlap == "always" or (config.checkpoint.overlap == "auto" and self.cuda)
         copies = static.saved if overlaps else 0
@@ -261,17 +276,24 @@ class Estimator:
         return passes
 
     def _run(
-        self, config: TrainConfig, block: Block, *, backward: bool, accumulates: bool = False, whole: bool = True
+        self,
+        config: TrainConfig,
+        block: Block,
+        *,
+        backward: bool,
+        accumulates: bool = False,
+        whole: bool = True,
+        shares: bool = False,
     ) -> Quantities:
         config = config if whole else gathered_config(config)
         training = config.training
         how = (training.precision, training.padding, training.dropout, config.adapter, config.kept_in)
         what = shape_of(block)
         checkpointing = training.activation_checkpointing and backward
-        key = (how, what, checkpointing, backward, accumulates)
+        key = (how, what, checkpointing, backward, accumulates, shares)
         if key not in self._runs:
             self._runs[key] = dry_run(
-                config, self.outline, block, backward=backward, accumulates=accumulates, cuda=self.cuda
+                config, self.outline, block, backward=backward, accumulates=accumulates, cuda=self.cuda, shares=shares
             )
         return self._runs[key]
 

@@ -51,6 +51,7 @@ _FREE = (
 _LATER: dict[str, Any] = {
     "data.ignore": [],
     "evaluation.limit": None,
+    "training.layers": "plain",
     "source.sampling.engine.new_weights.requests": [],
     "source.sampling.engine.new_weights.sleep": [],
 } | {f"objective.{name}": value for one in OBJECTIVES for name, value in one.later.items()}
