@@ -119,9 +119,8 @@ class Checkpoints:
     ) -> None:
         """Save if it is time to (`due`), and say where; one that fails is said too, and the run goes on.
 
-        Where saving overlaps the steps to come (`CheckpointConfig.overlap`), this copies what is to be saved, and a
-        later call, or `save`, gives the checkpoint its name. In the middle of a window `scoring` is called first, which
-        refuses log-probabilities that must not be saved.
+        Where this overlaps the steps to come (`CheckpointConfig.overlap`), a later call, or `save`, gives it its name.
+        In the middle of a window `scoring` is called first, which refuses log-probabilities that must not be saved.
         """
         again = self._under_way is not None and self._under_way.saving.is_written() and not self._settled()
         if not again and not self.due(position, scoring=scoring is not None):
@@ -129,11 +128,8 @@ class Checkpoints:
         if scoring is not None:
             scoring()
         try:
-            if (
-                not again
-                and overlaps(self.settings, self.contents, self._copies, self.meet)
-                and self._start(position, say)
-            ):
+            overlapping = not again and overlaps(self.settings, self.contents, self._copies, self.meet)
+            if overlapping and self._start(position, say):
                 return
             began = time.monotonic()
             target = self.save(position)
