@@ -9,7 +9,8 @@ from typing import Any
 
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
-from humanline.system.files import OutputError, output_path, remove_folder, write_text
+from humanline.system.files import OutputError, output_path, write_text
+from humanline.system.folders import remove_folder
 from humanline.system.paths import PathError, absolute
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
