@@ -1,188 +1,154 @@
-"""Humanline DPO of an 8B model with random weights on one GPU: does it fit, how long is a step (target 7).
+"""Humanline DPO of an 8B model with random weights on one GPU: a matrix of runs, each in a process of its own.
 
-The training loop is the real one. What is replaced: weights are made on the device in place of being read from 32 GB
-of files, and the disk is not asked for room for a checkpoint. The work is done in a process of its own:
-`python -m benchmarks.large '{"quick": true}'` prints what it found.
+Does it fit, how long is a step and what are its parts, are all log-ratios 0 at learning rate 0, is the estimate right
+(target 7, and 1, 2, 3b, 6 and 8 at that size). Rows come in the order of their worth, so that little time buys most.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
-import warnings
-from contextlib import ExitStack
-from dataclasses import asdict
-from pathlib import Path
-from statistics import median
+from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
-from benchmarks.interleave import clock
-from benchmarks.machine import DEVICE
-from benchmarks.report import Result, Row, not_measured
-from benchmarks.runs import REFERENCES, Stepped, Workload, pausing_loop, prepare, run_config, training_batches
+from benchmarks.parts import Part
+from benchmarks.report import Row, not_measured
 
-# Prompt, answer and the token that ends it are 1024 tokens.
-LLAMA_8B = Workload(
-    hidden=4096,
-    layers=32,
-    heads=32,
-    vocab=128_256,
-    prompt=256,
-    answer=767,
-    batch=32,
-    micro_batch=4,
-    precision="bf16",
-    shortest=1.0,
-    inner=14_336,
-    key_heads=8,
+# Short for what all rows have in common.
+WHAT = "8B, 1024 tokens at most, humanline DPO, k = 1, full checkpointing"
+SEGMENTS = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+WHOLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:False", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
+QUICK_SECONDS = {"benchmarks.resume:kill_and_resume": 16.0}  # on a CPU; of all others 3
+
+
+def _run(what: str, key: str, needs: float, *, environment: dict[str, str] = SEGMENTS, **variant: Any) -> Part:
+    target = "<= 135 GiB, 11.5 s" if variant.get("headline") else ""
+    return Part(
+        what,
+        "benchmarks.large_run:measure",
+        {"what": what, "key": key} | variant,
+        needs=needs,
+        number="7" if variant.get("headline") else "-",
+        target=target,
+        environment=environment,
+    )
+
+
+def _function(what: str, name: str, needs: float, number: str = "-", **arguments: Any) -> Part:
+    return Part(what, f"benchmarks.{name}", arguments, needs=needs, number=number, environment=SEGMENTS)
+
+
+PARTS = (
+    _run("8B, 32 pairs, float32 masters, padded, one length", "headline", 95, pairs=32, headline=True),
+    _run("8B, 8 pairs, float32 masters, padding-free, real lengths", "free", 45, padding="free", lengths="real"),
+    _function(
+        "log-ratios at learning rate 0, padded", "large_run:log_ratios_of_layouts", 60, number="6", padding="right"
+    ),
+    _function(
+        "log-ratios at learning rate 0, padding-free", "large_run:log_ratios_of_layouts", 60, number="6", padding="free"
+    ),
+    _run("8B, 8 pairs, bf16 and 8-bit states, padded, one length", "8-bit", 60, kept="bf16, 8-bit states"),
+    _run("8B, 8 pairs, float32 masters, padded, real lengths", "padded", 45, lengths="real"),
+    _function("a kill and a resume, 2 layers", "resume:kill_and_resume", 60, size="shallow"),
+    _run("8B, 8 pairs, LoRA, padded, one length", "LoRA", 40, kept="LoRA"),
+    _function("1B: scoring ahead / other references", "large_run:references", 90, number="1"),
+    _run("8B, 8 pairs, bf16 and 8-bit states, live reference", "live", 60, kept="bf16, 8-bit states", reference="live"),
+    _run("8B, 16 pairs, float32 masters, micro-batches of 8", "wide", 55, pairs=16, micro_batch=8),
+    _run("8B, 8 pairs, float32 masters, no expandable segments", "whole", 45, environment=WHOLE),
+    _run(
+        "8B, 8 pairs, bf16 and 8-bit states, padding-free, real lengths",
+        "8-bit free",
+        60,
+        kept="bf16, 8-bit states",
+        padding="free",
+        lengths="real",
+    ),
+    _function("a kill and a resume, 8B, bf16 and 8-bit states", "resume:kill_and_resume", 240, size="8B"),
 )
-QUICK = Workload(64, 2, 4, 512, prompt=16, answer=47, batch=4, micro_batch=2, shortest=1.0, inner=128, key_heads=2)
-STEPS, WARM_UP = 5, 2  # the first step scores two batches; both warm up the allocator
-MOST_GIB, MOST_SECONDS = 135.0, 11.5
-DATASHEET, REACHED = 989e12, 788e12  # bf16 FLOP/s of an H200: the data sheet's, and a large matmul's
-WHAT = "8B, 32 pairs x 1024, humanline k = 1, float32 masters, full checkpointing, one GPU"
 
 
-def forward_flops(workload: Workload, rows: int, width: int, counted: int) -> float:
-    """Return the floating-point operations of one forward pass without padding.
+def parts_of_large(quick: bool, gpu: bool) -> list[Part]:
+    """Return the rows of the matrix in the order of their worth; none where the machine has no use for them."""
+    if not gpu and not quick:
+        return []
+    if not quick:
+        return [replace(part, arguments=part.arguments | {"quick": False}) for part in PARTS]
+    return [_tiny(part, gpu) for part in PARTS]
+
+
+def _tiny(part: Part, gpu: bool) -> Part:
+    """Return a part with a tiny model in the place of its own."""
+    what = f"tiny, for {part.what}"
+    given = part.arguments | {"quick": True} | ({"what": what} if "what" in part.arguments else {})
+    needs = 12.0 if gpu else QUICK_SECONDS.get(part.call, 3.0)
+    return replace(part, what=what, arguments=given, needs=needs, target="")
+
+
+def rows_of_large(settings: dict[str, Any]) -> list[Row]:
+    """Compare runs that took place in different processes.
 
     Parameters
     ----------
-    workload : Workload
-    rows, width : int
-        Rows of how many tokens.
-    counted : int
-        Tokens whose log-probability is asked for: the output head sees no others.
-
-    Returns
-    -------
-    float
-        Two for each weight of a matrix and token, and causal attention's own products; nothing else.
+    settings : dict
+        What each found, by its key; empty where there was none.
     """
-    hidden, inner = workload.hidden, workload.inner or 8 * round(workload.hidden / 3)
-    of_keys = hidden * (workload.key_heads or workload.heads) // workload.heads
-    layer = 2 * hidden * hidden + 2 * hidden * of_keys + 3 * hidden * inner
-    attention = 2 * width * hidden  # two products, half of whose entries a causal model needs
-    return rows * width * workload.layers * (2.0 * layer + attention) + 2.0 * counted * hidden * workload.vocab
+    if settings.get("quick"):
+        return [replace(row, what=f"tiny, for {row.what}", met=None) for row in _compared(settings)]
+    if not settings:
+        return [not_measured("7", WHAT, "needs a GPU with 140 GiB", "<= 135 GiB, 11.5 s")]
+    return _compared(settings)
 
 
-def measure(quick: bool) -> dict[str, Any]:
-    """Run the loop for a few steps; return seconds a step, GiB at the peak and FLOPs of one forward pass."""
-    import torch
-
-    import humanline.train.policy.build as policy
-    from humanline.system.imports import quiet_libraries
-    from humanline.train.loop import train
-    from humanline.train.preflight.disk import Writes
-
-    quiet_libraries()
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    workload = QUICK if quick else LLAMA_8B
-    warnings.simplefilter("ignore")
-
-    def random_weights(path: str, **_: Any) -> Any:
-        torch.manual_seed(0)
-        with torch.device(DEVICE):
-            return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=torch.float32)
-
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        base = prepare(Path(name), workload, pairs=(STEPS + WARM_UP + 1) * workload.batch, weights=False)
-        config = run_config(
-            base,
-            Path(name) / "run",
-            REFERENCES["ahead"],
-            steps=STEPS + WARM_UP + 1,
-            lr=1e-6,
-            training={"activation_checkpointing": True},
-            transform={"kind": "clip"},
-        )
-        blocks = [micro.block for micro in training_batches(config)[0]]
-        (width,) = {length for block in blocks for length in block.lengths}
-        rows, counted = sum(len(block.lengths) for block in blocks), sum(int(block.mask.sum()) for block in blocks)
-        stack.enter_context(pausing_loop())
-        stack.enter_context(patch.object(policy, "load_weights", random_weights))
-        stack.enter_context(patch.object(policy, "refuse_missing_weights", lambda *_: None))
-        stack.enter_context(patch.object(Writes, "refuse", lambda *_: None))
-        run = Stepped(lambda: train(config, show_progress=False))
-        stack.callback(run.close)
-        seconds = []
-        for _ in range(WARM_UP + STEPS):
-            started = clock()
-            run.step()
-            seconds.append(clock() - started)
-        gib = [0.0, 0.0]
-        if DEVICE == "cuda":
-            gib = [torch.cuda.max_memory_allocated() / 2**30, torch.cuda.max_memory_reserved() / 2**30]
-    return {
-        "seconds": seconds[WARM_UP:],
-        "first_seconds": seconds[:WARM_UP],
-        "allocated_gib": gib[0],
-        "reserved_gib": gib[1],
-        "forward_flops": forward_flops(workload, rows, width, counted),
-        "tokens": rows * width,
-    }
+def _compared(settings: dict[str, Any]) -> list[Row]:
+    return [_padding(settings), _memory_saved(settings), _live(settings), *_others(settings)]
 
 
-def benchmark_large(quick: bool) -> Result:
-    """Measure in a fresh process, whose memory nothing else has cut to pieces."""
-    settings = asdict(QUICK if quick else LLAMA_8B) | {"steps": STEPS, "warm_up": WARM_UP}
-    target = f"<= {MOST_GIB:g} GiB, {MOST_SECONDS:g} s"
-    if DEVICE == "cpu" and not quick:
-        return Result(settings, [not_measured("7", WHAT, "needs a GPU with 140 GiB", target)])
-    answer = subprocess.run(
-        [sys.executable, "-m", "benchmarks.large", json.dumps({"quick": quick})],
-        cwd=Path(__file__).resolve().parent.parent,
-        env=os.environ | dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if answer.returncode:
-        if "OutOfMemoryError" not in answer.stderr:
-            raise RuntimeError(f"the 8B run failed:\n{answer.stderr[-3000:]}")
-        last = answer.stderr.strip().splitlines()[-1][:300]
-        return Result(settings, [Row("7", f"{WHAT}: memory", target=target, met=False, note=f"does not fit: {last}")])
-    found = json.loads(answer.stdout.strip().splitlines()[-1])
-    step, forward = median(found["seconds"]), found["forward_flops"]
-    meant = not quick
-    fits = Row(
-        "7",
-        f"{WHAT}: peak memory, allocated and reserved" if meant else "a tiny model in its place: peak memory",
-        (f"{found['allocated_gib']:.1f} GiB", f"{found['reserved_gib']:.1f} GiB"),
-        found["reserved_gib"],
-        target=f"<= {MOST_GIB:g} GiB",
-        met=found["reserved_gib"] <= MOST_GIB if meant else None,
-    )
-    speed = Row(
-        "7",
-        f"{WHAT}: step" if meant else "a tiny model in its place: step",
-        (f"{step:.4g} s", f"{found['tokens'] / step:.4g}/s"),
-        step,
-        target=f"<= {MOST_SECONDS:g} s",
-        met=step <= MOST_SECONDS if meant else None,
-        note=f"median of {STEPS}: {min(found['seconds']):.4g} to {max(found['seconds']):.4g} s; stretch 9.6 s",
-    )
-    used = [
-        Row(
-            "-",
-            f"utilisation: {times} x forward FLOPs a step / {rate / 1e12:.0f} TFLOP/s",
-            (f"{times * forward / 1e15:.4g} PFLOP", f"{rate / 1e12:.0f} T/s"),
-            times * forward / step / rate,
-            note=note,
-        )
-        for times, rate, note in (
-            (3, DATASHEET, "forward and backward: the work of a step with ready-made log-probabilities"),
-            (4, DATASHEET, "with the pass that scores ahead; what checkpointing does again is not counted"),
-            (4, REACHED, "against what a large bf16 matmul reaches on an H200"),
-        )
-    ]
-    return Result(settings | found, [fits, speed, *used], {"step": found["seconds"]})
+def _missing(settings: dict[str, Any], *keys: str, fact: str = "step") -> str:
+    absent = [key for key in keys if fact not in settings.get(key, {})]
+    return f"{fact} of {' and '.join(repr(key) for key in absent)} was not" if absent else ""
 
 
-if __name__ == "__main__":
-    print(json.dumps(measure(**json.loads(sys.argv[1]))))
+def _padding(settings: dict[str, Any]) -> Row:
+    what, target = "8B, real lengths, padding-free: speed-up / (padded / real tokens)", ">= 0.9"
+    if why := _missing(settings, "padded", "free"):
+        return not_measured("8", what, why, target)
+    padded, free = settings["padded"], settings["free"]
+    speed_up, possible = padded["step"] / free["step"], padded["padded tokens"] / padded["tokens"]
+    reached = speed_up / possible
+    note = "two processes, one after the other"
+    return Row("8", what, (f"{speed_up:.3f}", f"{possible:.3f}"), reached, None, target, reached >= 0.9, note)
+
+
+def _memory_saved(settings: dict[str, Any]) -> Row:
+    what, target = "8B, bf16 and 8-bit states: GPU memory saved by scoring ahead / bf16 weights", ">= .95"
+    if why := _missing(settings, "8-bit", "live", fact="allocated GiB"):
+        return not_measured("3b", what, why, target)
+    saved = settings["live"]["allocated GiB"] - settings["8-bit"]["allocated GiB"]
+    weights = 2 * PARAMETERS / 2**30
+    sides = (f"{saved:.1f} GiB", f"{weights:.1f} GiB")
+    return Row("3b", what, sides, saved / weights, None, target, saved >= 0.95 * weights)
+
+
+def _live(settings: dict[str, Any]) -> Row:
+    what, target = "8B, bf16 and 8-bit states, step: scoring ahead / live reference", "<= 1.02"
+    if why := _missing(settings, "8-bit", "live"):
+        return not_measured("1", what, why, target)
+    one, other = settings["8-bit"]["step"], settings["live"]["step"]
+    note = "two processes, one after the other"
+    return Row("1", what, (f"{one:.4g} s", f"{other:.4g} s"), one / other, None, target, one / other <= 1.02, note)
+
+
+def _others(settings: dict[str, Any]) -> list[Row]:
+    rows = []
+    for key, what in (
+        ("wide", "8B, seconds a token: micro-batches of 8 pairs / of 4"),
+        ("8-bit", "8B, seconds a token: bf16 and 8-bit states, 8 pairs / float32 masters, 32 pairs"),
+        ("whole", "8B, seconds a token: without expandable segments, 8 pairs / with, 32 pairs"),
+    ):
+        if why := _missing(settings, key, "headline"):
+            rows.append(not_measured("-", what, why))
+            continue
+        one, other = (settings[name]["step"] / settings[name]["tokens"] for name in (key, "headline"))
+        rows.append(Row("-", what, (f"{one * 1e6:.3g} us", f"{other * 1e6:.3g} us"), one / other))
+    return rows
+
+
+PARAMETERS = 8_030_261_248  # of a Llama 3 8B

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import torch
@@ -137,8 +137,8 @@ def prepare_call(function: str, shape: dict[str, int | str]) -> Callable[[], Non
     return forward_backward(FUNCTIONS[function], Shape(**shape))  # type: ignore[arg-type]
 
 
-def benchmark_logprobs(quick: bool) -> Result:
-    """Compare forward and backward passes, and the error of the values."""
+def benchmark_logprobs(quick: bool) -> Iterator[Result]:
+    """Compare forward and backward passes, the error of the values, and what is held in memory."""
     gpu = DEVICE == "cuda"
     time_shape = QUICK if quick else GPU if gpu else CPU_TIME
     memory_shape = QUICK if quick else GPU if gpu else CPU_MEMORY
@@ -168,12 +168,30 @@ def benchmark_logprobs(quick: bool) -> Result:
             rows.append(timing_row(number, what, ours, seconds[name], limit=limit))
         else:
             rows.append(not_measured(number, what, missing[name]))
+    if not gpu:
+        what = f"forward + backward, {GPU.tokens} x {GPU.vocab}, cuda: humanline / plain"
+        rows.append(not_measured("5", what, "needs a GPU", "<= .15 mem, 1.15 t"))
+    error_shape = Shape(64, 64, 4096, "bfloat16") if quick else ERROR
+    settings = {
+        "time": asdict(time_shape),
+        "memory": asdict(memory_shape),
+        "error": asdict(error_shape),
+        "rounds": rounds,
+        "warm_up": warm_up,
+    }
+    yield Result(settings, rows, seconds)
+    yield Result({}, _error_rows(functions, error_shape))
+    yield Result({}, _memory_rows(functions, missing, memory_shape, quick))
 
+
+def _memory_rows(functions: dict[str, Function], missing: dict[str, str], shape: Shape, quick: bool) -> list[Row]:
+    """Compare the peak memory of a pass, each in a process of its own."""
+    gpu, call = DEVICE == "cuda", "benchmarks.logprobs:prepare_call"
     peaks = {
-        name: peak_mib("benchmarks.logprobs:prepare_call", function=name, shape=asdict(memory_shape))
+        name: peak_mib(call, fresh=not quick or name == "humanline", function=name, shape=asdict(shape))
         for name in functions
     }
-    size = f"{memory_shape.tokens} x {memory_shape.vocab}"
+    size, rows = f"{shape.tokens} x {shape.vocab}", []
     for name in [name for name in peaks if name != "humanline"]:
         sides = (f"{peaks['humanline']:.0f} MiB", f"{peaks[name]:.0f} MiB")
         ratio = peaks["humanline"] / peaks[name] if peaks[name] else None
@@ -193,19 +211,7 @@ def benchmark_logprobs(quick: bool) -> Result:
         for name, why in missing.items()
         for what in (f"peak memory, {size}, {DEVICE}", "rms error from bf16 operands")
     ]
-    if not gpu:
-        what = f"forward + backward, {GPU.tokens} x {GPU.vocab}, cuda: humanline / plain"
-        rows.append(not_measured("5", what, "needs a GPU", "<= .15 mem, 1.15 t"))
-    shape = Shape(64, 64, 4096, "bfloat16") if quick else ERROR
-    rows += _error_rows(functions, shape)
-    settings = {
-        "time": asdict(time_shape),
-        "memory": asdict(memory_shape),
-        "error": asdict(shape),
-        "rounds": rounds,
-        "warm_up": warm_up,
-    }
-    return Result(settings, rows, seconds)
+    return rows
 
 
 @torch.no_grad()

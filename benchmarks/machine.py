@@ -12,8 +12,27 @@ from typing import Any
 
 import torch
 
+from benchmarks.report import Result
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-PACKAGES = ("humanline", "numpy", "torch", "transformers", "accelerate", "trl", "numba")
+PACKAGES = (
+    "humanline",
+    "numpy",
+    "torch",
+    "transformers",
+    "accelerate",
+    "peft",
+    "torchao",
+    "bitsandbytes",
+    "triton",
+    "trl",
+    "numba",
+)
+
+
+def machine_result() -> Result:
+    """Return the facts as a part of a benchmark does: whoever prints them need not load torch."""
+    return Result(machine(), [])
 
 
 def machine() -> dict[str, Any]:
@@ -36,6 +55,8 @@ def machine() -> dict[str, Any]:
             "memory_gib": round(gpu.total_memory / 2**30, 1),
             "driver": _driver(),
             "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "capability": f"{gpu.major}.{gpu.minor}",
         }
     return facts
 

@@ -33,13 +33,9 @@ def benchmark_memory(quick: bool) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         base = prepare(Path(folder), workload)
         weights = (Path(folder) / "model" / "model.safetensors").stat().st_size / 2**20
-        peaks = {
-            key: peak_mib("benchmarks.memory:prepare_run", folder=folder, base=base, reference=key)
-            for key in REFERENCES
-        }
-        narrow_ahead = peak_mib(
-            "benchmarks.memory:prepare_run", folder=folder, base=base, reference="ahead", checkpointing=True
-        )
+        call, given = "benchmarks.memory:prepare_run", {"folder": folder, "base": base}
+        peaks = {key: peak_mib(call, fresh=not quick or key == "ahead", reference=key, **given) for key in REFERENCES}
+        narrow_ahead = peak_mib(call, fresh=not quick, reference="ahead", checkpointing=True, **given)
     ahead, second = peaks["ahead"], peaks["second"]
     rows = [
         Row(

@@ -18,14 +18,24 @@ from typing import Any
 import torch
 
 
-def peak_mib(prepare: str, **arguments: Any) -> float:
+def peak_mib(prepare: str, *, fresh: bool = True, **arguments: Any) -> float:
     """Return the peak memory of the work that `prepare` ("module:function") returns, MiB above what it starts from.
+
+    Parameters
+    ----------
+    prepare : str
+    fresh : bool
+        False measures in this process, where that is only to be quick: what was freed before counts for nothing then.
+    **arguments
+        Of the function.
 
     Raises
     ------
     RuntimeError
         If the process fails.
     """
+    if not fresh:
+        return _measured(prepare, arguments)
     command = [sys.executable, "-m", "benchmarks.peak", prepare, json.dumps(arguments)]
     root = Path(__file__).resolve().parent.parent
     answer = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
@@ -34,9 +44,9 @@ def peak_mib(prepare: str, **arguments: Any) -> float:
     return float(answer.stdout.split()[-1])
 
 
-def _main(prepare: str, arguments: str) -> None:
+def _measured(prepare: str, arguments: dict[str, Any]) -> float:
     module, _, function = prepare.partition(":")
-    work = getattr(importlib.import_module(module), function)(**json.loads(arguments))
+    work = getattr(importlib.import_module(module), function)(**arguments)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -50,7 +60,12 @@ def _main(prepare: str, arguments: str) -> None:
         before = _largest_resident_mib()
         work()
         peak = _largest_resident_mib()
-    sys.stdout.write(f"{peak - before}\n")  # in one piece: several processes may share the pipe
+    return peak - before
+
+
+def _main(prepare: str, arguments: str) -> None:
+    found = _measured(prepare, json.loads(arguments))
+    sys.stdout.write(f"{found}\n")  # in one piece: several processes may share the pipe
 
 
 def _largest_resident_mib() -> float:

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.report import FAILED
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -17,6 +19,8 @@ ORDER = (
     "memory",
     "trl",
     "packed",
+    "overlap",
+    "sharded",
     "large",
     "logprobs",
     "beta",
@@ -63,7 +67,8 @@ def plot_results(folder: Path) -> list[Path]:
         figure.text(
             0.15 / width,
             1 - 0.55 / height,
-            "Dot: the ratio; bar: its 95 % interval; tick: its target. Green: met; orange: missed; black: no target. "
+            "Dot: the ratio; bar: its 95 % interval; tick: its target. Green: met; orange: missed or failed; black: no "
+            "target. What was not measured has no dot. "
             "All scales are logarithmic.",
             fontsize=8.5,
             va="center",
@@ -109,7 +114,7 @@ def _panel(axes: Axes, tree: dict[str, Any], left: float, title: float) -> None:
     beside = blended_transform_factory(axes.transAxes, axes.transData)
     reach: list[float] = []
     for place, row in enumerate(rows):
-        colour = {None: BLACK, True: GREEN, False: RED}[row["met"]]
+        colour = RED if row["note"].startswith(FAILED) else {None: BLACK, True: GREEN, False: RED}[row["met"]]
         value, limit = row["value"], target_of(row["target"])
         if place % 2 == 0:
             band = (-(LABELS - 0.1) / SCALE, 1 + (NUMBERS - 0.1) / SCALE)
@@ -158,7 +163,7 @@ def _numbers(row: dict[str, Any]) -> tuple[str, str]:
     """Return a row's ratio with its interval, or why it has none, and its sides."""
     sides = " : ".join(side for side in row["sides"] if side)
     if row["value"] is None:
-        note = row["note"] if row["note"].startswith("not measured") else ""
+        note = row["note"] if row["note"].startswith(("not measured: ", FAILED)) else ""
         return (note if len(note) < 54 else f"{note[:52]}..."), sides
     text = _short(row["value"])
     if row["interval"]:

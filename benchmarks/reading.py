@@ -41,7 +41,7 @@ def benchmark_reading(quick: bool) -> Result:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before = _earlier(folder / "before")
-        tokenizer = _tokenizer(folder)
+        tokenizer = _tokenizer(folder, 400 if quick else 4000)
         order = np.random.default_rng(0)
         for kind, count in sizes.items():
             file = _write(folder / "rows.jsonl", KINDS[kind], count)
@@ -144,9 +144,9 @@ def _write(path: Path, make: Callable[[random.Random, int], tuple[str, str, str]
     return path
 
 
-def _tokenizer(folder: Path) -> Path:
+def _tokenizer(folder: Path, count: int) -> Path:
     rng = random.Random(1)
-    texts = [text for number in range(4000) for make in (_short, _long) for text in make(rng, number)]
+    texts = [text for number in range(count) for make in (_short, _long) for text in make(rng, number)]
     train_tokenizer(texts, 8192).save_pretrained(folder / "tokenizer")
     return folder / "tokenizer"
 

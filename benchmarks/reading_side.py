@@ -6,6 +6,7 @@ so nothing of benchmarks is imported here.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import time
@@ -22,9 +23,15 @@ def main(tokenizer: str, rows: str) -> None:
     from transformers import AutoTokenizer
 
     from humanline.train.config import TrainConfig
-    from humanline.train.data.render import Renderer
-    from humanline.train.data.sets import read_sets
-    from humanline.train.data.units import units_hash
+
+    if importlib.util.find_spec("humanline.train.tokens") is None:
+        from humanline.train.data.render import Renderer
+        from humanline.train.data.sets import read_sets
+        from humanline.train.data.units import units_hash
+    else:  # an earlier version, in which all of it had other names
+        from humanline.train.examples import read_sets
+        from humanline.train.fingerprint import units_hash
+        from humanline.train.tokens import Renderer
 
     config = TrainConfig.model_validate(
         {

@@ -1,8 +1,9 @@
-"""Rows of results: one comparison each, printed as a table and written as JSON."""
+"""Rows of results: one comparison each, printed as a table and written as JSON, whole at every moment."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -11,7 +12,6 @@ from statistics import median
 from typing import Any
 
 from benchmarks.interleave import Interval, ratio_interval
-from benchmarks.machine import DEVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,26 @@ class Row:
     met: bool | None = None
     note: str = ""
 
+    @property
+    def failed(self) -> bool:
+        """Return whether something went wrong in place of what the row would say."""
+        return self.note.startswith(FAILED)
+
+
+FAILED = "failed: "
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Everything one benchmark found."""
+    """Everything one benchmark found, or has found so far."""
 
     settings: dict[str, Any]
     rows: list[Row]
     seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def with_more(self, other: Result) -> Result:
+        """Return both together."""
+        return Result(self.settings | other.settings, self.rows + other.rows, self.seconds | other.seconds)
 
 
 def timing_row(
@@ -62,8 +74,13 @@ def timing_row(
 
 
 def not_measured(number: str, what: str, why: str, target: str = "") -> Row:
-    """Return the row of something that this machine cannot measure."""
+    """Return the row of something that was not measured, and why."""
     return Row(number, what, target=target, note=f"not measured: {why}")
+
+
+def failure(number: str, what: str, why: str, target: str = "") -> Row:
+    """Return the row of something that was begun and did not end well."""
+    return Row(number, what, target=target, note=f"{FAILED}{why}")
 
 
 def print_rows(name: str, rows: Sequence[Row]) -> None:
@@ -74,16 +91,23 @@ def print_rows(name: str, rows: Sequence[Row]) -> None:
     for row in rows:
         value = "" if row.value is None else f"{row.value:.3g}" if abs(row.value) < 0.1 else f"{row.value:.3f}"
         interval = "" if row.interval is None else "{:.4g} .. {:.4g}".format(*row.interval)
-        met = {None: "", True: "yes", False: "NO"}[row.met]
+        met = "FAILED" if row.failed else {None: "", True: "yes", False: "NO"}[row.met]
         print(line.format(row.number, row.what, *row.sides, value, interval, row.target, met))
         if row.note:
-            print(f"      {row.note}")
+            print(f"      {row.note}", flush=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file anew: whoever reads it, or takes it over after a kill, finds the old text or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
 
 
 def write_result(folder: Path, name: str, result: Result, facts: dict[str, Any]) -> Path:
-    """Write a result with the machine it was found on to <folder>/<name>-<device>.json."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{DEVICE}.json"
+    """Write a result with the machine it was found on to <folder>/<name>-<gpu or cpu>.json, whole or not at all."""
+    path = folder / f"{name}-{'gpu' if facts['gpu'] else 'cpu'}.json"
     tree = {
         "name": name,
         "date": datetime.now(UTC).date().isoformat(),
@@ -92,5 +116,5 @@ def write_result(folder: Path, name: str, result: Result, facts: dict[str, Any])
         "rows": [asdict(row) for row in result.rows],
         "seconds": {key: [round(value, 6) for value in values] for key, values in result.seconds.items()},
     }
-    path.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+    replace_text(path, json.dumps(tree, indent=1) + "\n")
     return path

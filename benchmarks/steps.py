@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -11,12 +12,12 @@ from unittest.mock import patch
 from benchmarks.interleave import clock, interleave
 from benchmarks.machine import DEVICE
 from benchmarks.report import Result, Row, not_measured, timing_row
-from benchmarks.runs import CPU, GPU, QUICK, REFERENCES, Stepped, bare_dpo, pausing_loop, prepare, run_config
+from benchmarks.runs import CPU, GPU, QUICK, REFERENCES, Stepped, Workload, bare_dpo, pausing_loop, prepare, run_config
 from humanline.train.loop import train
 from humanline.train.step.reference import SecondModel
 
 
-def benchmark_steps(quick: bool, objective: str = "dpo") -> Result:
+def benchmark_steps(quick: bool, objective: str = "dpo") -> Iterator[Result]:
     """Run the real loop under four references, and a bare loop, side by side, step by step."""
     workload = QUICK if quick else GPU if DEVICE == "cuda" else CPU
     rounds, warm_up = (6, 3) if quick else (32, 3)
@@ -49,24 +50,6 @@ def benchmark_steps(quick: bool, objective: str = "dpo") -> Result:
         for run in runs.values():
             run.close()
         syncs = syncs[warm_up : warm_up + rounds]
-        runs = {}
-        for key in ("ahead", "free") if objective == "dpo" else ():
-            config = run_config(
-                base,
-                folder / f"{key}-checkpointing",
-                REFERENCES[key],
-                steps=steps,
-                training={"activation_checkpointing": True},
-            )
-            runs[key] = Stepped(lambda config=config: train(config, show_progress=False))  # type: ignore[misc]
-            stack.callback(runs[key].close)
-        seconds |= {
-            f"{key}, checkpointing": values
-            for key, values in interleave(
-                {key: run.step for key, run in runs.items()}, rounds=min(rounds, 20), warm_up=warm_up
-            ).items()
-        }
-
     rows = [
         timing_row(
             "1", "step: scoring ahead / live reference", seconds["ahead"], seconds["live"], limit=1.02, upper_end=True
@@ -89,34 +72,51 @@ def benchmark_steps(quick: bool, objective: str = "dpo") -> Result:
             note="the share falls as 1 / tokens per step",
         ),
     ]
-    if objective == "dpo":
-        rows.insert(
-            2,
-            timing_row(
-                "2",
-                "step, activation checkpointing: scoring ahead / precomputed offline",
-                seconds["ahead, checkpointing"],
-                seconds["free, checkpointing"],
-                limit=1.28,
-            ),
-        )
     what = "step: the loop / a bare loop of the same forward, backward, clip, step"
     if "bare" in seconds:
         rows.append(timing_row("14", what, seconds["free"], seconds["bare"], limit=1.03, upper_end=True))
     else:
         rows.append(not_measured("14", what, "the bare loop is written for DPO only", "upper end <= 1.03"))
     settings = asdict(workload) | {"rounds": rounds, "warm_up": warm_up, "objective": objective}
-    return Result(settings, rows, seconds | {"sync": syncs})
+    yield Result(settings, rows, seconds | {"sync": syncs})
+    if objective == "dpo":
+        yield _with_checkpointing(workload, rounds, warm_up)
 
 
-def benchmark_equality(quick: bool) -> Result:
+def _with_checkpointing(workload: Workload, rounds: int, warm_up: int) -> Result:
+    """Compare scoring ahead with precomputed log-probabilities where activations are computed again."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        base = prepare(Path(name), workload)
+        stack.enter_context(pausing_loop())
+        runs: dict[str, Stepped] = {}
+        for key in ("ahead", "free"):
+            config = run_config(
+                base,
+                Path(name) / key,
+                REFERENCES[key],
+                steps=warm_up + rounds + 1,
+                training={"activation_checkpointing": True},
+            )
+            runs[key] = Stepped(lambda config=config: train(config, show_progress=False))  # type: ignore[misc]
+            stack.callback(runs[key].close)
+        variants = {key: run.step for key, run in runs.items()}
+        seconds = interleave(variants, rounds=min(rounds, 20), warm_up=warm_up)
+    what = "step, activation checkpointing: scoring ahead / precomputed offline"
+    row = timing_row("2", what, seconds["ahead"], seconds["free"], limit=1.28)
+    return Result({}, [row], {f"{key}, checkpointing": values for key, values in seconds.items()})
+
+
+def benchmark_equality(quick: bool) -> Iterator[Result]:
     """Compare the weights of whole runs: scoring ahead against a second model; and log-ratios at rate 0 (3 and 6)."""
     from safetensors.torch import load_file
 
     from humanline.train.run.metrics import read_metrics
 
-    rows = []
     steps = 4 if quick else 12
+
+    def of(row: Row) -> Result:
+        return Result(asdict(QUICK) | {"steps": steps}, [row])
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         base = prepare(folder, QUICK)
@@ -130,7 +130,7 @@ def benchmark_equality(quick: bool) -> Result:
                 )
                 weights.append(load_file(result.model / "model.safetensors"))
             gap = max(float((weights[0][key] - weights[1][key]).abs().max()) for key in weights[0])
-            rows.append(
+            yield of(
                 Row(
                     "3",
                     f"parameters after {steps} steps: scoring ahead, second model; k = {every}",
@@ -144,5 +144,4 @@ def benchmark_equality(quick: bool) -> Result:
         metrics = read_metrics(train(config, show_progress=False).metrics)
         largest = max(row["log_ratio_rms"] for row in metrics if "step" in row)
         what = f"largest log-ratio rms over {steps} steps at learning rate 0"
-        rows.append(Row("6", what, value=largest, target="== 0", met=largest == 0))
-    return Result(asdict(QUICK) | {"steps": steps}, rows)
+        yield of(Row("6", what, value=largest, target="== 0", met=largest == 0))

@@ -26,11 +26,12 @@ _EXIT_UNREAD = 141  # what a shell makes of SIGPIPE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0 done, 1 a fault of humanline or a library, 2 bad input, 3 a number not finite, 4 a training run that has broken
-    and was to stop then (training.collapse), 69 another process of a training run gone, failed or standing still (go
-    on with --resume), 75 a training run or a study stopped on request with all of it saved, 130 another command
-    interrupted, 141 the output not read to its end. A fault's traceback goes to a log file, whose name is printed;
-    with HUMANLINE_DEBUG=1 in the environment it is raised.
+    0 done, 1 a fault of humanline or a library, 2 bad input, or too little room on the disk or in memory, 3 a number
+    not finite, 4 a training run that has broken and was to stop then (training.collapse), 69 another process of a
+    training run gone, failed or standing still (go on with --resume), 75 a training run or a study stopped on request
+    with all of it saved, 130 another command interrupted, 141 the output not read to its end. A traceback, of a fault
+    or of memory that ran out, goes to a log file, whose name is printed; with HUMANLINE_DEBUG=1 in the environment it
+    is raised.
     """
     try:
         from humanline.system.imports import shown_safely
@@ -97,8 +98,10 @@ def _run(arguments: Sequence[str] | None) -> int:
             return _EXIT_USER_ERROR
         if os.environ.get("HUMANLINE_DEBUG", "0") not in ("", "0"):
             raise
+        from humanline.system.out_of_memory import is_out_of_memory
+
         _complain(options, _report_fault(error, options, sys.argv[1:] if arguments is None else arguments))
-        return _EXIT_FAULT
+        return _EXIT_USER_ERROR if is_out_of_memory(error) else _EXIT_FAULT
 
 
 def _complain(options: argparse.Namespace, text: str) -> None:
@@ -120,14 +123,17 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
     from datetime import datetime
 
     from humanline import __version__
+    from humanline.system.out_of_memory import MemoryRanOutError, is_out_of_memory
     from humanline.system.paths import absolute
     from humanline.system.terminal import redact
     from humanline.train.config.secrets import hidden
 
     reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))
     what = f"a fault inside humanline or a library, not in your input: {reason[:400]}"
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         what = f"out of memory: {reason[:400]}\nA smaller training.micro_batch_size makes each pass smaller."
+    if isinstance(error, MemoryRanOutError):
+        what = redact(str(error))
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     head = f"{now}, version {__version__}: humanline {shlex.join(hidden(list(words), sent=True))}\n"
     text = redact(head + "".join(traceback.format_exception(error))) + "\n"
@@ -148,15 +154,6 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
                 file.write(text)
         return f"{what}\nThe traceback is in {log}"
     return f"{what}\n{text}"  # nowhere to write it
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory has run out; torch's allocator for the CPU has no type of error for that."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (type(error) is RuntimeError and "DefaultCPUAllocator" in str(error))
-    )
 
 
 def _is_for_users(error: Exception) -> bool:
@@ -375,12 +372,20 @@ def _quiet_libraries() -> None:
     quiet_libraries()
 
 
+def _set_up_allocator() -> None:
+    """Set up how torch takes memory, for this process and those that it starts; before torch is imported."""
+    from humanline.system.allocator import growing_segments
+
+    os.environ |= growing_segments(os.environ, sys.platform)
+
+
 def _train(options: argparse.Namespace) -> int:
     from humanline.system.launcher import LAUNCHED_BY, from_slurm
     from humanline.system.parent import die_with_parent
     from humanline.system.stop import outlive
 
     os.environ |= from_slurm(os.environ)
+    _set_up_allocator()
     if options.processes is not None:
         if options.processes < 1:
             raise ValueError(f"--processes must be >= 1; got {options.processes}")
@@ -487,6 +492,7 @@ def _estimate(options: argparse.Namespace) -> int:
 
 
 def _sample(options: argparse.Namespace) -> int:
+    _set_up_allocator()
     from humanline.train.online.commands import sample
 
     if options.limit is not None and options.limit < 1:
@@ -495,6 +501,7 @@ def _sample(options: argparse.Namespace) -> int:
 
 
 def _score(options: argparse.Namespace) -> int:
+    _set_up_allocator()
     from humanline.train.online.commands import score
 
     return _stage(options, "completions", lambda config, **how: score(config, options.samples, options.out, **how))

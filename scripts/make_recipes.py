@@ -24,17 +24,18 @@ COLUMN = 50  # where comments beside values start, unless the value is longer
 
 @dataclass(frozen=True)
 class Model:
-    """A start model, and how many sequences of it go through one forward pass."""
+    """A start model, and how much of it goes through one pass."""
 
     source: str
     title: str
-    rows: int
+    tokens: int  # a forward and backward pass and process, of runs on fixed data
     note: str
     gb: int = 0  # of weights, gradients and Adam states, in float32
     online: str = ""  # where rounds fit, their weights shared
     lora: int = 0  # GiB
     cache: str = ""  # of keys and values, a token
     sampled: int = 0  # completions together
+    held_out: int = 0  # units a pass without gradient
 
 
 @dataclass(frozen=True)
@@ -49,20 +50,21 @@ MODELS = {
     "llama3-8b": Model(
         "hub:meta-llama/Meta-Llama-3-8B-Instruct",
         "Llama-3-8B-Instruct",
-        4,
+        16384,
         "Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, 128 GB (120 GiB), of which each "
-        "GPU holds its share (sharding: full). Computed by humanline estimate, not measured: 130 GiB on one GPU, which "
-        "one of 141 GB holds; 70 GiB on each of 2, 40 on each of 4, 25 on each of 8.",
+        "GPU holds its share (sharding: full). Computed by humanline estimate, not measured: 133 GiB on one GPU, which "
+        "one of 141 GB holds; 74 GiB on each of 2, 44 on each of 4, 25 on each of 8.",
         gb=128,
         online="70 GiB on each of 2 GPUs, 40 on each of 4, 25 on each of 8",
         lora=20,
         cache="128 KiB",
         sampled=16,
+        held_out=8,
     ),
     "gemma2-27b": Model(
         "hub:google/gemma-2-27b-it",
         "Gemma-2-27B-Instruct",
-        2,
+        4096,
         "Memory: float32 weights, gradients and Adam states are 16 bytes a parameter, 436 GB (406 GiB), of which each "
         "GPU holds its share (sharding: full). Computed by humanline estimate, not measured: 118 GiB on each of 4 "
         'GPUs, 67 on each of 8, which GPUs of 80 GB hold. One GPU takes LoRA (adapter="{rank: 16}": 67 GiB).',
@@ -71,6 +73,7 @@ MODELS = {
         lora=71,
         cache="368 KiB",
         sampled=8,
+        held_out=4,
     ),
 }
 DATA = {
@@ -597,18 +600,25 @@ def _online_data(recipe: Recipe) -> list[tuple[str, str]]:
 
 def _steps(recipe: Recipe) -> list[tuple[str, str]]:
     objective = recipe.objective
-    rows = 2 if recipe.online else MODELS[recipe.model].rows  # online twice as long
-    batch, micro = 64 if objective == "kto" else 32, rows // 2 if objective == "dpo" else rows
+    # As many tokens a pass as fit beside everything else by `humanline estimate`, on the fewest GPUs that hold it.
+    # Padding counts: rows stay padded (training.padding: right) until packed attention was verified on a GPU, and
+    # layers stay plain (training.layers) until their kernels were.
+    tokens, longest = (8192, 4096) if recipe.online else (MODELS[recipe.model].tokens, 2048)
+    batch = 64 if objective == "kto" else 32
     volume = "10K pairs" if objective == "dpo" else "20K sequences"
     sequences = ", 64 sequences" if objective == "grpo" else ""
-    counted = {"dpo": "pairs" if micro > 1 else "pair", "kto": "sequences", "grpo": "rows, of any groups,"}[objective]
-    counted += " a forward pass" + (f" ({rows} rows)" if objective != "grpo" else "")
+    micro = (f"  micro_batch_tokens: {tokens}", "a forward pass and process, padding counted; for memory alone")
+    if objective == "grpo":  # rows: under `--preset halos` a micro-batch is part of the loss
+        micro = (
+            f"  micro_batch_size: {tokens // longest}",
+            "rows, of any groups, a forward pass and process; for memory alone",
+        )
     length = [] if recipe.online else [("  steps: 313", f"Table 1: {volume}, 312.5 batches")]
     lines = [
         ("training:", ""),
         *length,
         (f"  batch_size: {batch}", f"Table 1: {UNIT[objective]} a step{sequences}"),
-        (f"  micro_batch_size: {micro}", f"{counted} and process; for memory alone"),
+        micro,
         ("  precision: bf16", "of compute; weights and Adam states are float32"),
         *([] if recipe.online else [("  sharding: full", "of several processes each holds its share; one holds all")]),
         ("  activation_checkpointing: true", "the same bits in less memory, a third more work"),
@@ -622,7 +632,8 @@ def _steps(recipe: Recipe) -> list[tuple[str, str]]:
         (f"  max_grad_norm: {_norm(recipe)}", recipe.norm_from),
     ]
     if not recipe.online:
-        lines += [(f"evaluation: {{batch_size: {2 * rows}}}", "held-out metrics at the start and at the end")]
+        held_out = f"evaluation: {{batch_size: {MODELS[recipe.model].held_out}, limit: 512}}"
+        lines += [(held_out, "the first 512 held-out pairs, at the start and at the end")]
     return [*lines, ("checkpoint: {every: 50, keep: 2}", "and every 30 minutes; --resume goes on from there")]
 
 

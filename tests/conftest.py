@@ -19,6 +19,7 @@ from humanline.system import disk
 from humanline.system.stop import STOPPING
 
 ROOT = Path(__file__).resolve().parent.parent
+NO_CUDA = "no CUDA device"
 #: Modules whose functions have the types, kinds and shapes of arguments and results checked at every call.
 CHECKED = ("humanline.objectives", "humanline.train.step.loss")
 
@@ -32,6 +33,60 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         setattr(_shapes, name, getattr(jaxtyping, name))
     # As in mypy, an int may stand for a float.
     jaxtyping.install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked gpu where there is no CUDA device."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu") is not None]
+    if on_gpu and not has_cuda():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason=NO_CUDA))
+
+
+def has_cuda() -> bool:
+    """Whether there is a CUDA device; torch is asked only where some test wants one."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+class OnGpu:
+    """Count the tests marked gpu that have run and that were skipped, and say so in one line.
+
+    A session that asks for them (`-m gpu`), and in which none has run, fails: it has shown nothing.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        wanted = str(config.getoption("markexpr"))
+        self.asked = "gpu" in wanted.replace("not gpu", "") and not config.getoption("collectonly")
+        self.ran = self.skipped = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test, in whatever process it ran."""
+        if "gpu" in report.keywords:
+            self.ran += report.when == "call" and not report.skipped
+            self.skipped += report.skipped
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Let the session fail if it was to run such tests and has not."""
+        passes = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if self.asked and not self.ran and passes:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say how many were left out."""
+        if self.skipped:
+            why = NO_CUDA if not has_cuda() else "see -rs"
+            terminalreporter.write_line(f"{self.skipped} tests marked gpu were skipped: {why}")
+        if self.asked and not self.ran:
+            terminalreporter.write_line("no test marked gpu has run, though they were asked for: failed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count in the process that reports."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(OnGpu(config))
 
 
 @pytest.fixture(autouse=True)

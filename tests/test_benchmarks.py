@@ -9,11 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import large, simulator, trl_steps
-from benchmarks.__main__ import main
+from benchmarks import __main__ as command
+from benchmarks import large, large_run, simulator, trl_steps
+from benchmarks.inside import Inside, covered
 from benchmarks.interleave import interleave, ratio_interval
 from benchmarks.plot import plot_results, target_of
-from benchmarks.report import Result, not_measured, timing_row, write_result
+from benchmarks.report import Result, failure, not_measured, timing_row, write_result
 from benchmarks.runs import (
     QUICK,
     REFERENCES,
@@ -192,7 +193,7 @@ def test_flops_are_those_that_torch_counts(width):
     from torch.utils.flop_counter import FlopCounterMode
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    size = large.QUICK
+    size = large_run.QUICK
     settings = LlamaConfig(
         vocab_size=size.vocab,
         hidden_size=size.hidden,
@@ -207,7 +208,7 @@ def test_flops_are_those_that_torch_counts(width):
         hidden = LlamaForCausalLM(settings).model(input_ids=ids, use_cache=False).last_hidden_state
         hidden[:, :2].flatten(0, 1) @ torch.zeros(size.hidden, size.vocab)
     other_half = 5 * size.layers * 2 * width * width * size.hidden
-    assert large.forward_flops(size, 5, width, 10) + other_half == counter.get_total_flops()
+    assert large_run.forward_flops(size, 5, width, 10) + other_half == counter.get_total_flops()
 
 
 def test_targets_are_read_from_what_the_table_says():
@@ -263,16 +264,73 @@ def test_other_work_is_not_timed():
             simulator.require_same("it", np.array([found]), np.array([1.0]))
 
 
+def test_a_row_without_a_number_is_never_drawn_as_one(tmp_path):
+    """What failed or was not measured is told in words in the picture, and has no dot."""
+    facts = {"cpu": "a processor", "torch_threads": 1, "gpu": None, "versions": {"torch": "2"}}
+    rows = [failure("7", "step / another", "out of memory", "<= 2"), not_measured("1", "this / that", "needs a GPU")]
+    write_result(tmp_path, "large", Result({}, rows), facts)
+    drawn = plot_results(tmp_path)[0].read_text()
+    assert "failed: out of memory" in drawn and "not measured: needs a GPU" in drawn
+    assert "PathCollection" not in drawn
+
+
+def test_spans_that_overlap_count_once():
+    """The time in which a GPU works is that in which at least one kernel runs."""
+    assert covered([(0, 10), (2, 5), (8, 12), (20, 21)]) == 13
+
+
+@pytest.mark.parametrize("lr", [0.0, 1e-2])
+def test_every_log_ratio_of_a_run_is_looked_at(base, tmp_path, lr):
+    """All counted tokens of all steps; the largest is that of the metrics' rms, so 0 where nothing is learned."""
+    inside = Inside()
+    with inside.looked_at():
+        config = run_config(base, tmp_path / "run", REFERENCES["ahead"], steps=3, lr=lr)
+        metrics = read_metrics(train(config, show_progress=False).metrics)
+    largest, tokens = inside.log_ratios()
+    rms = [row["log_ratio_rms"] for row in metrics if "step" in row]
+    assert tokens == sum(int(micro.block.mask.sum()) for step in training_batches(config) for micro in step)
+    assert (largest == 0 and max(rms) == 0) if lr == 0 else largest >= max(rms) > 0
+    assert set(inside.seconds()) == {"scoring", "forward", "backward", "clip", "update"} and not inside.missing
+    assert large_run.log_ratio_row("it", largest, tokens, 3, None).met is (lr == 0)
+    assert large_run.log_ratio_row("it", float("nan"), tokens, 3, None).met is False
+    assert large_run.log_ratio_row("it", 0.0, 0, 3, None).note == "not measured: no log-ratio was seen"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_row_of_the_large_benchmark_runs_on_a_cpu(place):
+    """The first rows, tiny: log-ratios are 0, parts are told, and what a CPU cannot tell is not measured."""
+    part = large.parts_of_large(True, False)[place]
+    rows = [row for result in large_run.measure(**part.arguments) for row in result.rows]
+    assert len(rows) == (8 if place == 0 else 6)
+    (bits,) = (row for row in rows if row.number == "6")
+    assert bits.met and "tokens of 5 steps" in bits.note
+    measured = [row for row in rows if row.value is not None]
+    assert [row.what.rpartition(": ")[2] for row in measured] == ["step", "largest |log-ratio| at learning rate 0"]
+    assert all(row.note.startswith("not measured: needs a GPU") for row in rows if row not in measured)
+    assert "scoring 0." in rows[-1].note and "update 0." in rows[-1].note
+
+
+def test_rows_that_compare_processes_need_both():
+    """A comparison with a run that failed says which number it lacks."""
+    one = {"step": 2.0, "tokens": 50.0, "padded tokens": 100.0, "allocated GiB": 50.0}
+    told = {row.number: row for row in large.rows_of_large({"padded": one, "free": one | {"step": 1.0}, "8-bit": one})}
+    assert told["8"].value == 1.0 and told["8"].met
+    assert told["1"].note == "not measured: step of 'live' was not"
+    assert told["3b"].value is None and told["3b"].note == "not measured: allocated GiB of 'live' was not"
+    (nothing,) = large.rows_of_large({})
+    assert nothing.note == "not measured: needs a GPU with 140 GiB"
+
+
 @pytest.mark.slow
 def test_the_command_writes_rows_and_the_machine(tmp_path, capsys):
     """`python -m benchmarks --quick` prints every row and writes it, with the machine, its versions and no path."""
-    names = ("packed", "sharded", "large", "simulator", "logprobs", "equality")
-    main([*names, "--quick", "--out", str(tmp_path)])
+    assert command.main(["--quick", "--minutes", "15", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    for name in names:
-        (file,) = tmp_path.glob(f"{name}-*.json")
-        tree = json.loads(file.read_text())
-        assert all(row["what"] in shown for row in tree["rows"])
+    for name in command.KNOWN:
+        tree = json.loads((tmp_path / f"{name}-cpu.json").read_text())
+        assert tree["rows"] and all(row["what"] in shown for row in tree["rows"])
         assert tree["machine"]["versions"]["torch"] == torch.__version__
-        assert str(tmp_path) not in file.read_text()
-    assert all(row["met"] for row in tree["rows"])
+        assert str(tmp_path) not in json.dumps(tree)
+        if name in ("equality", "large"):
+            bits = [row for row in tree["rows"] if row["target"].endswith("== 0")]
+            assert bits and all(row["met"] for row in bits)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from humanline.evaluate.records import EvaluationError
-from humanline.system.files import OutputError, remove_folder, write_text
+from humanline.system.files import OutputError, write_text
+from humanline.system.folders import remove_folder
 from humanline.system.lock import is_lock
 from humanline.train.run.fingerprint import as_planned, is_planned
 

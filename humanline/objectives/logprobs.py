@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,9 +12,11 @@ from torch import Tensor
 from humanline import _checks
 from humanline._shapes import Bool, Float, Integer
 
-# One chunk's float32 logits, in bytes: small beside any model with a large vocabulary, large enough that a
-# vocabulary of a few thousand is one matmul.
+# The logits that exist at a time, in bytes. On a CPU they are small beside any model with a large vocabulary, and a
+# vocabulary of a few thousand is one matmul. A GPU reads the head, of gigabytes, once for every chunk: with 2048 rows
+# a chunk at 128k tokens that takes no time beside the matmul, and the head's weights and gradient take more memory.
 _CHUNK_BYTES = 1 << 27
+_CHUNK_BYTES_OF_GPU = 1 << 30
 _TILE = 128  # rows that matrix products are cut into on a GPU; a chunk a little larger would waste most of a tile
 
 
@@ -29,11 +33,12 @@ def token_logprobs(
     """Return the log-probability of every label under a linear language-model head.
 
     ``logit = softcap * tanh(hidden @ head_weight.T / softcap) / temperature`` (without a soft cap: the product
-    itself), ``logprob = logit[label] - logsumexp(logit)``, in nats. Logits are float32 whatever the operands are,
-    they exist for `chunk_size` tokens at a time, and the backward pass computes them again. Rows under a False mask
-    never reach the matmul; rows whose incoming gradient is exactly zero (clipped or detached tokens) are skipped in
-    the backward pass. Under ``torch.no_grad()`` nothing is kept: that is the forward-only mode of references, and its
-    values are bitwise those of training.
+    itself), ``logprob = logit[label] - logsumexp(logit)``, in nats. Logits are float32 whatever the operands are, as
+    many exist at a time as `chunk_size` tokens have, and the backward pass computes them again: of those tokens
+    together, or, from bf16 or float16 operands, of more tokens and a part of the vocabulary, so that the head's
+    gradient is written once. Rows under a False mask never reach the matmul; rows whose incoming gradient is exactly
+    zero (clipped or detached tokens) are skipped in the backward pass. Under ``torch.no_grad()`` nothing is kept:
+    that is the forward-only mode of references, and its values are bitwise those of training.
 
     Parameters
     ----------
@@ -41,7 +46,7 @@ def token_logprobs(
         Hidden states, one row a token.
     head_weight : (V, H) floating tensor
         The head. Where its type differs from that of `hidden` it is read in the type of `hidden` (bf16 compute over
-        float32 masters); its gradient is accumulated in float32 and returned in its own type.
+        float32 masters); its gradient is accumulated in float32 and returned in its own type, rounded once.
     labels : (N,) integer tensor
         The token each row has to predict, in [0, V). Under a False mask any integer is allowed.
     mask : (N,) bool tensor, optional
@@ -50,7 +55,7 @@ def token_logprobs(
     softcap : float > 0, optional
         Gemma 2's soft cap on the logits.
     chunk_size : int >= 1, optional
-        Tokens a chunk; the default bounds one chunk's logits to 128 MiB.
+        Tokens a chunk; the default bounds one chunk's logits to 128 MiB, on a GPU to 1 GiB.
 
     Returns
     -------
@@ -75,8 +80,8 @@ def token_logprobs(
             raise _checks.fail("mask", "be bool", mask.dtype)
     wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     if chunk_size is None:
-        chunk_size = max(1, _CHUNK_BYTES // (head_weight.shape[0] * wide.itemsize))
-        chunk_size -= chunk_size % _TILE if chunk_size > _TILE else 0
+        size = _CHUNK_BYTES_OF_GPU if hidden.is_cuda else _CHUNK_BYTES
+        chunk_size = _whole_tiles(max(1, size // (head_weight.shape[0] * wide.itemsize)))
     elif chunk_size < 1:
         raise _checks.fail("chunk_size", "be >= 1", chunk_size)
 
@@ -130,11 +135,11 @@ class _TokenLogprobs(torch.autograd.Function):
         chunk_size: int,
         wide: torch.dtype,
     ) -> Float[Tensor, " N"]:
-        head = _Head(head_weight, hidden, chunk_size, temperature, softcap, wide)
+        buffer = hidden.new_empty(min(chunk_size, len(hidden)) * len(head_weight), dtype=wide)
+        head = _Head(head_weight, hidden, buffer, temperature, softcap)
         normaliser = torch.empty(len(labels), dtype=wide, device=hidden.device)
         chosen = torch.empty_like(normaliser)
-        for start in range(0, len(labels), chunk_size):
-            rows = slice(start, start + chunk_size)
+        for rows in _slices(len(labels), chunk_size):
             logits, _ = head.logits(hidden[rows])
             chosen[rows] = logits.gather(1, labels[rows, None]).squeeze(1)
             # The log-sum-exp in place: a chunk's logits are not needed again, and a copy would double the memory.
@@ -147,60 +152,116 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Float[Tensor, " N"]) -> Any:
-        hidden, head_weight, labels, normaliser = ctx.saved_tensors
-        temperature, softcap, chunk_size, wide = ctx.options
-        wants_hidden, wants_head = ctx.needs_input_grad[:2]
-        head = _Head(head_weight, hidden, chunk_size, temperature, softcap, wide)
-        hidden_grad = torch.zeros_like(hidden) if wants_hidden else None
-        head_grad = torch.zeros(head_weight.shape, dtype=wide, device=head_weight.device) if wants_head else None
-        wanted = grad.nonzero().squeeze(1)
-        for rows in torch.split(wanted, chunk_size) if len(wanted) else ():  # none where every advantage is 0
-            part, row_grad = hidden[rows], grad[rows, None] / -temperature
-            logits, slope = head.logits(part, with_slope=True)
-            # -d logprob / d logits = softmax(logits) - onehot(label), built in place over the logits; the incoming
-            # gradient multiplies the narrow factors of both products instead.
-            error = logits.sub_(normaliser[rows, None]).exp_()
-            error.scatter_add_(1, labels[rows, None], error.new_full((len(rows), 1), -1.0))
-            if slope is not None:
-                error.mul_(slope)
-            error = error.to(head.weight.dtype)
-            if hidden_grad is not None:
-                hidden_grad[rows] = (row_grad * (error @ head.weight)).to(hidden.dtype)
-            if head_grad is not None:
-                scaled = (row_grad * part).to(head.weight.dtype)
-                if scaled.dtype == wide:
-                    head_grad.addmm_(error.T, scaled)
-                else:
-                    torch.addmm(head_grad, error.T, scaled, out_dtype=wide, out=head_grad)  # no wide temporary
-        if head_grad is not None:
-            head_grad = head_grad.to(head_weight.dtype)
+        hidden, wide = ctx.saved_tensors[0], ctx.options[-1]
+        gradients = _by_rows if hidden.dtype == wide else _by_blocks
+        hidden_grad, head_grad = gradients(grad, *ctx.saved_tensors, *ctx.options, *ctx.needs_input_grad[:2])
         return hidden_grad, head_grad, None, None, None, None, None
 
 
+_Gradients = tuple[Tensor | None, Tensor | None]  # of hidden states and head, None where it is not wanted
+
+
+def _by_rows(
+    grad: Float[Tensor, " N"],
+    hidden: Float[Tensor, "N H"],
+    head_weight: Float[Tensor, "V H"],
+    labels: Integer[Tensor, " N"],
+    normaliser: Float[Tensor, " N"],
+    temperature: float,
+    softcap: float | None,
+    chunk_size: int,
+    wide: torch.dtype,
+    wants_hidden: bool,
+    wants_head: bool,
+) -> _Gradients:
+    """Return the gradients from logits of some rows at a time: each adds to the gradient of the whole head."""
+    buffer = hidden.new_empty(min(chunk_size, len(hidden)) * len(head_weight), dtype=wide)
+    head = _Head(head_weight, hidden, buffer, temperature, softcap)
+    hidden_grad = torch.zeros_like(hidden) if wants_hidden else None
+    head_grad = torch.zeros(head_weight.shape, dtype=wide, device=head_weight.device) if wants_head else None
+    wanted = grad.nonzero().squeeze(1)
+    for rows in torch.split(wanted, chunk_size) if len(wanted) else ():  # none where every advantage is 0
+        part, row_grad = hidden[rows], grad[rows, None] / -temperature
+        error = head.error(part, labels[rows], normaliser[rows])
+        if hidden_grad is not None:
+            hidden_grad[rows] = (row_grad * (error @ head.weight)).to(hidden.dtype)
+        if head_grad is not None:
+            head_grad.addmm_(error.T, row_grad * part)
+    if head_grad is not None:
+        head_grad = head_grad.to(head_weight.dtype)
+    return hidden_grad, head_grad
+
+
+def _by_blocks(
+    grad: Float[Tensor, " N"],
+    hidden: Float[Tensor, "N H"],
+    head_weight: Float[Tensor, "V H"],
+    labels: Integer[Tensor, " N"],
+    normaliser: Float[Tensor, " N"],
+    temperature: float,
+    softcap: float | None,
+    chunk_size: int,
+    wide: torch.dtype,
+    wants_hidden: bool,
+    wants_head: bool,
+) -> _Gradients:
+    """Return the gradients from blocks of logits, of many rows and a part of the vocabulary.
+
+    A block of the head's gradient is added up over all rows before the next begins, and then rounded and written,
+    once, so that there is never a wide gradient of the whole head. `_by_rows` reads and writes one for every chunk of
+    rows, which on a GPU takes longer than the matmul.
+    """
+    wanted = grad.nonzero().squeeze(1)
+    hidden_grad = torch.zeros_like(hidden) if wants_hidden else None
+    if not len(wanted):  # every advantage is 0
+        return hidden_grad, torch.zeros_like(head_weight) if wants_head else None
+    part, labels, normaliser = hidden[wanted], labels[wanted], normaliser[wanted]
+    row_grad = grad[wanted, None] / -temperature  # multiplies the narrow factors of both products, not the logits
+    vocabulary, most = len(head_weight), chunk_size * len(head_weight)
+    width = min(vocabulary, _whole_tiles(math.isqrt(most)))
+    height = min(len(part), _whole_tiles(most // width))
+    buffer = part.new_empty(height * width, dtype=wide)
+    hidden_sum = torch.zeros_like(part, dtype=wide) if wants_hidden else None
+    head_grad = torch.empty_like(head_weight) if wants_head else None
+    scaled = (row_grad * part).to(_operands(part, wide)) if wants_head else None
+    for words in _slices(vocabulary, width):
+        head = _Head(head_weight[words], part, buffer, temperature, softcap)
+        head_sum = None
+        for rows in _slices(len(part), height):
+            error = head.error(part[rows], labels[rows] - words.start, normaliser[rows])
+            if hidden_sum is not None:
+                hidden_sum[rows].add_(_product(error, head.weight, wide))
+            if scaled is not None:
+                product = _product(error.T, scaled[rows], wide)
+                head_sum = product if head_sum is None else head_sum.add_(product)
+        if head_grad is not None and head_sum is not None:
+            head_grad[words] = head_sum
+    if hidden_grad is not None and hidden_sum is not None:
+        hidden_grad[wanted] = hidden_sum.mul_(row_grad).to(hidden.dtype)
+    return hidden_grad, head_grad
+
+
 class _Head:
-    """A linear head that writes float32 (or float64) logits into one buffer, again and again."""
+    """A linear head, or a block of one, that writes float32 (or float64) logits into one buffer, again and again."""
 
     def __init__(
         self,
         weight: Float[Tensor, "V H"],
         hidden: Float[Tensor, "N H"],
-        chunk_size: int,
+        buffer: Float[Tensor, " S"],
         temperature: float,
         softcap: float | None,
-        wide: torch.dtype,
     ) -> None:
-        # Rounded to the type of `hidden`; only CUDA multiplies narrow operands into a wide result.
-        weight = weight.detach().to(hidden.dtype)
-        self.weight = weight if hidden.is_cuda else weight.to(wide)
-        self.temperature, self.softcap = temperature, softcap
-        shape = (min(chunk_size, len(hidden)), len(weight))
-        self.buffer = torch.empty(shape, dtype=wide, device=hidden.device)
+        # Rounded to the type of `hidden`.
+        self.weight = weight.detach().to(hidden.dtype).to(_operands(hidden, buffer.dtype))
+        self.buffer, self.temperature, self.softcap = buffer, temperature, softcap
 
     def logits(
         self, hidden: Float[Tensor, "N H"], with_slope: bool = False
     ) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"] | None]:
         """Return the logits, valid until the next call, and if asked for the slope of the soft cap."""
-        hidden, logits, slope = hidden.to(self.weight.dtype), self.buffer[: len(hidden)], None
+        hidden, slope = hidden.to(self.weight.dtype), None
+        logits = self.buffer[: len(hidden) * len(self.weight)].view(len(hidden), len(self.weight))
         if hidden.dtype == logits.dtype:
             torch.mm(hidden, self.weight.T, out=logits)
         else:
@@ -213,3 +274,42 @@ class _Head:
         if self.temperature != 1.0:
             logits.div_(self.temperature)
         return logits, slope
+
+    def error(
+        self, hidden: Float[Tensor, "N H"], labels: Integer[Tensor, " N"], normaliser: Float[Tensor, " N"]
+    ) -> Float[Tensor, "N V"]:
+        """Return - d logprob / d logits, but for the temperature, in the type of the weights.
+
+        That is softmax(logits) - onehot(label), times the slope of the soft cap, built in place over the logits. A
+        label that is no word of this block has no entry in it.
+        """
+        logits, slope = self.logits(hidden, with_slope=True)
+        error = logits.sub_(normaliser[:, None]).exp_()
+        last = error.shape[1] - 1
+        inside = (labels >= 0) & (labels <= last)
+        error.scatter_add_(1, labels.clamp(0, last)[:, None], -inside.to(error.dtype)[:, None])
+        if slope is not None:
+            error.mul_(slope)
+        return error.to(self.weight.dtype)
+
+
+def _operands(hidden: Tensor, wide: torch.dtype) -> torch.dtype:
+    """Return the type of what is multiplied: only CUDA multiplies narrow operands into a wide result."""
+    return hidden.dtype if hidden.is_cuda else wide
+
+
+def _product(one: Float[Tensor, "A B"], other: Float[Tensor, "B C"], wide: torch.dtype) -> Float[Tensor, "A C"]:
+    """Return the product of two matrices, in a wide type."""
+    # Not addmm: not every version of torch lets it add to what is wider than its operands.
+    return one @ other if one.dtype == wide else torch.mm(one, other, out_dtype=wide)
+
+
+def _whole_tiles(count: int) -> int:
+    """Return as many of a count as make whole tiles, if one fits."""
+    return count - count % _TILE if count > _TILE else count
+
+
+def _slices(count: int, size: int) -> Iterator[slice]:
+    """Yield what cuts so many into parts of a size; the last may be smaller."""
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))

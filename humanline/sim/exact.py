@@ -10,7 +10,7 @@ from torch import Tensor
 from humanline import _checks
 from humanline.objectives import kto_reference_point
 from humanline.sim.objectives import Batch, Grpo, Kto, Objective
-from humanline.sim.run import Transform
+from humanline.sim.slope import Transform
 from humanline.sim.world import World, check_size
 from humanline.theory import BetaRejection, ClipRange
 

@@ -124,9 +124,7 @@ class Grpo:
     def losses(self, batch: Batch, log_ratio: Tensor, raw: Tensor, mismatched: LogRatio) -> Losses:
         """Return each seed's loss from the log-ratios (S, B, G, T) of `rows`, transformed, and raw to the start."""
         del mismatched
-        groups, members = batch.scores.shape[1:]
-        group = torch.arange(groups).repeat_interleave(members)
-        advantages = vmap(lambda scores: group_advantages(scores, group))(batch.scores.flatten(1))
+        advantages = advantages_of(batch).flatten(1)
         flat = log_ratio.flatten(1, 2)
 
         def loss(log_ratio: Tensor, advantages: Tensor, to_start: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -167,6 +165,14 @@ def best_and_worst(batch: Batch) -> Tensor:
     """Return the best and the worst response of each group, (S, B, 2); the first of equals."""
     which = torch.stack([batch.scores.argmax(-1), batch.scores.argmin(-1)], -1)
     return batch.responses.gather(-1, which)
+
+
+def advantages_of(batch: Batch) -> Tensor:
+    """Return the advantage of every response within its group, (S, B, G)."""
+    same = torch.zeros(batch.scores.shape[-1], dtype=torch.long)
+    # side by side lie the first members of all groups, then the second: what sums few numbers many times is quick so
+    apart = batch.scores.flatten(0, 1).t().contiguous()
+    return vmap(lambda scores: group_advantages(scores, same), in_dims=1)(apart).reshape(batch.scores.shape)
 
 
 def unequal(batch: Batch) -> Tensor:

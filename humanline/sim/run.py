@@ -8,6 +8,7 @@ policy's own at the moment the schedule names, kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,10 +17,10 @@ import torch
 from torch import Tensor
 
 from humanline import _checks
-from humanline.objectives import detach_rejected
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never, Schedule
 from humanline.sim.bandit import Bandit
 from humanline.sim.objectives import Batch, Dpo, Kto, Objective
+from humanline.sim.slope import Slopes, Transform
 from humanline.sim.world import (
     Task,
     World,
@@ -33,9 +34,8 @@ from humanline.sim.world import (
 )
 from humanline.theory import BetaRejection, ClipRange
 
-#: Steps whose random numbers are drawn together.
-_BLOCK = 16
-Transform = ClipRange | BetaRejection | None
+#: Steps whose Beta draws are made together, which says what they are, and how many uniform numbers are, at most.
+_BLOCK, _AT_ONCE = 16, 2**20
 
 
 @dataclass(frozen=True)
@@ -233,12 +233,13 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
     kind = torch.optim.Adam if run.optimizer == "adam" else torch.optim.SGD
     optimizer = kind([params], lr=run.learning_rate)
     start = world.table(world.start)
+    slopes = Slopes(world, run.objective, run.transform, start)
     reference = first_reference(world, run.reference_tilt)
     takes_over = False
     scores, measured_at = [], []
     due = {round(run.steps * i / run.measurements) for i in range(run.measurements + 1)}
     outside = torch.zeros(len(world.start), dtype=params.dtype)
-    saturation = torch.full_like(outside, torch.nan) if not isinstance(run.objective, Dpo) else outside.clone()
+    saturation = outside.clone()
     for step in range(run.steps + 1):
         table = world.table(params)
         policy = table.detach()
@@ -253,25 +254,12 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
             reference = policy
         if data.begins_round(step) and run.source.round_start == "sync":  # type: ignore[union-attr]
             reference = policy
-        batch = data.batch(step, policy)
+        batch, used = data.batch(step, policy), reference
         rows = run.objective.rows(batch)
-        places, used = world.places(batch.contexts, rows), reference
-        logprobs = token_logprobs(table, places)
-        raw = logprobs - token_logprobs(reference, places)
-        log_ratio, beyond = _transformed(run.transform, raw, data, step)
-
-        def mismatched(others: Tensor, policy: Tensor = policy, reference: Tensor = reference) -> Tensor:
-            where = world.places(batch.contexts, others)  # noqa: B023
-            ratio = token_logprobs(policy, where) - token_logprobs(reference, where)
-            return run.transform.clip(ratio) if isinstance(run.transform, ClipRange) else ratio
-
-        to_start = logprobs - token_logprobs(start, places)
-        losses, metrics = run.objective.losses(batch, log_ratio, to_start, mismatched)
-        optimizer.zero_grad(set_to_none=True)
-        losses.sum().backward()  # type: ignore[no-untyped-call]
+        slope, beyond, saturated = slopes(policy, reference, batch, rows, data.beta_draws(step, rows.shape))
+        (params.grad,) = torch.autograd.grad(table, params, slope)
         outside += beyond / run.steps
-        if "saturation" in metrics:
-            saturation += metrics["saturation"] / run.steps
+        saturation += saturated / run.steps
         if run.schedule.copies_before_update(step):
             reference = policy
         optimizer.step()
@@ -294,21 +282,6 @@ def expected(law: Tensor, values: Tensor) -> Tensor:
     return (law.exp() * values).sum(-1).mean(-1)
 
 
-def _transformed(transform: Transform, raw: Tensor, data: _Data, step: int) -> tuple[Tensor, Tensor]:
-    """Return the transformed log-ratios and the share of tokens that the transform acted on, (S,)."""
-    if transform is None:
-        return raw, torch.zeros(len(raw), dtype=raw.dtype)
-    if isinstance(transform, ClipRange):
-        return transform.clip(raw), share(~transform.contains(raw.detach()))
-    draws = data.beta_draws(step, transform, raw.shape)
-    return detach_rejected(raw, transform, *draws), share(~transform.keeps(raw.detach(), *draws))
-
-
-def share(flags: Tensor) -> Tensor:
-    """Return the share of True over all but the first axis."""
-    return flags.flatten(1).to(torch.float64).mean(1)
-
-
 class _Data:
     """The groups of every step, and the law they come from."""
 
@@ -317,7 +290,7 @@ class _Data:
         self.contexts = torch.arange(run.groups * run.steps) % world.scores.shape[1]
         self._generators = [generator(seed, "responses") for seed in seeds]
         self._uniforms = torch.empty((len(seeds), 0, run.group_size, world.cells.shape[1]), dtype=torch.float64)
-        self._first = 0
+        self._first, self._undrawn = 0, len(self.contexts)
         if isinstance(run.source, Fixed):
             self._writer = behaviour_law(world, run.source, seeds)
             self._responses = self._fixed(run.source)
@@ -345,16 +318,18 @@ class _Data:
         responses = self._responses[:, begin : begin + run.groups]
         return Batch(contexts, responses, self._scores(contexts, responses))
 
-    def beta_draws(self, step: int, rejection: BetaRejection, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    def beta_draws(self, step: int, rows: torch.Size) -> tuple[Tensor, ...]:
         """Return the Beta draws of both tests, keyed by seed, side and step; drawn for `_BLOCK` steps at a time."""
+        rejection, shape = self.run.transform, (*rows[1:], self.world.cells.shape[1])
+        if not isinstance(rejection, BetaRejection):
+            return ()
         block, place = divmod(step, _BLOCK)
         if place == 0:
             steps = min(_BLOCK, self.run.steps - step)
             self._betas = []
             for side, test in (("policy", rejection.policy_test), ("reference", rejection.ref_test)):
                 draws = [
-                    test.shape.sample(generator(seed, f"{side} draws {block}"), (steps, *shape[1:]))
-                    for seed in self.seeds
+                    test.shape.sample(generator(seed, f"{side} draws {block}"), (steps, *shape)) for seed in self.seeds
                 ]
                 self._betas.append(torch.from_numpy(np.stack(draws)))
         return self._betas[0][:, place], self._betas[1][:, place]
@@ -363,9 +338,10 @@ class _Data:
         """Return each seed's next uniform numbers for sampling token by token; drawn for many steps at a time."""
         short = groups - self._uniforms.shape[1]
         if short > 0:
-            count = max(short, _BLOCK * self.run.groups)
-            more = self._draw(count, self.run.group_size, self.world.cells.shape[1])
-            self._uniforms = torch.cat([self._uniforms, more], 1)
+            shape = self.run.group_size, self.world.cells.shape[1]
+            count = max(short, min(self._undrawn, _AT_ONCE // (len(self.seeds) * math.prod(shape))))
+            self._uniforms = torch.cat([self._uniforms, self._draw(count, *shape)], 1)
+            self._undrawn -= count
         taken, self._uniforms = self._uniforms[:, :groups], self._uniforms[:, groups:]
         return taken
 

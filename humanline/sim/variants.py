@@ -8,8 +8,9 @@ from humanline import _checks
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never, Schedule
 from humanline.sim.bandit import Bandit
 from humanline.sim.objectives import Dpo, Grpo, Kto, Objective
-from humanline.sim.run import Fixed, Rollouts, Run, Source, Transform
+from humanline.sim.run import Fixed, Rollouts, Run, Source
 from humanline.sim.sequence import Sequences
+from humanline.sim.slope import Transform
 from humanline.sim.world import Task
 from humanline.theory import BetaRejection, ClipRange
 

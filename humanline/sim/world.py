@@ -121,13 +121,15 @@ class World:
         (S, B, G) integer tensor
         """
         cumulative = _nodes(table.detach().exp(), self.vocab).cumsum(-1)[..., :-1]
-        node = torch.zeros(uniforms.shape[:-1], dtype=torch.long)
-        response = torch.zeros_like(node)
-        seed = torch.arange(len(table))[:, None, None]
-        for u in uniforms.unbind(-1):
-            token = (u[..., None] >= cumulative[seed, contexts[:, None], node]).sum(-1)
-            response = response * self.vocab + token
+        cumulative = cumulative.nan_to_num(torch.inf, torch.inf)  # a broken policy picks token 0
+        first, *later = uniforms.movedim(-1, 0).contiguous()
+        response = token = torch.searchsorted(cumulative[:, contexts, 0].contiguous(), first, right=True)
+        laws, node = cumulative.flatten(0, -2), torch.zeros((), dtype=torch.long)
+        for u in later:
             node = self.child[node, token]
+            begin = torch.arange(0, len(laws), len(self.child)).view(len(table), -1)[:, contexts, None]
+            token = torch.searchsorted(laws[(begin + node).flatten()], u.view(-1, 1), right=True).view(u.shape)
+            response = response * self.vocab + token
         return response
 
 

@@ -48,6 +48,12 @@ def launched_processes() -> int:
     return count
 
 
+def local_processes() -> int:
+    """Return how many processes of the run are on this host: all of them, where no launcher says so; raise as above."""
+    count = launched_processes()
+    return int(os.environ.get("LOCAL_WORLD_SIZE", count))
+
+
 def from_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a launcher for one of several tasks that srun has started; none for anything else.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
 from humanline.theory._arrays import float64, plain
@@ -15,7 +15,7 @@ from humanline.theory._special import betainc, betaincc, betaln
 
 #: Below this, scipy's distribution function is about to underflow and the log comes from the series instead.
 SMALL = 1e-290
-#: Draws are made in blocks that stay in the cache.
+#: Draws and values are made in blocks that stay in the cache.
 BLOCK = 16_384
 
 
@@ -91,8 +91,7 @@ class BetaShape:
         if self.b == 1:
             return plain(np.power(given, self.a))
         if self.a == 1:
-            with np.errstate(divide="ignore"):
-                return plain(-np.expm1(self.b * np.log1p(-given)))
+            return plain(_one_less_power(given, self.b))
         return plain(betainc(self.a, self.b, given))
 
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> Any:
@@ -144,6 +143,20 @@ class BetaShape:
             if self.b != 1:
                 np.subtract(1.0, block, out=block)
         return draws
+
+
+def _one_less_power(x: NDArray[np.float64], b: float) -> NDArray[np.float64]:
+    """Return ``1 - (1 - x)**b`` for x in [0, 1], of the same shape."""
+    result = np.empty(x.shape)
+    flat, given = result.reshape(-1), x.reshape(-1)
+    with np.errstate(divide="ignore"):
+        for start in range(0, flat.size, BLOCK):
+            block = np.negative(given[start : start + BLOCK], out=flat[start : start + BLOCK])
+            np.log1p(block, out=block)
+            np.multiply(block, b, out=block)
+            np.expm1(block, out=block)
+            np.negative(block, out=block)
+    return result
 
 
 def cdf(a: Any, b: Any, log_x: Any) -> Any:

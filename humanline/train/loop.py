@@ -28,6 +28,7 @@ from humanline.train.run.processes import NonFiniteError, is_agreed, on_device
 from humanline.train.run.result import RunResult
 from humanline.train.setup import Run, set_up
 from humanline.train.step.finite import Suspect, refuse_metrics, refuse_non_finite, refuse_non_finite_model
+from humanline.train.step.reference import Reference
 
 
 def train(
@@ -67,8 +68,8 @@ def train(
         If another run took over the output folder while this one was asleep; nothing more is written.
     StopRequested
         If `stop` was set; all that is needed to go on is saved, if anything was begun.
-    NeighbourError
-        If another process of the run is gone, has failed or stands still (`neighbours.joined`).
+    NeighbourError, MemoryRanOutError
+        If another process is gone, has failed or stands still (`neighbours.joined`); if memory has run out.
     """
     with set_up(config, resume=resume, stop=stop, show_progress=show_progress) as run:
         return run if isinstance(run, RunResult) else take_steps(run)
@@ -77,7 +78,7 @@ def train(
 def take_steps(run: Run) -> RunResult:
     """Take the steps of a run from where it starts to its end, save the model, and return where it is."""
     at = run.start
-    with run.log, run.progress, run.trackers, contextlib.closing(run.batches):
+    with run.log, run.progress, run.trackers, run.checkpoints, contextlib.closing(run.batches):
         while True:
             # 0. Between two updates, where a run can be stopped and go on later.
             try:
@@ -85,10 +86,10 @@ def take_steps(run: Run) -> RunResult:
                 run.watch.stop_if_broken(at, run.checkpoints, run.processes)
                 if not more:
                     break
-                _pause(run, at, scoring=False)
+                _pause(run, at)
                 started = time.perf_counter()
                 for reference in run.references:
-                    reference.begin_step(at.updates, functools.partial(_pause, run, at))
+                    reference.begin_step(at.updates, functools.partial(_pause, run, at, scoring=reference))
             except StopRequested as request:
                 kept = run.checkpoints.save(at, ending=True)
                 raise StopRequested(
@@ -140,8 +141,7 @@ def _step(run: Run, step: int, started: float) -> None:
     # 4. The update, between the two moments at which a schedule may sync.
     for reference in run.references:
         reference.before_update(step)
-    warmup = round(config.optimizer.warmup_fraction * run.steps)
-    lr = config.optimizer.lr * min(1.0, (step + 1) / (warmup + 1))
+    lr = config.optimizer.lr * min(1.0, (step + 1) / (round(config.optimizer.warmup_fraction * run.steps) + 1))
     set_lr(trained.optimizer, lr)
     with same_rounding(config.seed, step, config.training.weights, device):
         trained.optimizer.step()
@@ -149,10 +149,11 @@ def _step(run: Run, step: int, started: float) -> None:
     for reference in run.references:
         reference.after_update(step)
 
-    # 5. What happened.
-    metrics_now = dict(zip(sums, reduce(torch.stack(list(sums.values())), "sum").tolist(), strict=True))
+    # 5. What happened: read together, so that the device is waited for once.
+    summed = reduce(torch.stack(list(sums.values())), "sum")
+    *values, norm = torch.cat([summed, grad_norm.reshape(1)]).tolist()
     seconds = time.perf_counter() - started
-    metrics_now |= of_sampler | {"grad_norm": float(grad_norm), "lr": lr, "seconds": seconds}
+    metrics_now = dict(zip(sums, values, strict=True)) | of_sampler | {"grad_norm": norm, "lr": lr, "seconds": seconds}
     metrics_now["tokens_per_second"] = batch.own_tokens * ranks / seconds
     if "log_ratio_rms" in metrics_now:
         metrics_now["log_ratio_rms"] **= 0.5
@@ -193,7 +194,7 @@ def _evaluated(run: Run, at: Position, last: bool) -> Position:
     return replace(at, evaluated=True, initial=at.initial or metrics, final=metrics)
 
 
-def _pause(run: Run, at: Position, scoring: bool = True) -> None:
-    """Stop here if that was asked, or save if it is time to."""
+def _pause(run: Run, at: Position, scoring: Reference | None = None) -> None:
+    """Stop here if that was asked, or save if it is time to; `scoring` is what is scoring ahead."""
     run.processes.check()
-    run.checkpoints.save_if_due(at, run.progress.say, scoring=scoring)
+    run.checkpoints.save_if_due(at, run.progress.say, scoring=None if scoring is None else scoring.settle)

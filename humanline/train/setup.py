@@ -25,6 +25,7 @@ from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import RunData, read_data, stream_of
 from humanline.train.data.stream import Batches, FixedBatches, Stream
 from humanline.train.online.held_out import RolloutEvaluator
+from humanline.train.online.rewards.check import check_scoring
 from humanline.train.online.rounds import Rounds, make_rounds
 from humanline.train.policy.adapter import Adapter
 from humanline.train.policy.build import (
@@ -33,12 +34,15 @@ from humanline.train.policy.build import (
     build_sharded_policy,
     checked_model,
     describe_adapter,
+    remarks_on,
 )
+from humanline.train.policy.fused import check_fused
 from humanline.train.policy.logprobs import LogprobModel, check_logprobs, refuse_random
 from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.policy.shard import Shards, leave_alone, let_go
 from humanline.train.policy.spread import Spread, Whole
 from humanline.train.preflight.disk import bytes_written
+from humanline.train.preflight.exhausted import Known, explaining
 from humanline.train.preflight.fits import refuse_unfit
 from humanline.train.run.alike import refuse_unlike
 from humanline.train.run.checkpoint import Contents, Position
@@ -147,26 +151,27 @@ def set_up(
 
     Raises
     ------
-    OutputError, ModelError, DataError, ValueError, CheckpointError, NeighbourError, StopRequested
+    OutputError, ModelError, DataError, ValueError, CheckpointError, NeighbourError, StopRequested, MemoryRanOutError
         As `humanline.train.loop.train` does.
     """
     folder = RunFolder(config.output, resume=resume, say=RunProgress(0, show_progress).say)
     how = config.training
     try:
         with (
+            explaining(config, folder.checkpoints) as known,
             joined(how.stall_minutes, stop) as (accelerator, meeting),
             of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
         ):
             check, ending = safe_points(stop, meeting.reduce, folder.lost), asked_to_end(stop, folder.lost)
             processes = Processes(accelerator, over_ranks(accelerator), check, ending, meeting)
-            yield _set_up(config, folder, processes, stop, show_progress and accelerator.is_main_process)
+            yield _set_up(config, folder, processes, stop, show_progress and accelerator.is_main_process, known)
     finally:
         leave_alone()
         folder.release()
 
 
 def _set_up(
-    config: TrainConfig, folder: RunFolder, processes: Processes, stop: StopSignal | None, show: bool
+    config: TrainConfig, folder: RunFolder, processes: Processes, stop: StopSignal | None, show: bool, known: Known
 ) -> Run | RunResult:
     torch.manual_seed(config.seed)
     settings = written(config)
@@ -180,12 +185,13 @@ def _set_up(
             RunProgress(0, show).say(f"finished already: {folder.final}")
             return RunResult.read(folder)
     given = _read(config, processes, show)
+    known.of_model(given.model.outline, given.stream, given.steps, processes.device)
     trained = _load(config, given.data, processes)
     fingerprints = _fingerprints(config, given, trained, processes)
     objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device)
     progress = RunProgress(given.steps, show)
     told: list[dict[str, Any]] = []
-    batches: Batches = FixedBatches(given.stream, given.steps)
+    batches: Batches = FixedBatches(given.stream, given.steps, processes.device)
     evaluator: Evaluator | RolloutEvaluator | None = None
     if config.rounds is not None:
         rounds = _rounds(config, given, folder, trained, processes, progress, told)
@@ -194,14 +200,9 @@ def _set_up(
         evaluator = _evaluator(config, given, trained.logprobs_of, processes)
     references = _references(config, batches, trained, processes, progress)
     shared, own = _states(trained, batches, evaluator, references, processes, config.seed)
-    processes.on_main(
-        lambda: bytes_written(
-            config, given.model.outline, given.stream, given.steps, evaluator, processes.ranks
-        ).refuse()
-    )
     checkpoints = _checkpoints(config, settings, folder, shared, own, fingerprints, processes)
     reports = given.data.sets.reports
-    for line in [*map(str, reports.values()), *describe_adapter(config, given.model.outline)]:
+    for line in [*map(str, reports.values()), *describe_adapter(config, given.model.outline), *given.remarks]:
         progress.say(line)
     restored = checkpoints.restore(progress.say) if folder.resume else None
     if stop is not None:
@@ -246,11 +247,14 @@ class _Given:
     data: RunData
     stream: Stream
     steps: int
+    remarks: list[str]
 
 
 def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
     """Read all but the weights, and refuse what cannot be trained, or not here."""
     model = processes.alike(lambda: checked_model(config, processes.device))
+    for remark in remarks_on(config, model.outline, processes.device):
+        RunProgress(0, show).say(f"remark: {remark}")
     data = _data(config, model.renderer, processes, show)
 
     def batches() -> tuple[Stream, int]:
@@ -258,7 +262,16 @@ def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
         refuse_unfit(config, model.outline, stream, steps, processes.device)
         return stream, steps
 
-    return _Given(model, data, *processes.alike(batches))
+    stream, steps = processes.alike(batches)
+    remarks: list[str] = []
+
+    def refuse() -> None:
+        bytes_written(config, model.outline, stream, steps, data.sets.held_out, processes.ranks).refuse()
+        if config.rounds is not None:
+            remarks.extend(check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out]))
+
+    processes.on_main(refuse)
+    return _Given(model, data, stream, steps, remarks)
 
 
 def _data(config: TrainConfig, renderer: Renderer, processes: Processes, show: bool) -> RunData:
@@ -278,6 +291,7 @@ def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
     sharded = config.training.sharding == "full"
     policy, adapter = (build_sharded_policy if sharded else build_policy)(config, processes.device)
     check_logprobs(policy, data.probe)
+    check_fused(policy, data.probe, gradient=not sharded)
     if not config.training.dropout and (config.adapter is None or not config.adapter.dropout):
         refuse_random(policy, data.probe)
     spread: Spread

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -24,10 +25,12 @@ def at_barriers(act: Callable[[str], None]) -> None:
 def do_at(acts: Mapping[int, Callable[[], object]]) -> list[str]:
     """Act at some barriers, counted from 0; return the list that the names of all that are passed are added to."""
     passed: list[str] = []
+    one_at_a_time = threading.RLock()  # files are written by several threads
 
     def act(what: str) -> None:
-        acts.get(len(passed), lambda: None)()
-        passed.append(what)
+        with one_at_a_time:
+            acts.get(len(passed), lambda: None)()
+            passed.append(what)
 
     at_barriers(act)
     return passed

@@ -18,12 +18,13 @@ from typing import Any
 
 from humanline.system import disk
 from humanline.system import files as system_files
+from humanline.system import folders as system_folders
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.policy import save
 from humanline.train.policy.logprobs import LogprobModel
-from humanline.train.run import checkpoints
+from humanline.train.run import saving
 from humanline.train.run.collapse import CollapseError
 
 
@@ -46,7 +47,7 @@ class StopOfOne:
 
 def fill_disk(times: int) -> None:
     """Let the main process find no space for a checkpoint, so many times."""
-    left, begin = [times], system_files.begin_folder
+    left, begin = [times], system_folders.begin_folder
 
     def begin_folder(folder: Path, *, room: int) -> Path:
         if left[0] and os.environ["RANK"] == "0":
@@ -54,7 +55,7 @@ def fill_disk(times: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         return begin(folder, room=room)
 
-    checkpoints.begin_folder, disk.LOOK_AGAIN = begin_folder, 0.2
+    saving.begin_folder, disk.LOOK_AGAIN = begin_folder, 0.2
 
 
 def count_passes() -> list[int]:

@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.state import PartialState
 
 import humanline
@@ -65,6 +66,8 @@ def harm(place: str, how: str, after: int, note: Path) -> None:
         if how == "slow":
             time.sleep(25)
             return true(*args, **kwargs)
+        if how == "memory":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity")
         raise KeyError(f"made by a test, hf_{'x' * 20}")
 
     setattr(owner, name, harmful)

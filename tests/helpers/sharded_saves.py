@@ -1,7 +1,8 @@
 """Save a state that two processes share out, in forked processes that are killed: a script for test_shares.py.
 
-Each line of standard input is a job: {"folder", "store", "kill": [rank, number]}, where a process is killed at a
-write barrier of its third save; with "starved", a process, that one cannot write files until the save is tried again.
+Each line of standard input is a job: {"folder", "store", "overlap", "kill": [rank, number]}, where a process is killed
+at a write barrier of its third save, which with "overlap" a thread writes; with "starved", a process, that one cannot
+write files until the save is tried again.
 Each line of standard output is its outcome: the exit codes, and the barriers that each process passed in that save.
 """
 
@@ -107,12 +108,29 @@ def child(job: dict[str, Any], rank: int) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
     try:
-        saves.save(Position(3))
+        third(saves, part, job["overlap"])
     except CheckpointError as error:
         (folder / f"{rank}.refused").write_text(str(error)[:99])
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         saves.save(Position(3))
     (folder / f"{rank}.barriers").write_text(json.dumps(passed))
+
+
+def third(saves: Checkpoints, part: Part, overlap: bool) -> None:
+    """Save once more; with `overlap` by a thread, while the state changes, until a later safe point."""
+    if not overlap:
+        saves.save(Position(3))
+        return
+    said: list[str] = []
+    saves.settings = CheckpointConfig(every=3, minutes=None, keep=2, overlap="always")
+    with saves:
+        saves.save_if_due(Position(3), said.append)
+        part.number = 77
+        while not said:
+            saves.save_if_due(Position(4), said.append)
+    part.number = 3
+    if said[0].startswith("warning: "):
+        raise CheckpointError(said[0])
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 
 from humanline.system import disk
 from humanline.system import files as system_files
+from humanline.system import folders as system_folders
 from humanline.system.disk import StoppedWaiting, WriteError, of_run
 from humanline.system.files import write_text
 from humanline.system.stop import StopRequested, StopSignal
@@ -53,9 +54,9 @@ class TestWrites:
         cache.close()
         with MetricsLog(folder / "metrics.jsonl") as log:
             log.write({"step": 0})
-        system_files.publish_folder(folder / "final", lambda place: write_text(place / "model", "weights"))
+        system_folders.publish_folder(folder / "final", lambda place: write_text(place / "model", "weights"))
         assert ScoreCache(folder / "cache.jsonl").get(key) == Verdict(1.0)
-        system_files.verify_folder(folder / "final")
+        system_folders.verify_folder(folder / "final")
         names = ("text", "ledger.jsonl", "metrics.jsonl", "final/model")
         return {name: (folder / name).read_text() for name in names}
 

@@ -1,16 +1,13 @@
-"""Files that are put in their place: nothing of anybody else's is replaced, and each is hashed by who wrote it."""
+"""Files that are put in their place: nothing of anybody else's is replaced."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
-import threading
 
 import pytest
 
-from humanline.system import files
-from humanline.system.files import begin_folder, flush_files, publish_file, seal_folder, verify_folder
+from humanline.system.files import publish_file
 from tests.helpers.locks import refuse
 
 
@@ -28,50 +25,3 @@ def test_publishing_a_file_replaces_nothing(tmp_path, monkeypatch, links):
     target.unlink()
     publish_file(new, target)
     assert target.read_text() == "new" and not new.exists()
-
-
-def prepared(tmp_path, count=3):
-    folder = tmp_path / "folder"
-    partial = begin_folder(folder)
-    for number in range(count):
-        (partial / f"{number}.txt").write_text(str(number) * (number + 1))
-    return folder, sorted(partial.iterdir())
-
-
-def test_a_folder_is_sealed_with_what_its_writers_have_said(tmp_path, monkeypatch):
-    """Files that other processes have flushed and hashed are not read again, and the manifest is the same."""
-    folder, _ = prepared(tmp_path)
-    seal_folder(folder)
-    manifest = (folder / "manifest.json").read_text()
-    assert list(json.loads(manifest)["files"]) == ["0.txt", "1.txt", "2.txt"]
-    folder.rename(tmp_path / "other")
-    folder, paths = prepared(tmp_path)
-    known = flush_files(folder, paths[1:])
-    assert known.keys() == {"1.txt", "2.txt"}
-    read, facts = [], files._facts
-    monkeypatch.setattr(files, "_facts", lambda path: read.append(path.name) or facts(path))
-    seal_folder(folder, known)
-    assert read == ["0.txt"] and (folder / "manifest.json").read_text() == manifest
-    verify_folder(folder)
-    assert sorted(read[1:]) == ["0.txt", "1.txt", "2.txt"]
-
-
-@pytest.mark.parametrize("change", [lambda path: path.unlink(), lambda path: path.write_text("more of it")])
-def test_a_file_that_is_not_as_its_writer_said_is_not_sealed(tmp_path, change):
-    """A file of another process that cannot be seen here, or has another size, ends the save; nothing has the name."""
-    folder, paths = prepared(tmp_path)
-    known = flush_files(folder, paths)
-    change(paths[1])
-    with pytest.raises(OSError, match=r"1\.txt was written with 2 bytes, but (is not there|has 10 bytes here)"):
-        seal_folder(folder, known)
-    assert not folder.exists()
-
-
-def test_files_are_hashed_by_several_threads(tmp_path, monkeypatch):
-    """Two files are hashed at the same time, by a process that has two processors."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    both, facts = threading.Barrier(2, timeout=60), files._facts
-    folder, _ = prepared(tmp_path, 2)
-    monkeypatch.setattr(files, "_facts", lambda path: (both.wait(), facts(path))[1])
-    seal_folder(folder)
-    verify_folder(folder)

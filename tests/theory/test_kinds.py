@@ -208,7 +208,6 @@ def test_tensors_keep_dtype_and_device(call, dtype, device):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_tensors_stay_on_the_gpu():
     """What answers in kind, verdicts too, leaves a tensor on the GPU; what computes in numpy refuses one."""
     for call in (*IN_KIND.values(), *VERDICTS.values()):

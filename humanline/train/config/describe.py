@@ -37,6 +37,7 @@ def describe_config(config: TrainConfig) -> str:
     kept += ["activations computed again"] if training.activation_checkpointing else []
     kept += ["no padding"] if training.padding == "free" else []
     kept += ["log-probabilities by cut cross-entropy"] if training.logprobs != "chunked" else []
+    kept += ["layers by the kernels of liger"] if training.layers != "plain" else []
     when = [f"every {config.checkpoint.every} steps"] if config.checkpoint.every else []
     when += [f"every {config.checkpoint.minutes:g} minutes"] if config.checkpoint.minutes else []
     lines = {"variant": describe_variant(config)}

@@ -125,6 +125,8 @@ class TrainingConfig(Section):
     """Compute activations again in the backward pass in place of keeping them: less memory, a third more work."""
     logprobs: Literal["chunked", "cut_cross_entropy"] = "chunked"
     """What turns hidden states into token log-probabilities; the results are equal but for rounding."""
+    layers: Literal["plain", "liger"] = "plain"
+    """What computes norms, rotary embeddings and gated activations: the model's code, or fused kernels on a GPU."""
     dropout: bool = False
     """Keep the model's dropout rates; default: they are set to 0."""
     temperature: Temperature = 1.0
@@ -198,6 +200,8 @@ class EvaluationConfig(Section):
     """Steps between looks at the held-out set."""
     batch_size: PositiveInt = 32
     """Units a forward pass."""
+    limit: PositiveInt | None = None
+    """How many rows of the held-out set are used, the first that fit; the others are checked, and not tokenised."""
     samples: PositiveInt = 1
     """humanline evaluate: answers a prompt."""
     sampling: SamplingConfig | None = None
@@ -224,6 +228,8 @@ class CheckpointConfig(Section):
     """Minutes between checkpoints."""
     keep: Annotated[int, Field(ge=2, le=10**6)] = 2
     """How many of the newest are kept."""
+    overlap: Literal["auto", "always", "never"] = "auto"
+    """Whether steps go on while one is written, from a copy in host memory; auto: on GPUs, where the copy fits."""
 
 
 class TrackingConfig(Section):

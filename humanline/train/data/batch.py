@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from torch import Tensor
 from humanline.objectives import group_advantages
 from humanline.train.config.objective import Grouping
 from humanline.train.data.sequences import TokenSequence
+from humanline.train.data.transfer import pinned, to_device
 
 IDLE = "(nothing)"  # name of a row of which nothing counts
 
@@ -72,23 +75,88 @@ def rows_of(unit: Unit, grouping: Grouping | None) -> tuple[Row, ...]:
     return tuple(Row(unit, member, advantage) for member, advantage in zip(members, advantages, strict=True))
 
 
+class Indices(NamedTuple):
+    """Where a pass over a block's rows finds what it needs: made on the host, since finding it on a GPU takes a wait.
+
+    Parameters
+    ----------
+    rows, places : (C,) integer tensors
+        Of the labels that count, row by row: label `place` of a row is its token `place` + 1.
+    tokens : (N,) integer tensor
+        Of the tokens that are not padding, row by row, in the rows laid end to end with their padding.
+    bounds : (R + 1,) integer tensor
+        Where each row begins among these tokens, and where the last one ends.
+    """
+
+    rows: Tensor
+    places: Tensor
+    tokens: Tensor
+    bounds: Tensor
+
+
+def find_indices(mask: Tensor, lengths: Sequence[int]) -> Indices:
+    """Return the indices of rows by the (R, T - 1) mask of the labels that count and the lengths without padding.
+
+    Raises
+    ------
+    ValueError
+        If there are not R lengths in 1 .. T, or a label counts that is padding.
+    """
+    width = mask.shape[1] + 1
+    if len(lengths) != len(mask) or not all(1 <= n <= width for n in lengths):
+        raise ValueError(f"lengths of {len(mask)} rows must be that many, in 1 .. {width}; got {tuple(lengths)}")
+    rows, places = mask.nonzero(as_tuple=True)
+    bounds = torch.tensor([0, *accumulate(lengths)])
+    tokens = torch.cat([torch.arange(row * width, row * width + n) for row, n in enumerate(lengths)])
+    bounds, tokens = bounds.to(mask.device), tokens.to(mask.device)
+    if bool((places + 1 >= (bounds[1:] - bounds[:-1])[rows]).any()):
+        raise ValueError("the mask counts labels beyond the length of their row")
+    return Indices(rows, places, tokens, bounds)
+
+
+Inputs = tuple[Tensor, Tensor, tuple[int, ...], Indices | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of one forward pass: (R, T) token ids, the (R, T - 1) mask of the labels that count, lengths unpadded."""
+    """Rows of one forward pass: (R, T) token ids, the (R, T - 1) mask of the labels that count, lengths unpadded.
+
+    `make_block` gives it its indices; without them each pass has to find them. A copy on a device knows the block that
+    it was made from, so that what the host asks of it takes no wait.
+    """
 
     names: tuple[str, ...]
     input_ids: Tensor
     mask: Tensor
     lengths: tuple[int, ...]
+    indices: Indices | None = None
+    original: Block | None = None
 
     @property
-    def inputs(self) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-        """Return the arguments of a policy: token ids, mask and lengths."""
-        return self.input_ids, self.mask, self.lengths
+    def inputs(self) -> Inputs:
+        """Return the arguments of a policy: token ids, mask, lengths and indices."""
+        return self.input_ids, self.mask, self.lengths, self.indices
+
+    @property
+    def on_host(self) -> Block:
+        """Return the block that this is a copy of, or itself."""
+        return self.original or self
 
     def to(self, device: torch.device) -> Block:
         """Return the block on a device."""
-        return replace(self, input_ids=self.input_ids.to(device), mask=self.mask.to(device))
+        ids, mask, indices = self.input_ids, self.mask, self.indices
+        return replace(
+            self,
+            input_ids=to_device(ids, device),
+            mask=to_device(mask, device),
+            indices=None if indices is None else Indices(*(to_device(one, device) for one in indices)),
+            original=self.on_host,
+        )
+
+    def pinned(self) -> Block:
+        """Return the block in memory from which a GPU takes it without a wait."""
+        indices = None if self.indices is None else Indices(*map(pinned, self.indices))
+        return replace(self, input_ids=pinned(self.input_ids), mask=pinned(self.mask), indices=indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +180,18 @@ class MicroBatch:
             self,
             block=self.block.to(device),
             mismatched=None if self.mismatched is None else self.mismatched.to(device),
-            desirable=self.desirable.to(device),
-            advantages=None if self.advantages is None else self.advantages.to(device),
+            desirable=to_device(self.desirable, device),
+            advantages=None if self.advantages is None else to_device(self.advantages, device),
+        )
+
+    def pinned(self) -> MicroBatch:
+        """Return the micro-batch in memory from which a GPU takes it without a wait."""
+        return replace(
+            self,
+            block=self.block.pinned(),
+            mismatched=None if self.mismatched is None else self.mismatched.pinned(),
+            desirable=pinned(self.desirable),
+            advantages=None if self.advantages is None else pinned(self.advantages),
         )
 
 
@@ -141,7 +219,8 @@ def make_block(sequences: Sequence[TokenSequence], names: Sequence[str], pad_id:
             raise ValueError(f"{name}: the prompt must hold at least one token, for the first answer token to follow")
         input_ids[row, : len(sequence.ids)] = torch.tensor(sequence.ids)
         mask[row, sequence.prompt_length - 1 : len(sequence.ids) - 1] = True
-    return Block(tuple(names), input_ids, mask, tuple(len(s.ids) for s in sequences))
+    lengths = tuple(len(s.ids) for s in sequences)
+    return Block(tuple(names), input_ids, mask, lengths, find_indices(mask, lengths))
 
 
 def make_micro_batch(

@@ -25,7 +25,7 @@ from humanline.train.data.units import Names
 
 
 def read_contexts(
-    config: TrainConfig, path: str, renderer: Renderer, counting: Counting = uncounted
+    config: TrainConfig, path: str, renderer: Renderer, counting: Counting = uncounted, limit: int | None = None
 ) -> tuple[list[Context], Report]:
     """Read, check and tokenise a set of prompts.
 
@@ -39,6 +39,8 @@ def read_contexts(
     renderer : Renderer
     counting : Counting
         Shown how far reading is.
+    limit : int, optional
+        Prompts that are used, the first that fit; the others are read and checked as rows.
 
     Raises
     ------
@@ -67,7 +69,7 @@ def read_contexts(
 
     with contextlib.closing(iter(reader)) as rows, contextlib.closing(in_batches(prompts(rows))) as batches:
         for batch in batches:
-            kept += tokenizing.add(batch)
+            kept += tokenizing.add_some(batch, limit)
     if problems:
         advice = (
             "Samples are kept as JSON with the columns of their prompt: make these columns text, or leave them out "
@@ -84,7 +86,9 @@ def read_contexts(
     ]
     different = len({context.ids for context in contexts})
     columns = reader.columns.also_read(scored_columns(config), config.data.columns)
-    return contexts, Report(name, lengths, duplicates.report(names), different, columns=columns)
+    beyond = len(names) - lengths.total
+    found = duplicates.report(names)
+    return contexts, Report(name, lengths, found, different, columns=columns, beyond_limit=beyond)
 
 
 def scored_columns(config: TrainConfig) -> list[str]:

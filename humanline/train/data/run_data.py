@@ -78,7 +78,8 @@ def read_data(config: TrainConfig, renderer: Renderer, counting: Counting = unco
     reports: dict[str, Report] = {"train": report}
     held_out: list[Context] = []
     if config.data.eval is not None:
-        held_out, reports["held_out"] = read_contexts(config, config.data.eval, renderer, counting)
+        limit = config.evaluation.limit
+        held_out, reports["held_out"] = read_contexts(config, config.data.eval, renderer, counting, limit)
         shared = len({context.ids for context in held_out} & {context.ids for context in contexts})
         reports["held_out"] = replace(reports["held_out"], prompts_in_training=shared)
     return RunData(DataSets(rehearsal(config, contexts, renderer), reports=reports), contexts, held_out)

@@ -31,9 +31,12 @@ class Report:
     prompts: int = 0  # different ones, as token ids
     prompts_in_training: int | None = None  # of a held-out set: how many of them also occur in the training set
     columns: Columns | None = None  # read and ignored
+    beyond_limit: int = 0  # rows that were checked and not tokenised, of which `lengths` counts none
 
     def __str__(self) -> str:
         parts = [f"{self.path}: {self.lengths}"]
+        if self.beyond_limit:
+            parts.append(f"{self.beyond_limit} more rows are not used (evaluation.limit)")
         if self.duplicates.duplicates:
             parts.append(f"{self.duplicates.duplicates} duplicates")
         if self.duplicates.contradictions:
@@ -69,7 +72,8 @@ def read_sets(config: TrainConfig, renderer: Renderer, counting: Counting = unco
     errors: dict[str, DataError | FileNotFoundError] = {}
     for name, path in paths.items():
         try:
-            found[name] = read_units(config, path, renderer, counting=counting)
+            limit = config.evaluation.limit if name == "eval" else None
+            found[name] = read_units(config, path, renderer, counting=counting, limit=limit)
         except (DataError, FileNotFoundError) as error:
             errors[name] = error
     if len(errors) > 1:
@@ -97,7 +101,7 @@ def _together(errors: dict[str, DataError | FileNotFoundError]) -> DataError:
 
 
 def read_units(
-    config: TrainConfig, path: str, renderer: Renderer, *, counting: Counting = uncounted
+    config: TrainConfig, path: str, renderer: Renderer, *, counting: Counting = uncounted, limit: int | None = None
 ) -> tuple[Units, Report]:
     """Read, check and tokenise a set for the objective of a run.
 
@@ -113,6 +117,8 @@ def read_units(
     renderer : Renderer
     counting : Counting
         Shown how far reading is.
+    limit : int, optional
+        Rows that are used, the first that fit; the others are read and checked as rows.
 
     Returns
     -------
@@ -142,7 +148,7 @@ def read_units(
                     names.append(example.id)
                 for example in pairs_to_unpaired(batch) if from_pairs else batch:
                     duplicates.add(example)
-                for example in tokenizing.add(batch):
+                for example in tokenizing.add_some(batch, limit):
                     units.names.append(example.id)
                     if shape == "unpaired":
                         units.labels.append(bool(example.label))
@@ -167,4 +173,5 @@ def read_units(
         except DataError as error:
             lost = f" ({lengths})" if lengths.kept < lengths.total else ""
             raise DataError(f"{name}: {error.heading}{lost}", error.problems, error.advice) from None
-    return units, Report(name, lengths, found, len(prompt_hashes(units)), columns=reader.columns)
+    beyond = len(names) - lengths.total
+    return units, Report(name, lengths, found, len(prompt_hashes(units)), columns=reader.columns, beyond_limit=beyond)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Literal, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from humanline.schedule import Schedule, Snapshots
 from humanline.train.config.objective import ObjectiveSection
+from humanline.train.data.ahead import MadeAhead
 from humanline.train.data.batch import (
     IDLE,
     MicroBatch,
@@ -46,6 +49,10 @@ class StepBatch:
         """Return the number of tokens, prompts included and padding left out, of this rank's rows."""
         return sum(len(row.sequence.ids) for micro in self.micro_batches for row in micro.rows)
 
+    def pinned(self) -> StepBatch:
+        """Return the batch in memory from which a GPU takes it without a wait."""
+        return replace(self, micro_batches=tuple(micro.pinned() for micro in self.micro_batches))
+
 
 class Batches(Protocol):
     """The batches of a run, as training and references read them."""
@@ -70,19 +77,38 @@ class Batches(Protocol):
         """End what makes batches; nothing that is needed to go on is lost."""
 
 
-class FixedBatches:
-    """So many steps of a stream whose data are there from the start."""
+_KEPT = 1 << 19  # tokens of batches that are kept because they will be asked for again, about 40 MB
 
-    def __init__(self, stream: Stream, steps: int) -> None:
+
+class FixedBatches:
+    """So many steps of a stream whose data are there from the start, made in a second thread ahead of their use.
+
+    Parameters
+    ----------
+    stream : Stream
+    steps : int
+    device : torch.device, optional
+        Where training wants them; for a GPU they lie in memory from which it takes them without a wait.
+    """
+
+    def __init__(self, stream: Stream, steps: int, device: torch.device | None = None) -> None:
         self.stream, self.end = stream, steps
+        gpu = device if device is not None and device.type == "cuda" else None
+
+        def make(step: int) -> StepBatch:
+            return stream.step(step) if gpu is None else stream.step(step).pinned()
+
+        begin = None if gpu is None else partial(torch.cuda.set_device, gpu)  # of a thread it is another one
+        self._ahead = MadeAhead(make, lambda batch: batch.own_tokens, _KEPT, steps, begin)
 
     def prepare(self, step: int) -> bool:
-        """Return whether there is such a step."""
+        """Return whether there is such a step, and let go of those before it."""
+        self._ahead.over(step)
         return step < self.end
 
     def step(self, step: int) -> StepBatch:
         """Return the batch of a step."""
-        return self.stream.step(step)
+        return self._ahead.get(step)
 
     def schedule(self, schedule: Schedule) -> Snapshots:
         """Return the schedule itself."""
@@ -93,7 +119,8 @@ class FixedBatches:
         return {}
 
     def close(self) -> None:
-        """Do nothing: nobody makes them."""
+        """End the thread that makes them."""
+        self._ahead.close()
 
 
 class Stream:
@@ -183,6 +210,7 @@ class Stream:
         self.objective, self.batch_size = objective, batch_size
         self.seed, self.pad_id, self.max_length, self.rank, self.ranks = seed, pad_id, max_length, rank, ranks
         self.micro_batch_size, self.micro_batch_tokens = micro_batch_size, micro_batch_tokens
+        self._order = lru_cache(maxsize=2)(self._shuffled)  # of two epochs, since a step may be over their seam
 
     def steps(self, epochs: float) -> int:
         """Return the number of whole steps in so many epochs, at least 1."""
@@ -277,14 +305,14 @@ class Stream:
         """Return the units at some positions of the endless stream."""
         drawn: list[Unit] = []
         size = len(self.units)
-        for position in range(start, start + count):
-            epoch, place = divmod(position, size)
-            if place == 0 or not drawn:
-                order = self._order(epoch)
-            drawn.append(self.units[order[place]])
+        while count:
+            epoch, place = divmod(start, size)
+            places = self._order(epoch)[place : place + count].tolist()
+            drawn += [self.units[one] for one in places]
+            start, count = start + len(places), count - len(places)
         return drawn
 
-    def _order(self, epoch: int) -> np.ndarray:
+    def _shuffled(self, epoch: int) -> np.ndarray:
         if self.seed is None:
             return np.arange(len(self.units))
         return np.random.default_rng([self.seed, epoch]).permutation(len(self.units))
@@ -295,18 +323,30 @@ class Stream:
         Where the whole step has one prompt the answers come from the examples that follow it in the stream.
         """
         others, end = list(units), (step + 1) * self.batch_size
-        while len({_prompt(unit) for unit in others}) < 2:
-            others += self._draw(end, self.batch_size)
+        prompts = [_prompt(unit) for unit in others]
+        while len(set(prompts)) < 2:
+            drawn = self._draw(end, self.batch_size)
+            others, prompts = others + drawn, prompts + [_prompt(unit) for unit in drawn]
             end += self.batch_size
         pairs = []
-        for i, unit in enumerate(units):
-            prompt, following = _prompt(unit), (others[(i + j) % len(others)] for j in range(1, len(others)))
-            other = next(o for o in following if _prompt(o) != prompt).sequences[0]
+        for unit, prompt, place in zip(units, prompts, _next_other(prompts), strict=False):
+            other = others[place].sequences[0]
             whole = prompt + other.ids[other.prompt_length :]
             ids = whole[: self.max_length]
             pair = TokenSequence(ids=ids, prompt_length=len(prompt), truncated=len(ids) < len(whole))
             pairs.append((f"{unit.id}#mismatched", pair))
         return pairs
+
+
+def _next_other(prompts: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return for each place of a ring the next one with another prompt, of which there are at least two."""
+    count, numbers = len(prompts), dict[tuple[int, ...], int]()
+    kinds = [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
+    following = [0] * count
+    for place in reversed(range(2 * count)):  # twice round, for those whose next one is beyond the end
+        here, after = place % count, (place + 1) % count
+        following[here] = following[after] if kinds[here] == kinds[after] else after
+    return following
 
 
 def _one_prompt(units: Sequence[Unit]) -> bool:

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from humanline.train.data.word_ids import Encode, WordIds, pieces_by, treats_words_apart
+
 _THREADS = "TOKENIZERS_PARALLELISM"
 
 
@@ -27,9 +29,10 @@ class TextIds:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         own = [getattr(type(tokenizer), name, None) for name in ("encode", "_encode_plus")]
         known = all(str(getattr(one, "__module__", "")).startswith("transformers.") for one in own)
-        self._many: Any = None
+        self._many: Encode | None = None
         if backend is not None and known:  # a tokenizer that encodes in a way of its own does so text by text
-            self._many = getattr(backend, "encode_batch_fast", None) or backend.encode_batch
+            self._backend = getattr(backend, "encode_batch_fast", None) or backend.encode_batch
+            self._many = WordIds(self._whole, pieces_by(backend)).many if treats_words_apart(backend) else self._whole
 
     def one(self, text: str) -> list[int]:
         """Return the ids of a text."""
@@ -45,12 +48,15 @@ class TextIds:
             return []
         first = self.one(texts[0])  # which also sets the backend to neither cut nor pad
         if self._many is not None:
-            with _one_thread():
-                found = [encoding.ids for encoding in self._many(list(texts), add_special_tokens=False)]
+            found = self._many(texts)
             if found[0] == first:
                 return found
             self._many = None
         return [first, *map(self.one, texts[1:])]
+
+    def _whole(self, texts: Sequence[str]) -> list[list[int]]:
+        with _one_thread():
+            return [encoding.ids for encoding in self._backend(list(texts), add_special_tokens=False)]
 
 
 @contextlib.contextmanager

@@ -176,6 +176,17 @@ class Tokenizing(Generic[E]):
         self._truncated = 0
         self._lengths, self._prompt_lengths = array("i"), array("i")
 
+    def add_some(self, examples: Sequence[E], limit: int | None) -> list[E]:
+        """Return what `add` does, and look at no further examples once so many were kept of all."""
+        if limit is None:
+            return self.add(examples)
+        kept: list[E] = []
+        at = 0
+        while at < len(examples) and (room := limit - len(self.sequences)) > 0:
+            kept += self.add(examples[at : at + room])
+            at += room
+        return kept
+
     def add(self, examples: Sequence[E]) -> list[E]:
         """Render and tokenise examples; return those that are kept, whose rows of `sequences` are the last ones."""
         self.total += len(examples)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from humanline.system.files import finish_removal, publish_file, remove_folder, write_text
+from humanline.system.files import publish_file, write_text
+from humanline.system.folders import finish_removal, remove_folder
 from humanline.system.lock import FolderLock, LockHeldError, is_lock
 from humanline.system.paths import PathError, absolute
 from humanline.system.stop import SamplingStopped, StopRequested, StopSignal

@@ -126,7 +126,7 @@ def mismatch(
     largest = torch.zeros((), dtype=torch.float64)
     for micro in batch.micro_batches:  # all of them: every rank makes the same number of passes
         rows = [behaviour.get(name) for name in micro.block.names]
-        ours, mask = logprobs_of(micro).cpu().double(), micro.block.mask.cpu()
+        ours, mask = logprobs_of(micro).cpu().double(), micro.block.on_host.mask
         for row, theirs in enumerate(rows):
             if theirs is not None:
                 gap = ours[row][mask[row]] - torch.tensor(theirs, dtype=torch.float64)

@@ -26,7 +26,7 @@ from humanline.train.data.batch import MicroBatch, Unit
 from humanline.train.data.prompts import Context
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import RunData, count_rounds, training_stream
-from humanline.train.data.stream import StepBatch, Stream
+from humanline.train.data.stream import FixedBatches, StepBatch, Stream
 from humanline.train.data.units import units_hash
 from humanline.train.online.held_out import RolloutEvaluator
 from humanline.train.online.ledger import State
@@ -79,6 +79,7 @@ class Rounds:
         self.next = 0  # of the one to make next; those in between left too little
         self.start = self.end = 0
         self.stream: Stream | None = None
+        self._batches: FixedBatches | None = None  # of that stream
         self.behaviour: dict[str, Sequence[float]] = {}  # of that round, until its sampler was compared
         self.stale = False  # whether an older policy sampled than the one at the round's start
         self.policy = ""  # version at the start of the round that is trained on
@@ -104,7 +105,7 @@ class Rounds:
         self.maker.open()
         if step < self.end:
             self._start_ahead()  # if a stop has ended it
-            return True
+            return self._batches is not None and self._batches.prepare(step - self.start)
         if self.number >= 0:
             self._record(self.number, "DONE")
         for _ in range(self.maker.draw.rounds_a_pass):
@@ -148,8 +149,8 @@ class Rounds:
 
     def step(self, step: int) -> StepBatch:
         """Return the batch of a step of the round that is trained on."""
-        assert self.stream is not None and self.start <= step < self.end
-        return self.stream.step(step - self.start)
+        assert self._batches is not None and self.start <= step < self.end
+        return self._batches.step(step - self.start)
 
     def schedule(self, schedule: Schedule) -> Snapshots:
         """Return the schedule as rounds see it: begun anew at each of them, unless it is to be kept."""
@@ -278,6 +279,8 @@ class Rounds:
         """Close sampler and scorer, here and in a second process; nothing on the disk is lost."""
         self.told.begun(self.number)
         self._held.hold(())
+        if self._batches is not None:
+            self._batches.close()
         self.ahead.close()
         self.maker.stages.close()
 
@@ -286,7 +289,10 @@ class Rounds:
         self.start, self.end, self.behaviour = step, step + length, data.behaviour
         # A seed of its own for each round, or the same places would be drawn together every time.
         seed = int.from_bytes(hashlib.blake2b(f"{self.config.seed} {self.number}".encode(), digest_size=7).digest())
+        if self._batches is not None:
+            self._batches.close()
         self.stream = self.make_stream(data.units, seed)
+        self._batches = FixedBatches(self.stream, length, self.processes.device)
         if self.processes.rank == 0:
             self._held.hold(self.maker.files(self.number))
         self._record(self.number, "TRAINING")
@@ -307,16 +313,6 @@ def make_rounds(
     log: Callable[[dict[str, Any]], None],
 ) -> Rounds:
     """Return the rounds of a run, with sampler and scorer; raise ValueError as these do."""
-    from humanline.train.online.rewards.check import check_scoring
-
-    assert config.rounds is not None
-    scoring = config.rounds.scoring
-
-    def check() -> None:
-        for remark in check_scoring(scoring, [*data.contexts, *data.held_out]):
-            progress.say(remark)
-
-    processes.on_main(check)
 
     def make_stream(units: Sequence[Unit], seed: int) -> Stream:
         return training_stream(config, units, renderer, rank=processes.rank, ranks=processes.ranks, seed=seed)

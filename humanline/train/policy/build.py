@@ -19,7 +19,11 @@ from humanline.train.config import TrainConfig
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import renderer_of
 from humanline.train.policy.adapter import Adapter, adapted_weights, base_name, describe_coverage
+from humanline.train.policy.attention import refuse_paged
+from humanline.train.policy.errors import ModelError
+from humanline.train.policy.fused import fuse, refuse_missing_kernels, refuse_unfusable
 from humanline.train.policy.head import logprob_function, refuse_softcap
+from humanline.train.policy.in_order import sum_in_order
 from humanline.train.policy.load import (
     TYPES,
     load_outline,
@@ -31,24 +35,42 @@ from humanline.train.policy.load import (
 )
 from humanline.train.policy.logprobs import LogprobModel, refuse_unknown_head, softcap_of
 from humanline.train.policy.optimizer import refuse_missing_package
-from humanline.train.policy.packing import pack, refuse_unpackable
+from humanline.train.policy.packing import pack, refuse_unpackable, slower_without_kernel
 from humanline.train.policy.precision import compute_in
 from humanline.train.policy.shard import materialise, refuse_unshareable, shard
 from humanline.train.policy.slices import empty_model, fill, sliceable_tensors, stand_ins
 
 
-def package_checks(config: TrainConfig, device: torch.device) -> list[Callable[[], object]]:
-    """Return calls that raise ValueError where a package is missing that the configuration needs on the device."""
+def device_checks(config: TrainConfig, device: torch.device) -> list[Callable[[], object]]:
+    """Return calls that raise ValueError where device or packages cannot do what the configuration needs."""
     training = config.training
     return [
+        lambda: refuse_slow_bf16(training.precision, device),
         lambda: refuse_missing_quantizer(config.kept_in),
         lambda: refuse_missing_package(config.optimizer, training.weights),
         lambda: logprob_function(training.logprobs, device=device, precision=training.precision),
+        lambda: refuse_missing_kernels(training.layers, device),
     ]
 
 
+def refuse_slow_bf16(precision: str, device: torch.device) -> None:
+    """Raise ModelError for computing in bf16 on a GPU that has no arithmetic for it.
+
+    Torch would make do, with products slower than those of float32.
+    """
+    if precision != "bf16" or device.type != "cuda" or torch.version.hip is not None:
+        return
+    major, minor = torch.cuda.get_device_capability(device)
+    if major < 8:
+        raise ModelError(
+            "training.precision: bf16 needs a GPU with arithmetic for it (compute capability 8.0 or above: A100, H100 "
+            f"and later); {torch.cuda.get_device_name(device)} has {major}.{minor}: set training.precision: float32, "
+            "and training.weights, or train on another GPU"
+        )
+
+
 def outline_checks(
-    config: TrainConfig, outline: Any, tokenizer: Any, *, files: bool = True
+    config: TrainConfig, outline: Any, tokenizer: Any, device: torch.device | str, *, files: bool = True
 ) -> list[Callable[[], object]]:
     """Return calls that raise ValueError where a model does not fit the configuration, which takes no weights to see.
 
@@ -59,6 +81,8 @@ def outline_checks(
         From `load_outline`.
     tokenizer
         None where there is none to look at.
+    device : torch.device
+        Where training would run.
     files : bool
         Whether the model's weight files are looked at too.
     """
@@ -77,8 +101,20 @@ def outline_checks(
     if config.adapter is not None:
         checks.append(lambda adapter=config.adapter: adapted_weights(outline, adapter))  # type: ignore[misc]
     if training.padding == "free":
-        checks.append(lambda: refuse_unpackable(config.model, outline))
+        checks.append(lambda: refuse_unpackable(config.model, outline, device))
+    if config.rounds is not None and config.rounds.sampling.engine.kind == "continuous":
+        checks.append(lambda: refuse_paged(outline))
+    if training.layers == "liger":
+        checks.append(lambda: refuse_unfusable(outline))
     return checks
+
+
+def remarks_on(config: TrainConfig, outline: Any, device: torch.device) -> list[str]:
+    """Say what of a run's passes will be slower than it might on a device; nothing of that changes a result."""
+    if config.training.padding != "free":
+        return []
+    slower = slower_without_kernel(outline, device, config.training.precision)
+    return [] if slower is None else [slower]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +160,7 @@ def look_at_model(
     config : TrainConfig
     device : torch.device
     about : callable
-        Gives the context of each load and check, by what that is about: "model", "packages" or "template". Where it
+        Gives the context of each load and check, by what that is about: "model", "device" or "template". Where it
         lets errors through the first one ends the look; where it keeps them, so that all are found, the rest goes on.
 
     Returns
@@ -135,12 +171,12 @@ def look_at_model(
     tokenizer = outline = renderer = None
     with about("model"):
         tokenizer = load_tokenizer(config.model)
-    for check in package_checks(config, device):
-        with about("packages"):
+    for check in device_checks(config, device):
+        with about("device"):
             check()
     with about("model"):
         outline = load_outline(config.model)
-    for check in [] if outline is None else outline_checks(config, outline, tokenizer):
+    for check in [] if outline is None else outline_checks(config, outline, tokenizer, device):
         with about("model"):
             check()
     if tokenizer is not None and (outline is None or tokenizer.eos_token is not None):  # else that was said
@@ -177,11 +213,12 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
     Raises
     ------
     ModelError
-        As `load_weights`, `pack`, `Adapter` and `compute_in` do.
+        As `load_weights`, `pack`, `Adapter`, `fuse` and `compute_in` do.
     LogprobsError
         As `logprob_function` does.
     """
     training = config.training
+    _prepare(device)
     model = load_weights(config.model, dropout=training.dropout, weights=config.kept_in, compute=training.precision)
     adapter = outfit(model, config)
     policy = _policy(model, config, device)
@@ -198,6 +235,7 @@ def build_sharded_policy(config: TrainConfig, device: torch.device) -> tuple[Log
     ModelError, LogprobsError
         As `build_policy` does, and if the model cannot be shared out or its files not be read in slices.
     """
+    _prepare(device)
     model = empty_model(config.model, dropout=config.training.dropout, dtype=TYPES[str(config.kept_in)])
     found = sliceable_tensors(config.model, model)
     with stand_ins(model):
@@ -208,8 +246,16 @@ def build_sharded_policy(config: TrainConfig, device: torch.device) -> tuple[Log
     return policy, adapter
 
 
+def _prepare(device: torch.device | str) -> None:
+    """Let what is built for a GPU compute the same bits every time."""
+    if torch.device(device).type == "cuda":
+        sum_in_order()
+
+
 def _policy(model: Any, config: TrainConfig, device: torch.device | str) -> LogprobModel:
     training = config.training
+    if training.layers == "liger":  # not in `outfit`: a dry run, which has no numbers, is one of plain layers
+        fuse(model)
     logprobs = logprob_function(training.logprobs, device=device, precision=training.precision)
     return LogprobModel(model, packed=training.padding == "free", logprobs=logprobs, temperature=training.temperature)
 

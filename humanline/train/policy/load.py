@@ -15,6 +15,7 @@ from torch import nn
 from humanline.system.imports import import_transformers, quiet
 from humanline.system.paths import PathError, absolute_utf8
 from humanline.train.policy.adapter import adapter_base
+from humanline.train.policy.attention import keep_softcap
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.hub import HUB, refuse_out_of_reach
 from humanline.train.policy.logprobs import LogprobModel
@@ -124,6 +125,7 @@ def load_model(path: str, dtype: Any, **options: Any) -> Any:
     if broken := [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]:
         raise ModelError(f"model {path!r}: weights in its files are nan or infinite: {first_few(broken)}")
     _align(model)
+    keep_softcap(model)
     return model
 
 
@@ -305,7 +307,9 @@ def load_outline(path: str, shape: dict[str, Any] | None = None) -> Any:
         if local and (Path(name) / "generation_config.json").is_file():
             GenerationConfig.from_pretrained(name, local_files_only=True)
     with loading(f"model {path!r}"), torch.device("meta"):
-        return AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
+        outline = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, trust_remote_code=False)
+    keep_softcap(outline)
+    return outline
 
 
 def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -13,8 +12,10 @@ from torch import Tensor, nn
 
 from humanline.objectives import token_logprobs
 from humanline.system.activity import HERE
+from humanline.train.data.batch import Indices, find_indices
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.head import TokenLogprobs
+from humanline.train.policy.whole_rows import whole_rows
 
 _SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 _SCALES = {"logit_scale": False, "lm_head_multiplier": False, "logits_scaling": True}  # and whether logits are divided
@@ -63,7 +64,13 @@ class LogprobModel(nn.Module):
             part.config.return_dict = True  # what they return is taken by name here, whatever config.json says
         self.softcap, self.logit_scale = softcap_of(model), logit_scale_of(model)
 
-    def forward(self, input_ids: Tensor, mask: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        mask: Tensor,
+        lengths: Sequence[int] | None = None,
+        indices: Indices | None = None,
+    ) -> Tensor:
         """Compute log pi(token t+1 | tokens 0..t), of a policy whose logits are divided by the temperature.
 
         Parameters
@@ -74,6 +81,8 @@ class LogprobModel(nn.Module):
             True = label t + 1 counts. A row may have none.
         lengths : R integers in [1, T], optional
             Lengths of the rows without their padding, read where rows are packed; default: all are whole.
+        indices : Indices, optional
+            Of this mask and these lengths, on its device; default: they are found here, for which a GPU is waited for.
 
         Returns
         -------
@@ -83,15 +92,19 @@ class LogprobModel(nn.Module):
         Raises
         ------
         ValueError
-            If rows are packed and lengths do not fit the rows, or a label counts that is padding.
+            If no indices are given and lengths do not fit the rows, or a label counts that is padding.
         """
         HERE.touch()
-        rows, places = mask.nonzero(as_tuple=True)
+        whole = (input_ids.shape[1],) * len(input_ids)
+        lengths = whole if lengths is None or not self.packed else tuple(lengths)
+        found = find_indices(mask, lengths) if indices is None else indices
+        rows, places = found.rows, found.places
         if self.packed:
-            hidden, starts = self._packed(input_ids, rows, places, lengths)
+            hidden, starts = self._packed(input_ids, lengths, found), found.bounds[:-1]
         else:
-            decoder = self.model.get_decoder()
-            hidden = decoder(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
+            with whole_rows():
+                output = self.model.get_decoder()(input_ids=input_ids, use_cache=False)
+            hidden = output.last_hidden_state.flatten(0, 1)
             starts = torch.arange(len(input_ids), device=input_ids.device) * input_ids.shape[1]
         head_weight = self.model.get_output_embeddings().weight
         hidden = hidden.index_select(0, starts[rows] + places).to(head_weight.dtype)  # some norms return float32
@@ -131,28 +144,16 @@ class LogprobModel(nn.Module):
         logits: Tensor = self.model(input_ids=input_ids, use_cache=False).logits
         return logits
 
-    def _packed(
-        self, input_ids: Tensor, rows: Tensor, places: Tensor, lengths: Sequence[int] | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the last hidden states of all real tokens, (N, H), and at which of them each row starts, (R,)."""
-        width, device = input_ids.shape[1], input_ids.device
-        lengths = tuple(lengths) if lengths is not None else (width,) * len(input_ids)
-        if len(lengths) != len(input_ids) or not all(1 <= n <= width for n in lengths):
-            raise ValueError(f"lengths of {len(input_ids)} rows must be that many, in 1 .. {width}; got {lengths}")
-        bounds = torch.tensor([0, *accumulate(lengths)])
-        positions = torch.cat([torch.arange(n) for n in lengths])
-        row_of = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-        bounds, positions, sources = (x.to(device) for x in (bounds, positions, row_of * width + positions))
-        if bool((places + 1 >= (bounds[1:] - bounds[:-1])[rows]).any()):
-            raise ValueError("the mask counts labels beyond the length of their row")
-        hidden = self.model.get_decoder()(
-            input_ids=input_ids.flatten()[sources][None],
-            position_ids=positions[None],
+    def _packed(self, input_ids: Tensor, lengths: tuple[int, ...], indices: Indices) -> Tensor:
+        """Return the last hidden states of all real tokens, (N, H)."""
+        hidden: Tensor = self.model.get_decoder()(
+            input_ids=input_ids.flatten()[indices.tokens][None],
+            position_ids=(indices.tokens % input_ids.shape[1])[None],
             use_cache=False,
             segment_lengths=lengths,
-            segment_bounds=bounds.to(torch.int32),
+            segment_bounds=indices.bounds.to(torch.int32),
         ).last_hidden_state
-        return hidden.squeeze(0), bounds[:-1]
+        return hidden.squeeze(0)
 
 
 def softcap_of(model: Any) -> float | None:

@@ -16,11 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from humanline.train.policy.attention import attention_softcap_of
 from humanline.train.policy.errors import ModelError
+from humanline.train.policy.in_order import in_order
 from humanline.train.policy.logprobs import PACKED
 
 _UNSAID = -1  # of a window: the model says nothing about it, as opposed to None
 _HARMLESS = ("position_ids", "cache_position")  # keyword arguments that change nothing here
+_FLASH = (8, 0)  # the compute capability that torch's kernel takes
 _LAYERS = ("full_attention", "sliding_attention")
 _INSTEAD = "set training.padding: right"
 
@@ -45,10 +48,10 @@ def pack(model: Any) -> None:
             f"{type(model).__name__} drops out attention, which padding-free attention cannot: set training.dropout: "
             f"false, or {_INSTEAD}"
         )
-    _switch(model)
+    _switch(model, packed_attention)
 
 
-def refuse_unpackable(path: str, outline: Any) -> None:
+def refuse_unpackable(path: str, outline: Any, device: torch.device | str = "cpu") -> None:
     """Refuse a model that cannot be trained without padding, before its weights are loaded.
 
     Parameters
@@ -57,32 +60,48 @@ def refuse_unpackable(path: str, outline: Any) -> None:
         For the message.
     outline
         The model on the meta device; left as it was.
+    device : torch.device
+        Where it would be trained.
 
     Raises
     ------
     ModelError
         If its attention cannot be replaced, some layers are no attention (state-space, linear, convolution) or attend
-        in chunks, it is not causal, or it asks its attention for something that is not supported (sinks, biases).
+        in chunks, it is not causal, or it asks its attention for something that is not supported (sinks, biases; on a
+        GPU soft caps).
     """
-    if problems := _problems(outline):
+    problems = _problems(outline)
+    if torch.device(device).type == "cuda" and attention_softcap_of(outline) is not None:
+        problems.append(
+            "caps attention's logits softly, which no kernel over rows laid end to end does, so that a GPU would take "
+            "one row after another, in float32"
+        )
+    if problems:
         raise ModelError(f"model {path!r} cannot be trained without padding: it {'; '.join(problems)}; {_INSTEAD}")
+    try:
+        _try_out(outline, packed_attention)
+    except (ModelError, TypeError) as error:  # the latter from a model that takes no further keyword arguments
+        raise ModelError(f"model {path!r} cannot be trained without padding: {error}") from None
+
+
+def _try_out(outline: Any, attention: Callable[..., Any]) -> None:
+    """Run an outline over two segments with an attention function, as far as it can run without weights."""
     before, was_training = outline.config._attn_implementation, outline.training
     longest = getattr(outline.config.get_text_config(), "sliding_window", None) or 1
     lengths = (2, longest + 1)
     try:
-        _switch(outline.eval())  # dropout is switched off later, if at all, and `pack` looks at it
+        _switch(outline.eval(), attention)  # dropout is switched off later, if at all, and `pack` looks at it
         with torch.no_grad():
             outline.get_decoder()(
-                input_ids=torch.zeros((1, sum(lengths)), dtype=torch.long, device="meta"),
-                position_ids=torch.zeros((1, sum(lengths)), dtype=torch.long, device="meta"),
+                input_ids=torch.zeros((1, sum(lengths)), dtype=torch.long, device=outline.device),
+                position_ids=torch.zeros((1, sum(lengths)), dtype=torch.long, device=outline.device),
                 use_cache=False,
                 segment_lengths=lengths,
             )
-    except (ModelError, TypeError) as error:  # the latter from a model that takes no further keyword arguments
-        raise ModelError(f"model {path!r} cannot be trained without padding: {error}") from None
     except (RuntimeError, NotImplementedError):
         pass  # some layers cannot run without weights (experts, say); `check_logprobs` looks again once they are there
     finally:
+        _switch(outline, packed_attention)
         outline.train(was_training).set_attn_implementation(before)
 
 
@@ -161,7 +180,11 @@ def packed_attention(
                 f"padding-free attention is not told by {_name(module)} whether it slides over {sliding_window} "
                 f"tokens, and there are rows of {longest}: {_INSTEAD}"
             )
-    return _attend(query, key, value, scaling, sliding_window, softcap, segment_lengths, segment_bounds), None
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return _attend(query, key, value, scaling, sliding_window, softcap, segment_lengths, segment_bounds)
+
+    return in_order(attend, query, key, value) if query.is_cuda else attend(query, key, value), None
 
 
 def _attend(
@@ -248,11 +271,64 @@ def _soft_capped(
 
 def _kernel(query: Tensor, value: Tensor) -> Callable[..., Tensor] | None:
     """Return torch's attention over segments where it can be used."""
-    size = query.shape[3]
-    fits = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and size % 8 == 0 and size <= 256
-    if not fits or value.shape[3] != size or torch.cuda.get_device_capability(query.device) < (8, 0):
+    if not query.is_cuda or _without_kernel(query.device, query.dtype, query.shape[3], value.shape[3]) is not None:
         return None
     return _varlen()
+
+
+def _without_kernel(device: torch.device, dtype: torch.dtype, size: int, value_size: int) -> str | None:
+    """Say why a GPU cannot have torch's attention over segments, for heads of so many numbers; None if it can."""
+    if torch.cuda.get_device_capability(device) < _FLASH:
+        name = torch.cuda.get_device_name(device)
+        return f"{name} is older than compute capability {'.'.join(map(str, _FLASH))}"
+    if dtype not in (torch.bfloat16, torch.float16):
+        return "it computes in bf16 alone (training.precision)"
+    if size % 8 or size > 256 or value_size != size:
+        sizes = f"{size}" if value_size == size else f"{size}, of values {value_size}"
+        return f"heads of {sizes} numbers do not fit it (multiples of 8, up to 256, values alike)"
+    return None if _varlen() is not None else "this version of torch has none that slides and scales"
+
+
+def slower_without_kernel(outline: Any, device: torch.device, precision: str) -> str | None:
+    """Say so if rows laid end to end would be attended to one after another on a GPU, with the same results.
+
+    Parameters
+    ----------
+    outline
+        A model, or one on the meta device, that `refuse_unpackable` lets through; left as it was.
+    device : torch.device
+        Where it will be trained.
+    precision : {"float32", "bf16"}
+        What is computed in.
+
+    Returns
+    -------
+    str or None
+        None where one kernel serves all rows, and on a CPU.
+    """
+    if device.type != "cuda":
+        return None
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    whys = {why for sizes in _head_sizes(outline) if (why := _without_kernel(device, dtype, *sizes)) is not None}
+    if not whys:
+        return None
+    return (
+        "training.padding: free: attention takes one row after another here, which is slower where rows are short, and "
+        f"not one kernel for all: {'; '.join(sorted(whys))}; results are those of any other way, and training.padding: "
+        "right does without"
+    )
+
+
+def _head_sizes(outline: Any) -> set[tuple[int, int]]:
+    """Return how many numbers heads have in a model's attention: of queries and keys, and of values."""
+    found: set[tuple[int, int]] = set()
+
+    def look(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
+        found.add((query.shape[3], value.shape[3]))
+        return packed_attention(module, query, key, value, *args, **options)
+
+    _try_out(outline, look)
+    return found
 
 
 @functools.cache
@@ -267,10 +343,10 @@ def _varlen() -> Callable[..., Tensor] | None:
     return varlen_attn if usable else None  # type: ignore[return-value]
 
 
-def _switch(model: Any) -> None:
+def _switch(model: Any, attention: Callable[..., Any]) -> None:
     from transformers import AttentionInterface
 
-    AttentionInterface.register(PACKED, packed_attention)
+    AttentionInterface.register(PACKED, attention)
     model.set_attn_implementation(PACKED)
 
 

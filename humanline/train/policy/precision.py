@@ -6,7 +6,8 @@ its floating-point inputs are cast, and what it computes has their type, the sum
 A copy is part of the graph: the gradient that reaches it is rounded to its type once a pass, all uses of the weight
 together, and added to the weight's own in the type of the weight. What the backward pass needs of copies is kept by the
 graph, under activation checkpointing until the layer's pass ends. Torch's `fully_shard` with a MixedPrecisionPolicy
-does the same with groups that are gathered, so that one device and many compute the same bits.
+does the same with groups that are gathered, so that one device and many compute the same bits. Passes without gradient
+that follow each other share their copies (`SharedCopies`), where these fit in the place of gradients.
 """
 
 from __future__ import annotations
@@ -88,6 +89,56 @@ def narrowed(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
         copies = _copies(model.modules(), dtype)
     with _in_place(copies):
         yield
+
+
+class SharedCopies:
+    """Copies of a policy's weights that passes without gradient share, in place of making them in every pass.
+
+    They are made in the first such pass, made again when a weight has changed, and there until `drop`: where gradients
+    will be, which are no smaller.
+
+    Parameters
+    ----------
+    policy : LogprobModel
+    dtype : torch.dtype
+        What it computes in (`compute_in`).
+    """
+
+    def __init__(self, policy: nn.Module, dtype: torch.dtype) -> None:
+        self.policy, self.dtype = policy, dtype
+        self._copies: _Copies = []
+        self._of: list[tuple[int, int]] = []
+
+    @classmethod
+    def of(cls, policy: nn.Module) -> SharedCopies | None:
+        """Return them for a policy after `compute_in`; None where there is none, or its gradients are smaller."""
+        function = vars(policy).get("forward")
+        if not isinstance(function, _InCopies):
+            return None
+        floating = [one for one in policy.parameters() if one.is_floating_point()]
+        copied = sum(one.numel() for one in floating if one.dtype != function.dtype) * function.dtype.itemsize
+        gradients = sum(one.nbytes for one in floating if one.requires_grad)
+        return cls(policy, function.dtype) if fit_for_gradients(copied, gradients) else None
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Put the copies in the place of the weights for as long as the context lasts."""
+        of = [(weight.data_ptr(), weight._version) for weight in self.policy.parameters()]
+        if of != self._of:
+            self.drop()
+            with torch.no_grad():
+                self._copies, self._of = _copies(self.policy.modules(), self.dtype), of
+        with _in_place(self._copies):
+            yield
+
+    def drop(self) -> None:
+        """Let go of the copies."""
+        self._copies, self._of = [], []
+
+
+def fit_for_gradients(copies: int, gradients: int) -> bool:
+    """Return whether so many bytes of copies can be there while gradients are not, and a step not take more."""
+    return copies <= gradients
 
 
 class _InCopies:

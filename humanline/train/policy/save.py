@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,8 @@ from torch import Tensor
 
 from humanline.system.activity import HERE
 from humanline.system.disk import patient
-from humanline.system.files import (
-    MANIFEST,
-    begin_folder,
-    claim_folder,
-    disk_errors,
-    drop_partial,
-    flush,
-    partial_of,
-    publish_folder,
-    seal_folder,
-)
+from humanline.system.files import claim_folder, disk_errors, flush, partial_of
+from humanline.system.folders import MANIFEST, begin_folder, drop_partial, publish_folder, seal_folder
 from humanline.train.policy.adapter import Adapter
 from humanline.train.policy.shard import whole_tensors
 from humanline.train.run.processes import Processes
@@ -98,7 +90,8 @@ def _publish(folder: Path, model: Any, tokenizer: Any, write: Callable[[Path], N
     """Make the folder of a model that `write` writes."""
 
     def fill(partial: Path) -> None:
-        write(partial)
+        with _settings_as_they_are(model):
+            write(partial)
         _write_rest(partial, tokenizer)
 
     publish_folder(folder, fill, room=_size(model))
@@ -110,7 +103,7 @@ def _save_by_files(folder: Path, model: Any, tokenizer: Any, processes: Processe
 
     def begin() -> None:
         partial = begin_folder(folder, room=_size(model))
-        with disk_errors():
+        with disk_errors(), _settings_as_they_are(model):
             model.save_pretrained(partial, state_dict={})  # all but its weights
             _write_rest(partial, tokenizer)
             if len(files) > 1:
@@ -173,6 +166,25 @@ def _write_index(partial: Path, model: Any, files: Mapping[str, Sequence[str]]) 
     index = {"metadata": {"total_parameters": model.num_parameters(), "total_size": total}, "weight_map": place}
     text = json.dumps(index, indent=2, sort_keys=True) + "\n"
     (partial / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _settings_as_they_are(model: Any) -> Iterator[None]:
+    """Let a model's generation settings be written whatever they are.
+
+    Some versions of transformers read settings that they will not write, a temperature without do_sample, say: a
+    finished run could not be saved.
+    """
+    settings = getattr(model, "generation_config", None)
+    if settings is None:
+        yield
+        return
+    kind = type(settings)
+    settings.__class__ = type(kind.__name__, (kind,), {"validate": lambda *_, **__: None})
+    try:
+        yield
+    finally:
+        settings.__class__ = kind
 
 
 def _write_rest(partial: Path, tokenizer: Any) -> None:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from humanline.system.imports import import_transformers, quiet
+from humanline.train.policy.attention import keep_softcap
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_settings, loading, source, turn_off_dropout
 from humanline.train.policy.logprobs import LogprobModel
@@ -47,6 +48,7 @@ def empty_model(path: str, *, dropout: bool, dtype: torch.dtype) -> Any:
     settings = load_settings(path, f"model {path!r}")
     with loading(f"model {path!r}"), init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(settings, dtype=dtype, trust_remote_code=False)
+    keep_softcap(model)
     model.tie_weights()
     model._weight_conversions = []  # as transformers notes it: its files are read as they are, and so they are written
     with contextlib.suppress(OSError):  # there need not be any

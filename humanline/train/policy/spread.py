@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from humanline.train.policy.logprobs import LogprobModel
+from humanline.train.policy.precision import SharedCopies
 from humanline.train.run.state import trained_parameters
 
 
@@ -44,6 +45,9 @@ class Spread(Protocol):
 class Whole:
     """Every process holds the whole policy, and gradients are averaged: plain data parallelism, or one process alone.
 
+    Under `training.precision: bf16` the passes without gradient from one update to the next micro-batch, for however
+    many steps they score, share one set of copies of the weights.
+
     Parameters
     ----------
     policy : LogprobModel
@@ -54,9 +58,12 @@ class Whole:
         self.accelerator, self.wrapped = accelerator, accelerator.prepare(policy)
         self.policy = accelerator.unwrap_model(self.wrapped)
         self.rows = trained_parameters(self.policy)
+        self._copies = SharedCopies.of(self.policy)
 
     def accumulating(self, last: bool) -> AbstractContextManager[Any]:
-        """Give the context in which gradients travel with the last micro-batch alone."""
+        """Give the context in which gradients travel with the last micro-batch alone; they need the room of copies."""
+        if self._copies is not None:
+            self._copies.drop()
         context: AbstractContextManager[Any] = self.accelerator.no_sync(self.wrapped)
         return contextlib.nullcontext() if last else context
 
@@ -68,9 +75,14 @@ class Whole:
     def without_gradient(self, weights: dict[str, Tensor] | None = None) -> Callable[..., Tensor]:
         """Return the policy's pass, with other trained weights if there are any."""
         if weights is None:
-            return self.policy  # type: ignore[no-any-return]
+            return self._without_gradient
         return lambda *inputs: torch.func.functional_call(self.policy, weights, inputs)
 
     def state_of(self, name: str, rows: Tensor) -> Tensor:
         """Return the tensor itself."""
         return rows
+
+    def _without_gradient(self, *inputs: Any) -> Tensor:
+        with contextlib.nullcontext() if self._copies is None else self._copies.in_place():
+            logprobs: Tensor = self.policy(*inputs)
+        return logprobs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from humanline.system.files import SPARE, OutputError
 from humanline.train.config import TrainConfig
 
 if TYPE_CHECKING:
+    from humanline.train.data.batch import Unit
     from humanline.train.data.stream import StepBatch, Stream
 
 _A_STEP = 700  # bytes of a line of metrics
@@ -87,7 +89,7 @@ class Writes:
 
 
 def bytes_written(
-    config: TrainConfig, outline: Any, stream: Stream, steps: int, evaluator: Any = None, ranks: int = 1
+    config: TrainConfig, outline: Any, stream: Stream, steps: int, held_out: Sequence[Unit] = (), ranks: int = 1
 ) -> Writes:
     """Count what a run writes.
 
@@ -99,8 +101,8 @@ def bytes_written(
     stream : Stream
         Its first batch stands for all.
     steps : int
-    evaluator : optional
-        Its `batch`, if it has one, has its log-probabilities computed once and kept.
+    held_out : sequence of Unit
+        Whose log-probabilities are computed once and kept.
     ranks : int
         Processes, each of which keeps its own log-probabilities.
 
@@ -109,12 +111,12 @@ def bytes_written(
     ModelError
         As `static_bytes` does.
     """
+    from humanline.train.data.units import count_tokens
     from humanline.train.preflight.memory import static_bytes
 
     sizes = static_bytes(config, outline)
-    held_out: StepBatch | None = getattr(evaluator, "batch", None)
     logprobs = config.window_steps(steps) * _logprob_bytes(stream.step(0))
-    logprobs += 0 if held_out is None else _logprob_bytes(held_out)
+    logprobs += (1 + config.objective.mismatched) * 4 * count_tokens(held_out)[0]  # of which the prompts' are none
     return Writes(
         output=config.output,
         keep=config.checkpoint.keep,

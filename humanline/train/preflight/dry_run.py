@@ -26,7 +26,7 @@ from humanline.train.policy.build import outfit
 from humanline.train.policy.layers import layer_list
 from humanline.train.policy.load import TYPES, turn_off_dropout
 from humanline.train.policy.logprobs import LogprobModel
-from humanline.train.policy.precision import compute_in
+from humanline.train.policy.precision import compute_in, narrowed
 
 Quantities = dict[str, float]
 
@@ -41,7 +41,14 @@ class DryRunError(ValueError):
 
 
 def dry_run(
-    config: TrainConfig, outline: Any, block: Block, *, backward: bool, accumulates: bool, cuda: bool
+    config: TrainConfig,
+    outline: Any,
+    block: Block,
+    *,
+    backward: bool,
+    accumulates: bool,
+    cuda: bool,
+    shares: bool = False,
 ) -> Quantities:
     """Run one forward pass of the policy, and a backward pass if asked for, on fake tensors.
 
@@ -57,7 +64,9 @@ def dry_run(
     accumulates : bool
         Gradients are there already, from an earlier micro-batch of the step, and are not part of what is counted.
     cuda : bool
-        The head computes as it does on CUDA, narrow operands into a wide result.
+        The head computes as it does on CUDA, narrow operands into a wide result, in larger chunks.
+    shares : bool
+        Copies of all weights in the type of the computation are there already, and are not part of what is counted.
 
     Returns
     -------
@@ -77,31 +86,40 @@ def dry_run(
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
         if layers is None:
-            return _run(config, outline, block, None, backward, accumulates, cuda)
+            return _run(config, outline, block, None, backward, accumulates, cuda, shares)
         depth, period = len(layers), _period(outline)
         less, more = 2 * period, 3 * period  # the first, the last and, once, what lies between
         if depth <= more:
-            return _run(config, outline, block, depth, backward, accumulates, cuda)
-        small, large = (_run(config, outline, block, n, backward, accumulates, cuda) for n in (less, more))
+            return _run(config, outline, block, depth, backward, accumulates, cuda, shares)
+        small, large = (_run(config, outline, block, n, backward, accumulates, cuda, shares) for n in (less, more))
     slope = (depth - less) / (more - less)
     long = {name: small[name] + slope * (large[name] - small[name]) for name in small}
     return long | {"middle layers backward": 0.0}  # what is live there lies between what is live before and after
 
 
 def _run(
-    config: TrainConfig, outline: Any, block: Block, depth: int | None, backward: bool, accumulates: bool, cuda: bool
+    config: TrainConfig,
+    outline: Any,
+    block: Block,
+    depth: int | None,
+    backward: bool,
+    accumulates: bool,
+    cuda: bool,
+    shares: bool = False,
 ) -> Quantities:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     model = _outfitted(config, _shortened(outline, depth))
     meter = _Meter(counted=int(block.mask.sum()), tokens=sum(block.lengths))
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as sharing:
             model.to_empty(device="cpu")
             model.tie_weights()
             policy = LogprobModel(model, packed=config.training.padding == "free").train(backward)
             if config.training.precision != "float32":
                 compute_in(policy, TYPES[config.training.precision])
+                if shares:
+                    sharing.enter_context(narrowed(policy, TYPES[config.training.precision]))
             ids, mask = (
                 torch.empty(block.input_ids.shape, dtype=torch.long),
                 torch.empty(block.mask.shape, dtype=torch.bool),

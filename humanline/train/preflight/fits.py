@@ -60,9 +60,12 @@ def describe(
     for name, size in lines:
         if name and size:
             yield f"{size / GIB:>14,.2f}   {name}"
+    where = "host" if device.cuda else "the same"
     if estimate.window >= 0.005 * GIB:
-        where = "host" if device.cuda else "the same"
         yield f"{estimate.window / GIB:>14,.2f}   log-probabilities scored ahead, in {where} memory"
+    if estimate.copies >= 0.005 * GIB:
+        room = " (checkpoint.overlap: auto: if there is room)" if config.checkpoint.overlap == "auto" else ""
+        yield f"{estimate.copies / GIB:>14,.2f}   what a checkpoint is written from meanwhile, in {where} memory{room}"
     yield f"{estimate.peak / GIB:>14,.2f}   peak: {estimate.peak_phase} (not all of the above is there at once)"
     if device.aside:
         yield f"{device.aside / GIB:>14,.2f}   {'CUDA itself, assumed' if device.cuda else 'the program itself'}"
@@ -187,7 +190,7 @@ def estimate_run(
     outline = load_outline(config.model, shape)
     with contextlib.suppress(ModelError):  # then rows are taken to be as long as they may be
         tokenizer = load_tokenizer(config.model) if shape is None else None
-    for check in outline_checks(config, outline, tokenizer, files=False):
+    for check in outline_checks(config, outline, tokenizer, "cuda" if device.cuda else "cpu", files=False):
         check()
     if shape is None:
         workload = workload_of(config, gpus, tokenizer)

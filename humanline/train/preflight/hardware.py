@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+
+from humanline.system.memory import host_memory, in_proc
 
 GIB = 2**30
 CUDA_ITSELF = 0.75 * GIB  # its context, kernels and the workspace of matrix products; an assumption
@@ -73,7 +73,7 @@ def device_of(gpu_memory: float | None, tflops: float | None, precision: str) ->
         return Device(f"a GPU of {gpu_memory:g} GiB", gpu_memory * GIB, True, CUDA_ITSELF, rate, measured)
     name = torch.cuda.get_device_name() if cuda else "this machine's memory"
     return Device(
-        name, capacity(here), cuda, CUDA_ITSELF if cuda else _in_proc("self/status", "VmRSS") or 0.0, rate, measured
+        name, capacity(here), cuda, CUDA_ITSELF if cuda else in_proc("self/status", "VmRSS") or 0.0, rate, measured
     )
 
 
@@ -83,7 +83,7 @@ def swap(device: torch.device) -> float:
         return float("inf")
     if device.type != "cpu":
         return 0.0
-    return _in_proc("meminfo", "SwapTotal") or 0.0
+    return in_proc("meminfo", "SwapTotal") or 0.0
 
 
 def capacity(device: torch.device) -> float:
@@ -92,11 +92,15 @@ def capacity(device: torch.device) -> float:
         return float(torch.cuda.mem_get_info(device)[1])
     if device.type == "mps":
         return float(torch.mps.recommended_max_memory())
-    limits = [float("inf")]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
-            limits.append(float(int(Path(path).read_text())))
-    return min([*limits, _in_proc("meminfo", "MemTotal") or float("inf")])
+    return host_memory()
+
+
+def used(device: torch.device) -> tuple[float, float]:
+    """Return the most bytes that this process has had in use on a device, and how many it could have there."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return float(torch.cuda.max_memory_allocated(device)), float(free + torch.cuda.memory_reserved(device))
+    return in_proc("self/status", "VmHWM") or 0.0, capacity(device)
 
 
 def matmul_rate(device: torch.device, precision: str) -> float:
@@ -114,12 +118,3 @@ def matmul_rate(device: torch.device, precision: str) -> float:
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - start)
     return 2.0 * size**3 / sorted(seconds[1:])[2]
-
-
-def _in_proc(file: str, name: str) -> float | None:
-    """Return the bytes that a file of Linux' /proc gives under a name; None where there is no such thing."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc", file).read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return 1024.0 * int(line.split()[1])
-    return None

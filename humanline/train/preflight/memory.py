@@ -18,6 +18,8 @@ from humanline.train.config.objective import BetaTransform
 from humanline.train.data.batch import Block
 from humanline.train.policy.adapter import expert_weights, factor_shapes, linear_layers
 from humanline.train.policy.load import TYPES
+from humanline.train.policy.packing import refuse_unpackable
+from humanline.train.policy.precision import fit_for_gradients
 from humanline.train.preflight.dry_run import BACKWARD, Quantities, dry_run, update_temporaries
 from humanline.train.preflight.shards import Sharded, gathered_config, parts_of, share_of
 from humanline.train.preflight.workload import Work, Workload, shape_of
@@ -47,6 +49,11 @@ class Static:
     def kept(self) -> int:
         """Return the bytes that stay between two steps."""
         return self.weights + self.frozen + self.states + self.second_models + self.buckets
+
+    @property
+    def saved(self) -> int:
+        """Return the bytes of what a checkpoint holds of them."""
+        return self.weights + self.states + self.second_models
 
 
 def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static:
@@ -82,6 +89,18 @@ def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static
         buckets=weights if ranks > parts else 0,
         second_models=config.second_models * weights,  # of what is trained
     )
+
+
+def _shared_copies(config: TrainConfig, static: Static) -> int:
+    """Return the bytes of copies of weights that passes without gradient share, 0 if they share none."""
+    training = config.training
+    if training.precision == "float32" or training.sharding == "full":
+        return 0
+    narrow = TYPES[training.precision]
+    copied = static.trained if TYPES[training.weights] != narrow else 0
+    copied += static.parameters - static.trained if config.kept_in == "float32" else 0
+    copies = copied * narrow.itemsize
+    return copies if fit_for_gradients(copies, static.gradients) else 0
 
 
 def _state_bytes(config: TrainConfig, size: int, itemsize: int) -> int:
@@ -127,6 +146,8 @@ class Estimate:
         What a forward and backward pass hold at most beyond `static`, in the decoder and beyond that in the head.
     window : int
         Log-probabilities computed ahead, in host memory.
+    copies : int
+        What a thread writes a checkpoint from, in host memory; 0 if `checkpoint.overlap` asks for none.
     phases : dict
         All that is live at most in each phase of a step.
     flops : dict
@@ -140,6 +161,7 @@ class Estimate:
     activations: int
     logits: int
     window: int
+    copies: int
     phases: dict[str, int]
     flops: dict[str, float] = field(default_factory=dict)
 
@@ -187,14 +209,20 @@ class Estimator:
         ------
         DryRunError
             If the model cannot be run without numbers.
+        ModelError
+            If there is to be no padding, and the model cannot be trained so on CUDA.
         """
+        if self.cuda and config.training.padding == "free":
+            refuse_unpackable(config.model, self.outline, "cuda")
         static = static_bytes(config, self.outline, ranks=workload.ranks)
         parts = parts_of(config, workload.ranks)
         sharded = (
             Sharded.of(config, self.outline, parts, cuda=self.cuda) if config.training.sharding == "full" else None
         )
-        kept, unpacked = static.kept, self._unpacked(config)
-        forward_only = self._run(config, workload.without_gradient, backward=False, whole=sharded is None)
+        kept, unpacked, copies = static.kept, self._unpacked(config), _shared_copies(config, static)
+        forward_only = self._run(
+            config, workload.without_gradient, backward=False, whole=sharded is None, shares=copies > 0
+        )
         passes = self._passes(config, workload, static, sharded)
         phases = {
             "forward and backward pass of the layers": max(one.before + one.layers for one in passes) + unpacked,
@@ -204,13 +232,15 @@ class Estimator:
         if sharded is not None:
             phases["reduction of the root's gradients"] = kept + static.gradients + sharded.at_end
         if config.references:
-            phases["scoring pass"] = kept + unpacked + _without_gradient(forward_only, sharded)
+            phases["scoring pass"] = kept + copies + unpacked + _without_gradient(forward_only, sharded)
         if workload.held_out is not None:
-            held_out = self._run(config, workload.held_out, backward=False, whole=sharded is None)
-            phases["held-out evaluation"] = kept + unpacked + _without_gradient(held_out, sharded)
+            held_out = self._run(config, workload.held_out, backward=False, whole=sharded is None, shares=copies > 0)
+            phases["held-out evaluation"] = kept + copies + unpacked + _without_gradient(held_out, sharded)
         window = config.window_steps(workload.steps) * workload.window
+        overlaps = config.checkpoint.overlap == "always" or (config.checkpoint.overlap == "auto" and self.cuda)
+        copies = static.saved if overlaps else 0
         if not self.cuda:
-            phases = {name: size + window for name, size in phases.items()}
+            phases = {name: size + window + copies for name, size in phases.items()}
         scoring, other = _passes_without_gradient(config)
         return Estimate(
             static=static,
@@ -219,6 +249,7 @@ class Estimator:
             activations=unpacked + max(one.activations for one in passes),
             logits=max(round(max(one.run["head"], one.run["head backward"]) - one.run["held"]) for one in passes),
             window=window,
+            copies=copies,
             phases=phases,
             flops=self._flops(config, workload, passes[-1].run, forward_only),
         )
@@ -245,17 +276,24 @@ class Estimator:
         return passes
 
     def _run(
-        self, config: TrainConfig, block: Block, *, backward: bool, accumulates: bool = False, whole: bool = True
+        self,
+        config: TrainConfig,
+        block: Block,
+        *,
+        backward: bool,
+        accumulates: bool = False,
+        whole: bool = True,
+        shares: bool = False,
     ) -> Quantities:
         config = config if whole else gathered_config(config)
         training = config.training
         how = (training.precision, training.padding, training.dropout, config.adapter, config.kept_in)
         what = shape_of(block)
         checkpointing = training.activation_checkpointing and backward
-        key = (how, what, checkpointing, backward, accumulates)
+        key = (how, what, checkpointing, backward, accumulates, shares)
         if key not in self._runs:
             self._runs[key] = dry_run(
-                config, self.outline, block, backward=backward, accumulates=accumulates, cuda=self.cuda
+                config, self.outline, block, backward=backward, accumulates=accumulates, cuda=self.cuda, shares=shares
             )
         return self._runs[key]
 

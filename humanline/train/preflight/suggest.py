@@ -55,6 +55,41 @@ def suggest(
     return suggestions
 
 
+def smaller_passes(
+    estimator: Estimator, config: TrainConfig, workload: Workload, memory: float, *, aside: float = 0.0
+) -> Suggestion | None:
+    """Return the largest passes, smaller than those there are, with which a run fits; None where there are none.
+
+    Parameters
+    ----------
+    estimator, config, workload, memory, aside
+        As in `suggest`.
+    """
+    training = config.training
+    least = next(iter(_smaller_passes(config).values()), 0)
+    if training.micro_batch_tokens is not None:
+        name, now, share = "training.micro_batch_tokens", training.micro_batch_tokens, 0
+    else:
+        share = -(-training.batch_size // workload.ranks) * (
+            1 if config.objective.grouping is None else config.rows_a_unit
+        )
+        name, now = "training.micro_batch_size", min(training.micro_batch_size or share, share)
+    what = "another loss" if _is_mean_of_passes(config) else "equal results up to rounding"
+    while least and (now := max(least, _next_smaller(now, share))):
+        changed = _changed(config, workload, {name: now})
+        estimate = None if changed is None else _estimated(estimator, changed)
+        if changed is not None and estimate is not None and estimate.peak + aside <= memory:
+            return Suggestion(changed[2], what, estimate, None)
+        if now == least:
+            break
+    return None
+
+
+def _next_smaller(size: int, share: int) -> int:
+    """Return about half a size; of a share that is cut into parts of one size, such a part."""
+    return next((one for one in range(size // 2, 0, -1) if not share or share % one == 0), 1)
+
+
 def gpus_needed(
     estimator: Estimator, config: TrainConfig, workload: Workload, memory: float, *, aside: float = 0.0
 ) -> tuple[int, Estimate] | None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from humanline.train.data.render import Renderer
     from humanline.train.data.run_data import RunData
     from humanline.train.data.stream import Stream
-    from humanline.train.step.held_out import Evaluator
 
 
 _LONGEST_LINE = 4000  # characters
@@ -123,8 +122,8 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
     sized = outline is not None and _look_at_size(config, outline, parameters, findings)
     resumable = _look_at_output(config, findings)
-    if sized and batches is not None and resumable is not None:  # else that was said of the output
-        _look_at_disk(config, outline, batches, processes, findings)
+    if sized and data is not None and batches is not None and resumable is not None:  # else that was said
+        _look_at_disk(config, outline, data, batches, processes, findings)
     if renderer is not None and data is not None:
         show_example(findings.console, config, shown_unit(data), renderer)
     findings.remarks += _without_effect(config, processes)
@@ -139,7 +138,7 @@ def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Rende
     """Make all checks of a model that take no weights, and return outline and template path where there are any."""
     import torch
 
-    from humanline.train.policy.build import look_at_model
+    from humanline.train.policy.build import look_at_model, remarks_on
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer, outline, renderer = look_at_model(config, device, findings.about)
@@ -150,6 +149,8 @@ def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Rende
             findings.remarks.append(
                 "pad and eos are the same token: fine here, masks go by position, so the end of an answer is trained"
             )
+    if outline is not None and not findings.problems:
+        findings.remarks += remarks_on(config, outline, device)
     if renderer is not None:
         with findings.about("template"):
             findings.show(f"template     {config.data.template}, SHA-256 {renderer.template_hash}")
@@ -187,11 +188,10 @@ def _look_at_data(config: TrainConfig, renderer: Renderer, findings: _Findings) 
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """The batches of training and evaluation, as far as they can be made."""
+    """The batches of training, as far as they can be made."""
 
     steps: int
     stream: Stream | None
-    evaluator: Evaluator | None
 
 
 def _look_at_batches(
@@ -204,17 +204,17 @@ def _look_at_batches(
     from humanline.train.online.rewards.check import check_scoring
     from humanline.train.step.held_out import held_out_evaluator
 
-    steps, stream, evaluator = config.training.steps or 0, None, None
+    steps, stream = config.training.steps or 0, None
     with findings.about("training"):
         stream, steps = stream_of(config, data, renderer, ranks=processes)
         findings.show(_describe_steps(config, stream, steps))
     with findings.about("evaluation"):
         if config.rounds is None:
-            evaluator = held_out_evaluator(config, data.sets, renderer, _never, _never, torch.device("cpu"))
+            held_out_evaluator(config, data.sets, renderer, _never, _never, torch.device("cpu"))
     if config.rounds is not None:
         with findings.about("source.scoring"):
             findings.remarks += check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out])
-    return _Batches(steps, stream, evaluator)
+    return _Batches(steps, stream)
 
 
 def _look_at_size(config: TrainConfig, outline: Any, parameters: int, findings: _Findings) -> bool:
@@ -314,7 +314,9 @@ def _state_of_output(config: TrainConfig) -> tuple[bool, str]:
     return resumable, "holds a run that --resume would continue" if resumable else "free"
 
 
-def _look_at_disk(config: TrainConfig, outline: Any, batches: _Batches, processes: int, findings: _Findings) -> None:
+def _look_at_disk(
+    config: TrainConfig, outline: Any, data: RunData, batches: _Batches, processes: int, findings: _Findings
+) -> None:
     """Show how much a run would write, if its batches can be made, and whether its disk holds that."""
     from humanline.system.disk import in_words
     from humanline.train.preflight.disk import bytes_written
@@ -322,6 +324,6 @@ def _look_at_disk(config: TrainConfig, outline: Any, batches: _Batches, processe
     if batches.stream is None:
         return
     with findings.about("disk"):
-        writes = bytes_written(config, outline, batches.stream, batches.steps, batches.evaluator, processes)
+        writes = bytes_written(config, outline, batches.stream, batches.steps, data.sets.held_out, processes)
         findings.show(f"disk         {writes.describe()}; {in_words(writes.free())} free")
         writes.refuse()

@@ -1,9 +1,9 @@
 """One checkpoint: all that a run needs to go on as if it had never stopped, bit for bit.
 
-A checkpoint is a folder that `system/files.py` publishes: tensors in safetensors, the rest JSON, nothing pickled. What
-all processes share is written by the main one, but for tensors of which each holds some rows, which it writes itself;
-what each has of its own (the log-probabilities of coming steps, its share of those of held-out data, its random state)
-by itself too. The folder is on a file system that all processes see.
+A checkpoint is a folder that `system/folders.py` publishes: tensors in safetensors, the rest JSON, nothing pickled.
+What all processes share is written by the main one, but for tensors of which each holds some rows, which it writes
+itself; what each has of its own (the log-probabilities of coming steps, its share of those of held-out data, its random
+state) by itself too. The folder is on a file system that all processes see.
 
 Any number of processes goes on from it: each takes what it needs of what all of those before had (`OfEach`). As many as
 before go on to the same bits, others to the same up to rounding.
@@ -23,13 +23,15 @@ from typing import Any, overload
 
 from torch import Tensor
 
-from humanline.system.files import DamagedError, barrier, verify_folder, write_text
+from humanline.system.files import DamagedError, write_text
+from humanline.system.folders import verify_folder
 from humanline.train.run.fingerprint import differences, same_settings
-from humanline.train.run.shares import Saved, is_shard, save_shares, share_of
+from humanline.train.run.shares import Saved, file_of, is_shard, share_of
 from humanline.train.run.state import Judging, OfEach, Stateful, held_by_one
+from humanline.train.run.tensor_files import TensorFile
 
 FORMAT = 3
-_PART_BYTES = 4 * 2**30  # of one tensor file: what a save holds in host memory at a time
+_PART_BYTES = 2**30  # of the tensors in one file: several are written, and hashed, at a time
 _STATE, _METRICS = "state.json", "metrics.jsonl"
 
 
@@ -88,24 +90,25 @@ class Contents:
             room += self.metrics.stat().st_size
         return room
 
-    def write_own(self, folder: Path) -> list[Path]:
-        """Write what this process has of its own, and return the files; raise OSError where the disk refuses them."""
-        parts = ((_own_name(self.rank, name), part) for name, part in self.own.items())
-        return [path for name, part in parts for path in _write(folder, name, part.state())]
+    def bytes_beside_host(self) -> int:
+        """Return the bytes of what this process writes, 0 if all of it is in host memory already."""
+        tensors = [tensor for file in self.files() for tensor in file.tensors.values()]
+        return sum(tensor.nbytes for tensor in tensors) if any(tensor.is_cuda for tensor in tensors) else 0
 
-    def write_slices(self, folder: Path) -> list[Path]:
-        """Write what this process holds of the tensors that are shared out, as `write_own` does."""
-        written: list[Path] = []
-        for name, part in self.shared.items():
-            slices = {key: tensor for key, tensor in part.state().items() if _is_slice(key, tensor)}
-            written += _write(folder, f"{name}-slices-{self.rank}", slices) if slices else []
-        return written
-
-    def write_shared(self, folder: Path, position: Position) -> None:
-        """Write all else that the processes share; called by the main one, raises as `write_own` does."""
+    def files(self) -> list[TensorFile]:
+        """Return the files that this process writes: what it has of its own, and its share of what all have."""
+        files = [file for name, part in self.own.items() for file in _files(_own_name(self.rank, name), part.state())]
         for name, part in self.shared.items():
             state = part.state()
-            _write(folder, name, {key: tensor for key, tensor in state.items() if not _is_slice(key, tensor)})
+            slices = {key: tensor for key, tensor in state.items() if _is_slice(key, tensor)}
+            if slices:
+                files += _files(f"{name}-slices-{self.rank}", slices)
+            if self.rank == 0:
+                files += _files(name, {key: tensor for key, tensor in state.items() if key not in slices})
+        return files
+
+    def write_facts(self, folder: Path, position: Position) -> None:
+        """Write all that is no tensor; called by the main process. Raise OSError where the disk refuses it."""
         shutil.copyfile(self.metrics, folder / _METRICS)
         facts = {
             "format": FORMAT,
@@ -236,26 +239,18 @@ def _unread(folder: Path, error: OSError) -> str:
     )
 
 
-def _write(folder: Path, stem: str, tensors: Mapping[str, Tensor]) -> list[Path]:
-    """Write what this process holds of some tensors, at least one file, and return the files."""
-    written: list[Path] = []
-    waiting: dict[str, Tensor] = {}
+def _files(stem: str, tensors: Mapping[str, Tensor]) -> list[TensorFile]:
+    """Return the files, one at least, for what this process holds of some tensors."""
+    files: list[dict[str, Tensor]] = [{}]
     size = 0
-
-    def save() -> None:
-        written.append(folder / _part(stem, len(written)))
-        save_shares(waiting, written[-1])
-
     for key, tensor in tensors.items():
         its = share_of(tensor).rows.nbytes
-        if waiting and size + its > _PART_BYTES:
-            save()
-            waiting, size = {}, 0
-        waiting[key] = tensor
+        if files[-1] and size + its > _PART_BYTES:
+            files.append({})
+            size = 0
+        files[-1][key] = tensor
         size += its
-    save()
-    barrier(f"{folder.name}: {stem} written")
-    return written
+    return [file_of(_part(stem, number), held) for number, held in enumerate(files)]
 
 
 def _read(folder: Path, name: str) -> Saved:

@@ -53,6 +53,8 @@ _FREE = (
 # Settings that came later, with the value that says what held before: runs from before them go on.
 _LATER: dict[str, Any] = {
     "data.ignore": [],
+    "evaluation.limit": None,
+    "training.layers": "plain",
     "source.sampling.engine.new_weights.requests": [],
     "source.sampling.engine.new_weights.sleep": [],
 } | {f"objective.{name}": value for one in OBJECTIVES for name, value in one.later.items()}

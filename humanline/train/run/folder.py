@@ -29,11 +29,10 @@ from humanline.system.files import (
     make_folder,
     output_path,
     refuse_used_folder,
-    sweep,
-    verify_folder,
     where_links_lead,
     write_text,
 )
+from humanline.system.folders import sweep, verify_folder
 from humanline.system.lock import FolderLock, LockHeldError, is_lock
 from humanline.train.run.fingerprint import differences, same_settings
 from humanline.train.run.metrics import MetricsLog

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from humanline.system.files import DamagedError, disk_errors
+from humanline.system.files import DamagedError
+from humanline.train.run.tensor_files import TensorFile
 
 _AT_ONCE = 256 * 2**20  # bytes of a tensor that are in host memory while it is read
 _SLICES = "slices"  # the key of the metadata
@@ -79,18 +79,17 @@ def place_of(sharded: Any) -> tuple[int, int]:
     return sharded.device_mesh.get_local_rank(), sharded.device_mesh.size()
 
 
-def save_shares(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write what this process holds of some tensors to a safetensors file; raise OSError where the disk fails."""
-    shares = {name: share_of(tensor) for name, tensor in tensors.items()}
+def file_of(name: str, tensors: Mapping[str, Tensor]) -> TensorFile:
+    """Return what a file is to hold for this process to write its rows of some tensors to it."""
+    shares = {key: share_of(tensor) for key, tensor in tensors.items()}
     slices = {
-        name: {"start": share.start, "whole": share.whole} for name, share in shares.items() if is_shard(tensors[name])
+        key: {"start": share.start, "whole": share.whole} for key, share in shares.items() if is_shard(tensors[key])
     }
-    with disk_errors():
-        save_file(
-            {name: share.rows.cpu().contiguous() for name, share in shares.items()},
-            path,
-            metadata={_SLICES: json.dumps(slices)} if slices else None,
-        )
+    return TensorFile(
+        name,
+        {key: share.rows for key, share in shares.items()},
+        {_SLICES: json.dumps(slices)} if slices else {},
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from humanline.system.files import DamagedError
-from humanline.train.data.batch import Block, MicroBatch
+from humanline.train.data.batch import Block, MicroBatch, find_indices
+from humanline.train.data.transfer import to_device
 
 _PARTS = ("rows", "mismatched")  # of micro-batches: their own rows, and under KTO the mismatched pairs
 _SHOWN = 4  # names of rows in a message
@@ -27,22 +28,31 @@ class KeptLogprobs:
 
     keys: tuple[str, ...]
     counts: tuple[int, ...]
-    values: Tensor  # (sum(counts),), nats, in host memory
+    values: Tensor  # (sum(counts),), nats, in host memory or, where they are few, on the device that computed them
 
     @classmethod
     def of(cls, block: Block, logprobs: Tensor) -> KeptLogprobs:
-        """Keep what counts of a block's (R, T - 1) log-probabilities."""
-        mask = block.mask.cpu()
+        """Keep what counts of a block's (R, T - 1) log-probabilities, on their device."""
         keys = keys_of(block)
-        counts = {row: count for row, count in enumerate(mask.sum(1).tolist()) if count}
-        return cls(tuple(keys[row] for row in counts), tuple(counts.values()), logprobs.cpu()[mask])
+        counts = {row: count for row, count in enumerate(block.on_host.mask.sum(1).tolist()) if count}
+        rows, places = _counted(block)
+        return cls(tuple(keys[row] for row in counts), tuple(counts.values()), logprobs[rows, places])
 
     def in_block(self, block: Block) -> Tensor:
         """Return the (R, T - 1) log-probabilities on the block's device; what does not count is 0."""
-        mask = block.mask.cpu()
-        whole = torch.zeros(mask.shape, dtype=self.values.dtype)
-        whole[mask] = self.values
-        return whole.to(block.mask.device)
+        values = to_device(self.values, block.mask.device)
+        whole = torch.zeros(block.mask.shape, dtype=values.dtype, device=values.device)
+        return whole.index_put_(_counted(block), values)
+
+    def to_host(self) -> KeptLogprobs:
+        """Return the same in host memory."""
+        return replace(self, values=self.values.cpu())
+
+    def not_finite(self) -> list[str]:
+        """Return the names of the rows with a value that is not finite."""
+        values = torch.split(self.values.cpu(), list(self.counts))
+        finite = [bool(torch.isfinite(one).all()) for one in values]
+        return [key.partition(" ")[2] for key, is_finite in zip(self.keys, finite, strict=True) if not is_finite]
 
 
 Kept = tuple[KeptLogprobs, KeptLogprobs | None]  # of a micro-batch's rows, and of its mismatched pairs
@@ -50,7 +60,7 @@ Kept = tuple[KeptLogprobs, KeptLogprobs | None]  # of a micro-batch's rows, and 
 
 def keys_of(block: Block) -> list[str]:
     """Return of each row what tells it from any other of a run: a checksum of its token ids, and its name."""
-    ids = block.input_ids.cpu().numpy()
+    ids = block.on_host.input_ids.cpu().numpy()
     return [
         f"{zlib.crc32(ids[row, :length].tobytes()):08x} {name}"
         for row, (name, length) in enumerate(zip(block.names, block.lengths, strict=True))
@@ -68,7 +78,7 @@ def kept_state(kept: Sequence[Kept], prefix: str) -> dict[str, Tensor]:
             keys = json.dumps([key for one in blocks for key in one.keys]).encode()
             state[f"{prefix}{part}/keys"] = torch.frombuffer(bytearray(keys), dtype=torch.uint8)
             state[f"{prefix}{part}/counts"] = torch.tensor([n for one in blocks for n in one.counts], dtype=torch.int64)
-            state[f"{prefix}{part}/values"] = torch.cat([one.values for one in blocks])
+            state[f"{prefix}{part}/values"] = torch.cat([one.values for one in blocks]).cpu()
     return state
 
 
@@ -151,6 +161,12 @@ class _OpenRows:
             values = torch.cat([self._found[place, row] for row in rows]) if rows else torch.zeros(0)
             kept.append(KeptLogprobs(tuple(keys[row] for row in rows), tuple(counts[row] for row in rows), values))
         return kept
+
+
+def _counted(block: Block) -> tuple[Tensor, Tensor]:
+    """Return the rows and places of the labels that count."""
+    indices = block.indices or find_indices(block.mask, block.lengths)
+    return indices.rows, indices.places
 
 
 def _block(micro: MicroBatch, part: str) -> Block | None:

@@ -25,6 +25,7 @@ from humanline.theory import BetaRejection, ClipRange
 from humanline.train.config.objective import BetaTransform, ClipTransform, ObjectiveSection, Transform
 from humanline.train.data.batch import Block, MicroBatch
 from humanline.train.data.stream import StepBatch
+from humanline.train.data.transfer import to_device
 from humanline.train.run.processes import Reduce
 from humanline.train.step.reference import BatchLogprobs, LogprobsOf
 
@@ -286,13 +287,13 @@ def beta_draws(
     policy_draws, ref_draws : (R, T - 1) tensors
         On the block's device; 0 (which keeps) where the mask is False.
     """
-    draws = torch.zeros((2, *block.mask.shape), dtype=torch.float64)
-    mask = block.mask.cpu()
+    mask = block.on_host.mask
+    draws = torch.zeros((2, *mask.shape), dtype=torch.float64)
     for row, name in enumerate(block.names):
         key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
         count = int(mask[row].sum())
         for side, shape in enumerate((rejection.policy, rejection.ref)):
             values = np.random.default_rng([seed, step, key, side]).beta(shape.a, shape.b, size=count)
             draws[side, row, mask[row]] = torch.from_numpy(values)
-    policy_draws, ref_draws = draws.to(torch.float32).to(block.mask.device)
+    policy_draws, ref_draws = to_device(draws.to(torch.float32), block.mask.device)
     return policy_draws, ref_draws

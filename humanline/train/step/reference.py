@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from humanline.schedule import Snapshots
 from humanline.system.activity import HERE
 from humanline.system.files import DamagedError
+from humanline.system.stop import StopRequested
 from humanline.train.data.batch import Block, MicroBatch
 from humanline.train.data.stream import Batches
 from humanline.train.policy.logprobs import LogprobModel
@@ -30,6 +31,8 @@ from humanline.train.step.kept import Kept, KeptLogprobs, find_kept, kept_state
 
 LogprobsOf = Callable[[Block], Tensor]  # token log-probabilities of a block, without gradient
 BatchLogprobs = tuple[Tensor, Tensor | None]  # of a micro-batch's rows, and of its mismatched pairs
+_UNSEEN = 1 << 24  # log-probabilities, over all processes, that a window computes before it looks at them
+_ON_DEVICE = 1 << 26  # bytes of a window that wait on the device
 
 
 class Reference(Protocol):
@@ -40,6 +43,9 @@ class Reference(Protocol):
 
         `pause` is called wherever what is done by then is not lost; it may raise to stop the run.
         """
+
+    def settle(self) -> None:
+        """Look whether what was prepared by now is sound, before it is saved; all processes call it alike."""
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> BatchLogprobs:
         """Return the reference's token log-probabilities for micro-batch `index` of the step."""
@@ -62,7 +68,7 @@ class LogprobsAhead:
     batches : Batches
         All steps known by then are computed as soon as the schedule says.
     device : torch.device
-        Where training wants the log-probabilities; they wait in host memory.
+        Where training wants the log-probabilities; there they wait too, or in host memory where they are many.
     reduce : callable
         Reduction over ranks, so that all of them stop together.
     progress : callable, optional
@@ -71,7 +77,7 @@ class LogprobsAhead:
     Raises
     ------
     NonFiniteError
-        From `begin_step`, if a log-probability that counts is not finite.
+        From `begin_step` and `settle`, if a log-probability that counts is not finite.
     """
 
     def __init__(
@@ -87,24 +93,55 @@ class LogprobsAhead:
         self.device, self.reduce, self.progress = device, reduce, progress
         self.window: dict[int, list[Kept]] = {}
         self.next_step = 0
+        self._scored_at, self._unseen = 0, list[int]()  # the steps at whose numbers nobody has looked yet
 
     @HERE.doing("scoring")
     def begin_step(self, step: int, pause: Callable[[], None]) -> None:
         """Compute every step whose snapshot is theta_step."""
-        end = self.next_step
+        end, tokens = self.next_step, 0
         while end < self.batches.end and self.schedule.snapshot(end) == step:
             end += 1
-        due = range(self.next_step, end)
-        for done, ahead in enumerate(due):
-            if self.progress is not None:
-                self.progress(done, len(due))
-            batches = (batch.to(self.device) for batch in self.batches.step(ahead).micro_batches)
-            self.window[ahead] = [
-                (self._kept(b.block, step), None if b.mismatched is None else self._kept(b.mismatched, step))
-                for b in batches
-            ]
-            self.next_step = ahead + 1
-            pause()
+        due, self._scored_at = range(self.next_step, end), step
+        try:
+            for done, ahead in enumerate(due):
+                if self.progress is not None:
+                    self.progress(done, len(due))
+                batch = self.batches.step(ahead)
+                self.window[ahead] = [self._kept(micro.to(self.device)) for micro in batch.micro_batches]
+                self.next_step = ahead + 1
+                self._unseen.append(ahead)
+                tokens += batch.total_tokens  # of all processes, so that these settle together
+                if tokens > _UNSEEN:
+                    self.settle()
+                    tokens = 0
+                pause()
+        except StopRequested:  # what is there will be saved
+            self.settle()
+            raise
+        self.settle()
+
+    def settle(self) -> None:
+        """Look whether all that was computed since the last time is finite: one wait for the device, however much."""
+        steps, self._unseen = self._unseen, []
+        if not steps:
+            return
+        blocks = [one for step in steps for both in self.window[step] for one in both if one is not None]
+        wrong = ~torch.stack([torch.isfinite(one.values).all() for one in blocks]).all()
+        if self.reduce(wrong.to(torch.float32), "max").item():
+            names = [name for one in blocks for name in one.not_finite()]
+            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+            raise NonFiniteError(
+                f"step {self._scored_at}: scoring gave log-probabilities that are not finite for "
+                f"{', '.join(names[:8]) or 'examples of another process'}{more}. The weights, or these examples, are "
+                "broken; nothing was updated by this step, or saved of it. Lower optimizer.lr if the run was going "
+                "well before."
+            )
+        held = sum(one.values.nbytes for kept in self.window.values() for both in kept for one in both if one)
+        if held > _ON_DEVICE and self.device.type != "cpu":
+            for step in steps:
+                self.window[step] = [
+                    (rows.to_host(), None if other is None else other.to_host()) for rows, other in self.window[step]
+                ]
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> BatchLogprobs:
         """Return the log-probabilities kept for this micro-batch."""
@@ -122,6 +159,7 @@ class LogprobsAhead:
 
     def forget(self, step: int) -> None:
         """Drop the log-probabilities of this step and later ones, whose batches have changed."""
+        self._unseen = [one for one in self._unseen if one < step]
         self.window = {past: logprobs for past, logprobs in self.window.items() if past < step}
         self.next_step = min(self.next_step, step)
 
@@ -147,17 +185,12 @@ class LogprobsAhead:
         )
         self.window = {step: found[f"{step}/"] for step in steps}
 
-    def _kept(self, block: Block, step: int) -> KeptLogprobs:
-        logprobs = self.logprobs_of(block)
-        wrong = ~torch.isfinite(logprobs) & block.mask
-        if self.reduce(wrong.any().to(torch.float32), "max").item():
-            names = [name for name, row in zip(block.names, wrong.any(1).tolist(), strict=True) if row]
-            raise NonFiniteError(
-                f"step {step}: scoring gave log-probabilities that are not finite for "
-                f"{', '.join(names[:8]) or 'examples of another process'}. The weights, or these examples, are broken; "
-                "nothing was updated or saved by this step. Lower optimizer.lr if the run was going well before."
-            )
-        return KeptLogprobs.of(block, logprobs)
+    def _kept(self, micro: MicroBatch) -> Kept:
+        rows, other = _of_both(self.logprobs_of, micro)
+        return (
+            KeptLogprobs.of(micro.block, rows),
+            None if micro.mismatched is None or other is None else KeptLogprobs.of(micro.mismatched, other),
+        )
 
 
 class SecondModel:
@@ -181,6 +214,9 @@ class SecondModel:
 
     def begin_step(self, step: int, pause: Callable[[], None]) -> None:
         """Do nothing: the copy runs when asked."""
+
+    def settle(self) -> None:
+        """Do nothing: nothing is prepared."""
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> BatchLogprobs:
         """Run the copy over the micro-batch."""
@@ -225,6 +261,9 @@ class BaseModel:
 
     def begin_step(self, step: int, pause: Callable[[], None]) -> None:
         """Do nothing: the base model does not change."""
+
+    def settle(self) -> None:
+        """Do nothing: nothing is prepared."""
 
     def logprobs(self, step: int, index: int, batch: MicroBatch) -> BatchLogprobs:
         """Run the base model over the micro-batch."""

@@ -10,6 +10,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.data.render import Renderer
 from humanline.train.data.sets import read_sets
 from humanline.train.data.source import DataError
+from humanline.train.data.text_ids import TextIds
 
 LONG = "The cat sat on the mat. " * 9
 
@@ -18,7 +19,7 @@ LONG = "The cat sat on the mat. " * 9
 def sets(tmp_path, tokenizer):
     """Read a training set and a held-out set given as rows (or the held-out one as a file name)."""
 
-    def read(train, held_out=None, objective="dpo", too_long="error", **data):
+    def read(train, held_out=None, objective="dpo", too_long="error", limit=None, **data):
         files = {}
         for name, rows in (("train", train), ("eval", held_out)):
             if isinstance(rows, list):
@@ -34,6 +35,7 @@ def sets(tmp_path, tokenizer):
                 "data": files | data,
                 "training": {"steps": 1},
                 "optimizer": {"lr": 1e-3},
+                "evaluation": {"limit": limit},
             }
         )
         return read_sets(config, Renderer(tokenizer, "chat", 40, too_long))
@@ -84,6 +86,26 @@ def test_held_out_pairs_are_kept_whole_for_kto(sets):
     got = sets([pair(1), pair(2)], [pair(3)], "kto", shape="preference")
     assert [len(units) for units in (got.train, got.held_out, got.held_out_pairs)] == [4, 2, 1]
     assert len(got.held_out_pairs[0].sequences) == 2 and got.reports["held_out"].prompts == 1
+
+
+@pytest.mark.parametrize("limit", [1, 3, 5, 100])
+def test_a_limit_takes_the_first_held_out_rows_that_fit(sets, monkeypatch, limit):
+    """They are those that a run without it has first; no other is tokenised, all are looked at as rows."""
+    rows = [pair(i, chosen=f"long {'word ' * 60}" if i in (0, 2) else f"yes {i}") for i in range(8)]
+    whole = sets(rows, rows, too_long="drop")
+    texts: list[str] = []
+    many = TextIds.many
+    monkeypatch.setattr(TextIds, "many", lambda self, some: texts.extend(some) or many(self, some))
+    got = sets([pair(9)], rows, too_long="drop", limit=limit)
+    assert got.held_out == whole.held_out[:limit] and len(got.held_out) == min(limit, 6)
+    looked_at = {1: 2, 3: 5, 5: 7, 100: 8}[limit]
+    report = got.reports["held_out"]
+    assert (report.lengths.total, report.beyond_limit) == (looked_at, 8 - looked_at)
+    assert sum("Question" in text for text in texts) == looked_at + 1
+    told = f"; {8 - looked_at} more rows are not used (evaluation.limit)"
+    assert (told in str(report)) is (looked_at < 8)
+    with pytest.raises(DataError, match=r"eval\.jsonl:9"):
+        sets([pair(9)], [*rows, {"prompt": "a"}], too_long="drop", limit=limit)
 
 
 def test_reports_name_files_in_full(sets, tmp_path):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 
 from humanline.system.stop import SamplingStopped
 from humanline.train.config.rounds import SamplingConfig
@@ -22,6 +22,7 @@ from humanline.train.data.prompts import Context
 from humanline.train.data.render import Renderer
 from humanline.train.online.samplers.generate import GenerateSampler, _Ending, end_tokens, inverse_cdf, sampling_mode
 from humanline.train.policy.build import build_policy
+from humanline.train.policy.load import load_model
 from humanline.train.policy.logprobs import PACKED, LogprobModel
 from humanline.train.policy.new_model import tiny_llama
 from humanline.train.policy.packing import pack
@@ -314,7 +315,7 @@ def test_a_packed_model_samples_like_an_unpacked_one(tmp_path, family):
     """Each family of the paper, packed or not, samples as a plain loop does, under its own template and end tokens."""
     folder = write_paper_model(tmp_path / family, family)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model, packed = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval() for _ in range(2))
+    model, packed = (load_model(folder, torch.float32).eval() for _ in range(2))
     pack(packed)
     renderer = Renderer(tokenizer, "chat", 64)
     prompts = contexts_of(renderer, ["a b", "The cat sat on the mat, 2 + 2"])

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from humanline.cli import main
-from humanline.system import files as system_files
+from humanline.system import folders as system_folders
 from humanline.system.files import OutputError
+from humanline.system.hashing import facts_of
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from humanline.train.data.prompts import Context, Draw
@@ -812,8 +813,8 @@ def written_before(folder: Path) -> None:
     for checkpoint in (folder / "checkpoints").iterdir():
         state, manifest = (json.loads((checkpoint / name).read_text()) for name in ("state.json", "manifest.json"))
         (checkpoint / "state.json").write_text(json.dumps(state | {"config": config}))
-        files = manifest["files"] | {"state.json": system_files._facts(checkpoint / "state.json")}
-        (checkpoint / "manifest.json").write_text(json.dumps({"files": files, "digest": system_files._digest(files)}))
+        files = manifest["files"] | {"state.json": facts_of(checkpoint / "state.json")}
+        (checkpoint / "manifest.json").write_text(json.dumps({"files": files, "digest": system_folders._digest(files)}))
     for file in folder.glob("rounds/*/plan.json"):
         plan = json.loads(file.read_text())
         plan["settings"] = {

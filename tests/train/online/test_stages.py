@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from humanline.cli import main
-from humanline.system import files as system_files
+from humanline.system import folders as system_folders
 from humanline.system.lock import is_lock
 from humanline.system.stop import StopRequested
 from humanline.train.config import load_config
@@ -803,7 +803,7 @@ def test_a_kill_in_the_last_moment_leaves_nothing_for_ever(recipe, tmp_path, mon
 
     call, left = ("pair", recipe, "scored.jsonl", "--out", "pairs.jsonl"), tmp_path / ".pairs.jsonl.partial.deleting"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(system_files, "barrier", stop)
+        patch.setattr(system_folders, "barrier", stop)
         tools.pair(load_config(recipe), "scored.jsonl", "pairs.jsonl")
     assert left.is_dir() and (tmp_path / "pairs.jsonl").is_file()
     assert command(*call) == 2 and "exists already" in capsys.readouterr().err

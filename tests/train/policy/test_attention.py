@@ -12,6 +12,7 @@ import transformers
 from humanline.objectives import token_logprobs
 from humanline.train.policy import packing as attention
 from humanline.train.policy.errors import ModelError
+from humanline.train.policy.load import load_model
 from humanline.train.policy.logprobs import LogprobModel, check_logprobs
 from humanline.train.policy.packing import pack, packed_attention, refuse_unpackable
 from tests.helpers.paper_models import FAMILIES, WINDOW, write_paper_model
@@ -36,7 +37,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
 
 
 def load(folder: str, dtype: torch.dtype = torch.float32):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    return load_model(folder, dtype).eval()
 
 
 def outline(kind: str, **settings):
@@ -162,7 +163,6 @@ class TestAttention:
         torch.testing.assert_close(mine, dense(*qkv(groups), 0.3, window, None), rtol=0, atol=1e-13)
 
     @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
     @pytest.mark.parametrize("groups", [1, 4])
     @pytest.mark.parametrize("window", [None, 33, 200])
     def test_one_kernel_serves_all_segments_on_cuda(self, monkeypatch, window, groups):

@@ -17,8 +17,8 @@ from humanline.train.policy.build import build_policy
 from humanline.train.policy.layers import decoder_layers
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.packing import pack
-from humanline.train.policy.precision import as_kept, compute_in, narrowed
-from tests.helpers.support import SCHEDULES, config, run, steps, weights
+from humanline.train.policy.precision import SharedCopies, as_kept, compute_in, narrowed
+from tests.helpers.support import SCHEDULES, config, run, run_with, same, steps, weights
 
 
 def tiny(tied: bool, checkpointing: bool = False, packed: bool = False, vocab: int = 96) -> LogprobModel:
@@ -265,6 +265,81 @@ def test_a_whole_model_is_narrowed_and_comes_back():
     with as_kept(model):
         assert torch.equal(logprobs_of(LogprobModel(model), *rows()), logprobs_of(plain, *rows()))
     assert torch.equal(logprobs_of(policy, *rows()), logprobs_of(oracle, *rows()))
+
+
+class _Casts(TorchDispatchMode):
+    """Count how often each weight of a run's policy is copied to bf16, from the first step on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of = {}
+
+    def watch(self, ready):
+        self.of = {weight.data_ptr(): 0 for weight in ready.trained.policy.parameters()}
+        return ready
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and output.dtype == torch.bfloat16 and args[0].data_ptr() in self.of:
+            self.of[args[0].data_ptr()] += 1
+        return output
+
+
+@pytest.mark.parametrize(
+    "objective,every,checkpointing,scored", [("dpo", 1, False, 2), ("dpo", 3, False, 1), ("kto", 3, True, 3)]
+)
+def test_passes_without_gradient_share_copies(toy, tmp_path, monkeypatch, objective, every, checkpointing, scored):
+    """A weight is copied once for all passes without gradient before an update, and once a micro-batch.
+
+    Twice, if it is a layer's and activations are computed again. The bits are those of copies made in every pass.
+    Steps 0 and 1 have the same reference. Held-out data are measured at the start, with the same copies, and at the
+    end. Where KTO looks at mismatched answers, each of
+    the three steps has a pass without gradient. A checkpoint is saved wherever one can be.
+    """
+    training = {"steps": 3, "batch_size": 12, "micro_batch_size": 4, "precision": "bf16"}
+    given = {
+        "training": training | {"activation_checkpointing": checkpointing},
+        "data": {"train": toy["pairs"], "eval": toy["held_out"], "max_length": 64, "shape": "preference"},
+        "reference": {"schedule": {"kind": "before_step", "every": every}},
+        "checkpoint": {"minutes": 1e-9},
+    }
+    with _Casts() as casts:
+        shared = run_with(casts.watch, toy, tmp_path / "shared", objective, **given)
+    assert set(casts.of.values()) == {scored + 1 + 9, scored + 1 + 9 * (1 + checkpointing)}
+    monkeypatch.setattr(SharedCopies, "of", lambda policy: None)
+    assert same(weights(shared), weights(run(toy, tmp_path / "each", objective, **given)))
+
+
+def test_shared_copies_follow_the_weights():
+    """Copies that passes share are made anew once a weight has changed, and are gone after `drop`."""
+    policy = tiny(True)
+    compute_in(policy, torch.bfloat16)
+    shared, before = SharedCopies.of(policy), kept(policy)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=0.1, foreach=True)
+    for _ in range(2):
+        expected = logprobs_of(policy, *rows())
+        with _Copies(policy.model.get_output_embeddings().weight.shape) as copies:
+            for _ in range(2):
+                with shared.in_place():
+                    assert torch.equal(logprobs_of(policy, *rows()), expected)
+                assert kept(policy) == before
+            assert (copies.most, copies.live) == (1, 1)
+            for weight in policy.parameters():
+                weight.grad = torch.ones_like(weight)
+            optimizer.step()
+            assert not torch.equal(logprobs_of(policy, *rows()), expected)
+            with shared.in_place():
+                pass
+            shared.drop()
+            assert copies.live == 0
+
+
+def test_copies_that_gradients_leave_no_room_for_are_not_shared(toy):
+    """Copies of a float32 base under a small adapter are made in each pass; of float32 policies there are none."""
+    adapted = {"adapter": {"rank": 2, "base": "float32"}, "training__precision": "bf16"}
+    for given, shares in ((adapted, False), ({"training__precision": "bf16"}, True), ({}, False)):
+        policy, _ = build_policy(config(toy, Path("unused"), **given))
+        assert (SharedCopies.of(policy) is not None) == shares
 
 
 @pytest.mark.parametrize("storage", ["score_ahead", "model"])

@@ -41,9 +41,26 @@ def test_a_temperature_of_0_is_not_sampled_at(tokenizer, tmp_path):
     file.write_text(json.dumps({"temperature": 0.0, "eos_token_id": 2}))
     model.generation_config = GenerationConfig.from_pretrained(tmp_path / "own")
     save_model(tmp_path / "model", model, tokenizer)
+    assert type(model.generation_config) is GenerationConfig
     saved = json.loads((tmp_path / "model" / "generation_config.json").read_text())
     assert "do_sample" not in saved
     assert saved["temperature"] == 0.0
+
+
+def test_settings_that_transformers_would_not_write_are_kept(tokenizer, tmp_path, monkeypatch):
+    """Where transformers refuses to write what it has read, a model is saved all the same, with these settings."""
+
+    def refuse(self, *_, **__):
+        if self.top_p == 0.6:
+            raise ValueError("GenerationConfig is invalid")
+
+    model = tiny_llama(tokenizer, hidden_size=16, heads=2, max_length=64)
+    model.generation_config = GenerationConfig(do_sample=False)
+    model.generation_config.top_p = 0.6
+    monkeypatch.setattr(GenerationConfig, "validate", refuse)
+    save_model(tmp_path / "model", model, tokenizer)
+    saved = json.loads((tmp_path / "model" / "generation_config.json").read_text())
+    assert saved["top_p"] == 0.6 and saved["do_sample"]
 
 
 @pytest.mark.parametrize("umask,mode", [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])

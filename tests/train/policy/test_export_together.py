@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from humanline.system import disk
-from humanline.system.files import MANIFEST, flush
+from humanline.system.files import flush
+from humanline.system.folders import MANIFEST
 from humanline.train.online.samplers.proof import Text
 from humanline.train.online.samplers.prover import said_of
 from humanline.train.policy import save

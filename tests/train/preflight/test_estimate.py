@@ -31,7 +31,7 @@ from humanline.train.preflight import suggest as changes
 from humanline.train.preflight.dry_run import FLOPS, STRETCHES, DryRunError, _run, dry_run
 from humanline.train.preflight.fits import DoesNotFitError, refuse_unfit, workload_of
 from humanline.train.preflight.hardware import GIB, EstimateError, device_of
-from humanline.train.preflight.memory import Estimator, generous_bytes, static_bytes
+from humanline.train.preflight.memory import Estimator, _shared_copies, generous_bytes, static_bytes
 from humanline.train.preflight.suggest import suggest
 from humanline.train.preflight.workload import Workload, cheap_shape, full_block
 from humanline.train.run.state import trained_parameters
@@ -178,6 +178,32 @@ def test_checkpointing_computes_layers_again_but_for_their_last_product(llama):
     assert estimate.peak < 135 * GIB  # target 7
     without = run_config()
     assert llama.estimate(without, limits(without)).activations > 5 * estimate.activations
+
+
+def test_scoring_takes_the_room_of_gradients_for_its_copies(llama):
+    """Copies of 8B's weights, 2 bytes each, and a pass's chunk of logits take less than training has at its peak.
+
+    Weights that are bf16 have no copies, and neither has a frozen float32 base, beside which gradients are small.
+    """
+    given = run_config(training={"activation_checkpointing": True})
+    estimate = llama.estimate(given, limits(given))
+    base = estimate.static.kept + 2 * estimate.static.parameters
+    scoring = estimate.phases["scoring pass"]
+    assert base + 0.9 * GIB < scoring < base + 1.4 * GIB
+    assert scoring < estimate.phases["update"] < estimate.peak
+    for given in (
+        {"training": {"precision": "bf16", "weights": "bf16"}, "optimizer": {"lr": 1e-6, "states": "8bit"}},
+        {"adapter": {"rank": 16, "base": "float32"}},
+    ):
+        assert _shared_copies(run_config(**given), static_bytes(run_config(**given), llama.outline)) == 0
+
+
+@pytest.mark.parametrize("cuda,rows", [(True, 2046), (False, 256)])
+def test_a_gpu_has_larger_chunks_of_logits(llama, cuda, rows):
+    """A pass without gradient holds float32 logits of 128 256 words for whole tiles of rows: 1 GiB, or 128 MiB."""
+    found = dry_run(run_config(), llama.outline, full_block(2, 1024), backward=False, accumulates=False, cuda=cuda)
+    copy = 0 if cuda else 4 * 128256 * 4096  # of the head
+    assert (found["head"] - found["held"] - copy) / (4 * 128256) == pytest.approx(rows, rel=0.05)
 
 
 def test_27b_takes_lora(tmp_path):
@@ -340,6 +366,26 @@ def test_more_rows_and_tokens_take_more(tmp_path):
     one, two = (estimator.estimate(each, limits(each)) for each in (given, second))
     assert two.peak - one.peak == two.static.second_models - one.window
     assert two.static.second_models == two.static.weights and two.window == 0
+
+
+@pytest.mark.parametrize(
+    "overlap,cuda,there",
+    [
+        ("auto", False, False),
+        ("auto", True, True),
+        ("always", False, True),
+        ("never", True, False),
+    ],
+)
+def test_the_copy_that_a_checkpoint_is_written_from_is_counted(tmp_path, overlap, cuda, there):
+    """Weights, states and second models once more in host memory, which on a CPU is that of the run, and is said."""
+    given = run_config(training={"precision": "float32"}, checkpoint={"overlap": overlap})
+    estimate = Estimator(small("llama", 1, tmp_path / "model"), cuda=cuda).estimate(given, limits(given))
+    assert estimate.copies == (estimate.static.saved if there else 0)
+    assert estimate.static.saved == estimate.static.weights + estimate.static.states
+    plain = given.model_copy(update={"checkpoint": run_config(checkpoint={"overlap": "never"}).checkpoint})
+    without = Estimator(small("llama", 1, tmp_path / "again"), cuda=cuda).estimate(plain, limits(plain))
+    assert estimate.peak - without.peak == (0 if cuda else estimate.copies)
 
 
 def grpo_config(samples: int, normalise: str = "global", **training: Any) -> TrainConfig:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,11 +21,11 @@ from humanline.system.files import OutputError
 from humanline.system.lock import is_lock
 from humanline.system.stop import StopRequested
 from humanline.train.loop import train
-from humanline.train.run import checkpoints
-from humanline.train.run.checkpoint import CheckpointError
-from humanline.train.run.checkpoints import Checkpoints
+from humanline.train.run import saving
+from humanline.train.run.checkpoint import CheckpointError, Position
 from humanline.train.run.folder import RunFolder
 from humanline.train.run.metrics import read_metrics
+from humanline.train.run.saving import Saving
 from tests.helpers.cases import SOME, AtStep, case, moved, stopped_run
 from tests.helpers.files import leftovers, no_space
 from tests.helpers.kills import Server, result_of
@@ -141,7 +142,7 @@ def test_a_run_whose_files_may_not_grow_ends_with_a_sentence(toy, tmp_path, serv
 def test_a_stop_of_another_process_while_both_wait(tmp_path, monkeypatch, capsys):
     """All that wait for space listen to each other meanwhile: a stop of one is obeyed within a part of the wait."""
     monkeypatch.setattr(disk, "LOOK_AGAIN", 0.5)
-    monkeypatch.setattr(checkpoints, "_LISTEN", 0.1)
+    monkeypatch.setattr(saving, "_LISTEN", 0.1)
     heard: list[float] = []
 
     def waits(stopped_at: int) -> tuple[bool, bool]:
@@ -152,10 +153,18 @@ def test_a_stop_of_another_process_while_both_wait(tmp_path, monkeypatch, capsys
             heard.append(float(value))
             return torch.ones(()) if len(heard) == stopped_at else value
 
-        one = object.__new__(Checkpoints)
-        one.meet, one.contents = reduce, SimpleNamespace(size=lambda: 1)
+        nothing: Any = SimpleNamespace(size=lambda: 1)
+        one = Saving(
+            target=tmp_path / "step-00000002",
+            position=Position(2),
+            contents=nothing,
+            refuse_lost=lambda: None,
+            ready=lambda: None,
+            accelerator=None,
+            meet=reduce,
+        )
         with of_run("wait", None):
-            return one._mended(tmp_path / "step-00000002", no_space())
+            return one.mended(no_space())
 
     assert waits(0) == (False, True)  # to be tried again
     assert capsys.readouterr().err.count("tried again every 0.5 seconds") == 1

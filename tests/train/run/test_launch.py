@@ -25,7 +25,7 @@ from tests.helpers.processes import alive, gone
 from tests.helpers.support import config
 from tests.train.run.test_neighbours import Pairs, fixed
 
-SAVE = {"rank": "0", "module": "humanline.train.run.checkpoint", "name": "Contents.write_shared", "how": "slow"}
+SAVE = {"rank": "0", "module": "humanline.train.run.checkpoint", "name": "Contents.write_facts", "how": "slow"}
 STEP = {"module": "humanline.train.step.loss", "name": "ObjectiveStep.loss", "after": 10, "seconds": 10_000}
 
 

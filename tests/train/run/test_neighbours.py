@@ -178,6 +178,18 @@ def test_a_process_that_fails_ends_the_run_and_it_goes_on(toy, tmp_path, pairs, 
     assert raised(toy, tmp_path, pairs, whole, 1, "score") < 30
 
 
+def test_a_process_without_memory_says_what_to_change_and_the_other_ends(toy, tmp_path, pairs, whole):
+    """One of two runs out of memory in its loss: it says so with the estimate, the other one whose fault it was."""
+    make, settings, outcome = harmed(toy, tmp_path, pairs, 1, "train", "memory")
+    own, said = outcome["said"][1], outcome["said"][0]
+    assert outcome["codes"] == [69, 2], outcome
+    for words in ("out of memory while training, after ", "2.00 GiB more", "estimate     ", "change  "):
+        assert words in own, own
+    assert "step-00000002 is the newest checkpoint" in own and "Traceback" not in own
+    assert re.search("failed while training, after [23] updates: OutOfMemoryError: CUDA out of memory", said), said
+    goes_on(pairs, settings, whole, make)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_stop_of_one_process_while_loading_is_no_fault_of_the_other(toy, tmp_path, pairs, rank):

@@ -15,14 +15,16 @@ import pytest
 import torch
 
 from humanline.system import files as system_files
+from humanline.system import folders as system_folders
 from humanline.system.files import DamagedError, OutputError
+from humanline.system.hashing import facts_of
 from humanline.system.lock import FolderLock, is_lock
 from humanline.system.stop import StopRequested
 from humanline.train.data.batch import Unit
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.units import units_hash
 from humanline.train.loop import train
-from humanline.train.run import checkpoint, checkpoints
+from humanline.train.run import checkpoint, checkpoints, saving
 from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.fingerprint import differences
 from humanline.train.run.folder import RunFolder
@@ -228,7 +230,7 @@ class TestDamage:
             (folder / name).unlink()
             files = json.loads((folder / "manifest.json").read_text())["files"]
             del files[name]
-            manifest = {"files": files, "digest": system_files._digest(files)}
+            manifest = {"files": files, "digest": system_folders._digest(files)}
             (folder / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(CheckpointError, match=f"it has no {name}"):
             train(one, resume=True, show_progress=False)
@@ -318,8 +320,8 @@ class TestOtherRuns:
         state, manifest = (json.loads((folder / name).read_text()) for name in ("state.json", "manifest.json"))
         del state["fingerprints"]["micro-batches of GRPO"]
         (folder / "state.json").write_text(json.dumps(state))
-        files = manifest["files"] | {"state.json": system_files._facts(folder / "state.json")}
-        (folder / "manifest.json").write_text(json.dumps({"files": files, "digest": system_files._digest(files)}))
+        files = manifest["files"] | {"state.json": facts_of(folder / "state.json")}
+        (folder / "manifest.json").write_text(json.dumps({"files": files, "digest": system_folders._digest(files)}))
         with pytest.raises(CheckpointError, match=r"micro-batches of GRPO +\(absent\) +of rows \(formerly of groups\)"):
             train(one, resume=True, show_progress=False)
 
@@ -395,7 +397,7 @@ class TestOtherRuns:
         def refused(*_: object, **__: object) -> None:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-        system_files.publish_folder(tmp_path / "final", lambda partial: (partial / "a").write_text("a"))
+        system_folders.publish_folder(tmp_path / "final", lambda partial: (partial / "a").write_text("a"))
         for name in ("config.json", "metrics.jsonl"):
             (tmp_path / name).write_text("")
         monkeypatch.setattr(FolderLock, "take", refused)
@@ -470,7 +472,7 @@ class TestDisk:
         """With no room for the second checkpoint the run warns, keeps the first and goes on to the same bits."""
         one = case(toy, tmp_path / "run", *SOME[1])
         train(moved(one, tmp_path / "whole"), show_progress=False)
-        begin = checkpoints.begin_folder
+        begin = saving.begin_folder
 
         def full(folder, *, room):
             if "step-00000002" in folder.name:
@@ -482,9 +484,9 @@ class TestDisk:
                 return begin(folder, room=room)
             finally:
                 monkeypatch.undo()
-                monkeypatch.setattr(checkpoints, "begin_folder", full)
+                monkeypatch.setattr(saving, "begin_folder", full)
 
-        monkeypatch.setattr(checkpoints, "begin_folder", full)
+        monkeypatch.setattr(saving, "begin_folder", full)
         train(one)
         said = capsys.readouterr().err
         assert "warning: no checkpoint could be written after 4 updates" in said
@@ -524,7 +526,8 @@ class TestDisk:
         assert result_of(one) == result_of(whole)
 
     def test_a_run_that_cannot_fit_is_refused_at_the_start(self, toy, tmp_path, monkeypatch):
-        """With less free space than checkpoints and model need, the run is refused and nothing is written."""
+        """With less free space than checkpoints and model need, the run is refused: no weight is read."""
+        monkeypatch.setattr("humanline.train.setup.build_policy", lambda *_: pytest.fail("weights were loaded"))
         size = (Path(toy["model"]) / "model.safetensors").stat().st_size
 
         def free(count: int) -> None:
@@ -650,14 +653,14 @@ def test_labels_and_scores_are_part_of_the_fingerprint():
 
 def test_a_save_that_fails_at_its_end_keeps_all_earlier_ones(toy, tmp_path, monkeypatch, capsys):
     """Old checkpoints are removed only once the new one has its name, and one that resists removal is no fault."""
-    seal = checkpoints.seal_folder
+    seal = saving.seal_folder
 
     def fail_at_six(folder, known):
         if "step-00000006" in folder.name:
             raise OSError(5, "Input/output error")
         seal(folder, known)
 
-    monkeypatch.setattr(checkpoints, "seal_folder", fail_at_six)
+    monkeypatch.setattr(saving, "seal_folder", fail_at_six)
     train(case(toy, tmp_path / "run", *SOME[0]))
     assert "no checkpoint could be written after 6 updates: Input/output error" in capsys.readouterr().err
     names = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
@@ -666,7 +669,7 @@ def test_a_save_that_fails_at_its_end_keeps_all_earlier_ones(toy, tmp_path, monk
     def resist(folder):
         raise OSError(16, "Device or resource busy")
 
-    monkeypatch.setattr(checkpoints, "seal_folder", seal)
+    monkeypatch.setattr(saving, "seal_folder", seal)
     monkeypatch.setattr(checkpoints, "remove_folder", resist)
     train(case(toy, tmp_path / "other", *SOME[0]))
     assert "warning" not in capsys.readouterr().err

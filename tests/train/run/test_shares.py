@@ -12,12 +12,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from humanline.system.files import DamagedError
+from humanline.system.files import DamagedError, partial_of
 from humanline.train.run import shares
 from humanline.train.run.checkpoint import Contents, Position
 from humanline.train.run.fingerprint import frozen_hash, trained_hash
-from humanline.train.run.shares import Saved, is_shard, save_shares, share_of
+from humanline.train.run.shares import Saved, file_of, is_shard, share_of
 from humanline.train.run.state import OptimizerState, as_dtensor, copy_in
+from humanline.train.run.tensor_files import write_files
 from tests.helpers import sharded_saves
 from tests.helpers.kills import KILLED
 from tests.helpers.processes import Answering
@@ -85,11 +86,19 @@ def written(folder, ranks):
     (folder.parent / "metrics.jsonl").touch()
     for rank, mesh in each(ranks):
         own = contents(part(mesh), folder.parent, rank, ranks or 1)
-        files = own.write_slices(folder)
-        assert bool(files) == bool(ranks)
-        if rank == 0:
-            own.write_shared(folder, Position())
+        assert any("slices" in file.name for file in own.files()) == bool(ranks)
+        save(own, folder)
     return folder
+
+
+def save(own, folder):
+    """Write what a process writes into a folder that is there."""
+    hidden = partial_of(folder)
+    folder.rename(hidden)
+    write_files(folder, own.files())
+    if own.rank == 0:
+        own.write_facts(hidden, Position())
+    hidden.rename(folder)
 
 
 def files_of(folder):
@@ -238,10 +247,12 @@ def test_optimizer_states_are_dealt_anew(tmp_path, ranks, readers):
         state = stepped(mesh).state()
         assert all(is_shard(tensor) == (mesh is not None and "step" not in name) for name, tensor in state.items())
         rank = 0 if mesh is None else mesh.get_local_rank()
-        save_shares({n: t for n, t in state.items() if is_shard(t) or rank == 0}, tmp_path / f"{rank}.safetensors")
+        held = {name: tensor for name, tensor in state.items() if is_shard(tensor) or rank == 0}
+        (tmp_path / ".run.partial").mkdir(exist_ok=True)
+        write_files(tmp_path / "run", [file_of(f"{rank}.safetensors", held)])
     for _, mesh in each(readers):
         mine, expected = stepped(mesh, steps=0), stepped(mesh).state()
-        mine.load_state(Saved.in_files(files_of(tmp_path)))
+        mine.load_state(Saved.in_files(files_of(tmp_path / ".run.partial")))
         for name, tensor in mine.state().items():
             assert torch.equal(share_of(tensor).rows, share_of(expected[name]).rows), name
         assert mine.state().keys() == expected.keys() and len(expected) == 6
@@ -271,10 +282,8 @@ def test_states_in_blocks_stay_with_their_process(tmp_path):
         folders[ranks].mkdir()
         for rank, mesh in each(ranks):
             own = contents(make(mesh), tmp_path, rank, ranks or 1)
-            own.write_slices(folders[ranks])
-            if rank == 0:
-                (tmp_path / "metrics.jsonl").touch()
-                own.write_shared(folders[ranks], Position())
+            (tmp_path / "metrics.jsonl").touch()
+            save(own, folders[ranks])
     for rank, mesh in each(2):
         mine, expected = make(mesh, 0), make(mesh).state()
         mine.load_state(Saved.in_files(files_of(folders[2])))
@@ -344,8 +353,9 @@ def test_hashes_of_weights_are_those_of_earlier_versions():
     assert frozen_hash(module) == "b25938b82d24dfb40cd6b182db2c06d757067f81b6378a67a9a16203beb5844b"
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_kill_at_the_writes_of_a_save_by_two_processes_costs_that_save_at_most(tmp_path, every):
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("overlap", [False, True], ids=["at once", "by a thread"])
+def test_a_kill_at_the_writes_of_a_save_by_two_processes_costs_that_save_at_most(tmp_path, every, overlap):
     """Killed at write barriers of either process, a save leaves the one before it or itself, whole, and no pickle."""
     saves = Answering("tests.helpers.sharded_saves")
 
@@ -353,7 +363,13 @@ def test_a_kill_at_the_writes_of_a_save_by_two_processes_costs_that_save_at_most
         folder = tmp_path / name
         folder.mkdir()
         (folder / "metrics.jsonl").touch()
-        job = {"folder": str(folder), "store": str(tmp_path / f"{name}.store"), "kill": kill, **more}
+        job = {
+            "folder": str(folder),
+            "store": str(tmp_path / f"{name}.store"),
+            "kill": kill,
+            "overlap": overlap,
+            **more,
+        }
         return folder, saves.ask(job)
 
     try:

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from humanline.train.config.objective import BetaTransform, ClipTransform
 from humanline.train.data.batch import Unit, idle_micro_batch, idle_sequence
 from humanline.train.data.stream import Stream
+from humanline.train.policy.load import load_model
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.packing import pack
 from humanline.train.policy.precision import compute_in
@@ -69,7 +70,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
 
 def policy_and_reference(folder: str, dtype: torch.dtype):
     """A model, and one whose weights differ by a hundredth of theirs."""
-    policy = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    policy = load_model(folder, dtype).eval()
     reference = copy.deepcopy(policy)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -218,7 +219,7 @@ def test_a_pass_in_which_nothing_counts_adds_exactly_nothing(folders, layout, pr
 @pytest.mark.parametrize("family", FAMILIES)
 def test_log_ratios_are_exactly_zero_while_weights_stand_still(folders, family, precision, layout, checkpointing):
     """Scored without gradient and trained on with it, a block has the same log-probabilities, bit by bit."""
-    model = AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float32)
+    model = load_model(folders[family], torch.float32)
     if layout == "packed":
         pack(model)
     if checkpointing:

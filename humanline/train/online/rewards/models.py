@@ -17,6 +17,7 @@ from humanline.train.data.messages import NOTHING, Given, Message, Messages, tex
 from humanline.train.data.template_limits import TooMuchError
 from humanline.train.online.rewards.cache import content_key
 from humanline.train.online.rewards.verdict import Verdict, described, shown
+from humanline.train.policy.attention import keep_softcap
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import TYPES, load_settings, load_tokenizer, loading, refuse_incomplete, source
 from humanline.train.policy.weight_files import refuse_files_elsewhere
@@ -228,6 +229,7 @@ def _load(reward: ModelReward) -> Any:
                 name, trust_remote_code=False, use_safetensors=True, output_loading_info=True, **options
             )
     refuse_incomplete(f"reward model {reward.model!r}", loaded)
+    keep_softcap(model)
     return model.head_in_float32() if reward.head == "armorm" else model
 
 

@@ -9,6 +9,7 @@ call of `sample`, since the weights change after.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,9 @@ from humanline.train.data.prompts import Context
 from humanline.train.data.render import Renderer
 from humanline.train.online.samplers.generate import end_tokens, sampling_mode
 from humanline.train.online.types import Completion, Finish, Rollout, SamplerError
+from humanline.train.policy.attention import refuse_paged
 
+_SWITCH = "auto_switch_to_flash"  # a setting of transformers' continuous batching
 LOOK = 0.2  # seconds between two looks at `stopping`
 STOPPING = 60.0  # seconds that a pass through the model may still take when all is given up
 
@@ -47,7 +50,7 @@ class ContinuousSampler:
     Raises
     ------
     ValueError
-        If the model does not support continuous batching.
+        If the model does not support continuous batching, or would lose the soft cap of its attention by it.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class ContinuousSampler:
                 f"{type(model).__name__} does not support continuous batching; set "
                 "source.sampling.engine.kind: generate"
             )
+        refuse_paged(model)
         self.model, self.renderer, self.config, self.engine = model, renderer, config, config.engine
         self.computing, self.stopping = computing, stopping
         self.ends = end_tokens(model, renderer)
@@ -87,7 +91,12 @@ class ContinuousSampler:
         device = self.model.device
         devices = [device] if device.type == "cuda" else []
         # Sampling seeds torch's own random numbers, which are training's.
-        with torch.random.fork_rng(devices), sampling_mode(self.model), self.computing():
+        with (
+            torch.random.fork_rng(devices),
+            sampling_mode(self.model),
+            _no_kernels_fetched(self.model),
+            self.computing(),
+        ):
             manager = self._manager(key)
             try:
                 manager.warmup()
@@ -115,7 +124,7 @@ class ContinuousSampler:
                 max_batch_tokens=engine.max_batch_tokens,
                 return_logprobs=True,
                 seed=int.from_bytes(seed, "big") >> 1,
-                auto_switch_to_flash=False,  # which may download kernels
+                **({_SWITCH: False} if _has_switch() else {}),
             ),
         )
 
@@ -180,6 +189,29 @@ class ContinuousSampler:
     def _text(self, ids: list[int]) -> str:
         decode = self.renderer.tokenizer.decode
         return str(decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def _has_switch() -> bool:
+    from transformers import ContinuousBatchingConfig
+
+    return _SWITCH in {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
+
+
+@contextlib.contextmanager
+def _no_kernels_fetched(model: Any) -> Iterator[None]:
+    """Keep continuous batching from other attention, for which it may download kernels.
+
+    It has a switch for that. In versions that have none it looks for no other where the model's pages already.
+    """
+    if _has_switch():
+        yield
+        return
+    before = model.config.get_text_config()._attn_implementation
+    try:
+        model.set_attn_implementation(f"paged|{before}")
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 def _why(manager: Any) -> str:

@@ -237,6 +237,7 @@ def sampling_mode(model: Any) -> Iterator[None]:
     """Evaluate, with the usual attention and without the model's own generation settings, and put all back."""
     from transformers import GenerationConfig
 
+    from humanline.train.policy.attention import usual_attention
     from humanline.train.policy.logprobs import PACKED
 
     before = model.training, model.generation_config, model.config.get_text_config()._attn_implementation
@@ -244,7 +245,7 @@ def sampling_mode(model: Any) -> Iterator[None]:
         model.eval()
         model.generation_config = GenerationConfig()
         if before[2] == PACKED:
-            model.set_attn_implementation("sdpa" if getattr(model, "_supports_sdpa", False) else "eager")
+            model.set_attn_implementation(usual_attention(model))
         yield
     finally:
         model.train(before[0])

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from humanline.system.files import make_folder, remove_folder
+from humanline.system.files import make_folder
+from humanline.system.folders import remove_folder
 from humanline.train.config.rounds import ProofConfig
 from humanline.train.data.prompts import Context
 from humanline.train.online.samplers.passes import AskedPasses
