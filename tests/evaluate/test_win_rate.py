@@ -20,7 +20,7 @@ import yaml
 
 from humanline.cli import main
 from humanline.evaluate.preference import Judged, summarise_verdicts
-from humanline.evaluate.records import EvaluationError, read_evaluation
+from humanline.evaluate.records import Evaluation, EvaluationError, Item, read_evaluation, write_evaluation
 from humanline.train.online.ledger import read_lines
 from humanline.train.online.rewards.verdict import Verdict
 from tests.conftest import ROOT
@@ -441,3 +441,35 @@ def test_files_scored_by_different_rewards_are_refused(files, capsys):
     scored("theirs.jsonl", [[0.2]], part="math")
     assert run() == 2
     assert "was scored by model and" in capsys.readouterr().err
+
+
+def test_folders_of_evaluations_tell_name_seed_and_scoring(files, capsys):
+    """Name and seed go into the result; answers that were scored in different ways are not held against each other."""
+
+    def folder(name: str, seed: int, weight: float) -> None:
+        scored(f"{name}.jsonl", [[0.5 + seed]] * 4)
+        Path(name).mkdir()
+        Path(f"{name}.jsonl").rename(f"{name}/scored.jsonl")
+        settings = {"prompts": "", "sampling": "given", "scoring": {"rewards": weight}}
+        write_evaluation(
+            Path(name, "evaluation.json"), Evaluation("dpo", seed, settings, (Item("0", "", (1.0,), ("ok",)),))
+        )
+
+    for name, seed, weight in (("a", 1, 1.0), ("b", 0, 1.0), ("c", 0, 2.0)):
+        folder(name, seed, weight)
+    assert main(["win-rate", "a", "--against", "b", "--out", "out", "--quiet"]) == 0
+    found = read_evaluation("out")
+    assert (found.name, found.seed, found.summary["win_rate"]["value"]) == ("dpo", 1, 1.0)
+    assert main(["win-rate", "a", "--against", "c", "--out", "other", "--quiet"]) == 2
+    assert "were not scored alike: rewards" in capsys.readouterr().err
+
+
+def test_a_conversation_is_shown_turn_by_turn(files):
+    """All turns of a prompt stand in the question, under their roles."""
+    for name in ("ours.jsonl", "theirs.jsonl"):
+        row = read_lines(Path(name))[0]
+        row["prompt"] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello?"}]
+        Path(name).write_text(json.dumps(row) + "\n")
+    _, asked = judged(honest)
+    assert all("[system]\nBe kind.\n\n[user]\nHello?" in one.body["messages"][-1]["content"] for one in asked)
+    assert len(asked) == 2
