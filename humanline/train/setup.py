@@ -158,8 +158,9 @@ def set_up(
     how = config.training
     try:
         with (
-            explaining(config, folder.checkpoints) as known,
+            explaining(config, folder.checkpoints),  # a device is first used where processes join
             joined(how.stall_minutes, stop) as (accelerator, meeting),
+            explaining(config, folder.checkpoints) as known,  # first: once others hear of it, this one is ended soon
             of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
         ):
             check, ending = safe_points(stop, meeting.reduce, folder.lost), asked_to_end(stop, folder.lost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 import humanline.train.policy.build as build
 import humanline.train.preflight.fits as fits
+import humanline.train.setup as setup
 from humanline.system.out_of_memory import MemoryRanOutError, bytes_asked, is_out_of_memory
 from humanline.train.loop import train
 from humanline.train.step.loss import ObjectiveStep
@@ -84,6 +86,26 @@ def test_a_run_without_memory_says_where_how_much_and_what_to_change(toy, tmp_pa
     assert is_out_of_memory(found.value.__cause__)
     monkeypatch.undo()
     train(given, resume=True, show_progress=False)
+
+
+def test_other_processes_hear_of_it_once_all_is_known_that_is_said(toy, tmp_path, monkeypatch):
+    """They, and then a launcher, end the one that an estimate would keep; it is made before they are told."""
+    failing(monkeypatch, "update", plain)
+    joined, left = setup.joined, []
+
+    @contextlib.contextmanager
+    def noted(*arguments):
+        try:
+            with joined(*arguments) as given:
+                yield given
+        except MemoryRanOutError as error:
+            left.append(str(error))
+            raise
+
+    monkeypatch.setattr(setup, "joined", noted)
+    with pytest.raises(MemoryRanOutError) as found:
+        train(config(toy, tmp_path / "run"), show_progress=False)
+    assert left == [str(found.value)] and "\nestimate " in left[0]
 
 
 def test_what_an_estimate_does_not_know_of_is_added_to_it(toy, tmp_path, monkeypatch):
