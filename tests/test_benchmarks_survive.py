@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import large
-from benchmarks.parts import Clock, Part, run_parts
+from benchmarks.parts import Clock, Part, reason_of, run_parts
 from benchmarks.report import Result
 from tests.conftest import ROOT
 
@@ -159,6 +159,13 @@ def test_a_second_call_can_go_on_where_the_first_was_cut(monkeypatch, tmp_path):
     rows = json.loads((tmp_path / "large-after-10-gpu.json").read_text())["rows"]
     assert all(row["note"].startswith("not measured: ") and row["value"] is None for row in rows)
     assert [row["what"] for row in rows[: len(begun)]] == begun
+
+
+def test_memory_that_a_cpu_lacks_is_named_as_such():
+    """Torch says it by an error of no type of its own, and a run wraps that in one of its own."""
+    plain = RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory")
+    assert reason_of(plain).startswith("out of memory: ")
+    assert reason_of(RuntimeError("something else")) == "RuntimeError: something else"
 
 
 def script(folder: Path, codes: dict[str, int], *options: str, out: bool = True) -> tuple[int, str, list[str]]:
