@@ -49,7 +49,22 @@ def test_memory_that_ran_out_is_known_and_how_much_was_asked_for(error, asked):
         error()
     assert is_out_of_memory(found.value) and bytes_asked(found.value) == asked
     assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert not is_out_of_memory(ValueError("a row says: CUDA error: out of memory"))
     assert bytes_asked(ValueError("nothing")) == 0.0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in the documentation",
+        "Triton Error [CUDA]: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
+@pytest.mark.parametrize("kind", [RuntimeError, torch.AcceleratorError])
+def test_what_a_gpu_says_beside_its_allocator_is_known_too(kind, words):
+    """Of memory that is not its allocator's, pinned memory among it; torch has no type of error for that."""
+    assert is_out_of_memory(kind(words))
 
 
 def failing(monkeypatch, place: str, error) -> None:
