@@ -3,7 +3,7 @@
 #
 #   scripts/gpu.sh --minutes 9 [--from STAGE] [--out FOLDER] [--cpu]
 #
-# Stages: tests quick large logprobs packed steps equality memory overlap. A stage has a time limit of its own, so that
+# Stages: tests quick large logprobs packed steps equality memory overlap checkpoints. Each has a time limit, so that
 # one that hangs costs only itself, and none is begun with less than a third of that limit left. Results go to FOLDER
 # (default: benchmarks/results) as NAME-gpu.json, and all that is printed to FOLDER/gpu.log. Wheels that lie in .wheels
 # are installed first. --cpu runs the quick forms on a machine without a GPU, to try this script itself; what they find
@@ -35,9 +35,9 @@ done
 [[ $minutes =~ ^[0-9]+$ ]] && [ "$minutes" -gt 0 ] || usage
 
 # Stage and the seconds that it is given.
-stages=(tests:150 quick:80 large:280 logprobs:120 packed:100 steps:180 equality:80 memory:120 overlap:120)
+stages=(tests:150 quick:80 large:280 logprobs:120 packed:100 steps:180 equality:80 memory:120 overlap:120 checkpoints:200)
 if [ -n "$cpu" ]; then # a CPU needs longer for less
-  stages=(tests:300 quick:300 large:60 logprobs:120 packed:120 steps:120 equality:120 memory:120 overlap:120)
+  stages=(tests:300 quick:300 large:60 logprobs:120 packed:120 steps:120 equality:120 memory:120 overlap:120 checkpoints:200)
 fi
 [ -z "$from" ] || [[ " ${stages[*]} " == *" $from:"* ]] || usage
 

@@ -191,17 +191,17 @@ def test_the_script_for_a_gpu_runs_all_stages_whatever_becomes_of_one(tmp_path):
     assert code == 1
     names = [line.split("benchmarks ")[1].split()[0] for line in asked[1:]]
     assert "-m pytest -m gpu" in asked[0] and "--quick" in asked[1] and "--quick" not in asked[2]
-    assert names == ["large", "large", "logprobs", "packed", "steps", "equality", "memory", "overlap"]
+    assert names == ["large", "large", "logprobs", "packed", "steps", "equality", "memory", "overlap", "checkpoints"]
     summary = said.partition("=== summary\n")[2]
     assert "tests: FAILED with 1" in summary and "packed: cut after" in summary
-    assert summary.count("passed") == 7 and summary == (tmp_path / "out" / "gpu.log").read_text()[-len(summary) :]
+    assert summary.count("passed") == 8 and summary == (tmp_path / "out" / "gpu.log").read_text()[-len(summary) :]
 
 
 @pytest.mark.parametrize(
     ("codes", "options", "code", "stages"),
     [
-        ({}, ["--from", "memory"], 0, ["memory", "overlap"]),
-        ({"overlap": 124}, ["--from", "memory"], 3, ["memory", "overlap"]),
+        ({}, ["--from", "memory"], 0, ["memory", "overlap", "checkpoints"]),
+        ({"overlap": 124}, ["--from", "memory"], 3, ["memory", "overlap", "checkpoints"]),
         (
             {},
             ["--from", "large", "--minutes", "1"],
@@ -240,5 +240,5 @@ def test_the_script_for_a_gpu_runs_on_a_cpu(tmp_path):
     command = [str(ROOT / "scripts" / "gpu.sh"), "--cpu", "--from", "packed", "--minutes", "12", "--out", str(tmp_path)]
     answer = subprocess.run(command, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, check=False)
     assert answer.returncode == 0, answer.stdout.decode()[-3000:]
-    names = {f"{name}-cpu.json" for name in ("packed", "steps", "equality", "memory", "overlap")}
+    names = {f"{name}-cpu.json" for name in ("packed", "steps", "equality", "memory", "overlap", "checkpoints")}
     assert {path.name for path in tmp_path.iterdir()} == names | {"gpu.log"}
