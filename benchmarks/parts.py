@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Result, Row, failure, not_measured, replace_text
+from humanline.system.out_of_memory import is_out_of_memory
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 300  # characters of a reason
@@ -183,7 +184,7 @@ def reason_of(error: BaseException) -> str:
     text = " ... ".join(lines[:1] + lines[1:][-1:]) if lines and lines[0].endswith(":") else (lines or [""])[0]
     chain: BaseException | None = error
     while chain is not None:
-        if isinstance(chain, MemoryError) or "OutOfMemory" in type(chain).__name__:
+        if is_out_of_memory(chain):
             return shortened(f"out of memory: {text or type(chain).__name__}")
         chain = chain.__cause__ or chain.__context__
     return shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)

@@ -3,10 +3,11 @@
 #
 #   scripts/gpu.sh --minutes 9 [--from STAGE] [--out FOLDER] [--cpu]
 #
-# Stages: tests quick large logprobs packed steps equality memory overlap. A stage has a time limit of its own, so that
+# Stages: tests quick large logprobs packed steps equality memory overlap checkpoints. Each has a time limit, so that
 # one that hangs costs only itself, and none is begun with less than a third of that limit left. Results go to FOLDER
 # (default: benchmarks/results) as NAME-gpu.json, and all that is printed to FOLDER/gpu.log. Wheels that lie in .wheels
-# are installed first. --cpu runs the quick forms on a machine without a GPU, to try this script itself.
+# are installed first. --cpu runs the quick forms on a machine without a GPU, to try this script itself; what they find
+# goes to a new folder, unless another is named, and not in the place of what was measured.
 #
 # Exit code: 0 all passed, 1 something failed, 2 wrong usage or no GPU, 3 nothing failed, but something was cut short.
 set -uo pipefail
@@ -17,7 +18,7 @@ usage() {
   exit 2
 }
 
-minutes=30 from="" out=benchmarks/results cpu=""
+minutes=30 from="" out="" cpu=""
 while [ $# -gt 0 ]; do
   case "$1" in
     --cpu) cpu=yes && shift && continue ;;
@@ -34,9 +35,9 @@ done
 [[ $minutes =~ ^[0-9]+$ ]] && [ "$minutes" -gt 0 ] || usage
 
 # Stage and the seconds that it is given.
-stages=(tests:150 quick:80 large:280 logprobs:120 packed:100 steps:180 equality:80 memory:120 overlap:120)
+stages=(tests:150 quick:80 large:280 logprobs:120 packed:100 steps:180 equality:80 memory:120 overlap:120 checkpoints:200)
 if [ -n "$cpu" ]; then # a CPU needs longer for less
-  stages=(tests:300 quick:300 large:60 logprobs:120 packed:120 steps:120 equality:120 memory:120 overlap:120)
+  stages=(tests:300 quick:300 large:60 logprobs:120 packed:120 steps:120 equality:120 memory:120 overlap:120 checkpoints:200)
 fi
 [ -z "$from" ] || [[ " ${stages[*]} " == *" $from:"* ]] || usage
 
@@ -48,6 +49,10 @@ export PYTORCH_ALLOC_CONF=expandable_segments:True PYTORCH_CUDA_ALLOC_CONF=expan
 if [ -z "$cpu" ] && ! timeout 120 "$python" -c 'import torch; raise SystemExit(not torch.cuda.is_available())'; then
   echo "no GPU that torch can use: nothing was run (--cpu tries the quick forms)" >&2
   exit 2
+fi
+if [ -z "$out" ]; then
+  out=benchmarks/results
+  [ -z "$cpu" ] || out=$(mktemp -d) || exit 2
 fi
 mkdir -p "$out" && log=$out/gpu.log && : >"$log" || exit 2
 if compgen -G '.wheels/*.whl' >/dev/null; then
@@ -99,9 +104,10 @@ done
     echo "$name: ${said[$name]:-left out}"
   done
   # Rows with a target, and those that failed or were cut.
-  "$python" - "$out" <<'PYTHON' || true
+  echo "results: $out"
+  "$python" - "$out" "${cpu:+cpu}" <<'PYTHON' || true
 import json, pathlib, sys
-for path in sorted(pathlib.Path(sys.argv[1]).glob("*-*.json")):
+for path in sorted(pathlib.Path(sys.argv[1]).glob(f"*-{sys.argv[2] or 'gpu'}.json")):
     rows = json.loads(path.read_text())["rows"]
     met, none = [row["met"] for row in rows], [row for row in rows if row["value"] is None]
     told = f"{len(rows)} rows, {met.count(True)} targets met, {met.count(False)} missed, {len(none)} without a number"

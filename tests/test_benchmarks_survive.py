@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import large
-from benchmarks.parts import Clock, Part, run_parts
+from benchmarks.parts import Clock, Part, reason_of, run_parts
 from benchmarks.report import Result
 from tests.conftest import ROOT
 
@@ -161,14 +161,21 @@ def test_a_second_call_can_go_on_where_the_first_was_cut(monkeypatch, tmp_path):
     assert [row["what"] for row in rows[: len(begun)]] == begun
 
 
-def script(folder: Path, codes: dict[str, int], *options: str) -> tuple[int, str, list[str]]:
+def test_memory_that_a_cpu_lacks_is_named_as_such():
+    """Torch says it by an error of no type of its own, and a run wraps that in one of its own."""
+    plain = RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory")
+    assert reason_of(plain).startswith("out of memory: ")
+    assert reason_of(RuntimeError("something else")) == "RuntimeError: something else"
+
+
+def script(folder: Path, codes: dict[str, int], *options: str, out: bool = True) -> tuple[int, str, list[str]]:
     """Run scripts/gpu.sh with a Python that only writes down what it is asked for; return code, output and calls."""
     asked, stub = folder / "asked", folder / "python"
     cases = "\n".join(f'  *" {what} "*) exit {code} ;;' for what, code in codes.items())
     stub.write_text(f'#!/bin/bash\n[ "$1" = - ] || echo "$*" >>{asked}\ncase " $* " in\n{cases}\nesac\n')
     stub.chmod(0o755)
-    command = [str(ROOT / "scripts" / "gpu.sh"), "--out", str(folder / "out"), *options]
-    environment = os.environ | {"PYTHON": str(stub)}
+    command = [str(ROOT / "scripts" / "gpu.sh"), *(["--out", str(folder / "out")] if out else []), *options]
+    environment = os.environ | {"PYTHON": str(stub), "TMPDIR": str(folder)}
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return (
         answer.returncode,
@@ -184,17 +191,17 @@ def test_the_script_for_a_gpu_runs_all_stages_whatever_becomes_of_one(tmp_path):
     assert code == 1
     names = [line.split("benchmarks ")[1].split()[0] for line in asked[1:]]
     assert "-m pytest -m gpu" in asked[0] and "--quick" in asked[1] and "--quick" not in asked[2]
-    assert names == ["large", "large", "logprobs", "packed", "steps", "equality", "memory", "overlap"]
+    assert names == ["large", "large", "logprobs", "packed", "steps", "equality", "memory", "overlap", "checkpoints"]
     summary = said.partition("=== summary\n")[2]
     assert "tests: FAILED with 1" in summary and "packed: cut after" in summary
-    assert summary.count("passed") == 7 and summary == (tmp_path / "out" / "gpu.log").read_text()[-len(summary) :]
+    assert summary.count("passed") == 8 and summary == (tmp_path / "out" / "gpu.log").read_text()[-len(summary) :]
 
 
 @pytest.mark.parametrize(
     ("codes", "options", "code", "stages"),
     [
-        ({}, ["--from", "memory"], 0, ["memory", "overlap"]),
-        ({"overlap": 124}, ["--from", "memory"], 3, ["memory", "overlap"]),
+        ({}, ["--from", "memory"], 0, ["memory", "overlap", "checkpoints"]),
+        ({"overlap": 124}, ["--from", "memory"], 3, ["memory", "overlap", "checkpoints"]),
         (
             {},
             ["--from", "large", "--minutes", "1"],
@@ -219,11 +226,19 @@ def test_the_script_for_a_gpu_says_by_its_exit_code_what_became_of_it(tmp_path, 
         assert names == stages
 
 
+def test_trying_the_script_overwrites_no_results(tmp_path):
+    """Quick forms on a CPU, which measure nothing, leave what was measured alone and say where theirs are."""
+    _, said, asked = script(tmp_path, {}, "--cpu", "--from", "memory", out=False)
+    folders = {line.partition(" --out ")[2] for line in asked}
+    assert len(folders) == 1 and Path(folders.pop()).parent == tmp_path
+    assert f"results: {tmp_path}/" in said
+
+
 @pytest.mark.slow
 def test_the_script_for_a_gpu_runs_on_a_cpu(tmp_path):
     """Its quick forms pass without a GPU, and leave the results where they were asked for."""
     command = [str(ROOT / "scripts" / "gpu.sh"), "--cpu", "--from", "packed", "--minutes", "12", "--out", str(tmp_path)]
     answer = subprocess.run(command, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, check=False)
     assert answer.returncode == 0, answer.stdout.decode()[-3000:]
-    names = {f"{name}-cpu.json" for name in ("packed", "steps", "equality", "memory", "overlap")}
+    names = {f"{name}-cpu.json" for name in ("packed", "steps", "equality", "memory", "overlap", "checkpoints")}
     assert {path.name for path in tmp_path.iterdir()} == names | {"gpu.log"}

@@ -158,21 +158,32 @@ def set_up(
     how = config.training
     try:
         with (
-            explaining(config, folder.checkpoints) as known,
+            explaining(config, folder.checkpoints),  # a device is first used where processes join
             joined(how.stall_minutes, stop) as (accelerator, meeting),
+            explaining(config, folder.checkpoints) as known,  # first: once others hear of it, this one is ended soon
             of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
         ):
             check, ending = safe_points(stop, meeting.reduce, folder.lost), asked_to_end(stop, folder.lost)
             processes = Processes(accelerator, over_ranks(accelerator), check, ending, meeting)
-            yield _set_up(config, folder, processes, stop, show_progress and accelerator.is_main_process, known)
+            with contextlib.ExitStack() as begun:
+                run = _set_up(config, folder, processes, stop, show_progress and processes.rank == 0, known, begun)
+                begun.pop_all()  # it is the run's from here on
+            yield run
     finally:
         leave_alone()
         folder.release()
 
 
 def _set_up(
-    config: TrainConfig, folder: RunFolder, processes: Processes, stop: StopSignal | None, show: bool, known: Known
+    config: TrainConfig,
+    folder: RunFolder,
+    processes: Processes,
+    stop: StopSignal | None,
+    show: bool,
+    known: Known,
+    begun: contextlib.ExitStack,
 ) -> Run | RunResult:
+    """Return a run, or its result; what has threads or processes of its own by then is ended by `begun`."""
     torch.manual_seed(config.seed)
     settings = written(config)
     refuse_unlike(config, settings, folder.resume, processes)
@@ -204,6 +215,7 @@ def _set_up(
     reports = given.data.sets.reports
     for line in [*map(str, reports.values()), *describe_adapter(config, given.model.outline), *given.remarks]:
         progress.say(line)
+    begun.callback(batches.close)  # for which reading a window, or a round, may be the beginning
     restored = checkpoints.restore(progress.say) if folder.resume else None
     if stop is not None:
         stop.hold()  # from here on there is something to save

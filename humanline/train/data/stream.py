@@ -98,7 +98,10 @@ class FixedBatches:
         def make(step: int) -> StepBatch:
             return stream.step(step) if gpu is None else stream.step(step).pinned()
 
-        begin = None if gpu is None else partial(torch.cuda.set_device, gpu)  # of a thread it is another one
+        begin = None
+        if gpu is not None:  # a thread has a current GPU of its own; "cuda", without a number, is this thread's
+            number = torch.cuda.current_device() if gpu.index is None else gpu.index
+            begin = partial(torch.cuda.set_device, number)
         self._ahead = MadeAhead(make, lambda batch: batch.own_tokens, _KEPT, steps, begin)
 
     def prepare(self, step: int) -> bool:

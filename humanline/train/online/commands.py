@@ -116,7 +116,7 @@ def _sample_work(
 
     torch.manual_seed(config.seed)  # of an adapter's factors, so that the same command has the same policy
     scorer, adapter = build_policy(config, accelerator.device)
-    scorer.to(accelerator.device).eval()
+    scorer.eval()
     version = trained_hash(scorer)
     plan = {
         "model": model_hash(scorer.model),

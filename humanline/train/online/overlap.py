@@ -269,7 +269,6 @@ class _Worker:
             self.policy, adapter = LogprobModel(checked.outline), None
         else:
             self.policy, adapter = build_policy(config, self.device)
-            self.policy.to(self.device)
         processes = alone(self.device)
         stages = make_stages(config, self.policy, adapter, renderer, job.folder, processes, say=say)
         self.maker = RoundMaker(config, contexts, job.folder, stages, say, second=True)

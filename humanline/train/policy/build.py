@@ -202,7 +202,7 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
     ----------
     config : TrainConfig
     device : torch.device
-        Where it will run; it is moved there later.
+        Where it will run, and is: what is checked of it is then checked of that device's kernels.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def build_policy(config: TrainConfig, device: torch.device | str = "cpu") -> tup
     _prepare(device)
     model = load_weights(config.model, dropout=training.dropout, weights=config.kept_in, compute=training.precision)
     adapter = outfit(model, config)
-    policy = _policy(model, config, device)
+    policy = _policy(model, config, device).to(device)
     if training.precision != "float32":
         compute_in(policy, TYPES[training.precision])
     return policy, adapter

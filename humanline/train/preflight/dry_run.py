@@ -387,15 +387,35 @@ def _grouped_by_name() -> Iterator[None]:
     """Let transformers multiply rows by experts with its own operation: torch's takes no float32 without numbers."""
     from transformers.integrations import moe
 
-    before = getattr(moe, "_can_use_grouped_mm", None)
-    if before is None:
-        yield
-        return
-    moe._can_use_grouped_mm = lambda *_: False
+    instead: dict[str, Any] = {"_can_use_grouped_mm": lambda *_: False}
+    if not hasattr(torch.ops.transformers, "grouped_mm_fallback_backward"):  # whose backward pass asks for numbers
+        by_experts: Any = _ByExperts.apply
+        instead["_grouped_mm"] = lambda rows, weight, offs: by_experts(rows.to(weight.dtype), weight, offs)
+    before = {name: getattr(moe, name) for name in instead if hasattr(moe, name)}
     try:
+        for name in before:
+            setattr(moe, name, instead[name])
         yield
     finally:
-        moe._can_use_grouped_mm = before
+        for name, own in before.items():
+            setattr(moe, name, own)
+
+
+class _ByExperts(torch.autograd.Function):
+    """Rows times experts by transformers' operation, and in the backward pass as many products as its own makes."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight, offs)
+        product: Tensor = torch.ops.transformers.grouped_mm_fallback(rows, weight, offs)
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        _, weight, offs = ctx.saved_tensors
+        multiply = torch.ops.transformers.grouped_mm_fallback
+        multiply(grad, weight.mT, offs)  # in the place of the weights' gradient, for which there is no such operation
+        return multiply(grad, weight.mT, offs), torch.empty_like(weight), None
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ import torch
 from humanline.system.activity import EXIT_NEIGHBOUR, HERE, NeighbourError
 from humanline.system.files import OutputError
 from humanline.system.identity import Identity
+from humanline.system.out_of_memory import MemoryRanOutError
 from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal, ending_at_once
 from humanline.system.terminal import redact, told
 from humanline.train.run.checkpoint import CheckpointError
@@ -181,7 +182,9 @@ def joined(stall_minutes: float, stop: StopSignal | None) -> Iterator[tuple[Any,
             raise NeighbourError(found + _GO_ON) from error
         words = " ".join(f"{'' if stopped else type(error).__name__ + ': '}{error}".split())
         trace = (
-            "" if isinstance(error, StopRequested | ValueError | OSError) else _tail(traceback.format_exception(error))
+            ""
+            if isinstance(error, StopRequested | ValueError | OSError | MemoryRanOutError)
+            else _tail(traceback.format_exception(error))
         )
         watch.leave("agreed" if agreed else "stopped" if stopped else "failed", HERE.at(error), words, trace=trace)
         raise

@@ -39,7 +39,7 @@ _AGREED = "humanline_agreed"  # attribute of an error that all processes have ag
 
 def is_agreed(error: BaseException, ranks: int) -> bool:
     """Return whether all processes of a run know of an error in one of them, so that they can save together."""
-    if ranks == 1 or isinstance(error, MainProcessError | RoundError) or hasattr(error, _AGREED):
+    if ranks == 1 or isinstance(error, MainProcessError | RoundError | NonFiniteError) or hasattr(error, _AGREED):
         return True
     return error.__cause__ is not None and is_agreed(error.__cause__, ranks)  # told in other words meanwhile
 
@@ -412,7 +412,7 @@ Reduce = Callable[[Tensor, str], Tensor]  # over ranks, "sum" or "max"
 
 
 class NonFiniteError(FloatingPointError):
-    """A loss or gradient that is not finite; the run stopped before the update and saved nothing."""
+    """A loss or gradient that is not finite, in all processes; the run stopped before the update and saved nothing."""
 
 
 class RoundError(ValueError):

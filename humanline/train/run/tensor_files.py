@@ -211,12 +211,14 @@ def _pieces_of(tensor: Tensor, stage: _Stage) -> Iterator[Any]:
         return
     flat = rows.reshape(-1).view(torch.uint8)
     here: Any = torch.cuda.device_of
-    with here(flat):  # a thread begins with the first GPU as its own, whatever the process's is
-        for at in range(0, len(flat), PIECE):
-            piece = flat[at : at + PIECE]
-            if not _in_host_memory(piece):
+    for at in range(0, len(flat), PIECE):
+        piece = flat[at : at + PIECE]
+        if not _in_host_memory(piece):
+            # A thread begins with the first GPU as its own, whatever the process's is. Nothing is yielded within: who
+            # gives up this generator may end it in another thread, whose GPU would be changed.
+            with here(flat):
                 piece = stage.next(pinned=piece.is_cuda)[: len(piece)].copy_(piece)
-            yield piece.numpy()
+        yield piece.numpy()
 
 
 def _in_host_memory(tensor: Tensor) -> bool:

@@ -127,3 +127,21 @@ def test_indices_are_those_of_the_labels_that_count_and_of_real_tokens():
             find_indices(mask, lengths)
     with pytest.raises(ValueError, match="beyond the length of their row"):
         find_indices(mask, (2, 2, 1))
+
+
+@pytest.mark.parametrize("name,number", [("cuda", 3), ("cuda:1", 1)])
+def test_the_thread_works_for_the_gpu_of_the_one_that_trains(monkeypatch, name, number):
+    """Also where that is called "cuda" alone, as accelerate calls the only one, which torch takes for no GPU to set."""
+    chosen: list[tuple[int, str]] = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3 if threading.current_thread() is here else 0)
+    monkeypatch.setattr(
+        torch._C, "_cuda_setDevice", lambda n: chosen.append((n, threading.current_thread().name)), raising=False
+    )
+    monkeypatch.setattr("humanline.train.data.batch.pinned", torch.clone)
+    here = threading.current_thread()
+    units = units_of("dpo", 6)
+    batches = FixedBatches(stream_of(units, OBJECTIVES["dpo"], batch_size=2, micro_batch_size=2), 3, torch.device(name))
+    batches.prepare(0)
+    assert batches.step(0).total_units == 2
+    batches.close()
+    assert [n for n, _ in chosen] == [number] and chosen[0][1].startswith("humanline-batches")

@@ -356,3 +356,11 @@ def test_a_bf16_run_stands_still_at_rate_0(toy, tmp_path, storage):
     )
     assert [row["log_ratio_rms"] for row in steps(result)] == [0.0] * 2
     assert {tensor.dtype for tensor in weights(result).values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("adapter", [None, {"rank": 2}])
+def test_a_policy_is_built_on_its_device(toy, adapter):
+    """What checks run before training, fused kernels and those of packed rows among it, is what the device runs."""
+    policy, _ = build_policy(config(toy, Path("unused"), adapter=adapter), torch.device("meta"))
+    assert {tensor.device.type for tensor in (*policy.parameters(), *policy.buffers())} == {"meta"}
+    assert policy.model.device.type == "meta"

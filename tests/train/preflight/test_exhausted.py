@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 import humanline.train.policy.build as build
 import humanline.train.preflight.fits as fits
+import humanline.train.setup as setup
 from humanline.system.out_of_memory import MemoryRanOutError, bytes_asked, is_out_of_memory
 from humanline.train.loop import train
 from humanline.train.step.loss import ObjectiveStep
@@ -47,7 +49,22 @@ def test_memory_that_ran_out_is_known_and_how_much_was_asked_for(error, asked):
         error()
     assert is_out_of_memory(found.value) and bytes_asked(found.value) == asked
     assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert not is_out_of_memory(ValueError("a row says: CUDA error: out of memory"))
     assert bytes_asked(ValueError("nothing")) == 0.0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in the documentation",
+        "Triton Error [CUDA]: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
+@pytest.mark.parametrize("kind", [RuntimeError, torch.AcceleratorError])
+def test_what_a_gpu_says_beside_its_allocator_is_known_too(kind, words):
+    """Of memory that is not its allocator's, pinned memory among it; torch has no type of error for that."""
+    assert is_out_of_memory(kind(words))
 
 
 def failing(monkeypatch, place: str, error) -> None:
@@ -84,6 +101,26 @@ def test_a_run_without_memory_says_where_how_much_and_what_to_change(toy, tmp_pa
     assert is_out_of_memory(found.value.__cause__)
     monkeypatch.undo()
     train(given, resume=True, show_progress=False)
+
+
+def test_other_processes_hear_of_it_once_all_is_known_that_is_said(toy, tmp_path, monkeypatch):
+    """They, and then a launcher, end the one that an estimate would keep; it is made before they are told."""
+    failing(monkeypatch, "update", plain)
+    joined, left = setup.joined, []
+
+    @contextlib.contextmanager
+    def noted(*arguments):
+        try:
+            with joined(*arguments) as given:
+                yield given
+        except MemoryRanOutError as error:
+            left.append(str(error))
+            raise
+
+    monkeypatch.setattr(setup, "joined", noted)
+    with pytest.raises(MemoryRanOutError) as found:
+        train(config(toy, tmp_path / "run"), show_progress=False)
+    assert left == [str(found.value)] and "\nestimate " in left[0]
 
 
 def test_what_an_estimate_does_not_know_of_is_added_to_it(toy, tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from humanline.train.run import saving
 from humanline.train.run.checkpoint import Contents, Position
 from humanline.train.run.checkpoints import Checkpoints
 from humanline.train.run.found import checkpoints_in
+from humanline.train.run.processes import NonFiniteError
 from tests.helpers.cases import SOME, StopAt, case, moved
 from tests.helpers.files import leftovers
 from tests.helpers.kills import KILLED, result_of
@@ -220,6 +221,17 @@ def test_an_error_of_one_process_of_several_meets_nobody(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="mine alone"), held.saves:
         raise ValueError("mine alone")
     assert held.there() == {} and not any(thread.name == "checkpoint" for thread in threading.enumerate())
+
+
+def test_numbers_that_are_not_finite_end_all_processes_and_the_save_under_way_is_published(tmp_path, monkeypatch):
+    """They stop together, wherever the number was, so that the checkpoint of an earlier moment gets its name."""
+    held = Held(tmp_path, monkeypatch, ranks=2)
+    monkeypatch.setattr(saving, "gathered", lambda text, *_: [text])
+    held.point(1)
+    threading.Timer(0.2, held.go.set).start()
+    with pytest.raises(NonFiniteError), held.saves:
+        raise NonFiniteError("nan")
+    assert held.there() == {1: 1.0} and not leftovers(held.folder)
 
 
 def test_a_wait_that_is_interrupted_leaves_no_thread_behind(held, monkeypatch):

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import threading
 from itertools import product
 from pathlib import Path
 
@@ -682,3 +683,13 @@ def test_checkpoints_hold_no_pickle(toy, tmp_path):
     for path in (tmp_path / "run").rglob("*"):
         if path.is_file() and path.suffix not in (".json", ".jsonl") and not is_lock(path.name):
             assert path.suffix == ".safetensors" and path.read_bytes()[8:9] == b"{"
+
+
+def test_a_resume_that_fails_ends_the_threads_that_it_has_begun(toy, tmp_path, monkeypatch):
+    """Reading the log-probabilities of a window has batches made; where the log then cannot be opened none is left."""
+    one = stopped_run(toy, tmp_path)
+    monkeypatch.setattr(RunFolder, "open_log", lambda *_: (_ for _ in ()).throw(OSError(errno.EROFS, "read-only")))
+    with pytest.raises(OSError, match="read-only") as caught:
+        train(one, resume=True, show_progress=False)
+    names = [thread.name for thread in threading.enumerate()]
+    assert caught.tb is not None and not any(name.startswith("humanline-batches") for name in names), names
