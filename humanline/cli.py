@@ -231,7 +231,17 @@ def _stage_commands(commands: _Commands) -> None:
 
 
 def _answer_commands(commands: _Commands) -> None:
-    """Add what says how good a model is, and whether a difference is real."""
+    """Add what says whether data will do, how good a model is, and whether a difference is real."""
+    inspect = commands.add_parser("inspect-data", help="say how probable a model finds the answers it would learn from")
+    inspect.add_argument("data", metavar="RECIPE|FILE", help="a recipe, or with --model a file of rows")
+    inspect.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
+    inspect.add_argument("--model", help="folder or hub:NAME; RECIPE|FILE is then a file (default: the recipe's model)")
+    inspect.add_argument("--rows", type=int, metavar="N", help="score N rows drawn at random (default: all)")
+    inspect.add_argument("--out", help="folder for inspection.json, figure and scores (default: scores in FILE.scores)")
+    inspect.add_argument("--quiet", action="store_true", help="show no progress")
+    _add_preset(inspect)
+    inspect.set_defaults(run=_inspect_data)
+
     evaluate = commands.add_parser("evaluate", help="ask a recipe's model, score its answers and sum them up")
     _add_recipe(evaluate)
     evaluate.add_argument("--out", required=True, help="folder to make, or to go on with")
@@ -492,6 +502,48 @@ def _stage(options: argparse.Namespace, what: str, work: Callable[..., Path]) ->
             _complain(options, str(request))
             return EXIT_STOPPED
     print(visible(str(path)))
+    return 0
+
+
+def _inspect_data(options: argparse.Namespace) -> int:
+    from humanline.evaluate.inspect_run import config_of_file, inspect_data
+    from humanline.evaluate.inspection import describe
+    from humanline.system.progress import CountProgress, ReadingProgress
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.terminal import told, visible
+
+    if options.rows is not None and options.rows < 1:
+        raise ValueError(f"--rows must be >= 1; got {options.rows}")
+    if options.model is not None and options.preset:
+        raise ValueError("--preset changes a recipe; with --model there is none")
+    options.recipe = options.data
+    with StopSignal() as stop:
+        try:
+            _quiet_libraries()
+            if options.model is None:
+                config = _load(options)
+            else:
+                config = config_of_file(options.data, options.model, options.overrides)
+            with CountProgress("answers", show=not options.quiet) as progress:
+                found = inspect_data(
+                    config,
+                    out=options.out,
+                    rows=options.rows,
+                    stop=stop,
+                    say=_say(options),
+                    counting=ReadingProgress(not options.quiet),
+                    progress=progress,
+                )
+        except StopRequested as request:
+            _complain(options, str(request))
+            return EXIT_STOPPED
+    for line in describe(found):
+        print(told(line, keep="\n"))
+    if options.out is not None:
+        from humanline.plots import write_levels
+
+        for path in [Path(options.out) / "inspection.json", *write_levels(options.out, found)]:
+            print(visible(str(path)))
     return 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from humanline.evaluate.model_files import files_of
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
 from humanline.system.files import OutputError, output_path, write_text
@@ -156,7 +157,7 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
         plan
         | {
             "model": config.model,
-            "model files": _files_of(config.model),
+            "model files": files_of(config.model),
             "prompts": _prompts_of(config.data.train),
             "sampling": config.rounds.sampling.model_dump(mode="json", exclude={"engine"}),
             "engine": config.rounds.sampling.engine.kind,
@@ -166,15 +167,6 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
             "precision": config.training.precision,
         }
     )
-
-
-def _files_of(model: str) -> dict[str, str]:
-    """Return sizes and times of a model's files: what changes when another model takes its place."""
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        return {}
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    return {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns}" for path in files}
 
 
 def _prompts_of(path: str) -> str:

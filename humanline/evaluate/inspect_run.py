@@ -1,0 +1,256 @@
+"""`humanline inspect-data`: read a set as training would, score its answers, and say what they are to the model."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from humanline.evaluate.file_facts import FileFacts, facts_of
+from humanline.evaluate.inspection import Inspection, as_json
+from humanline.evaluate.levels import RowScores
+from humanline.evaluate.records import EvaluationError
+from humanline.evaluate.score_rows import BUDGET, Due, Progress, ScoreBook, key_of, score_due, score_plan
+from humanline.system.files import make_folder, output_path, write_text
+from humanline.system.stop import StopSignal
+from humanline.system.terminal import show
+from humanline.train.config import TrainConfig
+from humanline.train.data.counting import Counting, uncounted
+from humanline.train.data.units import SIDES, Units
+from humanline.train.online.commands import Say
+
+NAME = "inspection.json"
+_DRAW = 19  # a key of its own for the draw of rows
+
+
+def inspect_data(
+    config: TrainConfig,
+    *,
+    out: str | None = None,
+    rows: int | None = None,
+    stop: StopSignal | None = None,
+    say: Say = show,
+    counting: Counting = uncounted,
+    progress: Progress | None = None,
+) -> Inspection:
+    """Score the answers of data.train under the model of a recipe, without training, and return what they tell.
+
+    Every score is kept as soon as it is there: beside the data in FILE.scores, or in `out`.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        Read are its model, data, template, limits, precision and layout of passes.
+    out : str, optional
+        Folder for inspection.json and scores; made if need be.
+    rows : int >= 1, optional
+        Score so many rows, drawn at random.
+    stop : StopSignal, optional
+    say, counting, progress : callable
+
+    Raises
+    ------
+    EvaluationError, DataError, ModelError, ValueError, OSError
+        If the recipe's rows are prompts, or data or model cannot be used.
+    FloatingPointError
+        If the model gives an answer no finite log-probability.
+    StopRequested
+        If `stop` was asked; what is scored is kept.
+    """
+    from humanline.train.data.sets import read_units
+    from humanline.train.policy.build import checked_model
+    from humanline.train.run.processes import start_accelerator
+
+    if config.rounds is not None:
+        raise EvaluationError(
+            "this recipe's rows are prompts, whose answers do not exist yet; inspect-data reads preference, unpaired "
+            "and completion rows"
+        )
+    place = _place_of(config, out)
+    accelerator = start_accelerator()
+    if accelerator.num_processes > 1:
+        raise EvaluationError("humanline inspect-data works in one process")
+    checked = checked_model(config, accelerator.device)
+    units, report = read_units(config, config.data.train, checked.renderer, counting=counting)
+    facts = facts_of(units, report, checked.tokenizer)
+    picked = _picked(facts, rows, config.seed)
+    book = ScoreBook(place, score_plan(config))
+    keys = _score(config, units, picked, book, checked, accelerator.device, stop, say, progress)
+    data = config.data
+    found = Inspection(
+        model=config.model,
+        how=f"template {data.template}, at most {data.max_length} tokens, too long: {data.too_long}",
+        facts=facts,
+        names=tuple(units.names[row] for row in picked),
+        scores=_row_scores(units, picked, keys, book),
+        labels=np.frombuffer(bytes(units.labels), dtype=np.uint8).astype(np.int64)[picked] if units.labels else None,
+        example=_example(config, units, checked.renderer),
+    )
+    if out is not None:
+        write_text(place.parent / NAME, json.dumps(as_json(found), indent=1, allow_nan=False) + "\n")
+    return found
+
+
+def _place_of(config: TrainConfig, out: str | None) -> Path:
+    """Return the folder of scores."""
+    if out is not None:
+        folder = output_path(out)
+        if folder.exists() and not folder.is_dir():
+            raise EvaluationError(f"--out {out!r} is a file; give a folder")
+        make_folder(folder)
+        return folder / "scores"
+    file = Path(config.data.train).expanduser()
+    if config.data.train.startswith("hub:"):
+        raise EvaluationError(f"{config.data.train} is no file that scores could be kept beside: give --out FOLDER")
+    return file.with_name(f"{file.name}.scores")
+
+
+def _picked(facts: FileFacts, rows: int | None, seed: int) -> np.ndarray:
+    """Return the numbers of the rows to look at, in order."""
+    if rows is None or rows >= facts.rows:
+        return np.arange(facts.rows)
+    return np.sort(np.random.default_rng([seed, _DRAW]).choice(facts.rows, rows, replace=False))
+
+
+def _score(
+    config: TrainConfig,
+    units: Units,
+    picked: Sequence[int] | np.ndarray,
+    book: ScoreBook,
+    checked: Any,
+    device: Any,
+    stop: StopSignal | None,
+    say: Say,
+    progress: Progress | None,
+) -> list[list[str]]:
+    """Score the answers that have no score yet; return the keys of all, row by row."""
+    keys, due = [], dict[str, Due]()
+    for row in picked:
+        own = [key_of(ids, units.sequences.prompt_length(row)) for ids in units.sequences.ids(row)]
+        for member, key in enumerate(own):
+            if key not in book:
+                length = units.sequences.lengths(row)[member]
+                due[key] = Due(key, length, lambda row=row, member=member: units.sequences.row(row)[member])  # type: ignore[misc]
+        keys.append(own)
+    answers = sum(map(len, keys))
+    if not due:
+        say(f"the scores of all {answers} answers are in {book.path}")
+        return keys
+    score_with(config, list(due.values()), book, checked, device, stop, say, progress)
+    return keys
+
+
+def score_with(
+    config: TrainConfig,
+    due: Sequence[Due],
+    book: ScoreBook,
+    checked: Any,
+    device: Any,
+    stop: StopSignal | None,
+    say: Say,
+    progress: Progress | None,
+) -> None:
+    """Say what scoring will take, load the model, and score; raise as `score_due` does."""
+    from humanline.train.data.run_data import pad_id
+    from humanline.train.policy.build import build_policy
+    from humanline.train.policy.logprobs import check_logprobs
+    from humanline.train.preflight.hardware import TYPICAL, matmul_rate
+    from humanline.train.step.reference import logprobs_pass
+
+    tokens = sum(one.length for one in due)
+    parameters = sum(one.numel() for one in checked.outline.parameters())
+    work = 2.0 * parameters * tokens
+    seconds = 0.0 if work < _AT_ONCE else work / (TYPICAL * matmul_rate(device, config.training.precision))
+    say(
+        f"{len(due)} answers of {tokens:,} tokens are to be scored: {work:.2g} operations (2 for each parameter and "
+        f"token), about {max(1, round(seconds)):,} s here"
+    )
+    policy, _ = build_policy(config, device)
+    policy.to(device)
+    check_logprobs(policy, due[0].sequence().ids[:16])
+    if stop is not None:
+        stop.hold()
+    pair = 2 * config.data.max_length
+    score_due(
+        due,
+        book,
+        logprobs_pass(policy),
+        budget=config.training.micro_batch_tokens or min(BUDGET, pair * config.evaluation.batch_size),
+        padded=config.training.padding != "free",
+        pad_id=pad_id(checked.renderer),
+        tokenizer=checked.tokenizer,
+        device=device,
+        stop=stop,
+        say=say,
+        progress=progress,
+    )
+
+
+def _row_scores(units: Units, picked: Sequence[int] | np.ndarray, keys: list[list[str]], book: ScoreBook) -> RowScores:
+    sequences = units.sequences
+    kept = [[book[key] for key in own] for own in keys]
+    tokens = [[length - sequences.prompt_length(row) for length in sequences.lengths(row)] for row in picked]
+    return RowScores(
+        parts=SIDES if len(keys[0]) == len(SIDES) else ("answer",),
+        prompts=sequences.prompt_hashes[np.asarray(picked)],
+        sums=np.array([[one.total for one in own] for own in kept]),
+        tokens=np.array(tokens, dtype=np.int64),
+        octets=np.array([[one.octets for one in own] for own in kept], dtype=np.int64),
+    )
+
+
+def _example(config: TrainConfig, units: Units, renderer: Any) -> str:
+    """Return one row as the loss sees it."""
+    from rich.console import Console
+
+    from humanline.train.preflight.example import show_example
+
+    text = io.StringIO()
+    show_example(Console(file=text, width=100), config, units[0], renderer)
+    return text.getvalue().rstrip("\n")
+
+
+def config_of_file(file: str, model: str, overrides: Sequence[str] = ()) -> TrainConfig:
+    """Return the configuration that a file and a model are inspected with where there is no recipe.
+
+    Pairs, the tokenizer's chat template where it has one, at most 1024 tokens or what the model has room for; examples
+    that do not fit are left out and counted. Overrides replace any of that.
+
+    Raises
+    ------
+    ConfigError, ModelError
+        If the model cannot be read, or an override makes no sense.
+    """
+    import tempfile
+
+    from humanline.train.config import load_config
+    from humanline.train.policy.load import load_outline, load_tokenizer
+
+    tokenizer, settings = load_tokenizer(model), load_outline(model).config.get_text_config()
+    room = getattr(settings, "max_position_embeddings", None) or _LENGTH
+    tree: dict[str, Any] = {
+        "model": model,
+        "output": "nowhere",
+        "objective": {"kind": "dpo"},
+        "data": {
+            "train": file,
+            "template": "chat" if getattr(tokenizer, "chat_template", None) else "plain",
+            "max_length": min(_LENGTH, room),
+            "too_long": "drop",
+            "special_tokens": "drop",
+        },
+        "training": {"steps": 1},
+        "optimizer": {"lr": 0.0},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder) / "inspect-data.yaml"
+        recipe.write_text(json.dumps(tree), encoding="utf-8")  # JSON is YAML
+        return load_config(recipe, list(overrides))
+
+
+_LENGTH = 1024
+_AT_ONCE = 1e9  # operations that any device does in a moment
