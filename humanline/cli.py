@@ -237,6 +237,7 @@ def _answer_commands(commands: _Commands) -> None:
     inspect.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
     inspect.add_argument("--model", help="folder or hub:NAME; RECIPE|FILE is then a file (default: the recipe's model)")
     inspect.add_argument("--rows", type=int, metavar="N", help="score N rows drawn at random (default: all)")
+    inspect.add_argument("--own-samples", type=int, default=0, metavar="N", help="answers of the model to compare with")
     inspect.add_argument("--out", help="folder for inspection.json, figure and scores (default: scores in FILE.scores)")
     inspect.add_argument("--quiet", action="store_true", help="show no progress")
     _add_preset(inspect)
@@ -514,26 +515,28 @@ def _inspect_data(options: argparse.Namespace) -> int:
 
     if options.rows is not None and options.rows < 1:
         raise ValueError(f"--rows must be >= 1; got {options.rows}")
+    if options.own_samples < 0:
+        raise ValueError(f"--own-samples must be >= 0; got {options.own_samples}")
     if options.model is not None and options.preset:
         raise ValueError("--preset changes a recipe; with --model there is none")
     options.recipe = options.data
-    with StopSignal() as stop:
+    with StopSignal() as stop, contextlib.ExitStack() as shown:
         try:
             _quiet_libraries()
             if options.model is None:
                 config = _load(options)
             else:
                 config = config_of_file(options.data, options.model, options.overrides)
-            with CountProgress("answers", show=not options.quiet) as progress:
-                found = inspect_data(
-                    config,
-                    out=options.out,
-                    rows=options.rows,
-                    stop=stop,
-                    say=_say(options),
-                    counting=ReadingProgress(not options.quiet),
-                    progress=progress,
-                )
+            found = inspect_data(
+                config,
+                out=options.out,
+                rows=options.rows,
+                own_samples=options.own_samples,
+                stop=stop,
+                say=_say(options),
+                counting=ReadingProgress(not options.quiet),
+                progress=lambda what: shown.enter_context(CountProgress(what, show=not options.quiet)),
+            )
         except StopRequested as request:
             _complain(options, str(request))
             return EXIT_STOPPED

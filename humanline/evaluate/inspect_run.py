@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ import numpy as np
 from humanline.evaluate.file_facts import FileFacts, facts_of
 from humanline.evaluate.inspection import Inspection, as_json
 from humanline.evaluate.levels import RowScores
+from humanline.evaluate.own_answers import own_answers
 from humanline.evaluate.records import EvaluationError
 from humanline.evaluate.score_rows import BUDGET, Due, Progress, ScoreBook, key_of, score_due, score_plan
+from humanline.evaluate.verdict import Own
 from humanline.system.files import make_folder, output_path, write_text
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
 from humanline.train.data.counting import Counting, uncounted
+from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.units import SIDES, Units
 from humanline.train.online.commands import Say
 
@@ -32,10 +36,11 @@ def inspect_data(
     *,
     out: str | None = None,
     rows: int | None = None,
+    own_samples: int = 0,
     stop: StopSignal | None = None,
     say: Say = show,
     counting: Counting = uncounted,
-    progress: Progress | None = None,
+    progress: Callable[[str], Progress | None] = lambda what: None,
 ) -> Inspection:
     """Score the answers of data.train under the model of a recipe, without training, and return what they tell.
 
@@ -49,8 +54,12 @@ def inspect_data(
         Folder for inspection.json and scores; made if need be.
     rows : int >= 1, optional
         Score so many rows, drawn at random.
+    own_samples : int >= 0
+        Answers of the model itself, to as many of the prompts, whose level the data's is held against.
     stop : StopSignal, optional
-    say, counting, progress : callable
+    say, counting : callable
+    progress : callable
+        Returns what is called with (done, due), or None, for "prompts" and for "answers".
 
     Raises
     ------
@@ -79,7 +88,24 @@ def inspect_data(
     facts = facts_of(units, report, checked.tokenizer)
     picked = _picked(facts, rows, config.seed)
     book = ScoreBook(place, score_plan(config))
-    keys = _score(config, units, picked, book, checked, accelerator.device, stop, say, progress)
+    own: list[TokenSequence] = []
+    if own_samples:
+        own = own_answers(
+            config,
+            units,
+            picked,
+            own_samples,
+            place,
+            checked.renderer,
+            stop=stop,
+            say=say,
+            progress=progress("prompts"),
+        )
+    keys, due = _due(units, picked, own, book)
+    if due:
+        _score(config, due, book, checked, accelerator.device, stop, say, progress("answers"))
+    else:
+        say(f"the scores of all answers are in {book.path}")
     data = config.data
     found = Inspection(
         model=config.model,
@@ -89,6 +115,7 @@ def inspect_data(
         scores=_row_scores(units, picked, keys, book),
         labels=np.frombuffer(bytes(units.labels), dtype=np.uint8).astype(np.int64)[picked] if units.labels else None,
         example=_example(config, units, checked.renderer),
+        own=Own(_own_scores(own, book), sum(one.truncated for one in own)) if own else None,
     )
     if out is not None:
         write_text(place.parent / NAME, json.dumps(as_json(found), indent=1, allow_nan=False) + "\n")
@@ -116,35 +143,38 @@ def _picked(facts: FileFacts, rows: int | None, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng([seed, _DRAW]).choice(facts.rows, rows, replace=False))
 
 
-def _score(
-    config: TrainConfig,
-    units: Units,
-    picked: Sequence[int] | np.ndarray,
-    book: ScoreBook,
-    checked: Any,
-    device: Any,
-    stop: StopSignal | None,
-    say: Say,
-    progress: Progress | None,
-) -> list[list[str]]:
-    """Score the answers that have no score yet; return the keys of all, row by row."""
+def _due(
+    units: Units, picked: Sequence[int] | np.ndarray, own: Sequence[TokenSequence], book: ScoreBook
+) -> tuple[list[list[str]], list[Due]]:
+    """Return the keys of all answers, row by row, and what has no score yet, of these and of the model's own."""
     keys, due = [], dict[str, Due]()
     for row in picked:
-        own = [key_of(ids, units.sequences.prompt_length(row)) for ids in units.sequences.ids(row)]
-        for member, key in enumerate(own):
+        mine = [key_of(ids, units.sequences.prompt_length(row)) for ids in units.sequences.ids(row)]
+        for member, key in enumerate(mine):
             if key not in book:
                 length = units.sequences.lengths(row)[member]
-                due[key] = Due(key, length, lambda row=row, member=member: units.sequences.row(row)[member])  # type: ignore[misc]
-        keys.append(own)
-    answers = sum(map(len, keys))
-    if not due:
-        say(f"the scores of all {answers} answers are in {book.path}")
-        return keys
-    score_with(config, list(due.values()), book, checked, device, stop, say, progress)
-    return keys
+                due[key] = Due(key, length, functools.partial(_sequence, units, row, member))
+        keys.append(mine)
+    for one in own:
+        key = _own_key(one)
+        if key not in book:
+            due[key] = Due(key, len(one.ids), functools.partial(_itself, one))
+    return keys, list(due.values())
 
 
-def score_with(
+def _sequence(units: Units, row: int, member: int) -> TokenSequence:
+    return units.sequences.row(row)[member]
+
+
+def _itself(one: TokenSequence) -> TokenSequence:
+    return one
+
+
+def _own_key(one: TokenSequence) -> str:
+    return key_of(np.array(one.ids), one.prompt_length)
+
+
+def _score(
     config: TrainConfig,
     due: Sequence[Due],
     book: ScoreBook,
@@ -200,6 +230,17 @@ def _row_scores(units: Units, picked: Sequence[int] | np.ndarray, keys: list[lis
         sums=np.array([[one.total for one in own] for own in kept]),
         tokens=np.array(tokens, dtype=np.int64),
         octets=np.array([[one.octets for one in own] for own in kept], dtype=np.int64),
+    )
+
+
+def _own_scores(own: Sequence[TokenSequence], book: ScoreBook) -> RowScores:
+    kept = [book[_own_key(one)] for one in own]
+    return RowScores(
+        parts=("answer",),
+        prompts=np.array([hash(one.ids[: one.prompt_length]) or 1 for one in own]),  # as of rows
+        sums=np.array([[one.total] for one in kept]),
+        tokens=np.array([[one.completion_length] for one in own], dtype=np.int64),
+        octets=np.array([[one.octets] for one in kept], dtype=np.int64),
     )
 
 

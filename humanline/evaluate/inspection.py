@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,11 +21,17 @@ from humanline.evaluate.levels import (
     preferred_of,
     quartiles_of,
 )
-from humanline.stats import Estimate
+from humanline.evaluate.verdict import (
+    Own,
+    Verdict,
+    describe_verdict,
+    estimate_as_json,
+    judge,
+    told_as,
+    verdict_as_json,
+)
 
 FORMAT = 1
-#: Mean log-probability per token, nats, of the rows in the worst quartile of the paper's Figure 6.
-PAPER_RANGE = (-1.03, -0.36)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Inspection:
         1 for desirable answers and 0 for undesirable ones, where rows have labels.
     example : str
         One row as the loss sees it.
+    own : Own or None
+        The model's own answers.
     """
 
     model: str
@@ -56,6 +63,7 @@ class Inspection:
     scores: RowScores
     labels: Ints | None
     example: str
+    own: Own | None = None
 
     @property
     def deciding(self) -> str:
@@ -66,6 +74,12 @@ class Inspection:
     def quartiles(self) -> Quartiles | None:
         """Return the quartiles of the rows' levels, if they exist."""
         return quartiles_of(self.scores.levels)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return where the rows lie against what they are held against."""
+        found = self.quartiles
+        return judge(self.scores, None if found is None else found.numbers, self.own)
 
     def levels(self) -> dict[str, Level]:
         """Return the level of each part by its name, the deciding one last."""
@@ -105,18 +119,19 @@ def describe(inspection: Inspection) -> Iterator[str]:
             f"chosen answer more probable than the rejected one: {found.whole} as whole answers, {found.per_token} "
             "per token (mean over prompts; ties count one half)"
         )
-        yield f"rejected answers are longer than chosen ones by {_pm(longer_rejected(scores), '+.2f')} tokens"
+        yield f"rejected answers are longer than chosen ones by {told_as(longer_rejected(scores), '+.2f')} tokens"
     yield f"histogram of rows by level ({inspection.deciding}, nats per token):"
     yield from (f"  {line}" for line in histogram_lines(scores.levels))
+    yield from describe_verdict(inspection.verdict, inspection.own)
 
 
 def _level_lines(inspection: Inspection) -> Iterator[str]:
     head = ("", "nats per token", "bits per byte", "tokens")
     rows = [head]
     for name, level in inspection.levels().items():
-        bits = "no text" if level.bits_per_byte is None else _pm(level.bits_per_byte)
+        bits = "no text" if level.bits_per_byte is None else told_as(level.bits_per_byte)
         decides = " (decides)" if name == inspection.deciding else ""
-        rows.append((f"{name}{decides}", _pm(level.nats), bits, f"{level.tokens:,}"))
+        rows.append((f"{name}{decides}", told_as(level.nats), bits, f"{level.tokens:,}"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -131,7 +146,7 @@ def _quartile_lines(inspection: Inspection) -> Iterator[str]:
             "belong into one quartile"
         )
     for number, (level, low, high) in enumerate(found, start=1):
-        yield f"  quartile {number}  {_pm(level.nats)}  rows from {low:.3f} to {high:.3f}; {level.rows} rows"
+        yield f"  quartile {number}  {told_as(level.nats)}  rows from {low:.3f} to {high:.3f}; {level.rows} rows"
 
 
 def as_json(inspection: Inspection) -> dict[str, Any]:
@@ -148,7 +163,7 @@ def as_json(inspection: Inspection) -> dict[str, Any]:
         "quartiles": None
         if found is None
         else [_level(level) | {"from": low, "to": high} for level, low, high in inspection.by_quartile()],
-        "paper_range": list(PAPER_RANGE),
+        "verdict": verdict_as_json(inspection.verdict, inspection.own),
     }
     if len(scores.parts) == 2:
         preferred = preferred_of(scores)
@@ -157,23 +172,10 @@ def as_json(inspection: Inspection) -> dict[str, Any]:
     return tree
 
 
-def estimate_as_json(estimate: Estimate) -> dict[str, float | None]:
-    """Return an estimate with its standard error and 95 % interval; null where one prompt tells nothing of them."""
-    half = estimate.interval().half_width
-    bounds = {"se": estimate.error, "low": estimate.mean - half, "high": estimate.mean + half}
-    return {"value": estimate.mean} | {name: one if math.isfinite(one) else None for name, one in bounds.items()}
-
-
 def _level(level: Level) -> dict[str, Any]:
     bits = None if level.bits_per_byte is None else estimate_as_json(level.bits_per_byte)
     nats = estimate_as_json(level.nats)
     return {"nats_per_token": nats, "bits_per_byte": bits, "rows": level.rows, "tokens": level.tokens}
-
-
-def _pm(estimate: Estimate, form: str = ".3f") -> str:
-    half = estimate.interval().half_width
-    known = f"± {half:{form.removeprefix('+')}}" if math.isfinite(half) else "(interval not known)"
-    return f"{estimate.mean:{form}} {known}"
 
 
 def _range(values: Floats) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from humanline.plots import _style
-from humanline.plots._table import Row, Table, points, settings
+from humanline.plots._table import SETTING, Row, Table, points, settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,15 +26,17 @@ def rows(inspection: Inspection) -> list[Row]:
     list of Row
         Panel ``rows``, one series named by what a level is taken of: the lower edge of each bin, and rows in it; a last
         point with the upper edge of the last bin and 0. Panel ``quartile``: the edges of quartiles. Panel ``setting``:
-        the level of all rows and the paper's range.
+        the level of all rows, the paper's range and, where it is known, the model's own level.
     """
-    from humanline.evaluate.inspection import PAPER_RANGE
     from humanline.evaluate.levels import bins_of
+    from humanline.evaluate.verdict import PAPER_RANGE
 
     counts, edges = bins_of(inspection.scores.levels)
     level = inspection.levels()[inspection.deciding]
     out = settings(level=level.nats.mean, paper_low=PAPER_RANGE[0], paper_high=PAPER_RANGE[1])
     out += points(_COUNT, inspection.deciding, edges, [*counts, 0])
+    if inspection.verdict.own_level is not None:
+        out += settings(own=inspection.verdict.own_level.mean)
     if (found := inspection.quartiles) is not None:
         out += points(_EDGE, "edges", found.edges, 0)
     return out
@@ -61,6 +63,8 @@ def _draw(table: Table) -> Figure:
     else:
         text += f": far to the {'right' if low > edges[0] else 'left'} of all rows."
     axis.axvline(table.setting("level"), color=_style.BLUE, label="level of all tokens")
+    if "own" in table.series(SETTING):
+        axis.axvline(table.setting("own"), color=_style.RED, linestyle="--", label="the model's own level")
     if table.series(_EDGE):
         for number, edge in enumerate(table.xy(_EDGE, "edges")[0]):
             label = "edges of quartiles" if number == 0 else None

@@ -44,6 +44,48 @@ def ratio_estimate(numerators: ArrayLike, denominators: ArrayLike, clusters: Seq
     >>> ratio_estimate([1.0, 2.0, 3.0], [1, 1, 1], ["a", "b", "c"]).interval().mean
     2.0
     """
+    ratio, influence = _influence(numerators, denominators, clusters)
+    count = len(influence)
+    return Estimate(ratio, math.hypot(*influence.values()) if count > 1 else math.inf, count - 1)
+
+
+def ratio_difference(
+    first: tuple[ArrayLike, ArrayLike, Sequence[Hashable]], second: tuple[ArrayLike, ArrayLike, Sequence[Hashable]]
+) -> Estimate:
+    """Compute the difference of two ratios of sums, whose rows may share clusters.
+
+    The error is the root of the summed squares, over clusters, of what each moves the first ratio by less what it moves
+    the second by: where no cluster is shared, the root of the sum of both squared errors.
+
+    Parameters
+    ----------
+    first, second : (numerators, denominators, clusters)
+        As in `ratio_estimate`.
+
+    Returns
+    -------
+    Estimate
+        With the degrees of freedom of the side that has fewer clusters; the error of a single cluster is inf.
+
+    Raises
+    ------
+    ValueError
+        As `ratio_estimate` does.
+
+    Notes
+    -----
+    Source: Cochran, Sampling techniques (1977), section 6.9.
+    """
+    (ratio, ours), (other, theirs) = _influence(*first), _influence(*second)
+    degrees = min(len(ours), len(theirs)) - 1
+    moved = [ours.get(one, 0.0) - theirs.get(one, 0.0) for one in {*ours, *theirs}]
+    return Estimate(ratio - other, math.hypot(*moved) if degrees else math.inf, degrees)
+
+
+def _influence(
+    numerators: ArrayLike, denominators: ArrayLike, clusters: Sequence[Hashable]
+) -> tuple[float, dict[Hashable, float]]:
+    """Return a ratio of sums, and by how much each cluster moves it: their squares sum to its squared error."""
     x, y = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
     _checks.same_shape("denominators", y.shape, "numerators", x.shape)
     _checks.same_shape("clusters", (len(clusters),), "numerators", x.shape)
@@ -59,7 +101,6 @@ def ratio_estimate(numerators: ArrayLike, denominators: ArrayLike, clusters: Seq
     total = math.fsum(y)
     ratio = math.fsum(x) / total
     count = len(places)
-    if count == 1:
-        return Estimate(ratio, math.inf, 0)
     off = np.bincount(at, weights=x - ratio * y, minlength=count)
-    return Estimate(ratio, math.sqrt(count / (count - 1)) * math.hypot(*off) / total, count - 1)
+    factor = math.sqrt(count / (count - 1)) / total if count > 1 else 0.0
+    return ratio, dict(zip(places, (factor * off).tolist(), strict=True))

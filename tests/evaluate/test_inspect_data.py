@@ -22,7 +22,7 @@ def silent(text: str) -> None:
 
 def look(toy, folder: Path, **changes):
     """Inspect the toy's pairs."""
-    how = {name: changes.pop(name) for name in ("rows", "stop", "progress") if name in changes}
+    how = {name: changes.pop(name) for name in ("rows", "stop", "own_samples", "progress") if name in changes}
     return inspect_data(config(toy, folder / "run", **changes), out=str(folder / "look"), say=silent, **how)
 
 
@@ -103,9 +103,9 @@ def test_an_inspection_that_was_stopped_goes_on(toy, tmp_path, monkeypatch):
             stop.requested = "SIGTERM" if done > 20 else None
 
         with pytest.raises(StopRequested, match="are kept in"):
-            look(toy, tmp_path, stop=stop, progress=ask, **sizes)
+            look(toy, tmp_path, stop=stop, progress=lambda what: ask, **sizes)
     asked: list[int] = []
-    rest = look(toy, tmp_path, progress=lambda done, due: asked.append(due), **sizes)
+    rest = look(toy, tmp_path, progress=lambda what: lambda done, due: asked.append(due), **sizes)
     assert 0 < asked[0] < 2 * len(rest.names) - 20
     assert np.allclose(rest.scores.sums, whole.scores.sums, atol=2e-5)
 
