@@ -238,6 +238,7 @@ def _answer_commands(commands: _Commands) -> None:
     inspect.add_argument("--model", help="folder or hub:NAME; RECIPE|FILE is then a file (default: the recipe's model)")
     inspect.add_argument("--rows", type=int, metavar="N", help="score N rows drawn at random (default: all)")
     inspect.add_argument("--own-samples", type=int, default=0, metavar="N", help="answers of the model to compare with")
+    inspect.add_argument("--keep-quartiles", metavar="2,3,4", help="write the rows of these quartiles to --out")
     inspect.add_argument("--out", help="folder for inspection.json, figure and scores (default: scores in FILE.scores)")
     inspect.add_argument("--quiet", action="store_true", help="show no progress")
     _add_preset(inspect)
@@ -507,6 +508,7 @@ def _stage(options: argparse.Namespace, what: str, work: Callable[..., Path]) ->
 
 
 def _inspect_data(options: argparse.Namespace) -> int:
+    from humanline.evaluate.filters import quartiles_named
     from humanline.evaluate.inspect_run import config_of_file, inspect_data
     from humanline.evaluate.inspection import describe
     from humanline.system.progress import CountProgress, ReadingProgress
@@ -532,6 +534,7 @@ def _inspect_data(options: argparse.Namespace) -> int:
                 out=options.out,
                 rows=options.rows,
                 own_samples=options.own_samples,
+                keep_quartiles=quartiles_named(options.keep_quartiles) if options.keep_quartiles is not None else (),
                 stop=stop,
                 say=_say(options),
                 counting=ReadingProgress(not options.quiet),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from humanline.evaluate.file_facts import FileFacts, facts_of
+from humanline.evaluate.filters import Filtered, JsonLines
 from humanline.evaluate.inspection import Inspection, as_json
 from humanline.evaluate.levels import RowScores
 from humanline.evaluate.own_answers import own_answers
@@ -37,6 +38,7 @@ def inspect_data(
     out: str | None = None,
     rows: int | None = None,
     own_samples: int = 0,
+    keep_quartiles: Sequence[int] = (),
     stop: StopSignal | None = None,
     say: Say = show,
     counting: Counting = uncounted,
@@ -56,6 +58,8 @@ def inspect_data(
         Score so many rows, drawn at random.
     own_samples : int >= 0
         Answers of the model itself, to as many of the prompts, whose level the data's is held against.
+    keep_quartiles : sequence of int in 1 .. 4
+        Write the rows of these quartiles to `out`; default: none are written.
     stop : StopSignal, optional
     say, counting : callable
     progress : callable
@@ -64,7 +68,8 @@ def inspect_data(
     Raises
     ------
     EvaluationError, DataError, ModelError, ValueError, OSError
-        If the recipe's rows are prompts, or data or model cannot be used.
+        If the recipe's rows are prompts, or data or model cannot be used; if rows are to be kept, and there is no
+        `out`, only some are scored, they are no lines of a file, or there are no quartiles.
     FloatingPointError
         If the model gives an answer no finite log-probability.
     StopRequested
@@ -79,6 +84,13 @@ def inspect_data(
             "this recipe's rows are prompts, whose answers do not exist yet; inspect-data reads preference, unpaired "
             "and completion rows"
         )
+    lines = None
+    if keep_quartiles:
+        if out is None or rows is not None:
+            raise EvaluationError(
+                "--keep-quartiles writes to --out FOLDER, and needs the levels of all rows: no --rows"
+            )
+        lines = JsonLines(config.data.train)
     place = _place_of(config, out)
     accelerator = start_accelerator()
     if accelerator.num_processes > 1:
@@ -119,7 +131,21 @@ def inspect_data(
     )
     if out is not None:
         write_text(place.parent / NAME, json.dumps(as_json(found), indent=1, allow_nan=False) + "\n")
+    if lines is not None:
+        say(str(_keep(lines, found, keep_quartiles, place.parent)))
     return found
+
+
+def _keep(lines: JsonLines, found: Inspection, wanted: Sequence[int], folder: Path) -> Filtered:
+    """Write the rows of some quartiles to a folder."""
+    quartiles = found.quartiles
+    if quartiles is None:
+        raise EvaluationError(f"{lines.path}: there are no quartiles to keep: too few rows, or too many of one level")
+    reasons = {
+        lines.line_of(name): None if number in wanted else f"quartile {number}"
+        for name, number in zip(found.names, quartiles.numbers.tolist(), strict=True)
+    }
+    return lines.keep(reasons, folder, f"kept-quartiles-{'-'.join(map(str, wanted))}")
 
 
 def _place_of(config: TrainConfig, out: str | None) -> Path:
