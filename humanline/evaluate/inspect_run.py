@@ -80,10 +80,7 @@ def inspect_data(
     from humanline.train.run.processes import start_accelerator
 
     if config.rounds is not None:
-        raise EvaluationError(
-            "this recipe's rows are prompts, whose answers do not exist yet; inspect-data reads preference, unpaired "
-            "and completion rows"
-        )
+        raise EvaluationError("this recipe's rows are prompts, whose answers do not exist yet: see `inspect_prompts`")
     lines = None
     if keep_quartiles:
         if out is None or rows is not None:

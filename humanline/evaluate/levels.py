@@ -198,10 +198,11 @@ def histogram_lines(values: Floats, *, width: int = 40) -> list[str]:
     step = float(edges[1] - edges[0])
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     names = [f"{low:.{digits}f} to {high:.{digits}f}" for low, high in itertools.pairwise(edges.tolist())]
-    return _bars(names, counts.tolist(), width)
+    return bar_lines(names, counts.tolist(), width)
 
 
-def _bars(names: Sequence[str], counts: Sequence[int], width: int) -> list[str]:
+def bar_lines(names: Sequence[str], counts: Sequence[int], width: int = 40) -> list[str]:
+    """Return a line for each name: its count, and a bar of at most `width` characters."""
     longest, most, digits = max(map(len, names)), max(counts), len(str(max(counts)))
     return [
         f"{name:>{longest}}  {count:>{digits}}  {'#' * max(round(width * count / most), int(count > 0))}".rstrip()

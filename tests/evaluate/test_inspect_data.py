@@ -199,7 +199,7 @@ def test_what_cannot_be_inspected_leaves_nothing(toy, tmp_path, capsys, monkeypa
         ([toy["pairs"], "--model", toy["model"], "--rows", "0"], "--rows must be >= 1"),
         ([toy["pairs"], "--model", toy["model"], "data.max_length=100000"], "positions of the model"),
         ([toy["pairs"]], "pairs.jsonl"),
-        (["tiny-online"], "prompts"),
+        (["tiny-online"], "--out FOLDER"),
         (["hub:a/b", "--model", toy["model"]], "--out"),
     ]:
         assert main(["inspect-data", *words, "--quiet"]) == 2, words
