@@ -281,8 +281,8 @@ def _example(config: TrainConfig, units: Units, renderer: Any) -> str:
 def config_of_file(file: str, model: str, overrides: Sequence[str] = ()) -> TrainConfig:
     """Return the configuration that a file and a model are inspected with where there is no recipe.
 
-    Pairs, the tokenizer's chat template where it has one, at most 1024 tokens or what the model has room for; examples
-    that do not fit are left out and counted. Overrides replace any of that.
+    Pairs, or what the keys of its first row tell; the tokenizer's chat template where it has one; at most 1024 tokens
+    or what the model has room for; examples that do not fit are left out and counted. Overrides replace any of that.
 
     Raises
     ------
@@ -296,11 +296,13 @@ def config_of_file(file: str, model: str, overrides: Sequence[str] = ()) -> Trai
 
     tokenizer, settings = load_tokenizer(model), load_outline(model).config.get_text_config()
     room = getattr(settings, "max_position_embeddings", None) or _LENGTH
+    objective, shape = _kind_of(file)
     tree: dict[str, Any] = {
         "model": model,
         "output": "nowhere",
-        "objective": {"kind": "dpo"},
+        "objective": objective,
         "data": {
+            "shape": shape,
             "train": file,
             "template": "chat" if getattr(tokenizer, "chat_template", None) else "plain",
             "max_length": min(_LENGTH, room),
@@ -314,6 +316,21 @@ def config_of_file(file: str, model: str, overrides: Sequence[str] = ()) -> Trai
         recipe = Path(folder) / "inspect-data.yaml"
         recipe.write_text(json.dumps(tree), encoding="utf-8")  # JSON is YAML
         return load_config(recipe, list(overrides))
+
+
+def _kind_of(file: str) -> tuple[dict[str, Any], str]:
+    """Return an objective that reads the rows of a file, and their shape; pairs where its first line does not tell."""
+    try:
+        with open(Path(file).expanduser(), "rb") as lines:
+            row = json.loads(next(line for line in lines if line.strip()))
+    except (OSError, ValueError, StopIteration, RecursionError):
+        row = {}
+    if isinstance(row, dict) and "rejected" not in row:
+        if "label" in row:
+            return {"kind": "kto", "allow_single_label": True}, "unpaired"
+        if {"completion", "messages"} & row.keys():
+            return {"kind": "nll"}, "completion"
+    return {"kind": "dpo"}, "preference"
 
 
 _LENGTH = 1024

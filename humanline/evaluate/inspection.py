@@ -142,8 +142,8 @@ def _quartile_lines(inspection: Inspection) -> Iterator[str]:
     if not found:
         values = inspection.scores.levels
         yield (
-            f"no quartiles: {len(values)} rows have {len(np.unique(values))} different levels, and rows of one level "
-            "belong into one quartile"
+            f"no quartiles: levels of {len(values)} rows from {values.min():.6f} to {values.max():.6f}, so few of them "
+            "different that one would be empty; rows of one level share a quartile"
         )
     for number, (level, low, high) in enumerate(found, start=1):
         yield f"  quartile {number}  {told_as(level.nats)}  rows from {low:.3f} to {high:.3f}; {level.rows} rows"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from humanline.stats import Estimate, Proportion, clustered_share, ratio_estimate
 
+SAME = 1e-5  # nats per token that rounding may make of equal levels
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -114,6 +115,7 @@ def quartiles_of(values: Floats) -> Quartiles | None:
 
     The k-th edge is the value at place ``ceil(k n / 4)`` in ascending order, and a value lies in quartile 1 + the
     number of edges below it. So equal values share a quartile, and where all values differ sizes differ by one at most.
+    Values that lie within `SAME` of the lowest of them count as equal: a pass over other rows rounds otherwise.
 
     Parameters
     ----------
@@ -124,14 +126,26 @@ def quartiles_of(values: Floats) -> Quartiles | None:
     Quartiles or None
         None where so many values are equal, or so few are there, that a quartile would be empty.
     """
-    ordered = np.sort(values)
-    if not len(ordered):
+    if not len(values):
         return None
+    values = _rounded_down(values)
+    ordered = np.sort(values)
     low, middle, high = (float(ordered[-(-k * len(ordered) // 4) - 1]) for k in (1, 2, 3))
     if not low < middle < high < ordered[-1]:
         return None
     numbers = 1 + sum((values > edge).astype(np.int64) for edge in (low, middle, high))
     return Quartiles((low, middle, high), np.asarray(numbers))
+
+
+def _rounded_down(values: Floats) -> Floats:
+    """Return each value as the lowest of those that count as equal to it."""
+    order = np.argsort(values, kind="stable")
+    result, lowest = values.copy(), -math.inf
+    for place, value in zip(order.tolist(), values[order].tolist(), strict=True):
+        if value > lowest + SAME:
+            lowest = value
+        result[place] = lowest
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,6 +207,83 @@ def test_what_cannot_be_inspected_leaves_nothing(toy, tmp_path, capsys, monkeypa
     assert {path.name for path in tmp_path.iterdir()} == {"bad.jsonl"}
 
 
+@pytest.mark.parametrize(
+    ("file", "kind", "shape"),
+    [("pairs", "dpo", "preference"), ("unpaired", "kto", "unpaired"), ("completions", "nll", "completion")],
+)
+def test_rows_of_every_kind_are_told_by_their_keys(toy, tmp_path, file, kind, shape):
+    found = config_of_file(toy[file], toy["model"])
+    assert (found.objective.kind, found.data.shape) == (kind, shape)
+    assert len(inspect_data(found, out=str(tmp_path / "look"), say=silent).names) > 40
+
+
+@pytest.mark.parametrize("kind", ["kto", "grpo", "nll"])
+def test_pairs_are_pairs_whatever_reads_them(toy, tmp_path, kind):
+    """Only next-token training reads the chosen answer alone."""
+    found = look(toy, tmp_path, objective={"kind": kind})
+    assert found.deciding == ("answer" if kind == "nll" else "pair") and len(found.names) == 48
+
+
+def known_model(toy, folder: Path) -> tuple[str, np.ndarray]:
+    """Return a model whose next token depends on the last one alone, and the log-probabilities of it, (V, V)."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(toy["model"], dtype=torch.float32)
+    with torch.no_grad():
+        for layer in model.model.layers:  # which then add nothing to what the embedding says
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.get_input_embeddings().weight.normal_(generator=torch.Generator().manual_seed(0))
+        model.model.norm.weight.fill_(0.2)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(toy["model"]).save_pretrained(folder)
+    embedding = model.get_input_embeddings().weight.detach().double().numpy()
+    scale = np.sqrt((embedding**2).mean(1, keepdims=True) + model.config.rms_norm_eps)
+    head = model.get_output_embeddings().weight.detach().double().numpy()
+    logits = embedding / scale * model.model.norm.weight.detach().double().numpy() @ head.T
+    return str(folder), logits - np.log(np.exp(logits).sum(1, keepdims=True))
+
+
+def test_rows_of_known_probabilities_are_split_into_the_right_quartiles(toy, tmp_path):
+    """Exactly, with many rows of equal level: the same pair after prompts of other lengths."""
+    from humanline.train.data.run_data import read_data, renderer_of
+    from humanline.train.policy.load import load_tokenizer
+
+    model, table = known_model(toy, tmp_path / "known")
+    pairs = [("ab", "ba"), ("abc", "c"), ("a", "bcd"), ("gh", "h"), ("fgh", "hg"), ("de", "ed"), ("ee", "dd")]
+    rows = [
+        {"prompt": f"{number} {'abcdefgh'[: 1 + number % 8]}", "chosen": pair[0], "rejected": pair[1]}
+        for number, pair in enumerate(pairs * 5)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    changes = {"model": model, "data__train": str(file)}
+    sizes = {"training__micro_batch_size": None, "training__micro_batch_tokens": 100}
+    found = look(toy, tmp_path, **changes, **sizes)
+    settings = config(toy, tmp_path / "run", **changes)
+    units = read_data(settings, renderer_of(settings, load_tokenizer(model))).sets.train
+    levels = []
+    for unit in units:
+        steps = [(one.ids[i - 1], one.ids[i]) for one in unit.sequences for i in range(one.prompt_length, len(one.ids))]
+        levels.append(round(sum(table[step] for step in steps) / len(steps), 9))
+    assert found.scores.levels == pytest.approx(levels, abs=1e-6) and len(set(levels)) == 7
+    ordered = sorted(levels)
+    edges = [ordered[8], ordered[17], ordered[26]]  # the 9th, 18th and 27th of 35
+    assert found.quartiles.numbers.tolist() == [1 + sum(level > edge for edge in edges) for level in levels]
+
+
+def test_rows_of_one_level_have_no_quartiles(toy, tmp_path, capsys):
+    """Which is said, and nothing can be kept by them."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 8)
+    words = ["inspect-data", str(file), "--model", toy["model"], "--out", str(tmp_path / "found")]
+    assert main([*words, "--quiet"]) == 0
+    assert "no quartiles: levels of 8 rows" in capsys.readouterr().out
+    assert json.loads((tmp_path / "found/inspection.json").read_text())["quartiles"] is None
+    assert main([*words, "--keep-quartiles", "2", "--quiet"]) == 2
+    assert "there are no quartiles to keep" in capsys.readouterr().err
+
+
 def test_a_file_is_read_with_what_its_model_has(toy):
     """The tokenizer's chat template, and as many tokens as the model has places for."""
     found = config_of_file(toy["pairs"], toy["model"])
