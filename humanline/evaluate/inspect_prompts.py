@@ -68,13 +68,19 @@ def inspect_prompts(
         raise EvaluationError(f"give --out FOLDER, for {what}")
     lines = None if band is None else JsonLines(config.data.train)
     folder = None if out is None else output_path(out)
+    made = folder is not None and not folder.exists()
     if folder is not None:
         if folder.exists() and not folder.is_dir():
             raise EvaluationError(f"--out {out!r} is a file; give a folder")
         make_folder(folder)
-    file = Path(scored).expanduser() if scored is not None else _scored_here(config, folder, stop, say, progress)
-    rollouts = read_rollouts(file)
-    rates = rates_of(rollouts, read_scores(file, rollouts))
+    try:
+        file = Path(scored).expanduser() if scored is not None else _scored_here(config, folder, stop, say, progress)
+        rollouts = read_rollouts(file)
+        rates = rates_of(rollouts, read_scores(file, rollouts))
+    except BaseException:
+        if made and folder is not None and not any(folder.iterdir()):
+            folder.rmdir()  # of an inspection of which nothing was done
+        raise
     if folder is not None:
         write_text(folder / NAME, json.dumps(rates_as_json(rates), indent=1, allow_nan=False) + "\n")
     if lines is not None and band is not None and folder is not None:

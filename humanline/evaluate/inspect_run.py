@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from humanline.evaluate.own_answers import own_answers
 from humanline.evaluate.records import EvaluationError
 from humanline.evaluate.score_rows import BUDGET, Due, Progress, ScoreBook, key_of, score_due, score_plan
 from humanline.evaluate.verdict import Own
-from humanline.system.files import make_folder, output_path, write_text
+from humanline.system.files import output_path, write_text
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
@@ -151,12 +152,14 @@ def _place_of(config: TrainConfig, out: str | None) -> Path:
         folder = output_path(out)
         if folder.exists() and not folder.is_dir():
             raise EvaluationError(f"--out {out!r} is a file; give a folder")
-        make_folder(folder)
         return folder / "scores"
     file = Path(config.data.train).expanduser()
     if config.data.train.startswith("hub:"):
         raise EvaluationError(f"{config.data.train} is no file that scores could be kept beside: give --out FOLDER")
-    return file.with_name(f"{file.name}.scores")
+    folder = file.with_name(f"{file.name}.scores")
+    if file.is_file() and not os.access(folder if folder.exists() else file.parent, os.W_OK):
+        raise EvaluationError(f"nothing can be written beside {file}, where scores are kept: give --out FOLDER")
+    return folder
 
 
 def _picked(facts: FileFacts, rows: int | None, seed: int) -> np.ndarray:

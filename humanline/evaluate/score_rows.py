@@ -42,9 +42,9 @@ def key_of(ids: np.ndarray, prompt_length: int) -> str:
 
 def score_plan(config: TrainConfig) -> dict[str, Any]:
     """Return all that scores depend on besides token ids: the model and how it is computed."""
-    training = config.training
+    training, folder = config.training, Path(config.model).expanduser()
     return {
-        "model": str(Path(config.model).expanduser().resolve()) if Path(config.model).is_dir() else config.model,
+        "model": str(folder.resolve()) if folder.is_dir() else config.model,
         "model files": files_of(config.model),
         "seed of the adapter": None if config.adapter is None else config.seed,
         "adapter": None if config.adapter is None else config.adapter.model_dump(mode="json"),

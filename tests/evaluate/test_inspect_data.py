@@ -11,7 +11,7 @@ import torch
 
 from humanline.cli import main
 from humanline.evaluate.inspect_run import config_of_file, inspect_data
-from humanline.evaluate.score_rows import ScoreBook, passes_of
+from humanline.evaluate.score_rows import ScoreBook, key_of, passes_of
 from humanline.train.online.ledger import LedgerError
 from tests.helpers.support import config
 
@@ -123,6 +123,13 @@ def test_passes_keep_to_their_budget():
         assert longest == sorted(longest, reverse=True)
 
 
+def test_a_score_is_found_by_prompt_and_answer_alone():
+    """Where the answer begins counts, and nothing but ids does."""
+    ids = np.array([5, 6, 7], dtype=np.int64)
+    assert key_of(ids, 1) != key_of(ids, 2) and key_of(ids, 1) == key_of(ids.astype(np.int32), 1)
+    assert key_of(ids, 1) != key_of(ids[:2], 1)
+
+
 def test_a_damaged_score_is_named(tmp_path):
     book = ScoreBook(tmp_path, {"model": "a"})
     book.path.write_text('{"plan": {"model": "a"}}\n{"key": "x", "sum": NaN, "bytes": 1}\n')
@@ -199,6 +206,9 @@ def test_what_cannot_be_inspected_leaves_nothing(toy, tmp_path, capsys, monkeypa
         ([toy["pairs"], "--model", toy["model"], "--rows", "0"], "--rows must be >= 1"),
         ([toy["pairs"], "--model", toy["model"], "data.max_length=100000"], "positions of the model"),
         ([toy["pairs"]], "pairs.jsonl"),
+        ([toy["pairs"], "--model", toy["model"], "--out", "bad.jsonl"], "is a file"),
+        (["none.jsonl", "--model", toy["model"], "--out", "found"], "none.jsonl"),
+        ([toy["pairs"], "--model", toy["model"], "--scored", "x"], "--scored is not for rows with answers"),
         (["tiny-online"], "--out FOLDER"),
         (["hub:a/b", "--model", toy["model"]], "--out"),
     ]:

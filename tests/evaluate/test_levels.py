@@ -59,6 +59,15 @@ def test_there_are_no_quartiles_where_one_would_be_empty(values):
     assert quartiles_of(np.array(values)) is None
 
 
+def test_rounding_parts_no_equal_values():
+    """Values that differ by what passes of other rows round stay together; those that differ by more do not."""
+    values = np.array([-4.0, -3.0, -3.0 + 4e-7, -2.5, -2.0, -2.0 + 9e-7, -1.0, -0.5])
+    assert quartiles_of(values).numbers.tolist() == [1, 1, 1, 2, 3, 3, 4, 4]
+    assert quartiles_of(values[::-1].copy()).numbers.tolist() == [4, 4, 3, 3, 2, 1, 1, 1]
+    chain = -1.0 + 0.9e-5 * np.arange(40)  # each is near the next, and the first is not near the last
+    assert np.bincount(quartiles_of(chain).numbers)[1:].tolist() == [10, 10, 10, 10]
+
+
 def test_the_level_is_the_mean_over_all_tokens():
     """Rows count by their tokens, and bits by the bytes of their texts."""
     found = level_of(scores([-1.0, -3.0], tokens=[1, 3]))

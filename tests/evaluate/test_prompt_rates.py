@@ -110,6 +110,8 @@ def test_what_makes_no_sense_of_prompts_is_refused(recipe, capsys):
         (["--rows", "3", "--out", "o"], "--rows is not for prompts"),
         (["--keep-quartiles", "2", "--out", "o"], "--keep-quartiles is not for prompts"),
         (["--scored", "none.jsonl"], "none.jsonl is missing"),
+        (["--scored", "none.jsonl", "--out", "o"], "none.jsonl is missing"),
+        (["model=nowhere", "--out", "o"], "nowhere"),
         (["--keep-pass-rate", "2:1", "--out", "o"], "LOW:HIGH"),
     ]:
         assert main(["inspect-data", recipe, *words, "--quiet"]) == 2, words

@@ -110,6 +110,7 @@ def test_own_answers_lie_at_the_own_level_and_others_below(toy, learnt, tmp_path
     mine = inspect_data(settings, out=str(tmp_path / "mine"), own_samples=48, say=lambda text: None)
     assert not mine.verdict.gap.interval(0.9999).excludes_zero
     assert mine.own is not None and len(mine.own.scores) >= 40
+    assert {*mine.own.scores.prompts.tolist()} == {*mine.scores.prompts.tolist()}  # so that they share clusters
     distant = tmp_path / "distant.jsonl"
     pairs = [json.loads(line) for line in Path(toy["pairs"]).read_text().splitlines()]
     distant.write_text(
