@@ -251,12 +251,43 @@ def _answer_commands(commands: _Commands) -> None:
     evaluate.add_argument("--out", required=True, help="folder to make, or to go on with")
     evaluate.add_argument("--prompts", help="file of prompts (default: data.eval)")
     evaluate.add_argument("--samples", help="answers that are there already, made by humanline sample")
+    rated = "rate the pairs of this file, by evaluation.scoring, or with --reference by the model's implicit reward"
+    evaluate.add_argument("--preferences", metavar="FILE", help=rated)
+    evaluate.add_argument("--reference", metavar="MODEL", help="of --preferences: what the model was trained from")
     evaluate.add_argument("--name", help="of the model, for humanline compare (default: of its run or folder)")
     evaluate.add_argument("--seed", type=int, help="of the model's training run (default: what its run says)")
     evaluate.add_argument("--k", type=int, nargs="+", default=[], help="of pass@k, majority@k (default: powers of 2)")
     evaluate.add_argument("--quiet", action="store_true", help="show no progress")
     _add_preset(evaluate)
     evaluate.set_defaults(run=_evaluate)
+
+    rate = commands.add_parser("win-rate", help="say how often a file's answers beat another's, by scores or a judge")
+    rate.add_argument("answers", help="file of humanline sample or score, or a folder of humanline evaluate")
+    rate.add_argument("overrides", nargs="*", metavar="key=value", help="replace values of the judge's file")
+    rate.add_argument("--against", required=True, metavar="ANSWERS", help="the baseline's; joined by the prompts' ids")
+    rate.add_argument("--judge", metavar="FILE", help="YAML file that says who judges (default: the answers' scores)")
+    rate.add_argument("--words", nargs="+", default=[], metavar="FILE", help="words.jsonl of folders: not asked again")
+    rate.add_argument("--out", required=True, help="folder to make, or to go on with")
+    rate.add_argument("--name", help="of the model, for humanline compare (default: what its file tells)")
+    rate.add_argument("--seed", type=int, help="of the model's training run (default: what its file tells)")
+    rate.add_argument("--quiet", action="store_true", help="show no progress")
+    rate.set_defaults(run=_win_rate)
+
+    alpaca = commands.add_parser("alpaca", help="AlpacaEval's files: make model_outputs.json, read annotations.json")
+    ways = alpaca.add_subparsers(dest="way", required=True)
+    outputs = ways.add_parser("outputs", help="make model_outputs.json of a samples file")
+    outputs.add_argument("samples", help="file of humanline sample, or a folder of humanline evaluate")
+    outputs.add_argument("--instructions", required=True, metavar="FILE", help="the package's set: alpaca_eval.json")
+    outputs.add_argument("--answer", type=int, metavar="N", help="which of several answers (default: there is one)")
+    annotations = ways.add_parser("annotations", help="read annotations.json: win rate, standard error, missing ones")
+    annotations.add_argument("annotations", help="annotations.json of the package")
+    annotations.add_argument("--instructions", metavar="FILE", help="the package's set, to count what is not annotated")
+    annotations.add_argument("--difficulty", metavar="FILE", help="df_gamed.csv, for the length-controlled rate")
+    for way in (outputs, annotations):
+        way.add_argument("--out", required=True, help="file to make; nothing is overwritten")
+        way.add_argument("--name", help="of the model (default: what the file tells)")
+        way.add_argument("--quiet", action="store_true", help="say nothing but the file's name")
+    alpaca.set_defaults(run=_alpaca)
 
     compare = commands.add_parser("compare", help="compare evaluations item by item: differences, intervals, margins")
     compare.add_argument("files", nargs="+", metavar="FILE", help="evaluation.json, or its folder; the baseline first")
@@ -582,6 +613,7 @@ def _refuse_options(options: argparse.Namespace, what: str, *names: str) -> None
 
 
 def _evaluate(options: argparse.Namespace) -> int:
+    from humanline.evaluate.accuracy import evaluate_preferences
     from humanline.evaluate.run import evaluate
     from humanline.system.progress import CountProgress
     from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
@@ -589,25 +621,73 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     if any(k < 1 for k in options.k):
         raise ValueError(f"--k must be >= 1; got {min(options.k)}")
+    if options.preferences is not None and (options.prompts or options.samples or options.k):
+        raise ValueError("--preferences has answers of its own; leave out --prompts, --samples and --k")
+    if options.reference is not None and options.preferences is None:
+        raise ValueError("--reference is for --preferences FILE")
     with StopSignal() as stop, contextlib.ExitStack() as shown:
         try:
             config = _load(options)
             _quiet_libraries()
-            path = evaluate(
-                config,
-                options.out,
-                prompts=options.prompts,
-                samples=options.samples,
-                name=options.name,
-                seed=options.seed,
-                ks=options.k,
-                stop=stop,
-                say=_say(options),
-                progress=lambda what: shown.enter_context(CountProgress(what, show=not options.quiet)),
-            )
+            how: dict[str, Any] = {"name": options.name, "seed": options.seed, "stop": stop, "say": _say(options)}
+            how["progress"] = lambda what: shown.enter_context(CountProgress(what, show=not options.quiet))
+            if options.preferences is not None:
+                path = evaluate_preferences(
+                    config, options.preferences, options.out, reference=options.reference, **how
+                )
+            else:
+                path = evaluate(
+                    config, options.out, prompts=options.prompts, samples=options.samples, ks=options.k, **how
+                )
         except StopRequested as request:
             _complain(options, str(request))
             return EXIT_STOPPED
+    print(visible(str(path)))
+    return 0
+
+
+def _win_rate(options: argparse.Namespace) -> int:
+    from humanline.evaluate.judge_config import read_judge
+    from humanline.evaluate.win_rate import win_rate
+    from humanline.system.progress import CountProgress
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.terminal import visible
+
+    if options.judge is None and (options.overrides or options.words):
+        raise ValueError("--words and key=value are about a judge: name one, --judge FILE")
+    with StopSignal() as stop:
+        try:
+            judge = None if options.judge is None else read_judge(options.judge, options.overrides)
+            with CountProgress("questions", show=judge is not None and not options.quiet) as progress:
+                path = win_rate(
+                    options.answers,
+                    options.against,
+                    options.out,
+                    judge=judge,
+                    words=options.words,
+                    name=options.name,
+                    seed=options.seed,
+                    stop=stop,
+                    say=_say(options),
+                    progress=progress,
+                )
+        except StopRequested as request:
+            _complain(options, str(request))
+            return EXIT_STOPPED
+    print(visible(str(path)))
+    return 0
+
+
+def _alpaca(options: argparse.Namespace) -> int:
+    from humanline.evaluate.alpaca_eval.annotations import evaluate_annotations
+    from humanline.evaluate.alpaca_eval.outputs import write_model_outputs
+    from humanline.system.terminal import visible
+
+    how = {"name": options.name, "say": _say(options), "instructions": options.instructions}
+    if options.way == "outputs":
+        path = write_model_outputs(options.samples, out=options.out, answer=options.answer, **how)
+    else:
+        path = evaluate_annotations(options.annotations, options.out, difficulty=options.difficulty, **how)
     print(visible(str(path)))
     return 0
 

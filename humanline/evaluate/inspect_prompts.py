@@ -11,6 +11,7 @@ from typing import Any
 from humanline.evaluate.filters import JsonLines
 from humanline.evaluate.prompt_rates import PromptRates, rates_as_json, rates_of
 from humanline.evaluate.records import EvaluationError
+from humanline.evaluate.run import prompts_of
 from humanline.evaluate.score_rows import score_plan
 from humanline.system.files import make_folder, output_path, write_text
 from humanline.system.stop import StopSignal
@@ -18,7 +19,6 @@ from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
 from humanline.train.data.rows import SetReader
 from humanline.train.online.commands import Progress, Say, sample, score
-from humanline.train.online.ledger import digest
 from humanline.train.online.stages import read_rollouts, read_scores
 from humanline.train.online.types import Rollout
 from humanline.train.run.fingerprint import same_settings
@@ -98,9 +98,9 @@ def _scored_here(
 ) -> Path:
     """Draw and score answers, as far as that is not done, and return the file."""
     assert config.rounds is not None and folder is not None
-    rounds, data = config.rounds, Path(config.data.train).expanduser()
+    rounds = config.rounds
     drawn: dict[str, Any] = score_plan(config) | {
-        "prompts": digest(data) if data.is_file() else config.data.train,
+        "prompts": prompts_of(config.data.train),
         "data": config.data.model_dump(mode="json"),
         "sampling": rounds.sampling.model_dump(mode="json"),
         "samples": rounds.samples,

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from humanline.evaluate.answers import SAMPLES, SCORED
+from humanline.evaluate.folder import drop_unbegun, take_folder
 from humanline.evaluate.model_files import files_of
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
-from humanline.system.files import OutputError, output_path, write_text
-from humanline.system.folders import remove_folder
+from humanline.system.files import output_path
 from humanline.system.paths import PathError, absolute
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
@@ -21,9 +22,7 @@ from humanline.train.online.commands import Progress, Say, sample, score
 from humanline.train.online.ledger import digest, each_line
 from humanline.train.online.stages import read_rollouts, read_scores
 from humanline.train.online.types import Rollout
-from humanline.train.run.fingerprint import as_planned, flat, is_planned, same_settings
-
-SAMPLES, SCORED, _PLAN = "samples.jsonl", "scored.jsonl", "plan.json"
+from humanline.train.run.fingerprint import flat, same_settings
 
 
 def evaluate(
@@ -72,12 +71,12 @@ def evaluate(
     StopRequested
         If `stop` was asked; what is done is kept.
     """
-    prepared = _prepared(config, prompts)
+    prepared = as_rounds(config, prompts)
     folder = output_path(out)
     source = None if samples is None else _file(samples)
     plan = _plan(prepared, source)
     target = folder / NAME
-    _take(folder, plan)
+    take_folder(folder, plan)
     asked = source or folder / SAMPLES
     try:
         if not asked.is_file():
@@ -85,12 +84,12 @@ def evaluate(
         if not (folder / SCORED).is_file():
             score(prepared, str(asked), str(folder / SCORED), stop=stop, say=say, progress=progress("completions"))
     finally:
-        _drop_unbegun(folder)
-    rollouts, scoring = read_rollouts(folder / SCORED), _scoring(prepared)
+        drop_unbegun(folder)
+    rollouts, scoring = read_rollouts(folder / SCORED), scoring_of(prepared)
     _say_uneven(rollouts, prepared, say)
     scores = read_scores(folder / SCORED, rollouts)
     summary = summarise(rollouts, scores, key=key_of(scoring), ks=ks)
-    found_name, found_seed = _whose(Path(config.model))
+    found_name, found_seed = whose(Path(config.model))
     write_evaluation(
         target,
         Evaluation(
@@ -106,7 +105,7 @@ def evaluate(
     return target
 
 
-def _prepared(config: TrainConfig, prompts: str | None) -> TrainConfig:
+def as_rounds(config: TrainConfig, prompts: str | None) -> TrainConfig:
     """Return the configuration with the source that an evaluation samples and scores with."""
     asked, source = config.evaluation, config.rounds
     sampling = asked.sampling or (source.sampling if source is not None else SamplingConfig())
@@ -124,7 +123,8 @@ def _prepared(config: TrainConfig, prompts: str | None) -> TrainConfig:
     return config.model_copy(update={"source": rounds, "data": config.data.model_copy(update={"train": path})})
 
 
-def _scoring(config: TrainConfig) -> ScoringConfig:
+def scoring_of(config: TrainConfig) -> ScoringConfig:
+    """Return the scoring of a configuration that `as_rounds` has made."""
     assert config.rounds is not None
     return config.rounds.scoring
 
@@ -158,7 +158,7 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
         | {
             "model": config.model,
             "model files": files_of(config.model),
-            "prompts": _prompts_of(config.data.train),
+            "prompts": prompts_of(config.data.train),
             "sampling": config.rounds.sampling.model_dump(mode="json", exclude={"engine"}),
             "engine": config.rounds.sampling.engine.kind,
             "answers a prompt": config.rounds.samples,
@@ -169,39 +169,13 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
     )
 
 
-def _prompts_of(path: str) -> str:
+def prompts_of(path: str) -> str:
+    """Return the digest of a file, or the name of a set that is none."""
     file = Path(path).expanduser()
     return digest(file) if file.is_file() else path
 
 
-def _take(folder: Path, plan: dict[str, Any]) -> None:
-    """Make the folder of an evaluation, or go on with one of the same plan."""
-    file = folder / _PLAN
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"--out {str(folder)!r} is a file")
-    if file.is_file():
-        try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise EvaluationError(f"{file} cannot be read: {error}") from None
-        if not isinstance(before, dict) or not is_planned(before, plan):
-            raise EvaluationError(
-                f"{folder} holds an evaluation of another model, other prompts or other settings; choose another --out"
-            )
-        return
-    if folder.is_dir() and any(folder.iterdir()):
-        raise OutputError(f"--out {str(folder)!r} is not empty and no evaluation; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(as_planned(plan), indent=1) + "\n")
-
-
-def _drop_unbegun(folder: Path) -> None:
-    """Remove the folder of an evaluation of which nothing was done."""
-    if [path.name for path in folder.iterdir()] == [_PLAN]:
-        remove_folder(folder)
-
-
-def _whose(model: Path) -> tuple[str, int | None]:
+def whose(model: Path) -> tuple[str, int | None]:
     """Return name and seed of a model: those of its run for the `final` of one."""
     model = model.expanduser()
     run = model.parent / "config.json"

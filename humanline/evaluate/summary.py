@@ -107,32 +107,24 @@ def summarise(
     means = [math.fsum(values) / len(values) for values in known if values]
     binary = all(value in (0.0, 1.0) for values in known for value in values)
     if not binary:
-        estimate = mean_estimate(means)
-        interval = estimate.interval(confidence)
-        summary["score"] = _fact(
-            estimate.mean,
-            estimate.error,
-            estimate.mean - interval.half_width,
-            estimate.mean + interval.half_width,
-            len(means),
-        )
+        summary["score"] = mean_fact(means, confidence)
         return summary
     single = max(map(len, known)) == 1
-    summary["score"] = _share(means, confidence, single)
+    summary["score"] = share_fact(means, confidence, single)
     most = max(map(len, known))
     for k in ks or sorted({2**power for power in range(most.bit_length())} | {most}):
         enough = [values for values in known if len(values) >= k]
         if not enough:
             raise EvaluationError(f"pass@{k} needs {k} scored answers of a problem; there are {most} at most")
         passed = [pass_at_k(int(sum(values)), len(values), k) for values in enough]
-        summary[f"pass@{k}"] = _share(passed, confidence, single)
+        summary[f"pass@{k}"] = share_fact(passed, confidence, single)
         if key is not None:
             votes = [
                 _vote(rollout, own, key, k)
                 for rollout, own, values in zip(rollouts, scores, known, strict=True)
                 if len(values) >= k
             ]
-            summary[f"majority@{k}"] = _share(votes, confidence, single)
+            summary[f"majority@{k}"] = share_fact(votes, confidence, single)
     return summary
 
 
@@ -154,12 +146,23 @@ def _vote(rollout: Rollout, scores: Sequence[Score], key: AnswerKey, k: int) -> 
     return majority_at_k(list(counts.values()), [right[place] for place in counts], k)
 
 
-def _share(values: Sequence[float], confidence: float, single: bool) -> dict[str, Any]:
+def share_fact(values: Sequence[float], confidence: float, single: bool) -> dict[str, Any]:
+    """Return the mean of the shares of problems, with its standard error and interval, as a summary has it.
+
+    `single` says that each is one outcome, 0 or 1: then the interval is Wilson's, else `clustered_share`.
+    """
     if single:
         found = wilson_interval(round(sum(values)), len(values), confidence=confidence)
     else:
         found = clustered_share(values, confidence=confidence)
     return _fact(found.share, mean_estimate(values).error, found.low, found.high, len(values))
+
+
+def mean_fact(values: Sequence[float], confidence: float) -> dict[str, Any]:
+    """Return the mean of the values of problems, with its standard error and Student's interval."""
+    estimate = mean_estimate(values)
+    half = estimate.interval(confidence).half_width
+    return _fact(estimate.mean, estimate.error, estimate.mean - half, estimate.mean + half, len(values))
 
 
 def _fact(value: float, error: float, low: float, high: float, problems: int) -> dict[str, Any]:

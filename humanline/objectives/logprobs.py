@@ -293,7 +293,7 @@ class _Head:
         return error.to(self.weight.dtype)
 
 
-def _operands(hidden: Tensor, wide: torch.dtype) -> torch.dtype:
+def _operands(hidden: Float[Tensor, "N H"], wide: torch.dtype) -> torch.dtype:
     """Return the type of what is multiplied: only CUDA multiplies narrow operands into a wide result."""
     return hidden.dtype if hidden.is_cuda else wide
 

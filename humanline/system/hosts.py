@@ -46,7 +46,7 @@ def refuse_network(allowed: str) -> None:
         raise ValueError(f"{allowed!r} is no host: leave out scheme and port, as in gpu-node-7 or 10.0.0.7")
 
 
-def refuse_host(host: str, address: str | None, allowed: Sequence[str]) -> None:
+def refuse_host(host: str, address: str | None, allowed: Sequence[str], place: str = "source.sampling.engine") -> None:
     """Raise HostError if a host, or the address that its name stands for, is neither public nor here nor allowed.
 
     Parameters
@@ -57,6 +57,8 @@ def refuse_host(host: str, address: str | None, allowed: Sequence[str]) -> None:
         None: the host is looked at as it is written, and a name passes.
     allowed : sequence of str
         Names, addresses and networks.
+    place : str
+        What the message calls the server's settings.
     """
     found = _address(host if address is None else address)
     if found is None:
@@ -69,8 +71,8 @@ def refuse_host(host: str, address: str | None, allowed: Sequence[str]) -> None:
         kind = "link-local" if one.is_link_local else "private"
         shown = f"{one}" if host == str(one) else f"{host}, which is {one}"
         raise HostError(
-            f"source.sampling.engine.url: {shown}, a {kind} address, is not asked unless it is named; if that is your "
-            f"server, set source.sampling.engine.allow_hosts: [{host}]"
+            f"{place}.url: {shown}, a {kind} address, is not asked unless it is named; if that is your "
+            f"server, set {place}.allow_hosts: [{host}]"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
 
@@ -171,46 +171,53 @@ class ProofConfig(Section):
     """The run stops where server and policy differ by more than so many nats (root mean square)."""
 
 
-class ServerEngine(Section):
-    """Any server that speaks OpenAI's protocol: vllm serve, SGLang, transformers serve."""
+class ServerAddress(Section):
+    """A server on the network, and how it is asked."""
 
-    kind: Literal["server"] = "server"
+    place: ClassVar[str] = "source.sampling.engine"
+    """What messages call these settings."""
     url: Annotated[str, Field(pattern="^https?://")]
-    """Its root, without /v1; the only place on the network that sampling talks to."""
+    """Its root, without /v1; the only place on the network that it is asked at."""
     allow_hosts: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
     """Hosts, addresses or networks (10.0.0.0/8) that may be asked though they are private or link-local."""
-    model: NonEmpty | None = None
-    """Name that requests carry; under new_weights: path and adapter the weights' own name takes its place."""
     key_variable: NonEmpty | None = None
     """Environment variable that holds the API key."""
-    endpoint: Literal["chat", "completions"] | None = None
-    """Which of its endpoints is asked; default: chat for the chat template, and completions for plain text."""
     concurrency: Annotated[int, Field(ge=1, le=65536)] = 16
     """Requests under way at a time."""
-    samples_per_request: PositiveInt = 1
-    """Completions asked for at once (n); more only where the server is known to obey."""
     seconds: Positive = 600.0
     """Seconds that a request may take."""
     attempts: PositiveInt = 6
     """How often a request is tried while the server is gone, busy (429) or broken (5xx), with growing waits."""
-    new_weights: NewWeights
-    """How the server learns of a round's weights."""
-    proof: ProofConfig | None = ProofConfig()
-    """Proof that it has them; null: none."""
 
     @model_validator(mode="after")
-    def _may_be_asked(self) -> ServerEngine:
+    def _may_be_asked(self) -> Self:
         for allowed in self.allow_hosts:
             refuse_network(allowed)
         try:
             host = host_of(self.url)
         except ValueError:
             raise ValueError(
-                f"source.sampling.engine.url: {hidden({'url': self.url})['url']!r} is no URL of a server, such as "
+                f"{self.place}.url: {hidden({'url': self.url})['url']!r} is no URL of a server, such as "
                 "http://127.0.0.1:8000"
             ) from None
-        refuse_host(host, None, self.allow_hosts)
+        refuse_host(host, None, self.allow_hosts, self.place)
         return self
+
+
+class ServerEngine(ServerAddress):
+    """Any server that speaks OpenAI's protocol: vllm serve, SGLang, transformers serve."""
+
+    kind: Literal["server"] = "server"
+    model: NonEmpty | None = None
+    """Name that requests carry; under new_weights: path and adapter the weights' own name takes its place."""
+    endpoint: Literal["chat", "completions"] | None = None
+    """Which of its endpoints is asked; default: chat for the chat template, and completions for plain text."""
+    samples_per_request: PositiveInt = 1
+    """Completions asked for at once (n); more only where the server is known to obey."""
+    new_weights: NewWeights
+    """How the server learns of a round's weights."""
+    proof: ProofConfig | None = ProofConfig()
+    """Proof that it has them; null: none."""
 
     @property
     def sleeps(self) -> bool:

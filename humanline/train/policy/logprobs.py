@@ -103,8 +103,8 @@ class LogprobModel(nn.Module):
             hidden, starts = self._packed(input_ids, lengths, found), found.bounds[:-1]
         else:
             with whole_rows():
-                output = self.model.get_decoder()(input_ids=input_ids, use_cache=False)
-            hidden = output.last_hidden_state.flatten(0, 1)
+                # Nothing else may hold on to it: the head's logits take its place.
+                hidden = self.model.get_decoder()(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
             starts = torch.arange(len(input_ids), device=input_ids.device) * input_ids.shape[1]
         head_weight = self.model.get_output_embeddings().weight
         hidden = hidden.index_select(0, starts[rows] + places).to(head_weight.dtype)  # some norms return float32

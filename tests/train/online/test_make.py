@@ -155,7 +155,7 @@ def test_a_mismatch_counts_the_tokens_that_the_sampler_told_of():
     """The root mean square is over tokens, not rows; rows without a word, and masked tokens, do not count."""
     ours = torch.tensor([[math.nan, -1.0, -2.0], [-3.0, -4.0, -5.0], [-6.0, math.nan, math.nan]])
     mask = torch.tensor([[False, True, True], [True, True, True], [True, False, False]])
-    block = SimpleNamespace(names=["a", "b", "c"], mask=mask)
+    block = SimpleNamespace(names=["a", "b", "c"], on_host=SimpleNamespace(mask=mask))
     batch = SimpleNamespace(micro_batches=[SimpleNamespace(block=block)])
     found = mismatch("gap", {"a": (-1.5, -2.0), "c": (-4.0,)}, batch, lambda micro: ours, lambda value, how: value)
     assert found == {"gap_rms": pytest.approx(math.sqrt((0.25 + 4.0) / 3)), "gap_max": 2.0}

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from humanline.system.hosts import HostError, is_here, refuse_host
 from humanline.system.terminal import HIDDEN, redact, remember, visible
-from humanline.train.config.rounds import ServerEngine
+from humanline.train.config.rounds import ServerAddress
 from humanline.train.config.secrets import hidden
 from humanline.train.online.types import SamplerError
 
@@ -44,14 +44,14 @@ class Refused(SamplerError):
         super().__init__(message)
 
 
-def api_key(engine: ServerEngine) -> str | None:
+def api_key(engine: ServerAddress) -> str | None:
     """Return the key that `key_variable` names; raise SamplerError if the environment lacks it or it is no header."""
     if engine.key_variable is None:
         return None
     key = os.environ.get(engine.key_variable, "").strip()
     if not key:
         raise SamplerError(
-            f"source.sampling.engine.key_variable: the environment variable {engine.key_variable} is not set; "
+            f"{engine.place}.key_variable: the environment variable {engine.key_variable} is not set; "
             "set it to the server's API key, or leave key_variable out for a server without one"
         )
     if not (key.isascii() and key.isprintable()) or " " in key:
@@ -70,14 +70,14 @@ class Client:
 
     Parameters
     ----------
-    engine : ServerEngine
+    engine : ServerAddress
     key : str or None
         Sent as a bearer token.
     sleep : callable
         `await sleep(seconds)`.
     """
 
-    def __init__(self, engine: ServerEngine, key: str | None, sleep: Sleep) -> None:
+    def __init__(self, engine: ServerAddress, key: str | None, sleep: Sleep) -> None:
         self.root = root(engine)
         self.shown = redact(self.root)
         self._engine = engine
@@ -99,7 +99,7 @@ class Client:
             verify=not here or self.root.startswith("https"),  # reading certificates takes longer than a request here
         )
         pool = self._http._transport._pool
-        pool._network_backend = Checked(pool._network_backend, engine.allow_hosts)
+        pool._network_backend = Checked(pool._network_backend, engine.allow_hosts, engine.place)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -147,7 +147,7 @@ class Client:
                 raise Refused(status, reason, told)
             wait = _retry_after(headers.get("retry-after"), wait)
         raise SamplerError(
-            f"{self.shown}{redact(path)} gave nothing usable in {attempts} attempts (source.sampling.engine.attempts); "
+            f"{self.shown}{redact(path)} gave nothing usable in {attempts} attempts ({self._engine.place}.attempts); "
             f"the last: {self._clean(trouble)}. See to the server"
         )
 
@@ -169,7 +169,7 @@ class Client:
                         raise ConnectionError(f"an answer of more than {LARGEST_ANSWER} bytes")
                 return response.status_code, response.headers, bytes(content)
         except (TimeoutError, httpx2.TimeoutException):
-            raise ConnectionError(f"no answer within {seconds:g} s (source.sampling.engine.seconds)") from None
+            raise ConnectionError(f"no answer within {seconds:g} s ({self._engine.place}.seconds)") from None
         except httpx2.RequestError as error:
             raise ConnectionError(f"{type(error).__name__}: {error}") from None
 
@@ -177,7 +177,7 @@ class Client:
         return visible(redact(text).replace(self._key or HIDDEN, HIDDEN))[: 2 * SHOWN]  # a key of any length
 
 
-def root(engine: ServerEngine) -> str:
+def root(engine: ServerAddress) -> str:
     """Return the server's root without a slash or /v1 at its end; raise SamplerError if it is no URL."""
     import httpx2
 
@@ -188,7 +188,7 @@ def root(engine: ServerEngine) -> str:
         host = ""
     if not host:
         shown = visible(redact(hidden({"url": engine.url})["url"]))
-        raise SamplerError(f"source.sampling.engine.url: {shown!r} is no URL")
+        raise SamplerError(f"{engine.place}.url: {shown!r} is no URL")
     return url
 
 
@@ -200,11 +200,13 @@ class Checked:
     backend
         What connects.
     allowed : sequence of str
-        `source.sampling.engine.allow_hosts`.
+        Its `allow_hosts`.
+    place : str
+        What messages call the server's settings.
     """
 
-    def __init__(self, backend: Any, allowed: Sequence[str]) -> None:
-        self._backend, self._allowed = backend, allowed
+    def __init__(self, backend: Any, allowed: Sequence[str], place: str) -> None:
+        self._backend, self._allowed, self._place = backend, allowed, place
 
     async def connect_tcp(self, host: str, port: int, timeout: float | None = None, **options: Any) -> Any:
         """Connect to the first address of a host that answers; raise SamplerError if one of them may not be asked."""
@@ -217,7 +219,7 @@ class Checked:
         addresses = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
         try:
             for address in addresses:
-                refuse_host(host, address, self._allowed)
+                refuse_host(host, address, self._allowed, self._place)
         except HostError as error:
             raise SamplerError(str(error)) from None
         for number, address in enumerate(addresses, start=1):
@@ -232,7 +234,7 @@ class Checked:
 
     async def connect_unix_socket(self, path: str, **options: Any) -> Any:
         """Refuse: a server has a host."""
-        raise SamplerError(f"source.sampling.engine.url: {path} is no host")
+        raise SamplerError(f"{self._place}.url: {path} is no host")
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -267,14 +269,14 @@ def _reason(content: bytes) -> str:
     return " ".join(told.split())[: 10 * SHOWN]
 
 
-def _advice(status: int, engine: ServerEngine) -> str:
+def _advice(status: int, engine: ServerAddress) -> str:
     if status in (401, 403):
-        where = engine.key_variable or "the variable that source.sampling.engine.key_variable names"
+        where = engine.key_variable or f"the variable that {engine.place}.key_variable names"
         return f"; check the API key in {where}"
     if 300 <= status < 400:
-        return "; redirects are not followed: set source.sampling.engine.url to where the server is"
+        return f"; redirects are not followed: set {engine.place}.url to where the server is"
     if status == 404:
-        return "; check source.sampling.engine.url and the model's name: is this model, or this path, served there?"
+        return f"; check {engine.place}.url and the model's name: is this model, or this path, served there?"
     return ""
 
 

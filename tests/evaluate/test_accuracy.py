@@ -1,0 +1,138 @@
+"""Preference accuracy and margin: by a reward, and by a policy's implicit reward."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from humanline.cli import main
+from humanline.evaluate.records import read_evaluation
+from humanline.train.config import load_config
+from humanline.train.data.run_data import pad_id
+from humanline.train.data.sets import read_units
+from humanline.train.policy.build import build_policy, checked_model
+from humanline.train.step.held_out import Evaluator
+from humanline.train.step.reference import logprobs_pass
+from tests.helpers.rounds import SCORED
+from tests.helpers.toy_rewards import digits
+
+
+@pytest.fixture
+def recipe(toy, tmp_path, monkeypatch) -> str:
+    tree = {
+        "model": toy["model"],
+        "output": str(tmp_path / "run"),
+        "objective": {"kind": "dpo"},
+        "data": {"train": toy["pairs"], "max_length": 64},
+        "training": {"steps": 1, "batch_size": 2},
+        "optimizer": {"lr": 1e-3},
+        "evaluation": {"scoring": SCORED, "batch_size": 5},
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    monkeypatch.chdir(tmp_path)
+    return "recipe.yaml"
+
+
+@pytest.fixture(scope="module")
+def changed(toy, tmp_path_factory) -> str:
+    """The toy model with other weights, and its tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = str(tmp_path_factory.mktemp("changed"))
+    model = AutoModelForCausalLM.from_pretrained(toy["model"])
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=random)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(toy["model"]).save_pretrained(folder)
+    return folder
+
+
+def run(*words: str) -> int:
+    return main(["evaluate", *words, "--quiet"])
+
+
+def write(rows: list[dict[str, str]]) -> str:
+    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "pairs.jsonl"
+
+
+def test_a_reward_rates_both_answers(recipe):
+    """Accuracy and margin are those of the rewards of the texts; pairs of one prompt count as one."""
+    texts = [("p", "1 2 3", "1"), ("p", "x", "4 5"), ("q", "7", "8"), ("r", "1 2", "no")]
+    pairs = write([{"prompt": p, "chosen": c, "rejected": r} for p, c, r in texts])
+    assert run(recipe, "--preferences", pairs, "--out", "a") == 0
+    found = read_evaluation("a")
+    rated = [(p, digits("", c), digits("", r)) for p, c, r in texts]
+    wins = [[0.5 * ((c > r) + (c >= r)) for q, c, r in rated if q == p] for p in "pqr"]
+    margins = [statistics.fmean(c - r for q, c, r in rated if q == p) for p in "pqr"]
+    assert [list(item.values) for item in found.items] == wins
+    assert found.summary["accuracy"]["value"] == pytest.approx(statistics.fmean(map(statistics.fmean, wins)), abs=1e-12)
+    assert found.summary["margin"]["value"] == pytest.approx(statistics.fmean(margins), abs=1e-12)
+    assert (found.summary["pairs"], found.summary["problems"]) == (4, 3)
+    before = Path("a/scored.jsonl").read_bytes()
+    assert run(recipe, "--preferences", pairs, "--out", "a") == 0  # nothing is scored twice
+    assert Path("a/scored.jsonl").read_bytes() == before and read_evaluation("a") == found
+
+
+def test_the_implicit_reward_is_that_of_training(recipe, toy, changed):
+    """Accuracy and margin equal those that a run measures on its held-out pairs, against the model it began with."""
+    words = "--preferences", toy["held_out"], "--reference", toy["model"], "--name", "changed"
+    assert run(recipe, f"model={changed}", *words, "--out", "a") == 0
+    found = read_evaluation("a")
+    config = load_config(recipe)
+    cpu = torch.device("cpu")
+    renderer = checked_model(config, cpu).renderer
+    units, _ = read_units(config, toy["held_out"], renderer)
+    models = [build_policy(config.model_copy(update={"model": path}))[0] for path in (toy["model"], changed)]
+    evaluator = Evaluator(
+        config.objective,
+        units,
+        [],
+        logprobs_of=logprobs_pass(models[0]),
+        reduce=lambda value, how: value,
+        batch_size=3,
+        pad_id=pad_id(renderer),
+        max_length=64,
+        device=cpu,
+    )
+    evaluator.start()
+    evaluator.logprobs_of = logprobs_pass(models[1])
+    told = evaluator()
+    assert 0 < told["accuracy"] < 1 and abs(told["margin"]) > 0.1
+    assert found.summary["accuracy"]["value"] == pytest.approx(told["accuracy"], abs=1e-12)
+    assert found.summary["margin"]["value"] == pytest.approx(told["margin"], abs=1e-5)
+    assert found.summary["pairs"] == 9 and found.summary["without_verdict"] == {}
+
+
+def test_a_model_is_no_better_than_itself(recipe, toy):
+    assert run(recipe, "--preferences", toy["held_out"], "--reference", toy["model"], "--out", "a") == 0
+    found = read_evaluation("a").summary
+    assert (found["accuracy"]["value"], found["margin"]["value"], found["ties"]) == (0.5, 0.0, 9)
+
+
+def test_what_cannot_be_rated_leaves_nothing(recipe, toy, tmp_path, capsys):
+    tool = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    user = {"role": "user", "content": "hi"}
+    Path("tools.jsonl").write_text(
+        json.dumps({"prompt": [user], "chosen": [tool], "rejected": [{"role": "assistant", "content": "no"}]}) + "\n"
+    )
+    cases = [
+        (["--preferences", "none.jsonl"], "none.jsonl"),
+        (["--preferences", toy["prompts"]], "chosen"),
+        (["--preferences", "tools.jsonl"], "is more than a text"),
+        (["--preferences", toy["pairs"], "evaluation.scoring=null"], "nothing says how answers are scored"),
+        (["--preferences", toy["pairs"], "--samples", "x"], "leave out --prompts, --samples and --k"),
+        (["--preferences", toy["pairs"], "--reference", "nowhere"], "nowhere"),
+        (["--reference", toy["model"]], "--reference is for --preferences"),
+    ]
+    for words, message in cases:
+        assert run(recipe, *words, "--out", "bad") == 2, words
+        assert message in capsys.readouterr().err, words
+        assert not Path("bad").exists(), words
