@@ -231,7 +231,21 @@ def _stage_commands(commands: _Commands) -> None:
 
 
 def _answer_commands(commands: _Commands) -> None:
-    """Add what says how good a model is, and whether a difference is real."""
+    """Add what says whether data will do, how good a model is, and whether a difference is real."""
+    inspect = commands.add_parser("inspect-data", help="say how probable a model finds the answers it would learn from")
+    inspect.add_argument("data", metavar="RECIPE|FILE", help="a recipe, or with --model a file of rows")
+    inspect.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
+    inspect.add_argument("--model", help="folder or hub:NAME; RECIPE|FILE is then a file (default: the recipe's model)")
+    inspect.add_argument("--rows", type=int, metavar="N", help="score N rows drawn at random (default: all)")
+    inspect.add_argument("--own-samples", type=int, default=0, metavar="N", help="answers of the model to compare with")
+    inspect.add_argument("--keep-quartiles", metavar="2,3,4", help="write the rows of these quartiles to --out")
+    inspect.add_argument("--scored", help="of a recipe in rounds: answers that are scored already (default: made here)")
+    inspect.add_argument("--keep-pass-rate", metavar="0.2:0.8", help="write the prompts of this band to --out")
+    inspect.add_argument("--out", help="folder for inspection.json, figure and scores (default: scores in FILE.scores)")
+    inspect.add_argument("--quiet", action="store_true", help="show no progress")
+    _add_preset(inspect)
+    inspect.set_defaults(run=_inspect_data)
+
     evaluate = commands.add_parser("evaluate", help="ask a recipe's model, score its answers and sum them up")
     _add_recipe(evaluate)
     evaluate.add_argument("--out", required=True, help="folder to make, or to go on with")
@@ -524,6 +538,78 @@ def _stage(options: argparse.Namespace, what: str, work: Callable[..., Path]) ->
             return EXIT_STOPPED
     print(visible(str(path)))
     return 0
+
+
+def _inspect_data(options: argparse.Namespace) -> int:
+    from humanline.evaluate.inspect_run import config_of_file
+    from humanline.system.progress import CountProgress
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.terminal import told
+
+    if options.rows is not None and options.rows < 1:
+        raise ValueError(f"--rows must be >= 1; got {options.rows}")
+    if options.own_samples < 0:
+        raise ValueError(f"--own-samples must be >= 0; got {options.own_samples}")
+    if options.model is not None and options.preset:
+        raise ValueError("--preset changes a recipe; with --model there is none")
+    options.recipe = options.data
+    with StopSignal() as stop, contextlib.ExitStack() as shown:
+
+        def counted(what: str) -> CountProgress:
+            return shown.enter_context(CountProgress(what, show=not options.quiet))
+
+        try:
+            _quiet_libraries()
+            if options.model is None:
+                config = _load(options)
+            else:
+                config = config_of_file(options.data, options.model, options.overrides)
+            inspect = _inspect_rows if config.rounds is None else _inspect_prompts
+            lines, paths = inspect(config, options, stop=stop, say=_say(options), progress=counted)
+        except StopRequested as request:
+            _complain(options, str(request))
+            return EXIT_STOPPED
+    for line in [*lines, *map(str, paths)]:
+        print(told(line, keep="\n"))
+    return 0
+
+
+def _inspect_rows(config: TrainConfig, options: argparse.Namespace, **how: Any) -> tuple[list[str], list[Path]]:
+    """Inspect rows with answers; return what to say, and the files that were written."""
+    from humanline.evaluate.filters import quartiles_named
+    from humanline.evaluate.inspect_run import NAME, inspect_data
+    from humanline.evaluate.inspection import describe
+    from humanline.system.progress import ReadingProgress
+
+    _refuse_options(options, "rows with answers", "scored", "keep_pass_rate")
+    keep = quartiles_named(options.keep_quartiles) if options.keep_quartiles is not None else ()
+    counting = ReadingProgress(not options.quiet)
+    given = {"out": options.out, "rows": options.rows, "own_samples": options.own_samples}
+    found = inspect_data(config, **given, keep_quartiles=keep, counting=counting, **how)
+    if options.out is None:
+        return list(describe(found)), []
+    from humanline.plots import write_levels
+
+    return list(describe(found)), [Path(options.out) / NAME, *write_levels(options.out, found)]
+
+
+def _inspect_prompts(config: TrainConfig, options: argparse.Namespace, **how: Any) -> tuple[list[str], list[Path]]:
+    """Inspect prompts by the scores of answers to them; return what to say, and the files that were written."""
+    from humanline.evaluate.filters import band_named
+    from humanline.evaluate.inspect_prompts import NAME, inspect_prompts
+    from humanline.evaluate.prompt_rates import describe_rates
+
+    _refuse_options(options, "prompts", "rows", "own_samples", "keep_quartiles")
+    band = band_named(options.keep_pass_rate) if options.keep_pass_rate is not None else None
+    found = inspect_prompts(config, out=options.out, scored=options.scored, band=band, **how)
+    return list(describe_rates(found)), [] if options.out is None else [Path(options.out) / NAME]
+
+
+def _refuse_options(options: argparse.Namespace, what: str, *names: str) -> None:
+    """Raise ValueError if an option is given that makes no sense of such data."""
+    for name in names:
+        if getattr(options, name) not in (None, 0):
+            raise ValueError(f"--{name.replace('_', '-')} is not for {what}")
 
 
 def _evaluate(options: argparse.Namespace) -> int:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from humanline.evaluate.answers import SAMPLES, SCORED
 from humanline.evaluate.folder import drop_unbegun, take_folder
+from humanline.evaluate.model_files import files_of
 from humanline.evaluate.preference import Judged, items_of_verdicts, summarise_verdicts, verdict_of_scores
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
-from humanline.evaluate.run import as_rounds, files_of, prompts_of, scoring_of, whose
+from humanline.evaluate.run import as_rounds, prompts_of, scoring_of, whose
 from humanline.evaluate.summary import mean_fact
 from humanline.system.files import output_path, write_text
 from humanline.system.stop import StopSignal

@@ -9,6 +9,7 @@ from typing import Any
 
 from humanline.evaluate.answers import SAMPLES, SCORED
 from humanline.evaluate.folder import drop_unbegun, take_folder
+from humanline.evaluate.model_files import files_of
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
 from humanline.system.files import output_path
@@ -166,15 +167,6 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
             "precision": config.training.precision,
         }
     )
-
-
-def files_of(model: str) -> dict[str, str]:
-    """Return sizes and times of a model's files: what changes when another model takes its place."""
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        return {}
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    return {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns}" for path in files}
 
 
 def prompts_of(path: str) -> str:

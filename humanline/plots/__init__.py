@@ -13,6 +13,7 @@ from humanline import _checks
 
 if TYPE_CHECKING:
     from humanline.evaluate.compare import Comparison
+    from humanline.evaluate.inspection import Inspection
     from humanline.sim.report import Report
 
 #: Every figure, and the module of this package that makes it: of the theory, then of the simulator (which needs torch).
@@ -99,6 +100,20 @@ def write_differences(out: str | Path, comparison: Comparison) -> list[Path]:
 
     _style.check_matplotlib()
     return _write(Path(out), "differences", comparison)
+
+
+def write_levels(out: str | Path, inspection: Inspection) -> list[Path]:
+    """Write levels.csv, .svg and .png of an inspection of data to a folder that exists, and return the paths.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If matplotlib is missing; nothing is then written.
+    """
+    from humanline.plots import _style
+
+    _style.check_matplotlib()
+    return _write(Path(out), "levels", inspection)
 
 
 def _write(folder: Path, name: str, *source: Any) -> list[Path]:

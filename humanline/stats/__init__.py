@@ -7,6 +7,7 @@ from humanline.stats.intervals import Estimate, Interval, mean_estimate, mean_in
 from humanline.stats.margins import Equivalence, NonInferiority, equivalence, non_inferiority
 from humanline.stats.power import detectable_difference, needed_crossed, needed_pairs
 from humanline.stats.proportions import Proportion, clustered_share, mcnemar, wilson_interval
+from humanline.stats.ratios import ratio_difference, ratio_estimate
 from humanline.stats.samples import majority_at_k, pass_at_k
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "non_inferiority",
     "paired_interval",
     "pass_at_k",
+    "ratio_difference",
+    "ratio_estimate",
     "sign_flip_test",
     "wilson_interval",
 ]

@@ -1,0 +1,182 @@
+"""What an inspection of data has found, in lines for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from humanline.evaluate.file_facts import FileFacts, describe_facts, facts_as_json
+from humanline.evaluate.levels import (
+    Floats,
+    Ints,
+    Level,
+    Quartiles,
+    RowScores,
+    histogram_lines,
+    level_of,
+    longer_rejected,
+    preferred_of,
+    quartiles_of,
+)
+from humanline.evaluate.verdict import (
+    Own,
+    Verdict,
+    describe_verdict,
+    estimate_as_json,
+    judge,
+    told_as,
+    verdict_as_json,
+)
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What was found of a set.
+
+    Attributes
+    ----------
+    model : str
+    how : str
+        Template and limits that rows were read with.
+    facts : FileFacts
+    names : tuple of str
+        Of the rows that were scored.
+    scores : RowScores
+        Of these rows.
+    labels : (R,) int array or None
+        1 for desirable answers and 0 for undesirable ones, where rows have labels.
+    example : str
+        One row as the loss sees it.
+    own : Own or None
+        The model's own answers.
+    """
+
+    model: str
+    how: str
+    facts: FileFacts
+    names: tuple[str, ...]
+    scores: RowScores
+    labels: Ints | None
+    example: str
+    own: Own | None = None
+
+    @property
+    def deciding(self) -> str:
+        """Return what the level of a row is taken of."""
+        return "pair" if len(self.scores.parts) == 2 else self.scores.parts[0]
+
+    @property
+    def quartiles(self) -> Quartiles | None:
+        """Return the quartiles of the rows' levels, if they exist."""
+        return quartiles_of(self.scores.levels)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return where the rows lie against what they are held against."""
+        found = self.quartiles
+        return judge(self.scores, None if found is None else found.numbers, self.own)
+
+    def levels(self) -> dict[str, Level]:
+        """Return the level of each part by its name, the deciding one last."""
+        scores, parts = self.scores, dict[str, Level]()
+        if len(scores.parts) == 2:
+            parts = {part: level_of(scores, part) for part in scores.parts}
+        elif self.labels is not None:
+            for name, label in (("desirable", 1), ("undesirable", 0)):
+                if (own := self.labels == label).any():
+                    parts[name] = level_of(scores.take(own))
+        return parts | {self.deciding: level_of(scores)}
+
+    def by_quartile(self) -> list[tuple[Level, float, float]]:
+        """Return the level of each quartile, and the lowest and highest level of its rows; nothing without them."""
+        found, values = self.quartiles, self.scores.levels
+        if found is None:
+            return []
+        marks = [found.numbers == number for number in (1, 2, 3, 4)]
+        return [(level_of(self.scores.take(own)), *_range(values[own])) for own in marks]
+
+
+def describe(inspection: Inspection) -> Iterator[str]:
+    """Yield the lines of an inspection."""
+    facts, scores = inspection.facts, inspection.scores
+    yield from describe_facts(facts)
+    yield inspection.example
+    drawn = "" if len(scores) == facts.rows else f", drawn at random of {facts.rows}"
+    prompts = len(np.unique(scores.prompts))
+    yield f"model        {inspection.model}: {inspection.how}"
+    yield f"level        of {len(scores)} rows{drawn} with {prompts} prompts, before any training; 95 % intervals"
+    yield "             by prompt; tokens are those of the loss: end token in, prompt out"
+    yield from _level_lines(inspection)
+    yield from _quartile_lines(inspection)
+    if len(scores.parts) == 2:
+        found = preferred_of(scores)
+        yield (
+            f"chosen answer more probable than the rejected one: {found.whole} as whole answers, {found.per_token} "
+            "per token (mean over prompts; ties count one half)"
+        )
+        yield f"rejected answers are longer than chosen ones by {told_as(longer_rejected(scores), '+.2f')} tokens"
+    yield f"histogram of rows by level ({inspection.deciding}, nats per token):"
+    yield from (f"  {line}" for line in histogram_lines(scores.levels))
+    yield from describe_verdict(inspection.verdict, inspection.own)
+
+
+def _level_lines(inspection: Inspection) -> Iterator[str]:
+    head = ("", "nats per token", "bits per byte", "tokens")
+    rows = [head]
+    for name, level in inspection.levels().items():
+        bits = "no text" if level.bits_per_byte is None else told_as(level.bits_per_byte)
+        decides = " (decides)" if name == inspection.deciding else ""
+        rows.append((f"{name}{decides}", told_as(level.nats), bits, f"{level.tokens:,}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _quartile_lines(inspection: Inspection) -> Iterator[str]:
+    found = inspection.by_quartile()
+    if not found:
+        values = inspection.scores.levels
+        yield (
+            f"no quartiles: levels of {len(values)} rows from {values.min():.6f} to {values.max():.6f}, so few of them "
+            "different that one would be empty; rows of one level share a quartile"
+        )
+    for number, (level, low, high) in enumerate(found, start=1):
+        yield f"  quartile {number}  {told_as(level.nats)}  rows from {low:.3f} to {high:.3f}; {level.rows} rows"
+
+
+def as_json(inspection: Inspection) -> dict[str, Any]:
+    """Return an inspection as JSON can say it; numbers that are not known are null."""
+    scores, found = inspection.scores, inspection.quartiles
+    tree: dict[str, Any] = {
+        "format": FORMAT,
+        "model": inspection.model,
+        "how": inspection.how,
+        "file": facts_as_json(inspection.facts),
+        "rows": len(scores),
+        "decides": inspection.deciding,
+        "levels": {name: _level(level) for name, level in inspection.levels().items()},
+        "quartiles": None
+        if found is None
+        else [_level(level) | {"from": low, "to": high} for level, low, high in inspection.by_quartile()],
+        "verdict": verdict_as_json(inspection.verdict, inspection.own),
+    }
+    if len(scores.parts) == 2:
+        preferred = preferred_of(scores)
+        tree["chosen_more_probable"] = {"whole": asdict(preferred.whole), "per_token": asdict(preferred.per_token)}
+        tree["rejected_longer_by_tokens"] = estimate_as_json(longer_rejected(scores))
+    return tree
+
+
+def _level(level: Level) -> dict[str, Any]:
+    bits = None if level.bits_per_byte is None else estimate_as_json(level.bits_per_byte)
+    nats = estimate_as_json(level.nats)
+    return {"nats_per_token": nats, "bits_per_byte": bits, "rows": level.rows, "tokens": level.tokens}
+
+
+def _range(values: Floats) -> tuple[float, float]:
+    return float(values.min()), float(values.max())

@@ -1,0 +1,301 @@
+"""`humanline inspect-data`: from rows to levels, on the toy task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from humanline.cli import main
+from humanline.evaluate.inspect_run import config_of_file, inspect_data
+from humanline.evaluate.score_rows import ScoreBook, key_of, passes_of
+from humanline.train.online.ledger import LedgerError
+from tests.helpers.support import config
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
+
+
+def look(toy, folder: Path, **changes):
+    """Inspect the toy's pairs."""
+    how = {name: changes.pop(name) for name in ("rows", "stop", "own_samples", "progress") if name in changes}
+    return inspect_data(config(toy, folder / "run", **changes), out=str(folder / "look"), say=silent, **how)
+
+
+def test_levels_are_the_trainer_s_own(toy, tmp_path):
+    """Sums over the answer's tokens with its end token, without its prompt, as a plain loop has it."""
+    from transformers import AutoModelForCausalLM
+
+    from humanline.train.data.run_data import read_data, renderer_of
+    from humanline.train.policy.load import load_tokenizer
+    from humanline.train.setup import set_up
+
+    found = look(toy, tmp_path)
+    settings = config(toy, tmp_path / "run")
+    model = AutoModelForCausalLM.from_pretrained(toy["model"], dtype=torch.float32).eval()
+    tokenizer = load_tokenizer(toy["model"])
+    units = read_data(settings, renderer_of(settings, tokenizer)).sets.train
+    for row, unit in enumerate(units):
+        for member, one in enumerate(unit.sequences):
+            assert tokenizer.eos_token_id in one.ids[one.prompt_length :]
+            ids = torch.tensor([one.ids])
+            with torch.no_grad():
+                logprobs = model(ids).logits[0].log_softmax(-1)
+            wanted = sum(logprobs[i - 1, one.ids[i]].item() for i in range(one.prompt_length, len(one.ids)))
+            assert found.scores.sums[row, member] == pytest.approx(wanted, abs=1e-4)
+            assert found.scores.tokens[row, member] == len(one.ids) - one.prompt_length
+    held = config(toy, tmp_path / "other", data__eval=toy["pairs"])
+    with set_up(held, show_progress=False) as ready:
+        metrics = ready.evaluator.start()
+    levels = found.levels()
+    assert levels["chosen"].nats.mean == pytest.approx(metrics["chosen_logprob"], abs=1e-6)
+    assert levels["rejected"].nats.mean == pytest.approx(metrics["rejected_logprob"], abs=1e-6)
+
+
+def test_padded_and_padding_free_scoring_agree(toy, tmp_path):
+    """And so do passes of any size."""
+    padded = look(toy, tmp_path / "a")
+    free = look(toy, tmp_path / "b", training__padding="free")
+    few = look(toy, tmp_path / "c", training__micro_batch_size=None, training__micro_batch_tokens=40)
+    assert np.abs(padded.scores.sums - free.scores.sums).max() < 2e-5
+    assert np.abs(padded.scores.sums - few.scores.sums).max() < 2e-5
+    assert padded.levels()["pair"].nats.mean == pytest.approx(free.levels()["pair"].nats.mean, abs=1e-6)
+
+
+def test_a_second_look_runs_no_model(toy, tmp_path, monkeypatch):
+    """Nor does one at a part of the rows, or at a file that holds them in another order."""
+    from humanline.train.policy import build
+
+    first = look(toy, tmp_path)
+    monkeypatch.setattr(build, "build_policy", lambda *_: pytest.fail("the model was loaded again"))
+    again = look(toy, tmp_path)
+    assert np.array_equal(first.scores.sums, again.scores.sums)
+    part = look(toy, tmp_path, rows=9)
+    places = [first.names.index(name) for name in part.names]
+    assert len(set(places)) == 9 and np.array_equal(part.scores.sums, first.scores.sums[places])
+    assert part.levels()["pair"].nats.interval().half_width > first.levels()["pair"].nats.interval().half_width
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(reversed(Path(toy["pairs"]).read_text().splitlines(keepends=True))))
+    turned = look(toy, tmp_path, data__train=str(other))
+    assert np.array_equal(turned.scores.sums, first.scores.sums[::-1])
+
+
+def test_another_model_or_precision_is_scored_anew(toy, tmp_path):
+    first = look(toy, tmp_path)
+    other = look(toy, tmp_path, training__temperature=2.0)
+    assert not np.allclose(first.scores.sums, other.scores.sums)
+    assert len(list((tmp_path / "look/scores").iterdir())) == 2
+
+
+def test_an_inspection_that_was_stopped_goes_on(toy, tmp_path, monkeypatch):
+    """Scores are kept pass by pass: the second call scores what the first has not."""
+    from humanline.system.stop import StopRequested, StopSignal
+
+    sizes = {"training__micro_batch_size": None, "training__micro_batch_tokens": 60}
+    whole = look(toy, tmp_path / "whole", **sizes)
+    with StopSignal() as stop:
+
+        def ask(done: int, due: int) -> None:
+            stop.requested = "SIGTERM" if done > 20 else None
+
+        with pytest.raises(StopRequested, match="are kept in"):
+            look(toy, tmp_path, stop=stop, progress=lambda what: ask, **sizes)
+    asked: list[int] = []
+    rest = look(toy, tmp_path, progress=lambda what: lambda done, due: asked.append(due), **sizes)
+    assert 0 < asked[0] < 2 * len(rest.names) - 20
+    assert np.allclose(rest.scores.sums, whole.scores.sums, atol=2e-5)
+
+
+def test_passes_keep_to_their_budget():
+    """The longest first; every sequence once; one that is too long stands alone."""
+    lengths = np.random.default_rng(0).integers(1, 60, size=200).tolist()
+    for padded in (True, False):
+        passes = list(passes_of(lengths, 50, padded=padded))
+        assert sorted(place for one in passes for place in one) == list(range(200))
+        for one in passes:
+            own = [lengths[place] for place in one]
+            assert len(one) == 1 or (len(one) * max(own) if padded else sum(own)) <= 50
+        longest = [max(lengths[place] for place in one) for one in passes]
+        assert longest == sorted(longest, reverse=True)
+
+
+def test_a_score_is_found_by_prompt_and_answer_alone():
+    """Where the answer begins counts, and nothing but ids does."""
+    ids = np.array([5, 6, 7], dtype=np.int64)
+    assert key_of(ids, 1) != key_of(ids, 2) and key_of(ids, 1) == key_of(ids.astype(np.int32), 1)
+    assert key_of(ids, 1) != key_of(ids[:2], 1)
+
+
+def test_a_damaged_score_is_named(tmp_path):
+    book = ScoreBook(tmp_path, {"model": "a"})
+    book.path.write_text('{"plan": {"model": "a"}}\n{"key": "x", "sum": NaN, "bytes": 1}\n')
+    with pytest.raises(LedgerError, match=r"\.jsonl:2: no score"):
+        ScoreBook(tmp_path, {"model": "a"})
+    with pytest.raises(FloatingPointError, match="not finite"):
+        from humanline.evaluate.score_rows import Kept
+
+        ScoreBook(tmp_path, {"model": "b"}).add({"x": Kept(float("nan"), 1)})
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_file_is_looked_through(toy, tmp_path):
+    """Repeats, swapped pairs, an answer on both sides, cut answers: each is counted, with its place."""
+    rows = [
+        {"prompt": "1 a", "chosen": "bb", "rejected": "cc"},
+        {"prompt": "1 a", "chosen": "bb", "rejected": "cc"},
+        {"prompt": "2 b", "chosen": "bb", "rejected": "cc"},
+        {"prompt": "2 b", "chosen": "cc", "rejected": "bb"},
+        {"prompt": "3 c", "chosen": "dd", "rejected": "ee"},
+        {"prompt": "3 c", "chosen": "ee", "rejected": "ff"},
+        {"prompt": "4 d", "chosen": "a" * 60, "rejected": "f"},
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = look(toy, tmp_path, data__train=str(file), data__too_long="truncate", data__max_length=30).facts
+    assert found.report.duplicates.duplicates == 1 and found.report.duplicates.contradictions == 1
+    assert set(found.on_both_sides) == {
+        ("rows.jsonl:3", "rows.jsonl:4"),
+        ("rows.jsonl:4", "rows.jsonl:3"),
+        ("rows.jsonl:6", "rows.jsonl:5"),
+    }
+    assert found.without_end == found.report.lengths.truncated == 1
+
+
+def test_the_command_says_and_writes_what_it_found(toy, tmp_path, capsys, monkeypatch):
+    """A file and a model; scores beside the file, or all in a folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.jsonl").write_bytes(Path(toy["pairs"]).read_bytes())
+    assert main(["inspect-data", "pairs.jsonl", "--model", toy["model"]]) == 0
+    heard = capsys.readouterr()
+    assert "pair (decides)" in heard.out and "quartile 4" in heard.out and "«" in heard.out
+    assert "are to be scored" in heard.err
+    assert len(list(Path("pairs.jsonl.scores").iterdir())) == 1
+    assert main(["inspect-data", "pairs.jsonl", "--model", toy["model"], "--out", "found", "--quiet"]) == 0
+    tree = json.loads(Path("found/inspection.json").read_text())
+    assert tree["decides"] == "pair" and len(tree["quartiles"]) == 4 and tree["file"]["rows"] == 48
+    assert {"levels.png", "levels.csv", "scores"} <= {path.name for path in Path("found").iterdir()}
+
+
+def test_rows_with_labels_and_answers_alone(toy, tmp_path):
+    """Labelled answers have a level each; one row has a level, no interval and no quartile."""
+    found = look(
+        toy,
+        tmp_path / "a",
+        objective={"kind": "kto"},
+        data={"train": toy["unpaired"], "max_length": 64, "shape": "unpaired"},
+    )
+    assert list(found.levels()) == ["desirable", "undesirable", "answer"]
+    one = tmp_path / "one.jsonl"
+    one.write_text(Path(toy["pairs"]).read_text().splitlines(keepends=True)[0])
+    alone = look(toy, tmp_path / "b", data__train=str(one))
+    assert alone.quartiles is None and alone.levels()["pair"].nats.error == float("inf")
+
+
+def test_what_cannot_be_inspected_leaves_nothing(toy, tmp_path, capsys, monkeypatch):
+    """Each mistake is one message, with exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    Path("bad.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "b"}\n')
+    for words, message in [
+        (["none.jsonl", "--model", toy["model"]], "none.jsonl"),
+        (["bad.jsonl", "--model", toy["model"]], "bad.jsonl:1"),
+        ([toy["pairs"], "--model", "nowhere"], "nowhere"),
+        ([toy["pairs"], "--model", toy["model"], "--rows", "0"], "--rows must be >= 1"),
+        ([toy["pairs"], "--model", toy["model"], "data.max_length=100000"], "positions of the model"),
+        ([toy["pairs"]], "pairs.jsonl"),
+        ([toy["pairs"], "--model", toy["model"], "--out", "bad.jsonl"], "is a file"),
+        (["none.jsonl", "--model", toy["model"], "--out", "found"], "none.jsonl"),
+        ([toy["pairs"], "--model", toy["model"], "--scored", "x"], "--scored is not for rows with answers"),
+        (["tiny-online"], "--out FOLDER"),
+        (["hub:a/b", "--model", toy["model"]], "--out"),
+    ]:
+        assert main(["inspect-data", *words, "--quiet"]) == 2, words
+        assert message in capsys.readouterr().err, words
+    assert {path.name for path in tmp_path.iterdir()} == {"bad.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "shape"),
+    [("pairs", "dpo", "preference"), ("unpaired", "kto", "unpaired"), ("completions", "nll", "completion")],
+)
+def test_rows_of_every_kind_are_told_by_their_keys(toy, tmp_path, file, kind, shape):
+    found = config_of_file(toy[file], toy["model"])
+    assert (found.objective.kind, found.data.shape) == (kind, shape)
+    assert len(inspect_data(found, out=str(tmp_path / "look"), say=silent).names) > 40
+
+
+@pytest.mark.parametrize("kind", ["kto", "grpo", "nll"])
+def test_pairs_are_pairs_whatever_reads_them(toy, tmp_path, kind):
+    """Only next-token training reads the chosen answer alone."""
+    found = look(toy, tmp_path, objective={"kind": kind})
+    assert found.deciding == ("answer" if kind == "nll" else "pair") and len(found.names) == 48
+
+
+def known_model(toy, folder: Path) -> tuple[str, np.ndarray]:
+    """Return a model whose next token depends on the last one alone, and the log-probabilities of it, (V, V)."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(toy["model"], dtype=torch.float32)
+    with torch.no_grad():
+        for layer in model.model.layers:  # which then add nothing to what the embedding says
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.get_input_embeddings().weight.normal_(generator=torch.Generator().manual_seed(0))
+        model.model.norm.weight.fill_(0.2)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(toy["model"]).save_pretrained(folder)
+    embedding = model.get_input_embeddings().weight.detach().double().numpy()
+    scale = np.sqrt((embedding**2).mean(1, keepdims=True) + model.config.rms_norm_eps)
+    head = model.get_output_embeddings().weight.detach().double().numpy()
+    logits = embedding / scale * model.model.norm.weight.detach().double().numpy() @ head.T
+    return str(folder), logits - np.log(np.exp(logits).sum(1, keepdims=True))
+
+
+def test_rows_of_known_probabilities_are_split_into_the_right_quartiles(toy, tmp_path):
+    """Exactly, with many rows of equal level: the same pair after prompts of other lengths."""
+    from humanline.train.data.run_data import read_data, renderer_of
+    from humanline.train.policy.load import load_tokenizer
+
+    model, table = known_model(toy, tmp_path / "known")
+    pairs = [("ab", "ba"), ("abc", "c"), ("a", "bcd"), ("gh", "h"), ("fgh", "hg"), ("de", "ed"), ("ee", "dd")]
+    rows = [
+        {"prompt": f"{number} {'abcdefgh'[: 1 + number % 8]}", "chosen": pair[0], "rejected": pair[1]}
+        for number, pair in enumerate(pairs * 5)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    changes = {"model": model, "data__train": str(file)}
+    sizes = {"training__micro_batch_size": None, "training__micro_batch_tokens": 100}
+    found = look(toy, tmp_path, **changes, **sizes)
+    settings = config(toy, tmp_path / "run", **changes)
+    units = read_data(settings, renderer_of(settings, load_tokenizer(model))).sets.train
+    levels = []
+    for unit in units:
+        steps = [(one.ids[i - 1], one.ids[i]) for one in unit.sequences for i in range(one.prompt_length, len(one.ids))]
+        levels.append(round(sum(table[step] for step in steps) / len(steps), 9))
+    assert found.scores.levels == pytest.approx(levels, abs=1e-6) and len(set(levels)) == 7
+    ordered = sorted(levels)
+    edges = [ordered[8], ordered[17], ordered[26]]  # the 9th, 18th and 27th of 35
+    assert found.quartiles.numbers.tolist() == [1 + sum(level > edge for edge in edges) for level in levels]
+
+
+def test_rows_of_one_level_have_no_quartiles(toy, tmp_path, capsys):
+    """Which is said, and nothing can be kept by them."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 8)
+    words = ["inspect-data", str(file), "--model", toy["model"], "--out", str(tmp_path / "found")]
+    assert main([*words, "--quiet"]) == 0
+    assert "no quartiles: levels of 8 rows" in capsys.readouterr().out
+    assert json.loads((tmp_path / "found/inspection.json").read_text())["quartiles"] is None
+    assert main([*words, "--keep-quartiles", "2", "--quiet"]) == 2
+    assert "there are no quartiles to keep" in capsys.readouterr().err
+
+
+def test_a_file_is_read_with_what_its_model_has(toy):
+    """The tokenizer's chat template, and as many tokens as the model has places for."""
+    found = config_of_file(toy["pairs"], toy["model"])
+    assert (found.data.template, found.data.max_length, found.data.too_long) == ("chat", 128, "drop")
+    assert config_of_file(toy["pairs"], toy["model"], ["data.max_length=40"]).data.max_length == 40
