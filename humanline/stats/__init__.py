@@ -7,7 +7,7 @@ from humanline.stats.intervals import Estimate, Interval, mean_estimate, mean_in
 from humanline.stats.margins import Equivalence, NonInferiority, equivalence, non_inferiority
 from humanline.stats.power import detectable_difference, needed_crossed, needed_pairs
 from humanline.stats.proportions import Proportion, clustered_share, mcnemar, wilson_interval
-from humanline.stats.samples import majority_at_k, pass_at_k
+from humanline.stats.samples import majority_at_k, pass_at_k, usual_ks
 
 __all__ = [
     "Equivalence",
@@ -31,5 +31,6 @@ __all__ = [
     "paired_interval",
     "pass_at_k",
     "sign_flip_test",
+    "usual_ks",
     "wilson_interval",
 ]
