@@ -73,7 +73,7 @@ def evaluate(
     StopRequested
         If `stop` was asked; what is done is kept.
     """
-    prepared = _prepared(config, prompts)
+    prepared = as_rounds(config, prompts)
     folder = output_path(out)
     source = None if samples is None else _file(samples)
     plan = _plan(prepared, source)
@@ -108,8 +108,14 @@ def evaluate(
     return target
 
 
-def _prepared(config: TrainConfig, prompts: str | None) -> TrainConfig:
-    """Return the configuration with the source that an evaluation samples and scores with."""
+def as_rounds(config: TrainConfig, prompts: str | None) -> TrainConfig:
+    """Return the configuration with the source that an evaluation samples and scores with.
+
+    Raises
+    ------
+    EvaluationError
+        If nothing says how answers are scored, or there are no prompts.
+    """
     asked, source = config.evaluation, config.rounds
     sampling = asked.sampling or (source.sampling if source is not None else SamplingConfig())
     scoring = asked.scoring or (source.scoring if source is not None else None)
@@ -132,7 +138,7 @@ def _prepared(config: TrainConfig, prompts: str | None) -> TrainConfig:
 @contextlib.contextmanager
 def _whole_model(config: TrainConfig, folder: Path, say: Say) -> Iterator[TrainConfig]:
     """Give the configuration with a whole model: an adapter's, made one with its base for as long as it is asked."""
-    base = _base_of(config.model)
+    base = base_of(config.model)
     if base is None:
         yield config
         return
@@ -158,7 +164,7 @@ def _whole_model(config: TrainConfig, folder: Path, say: Say) -> Iterator[TrainC
             remove_folder(whole)
 
 
-def _base_of(model: str) -> str | None:
+def base_of(model: str) -> str | None:
     """Return the base that a folder's adapter names; None where it holds none."""
     folder = Path(model).expanduser()
     if not (folder / "adapter_config.json").is_file():
@@ -202,7 +208,7 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
         | {
             "model": config.model,
             "model files": _files_of(config.model),
-            **({} if (base := _base_of(config.model)) is None else {"base": base, "base files": _files_of(base)}),
+            **({} if (base := base_of(config.model)) is None else {"base": base, "base files": _files_of(base)}),
             "prompts": _prompts_of(config.data.train),
             "sampling": config.rounds.sampling.model_dump(mode="json", exclude={"engine"}),
             "engine": config.rounds.sampling.engine.kind,
