@@ -257,6 +257,9 @@ def _answer_commands(commands: _Commands) -> None:
     evaluate.add_argument("--name", help="of the model, for humanline compare (default: of its run or folder)")
     evaluate.add_argument("--seed", type=int, help="of the model's training run (default: what its run says)")
     evaluate.add_argument("--k", type=int, nargs="+", default=[], help="of pass@k, majority@k (default: powers of 2)")
+    evaluate.add_argument(
+        "--harness-task", action="store_true", help="only write a task of lm-evaluation-harness, and its command"
+    )
     evaluate.add_argument("--quiet", action="store_true", help="show no progress")
     _add_preset(evaluate)
     evaluate.set_defaults(run=_evaluate)
@@ -625,6 +628,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise ValueError("--preferences has answers of its own; leave out --prompts, --samples and --k")
     if options.reference is not None and options.preferences is None:
         raise ValueError("--reference is for --preferences FILE")
+    if options.harness_task:
+        return _harness_task(options)
     with StopSignal() as stop, contextlib.ExitStack() as shown:
         try:
             config = _load(options)
@@ -689,6 +694,19 @@ def _alpaca(options: argparse.Namespace) -> int:
     else:
         path = evaluate_annotations(options.annotations, options.out, difficulty=options.difficulty, **how)
     print(visible(str(path)))
+    return 0
+
+
+def _harness_task(options: argparse.Namespace) -> int:
+    from humanline.evaluate.harness import write_task
+    from humanline.system.terminal import visible
+
+    unused = [f"--{name}" for name in ("samples", "name", "seed", "k") if getattr(options, name) not in (None, [])]
+    if unused:
+        raise ValueError(f"--harness-task writes a task and asks nothing: leave out {', '.join(unused)}")
+    config = _load(options)
+    _quiet_libraries()
+    print(visible(str(write_task(config, options.out, prompts=options.prompts, say=_say(options)))))
     return 0
 
 

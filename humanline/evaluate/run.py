@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from humanline.evaluate.model_files import files_of
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
 from humanline.system.files import output_path
+from humanline.system.folders import finish_removal, remove_folder
 from humanline.system.paths import PathError, absolute
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
@@ -23,6 +25,8 @@ from humanline.train.online.ledger import digest, each_line
 from humanline.train.online.stages import read_rollouts, read_scores
 from humanline.train.online.types import Rollout
 from humanline.train.run.fingerprint import flat, same_settings
+
+_WHOLE = "model"  # of an adapter and its base
 
 
 def evaluate(
@@ -46,8 +50,8 @@ def evaluate(
     Parameters
     ----------
     config : TrainConfig
-        Read are its model, template, limits, and the section evaluation (sampling and scoring default to those of
-        source).
+        Read are its model (a folder may hold an adapter, which is asked as one model with its base), template, limits,
+        and the section evaluation (sampling and scoring default to those of source).
     out : str
         Folder to make, or to go on with.
     prompts : str, optional
@@ -65,7 +69,7 @@ def evaluate(
 
     Raises
     ------
-    EvaluationError, ToolError, ValueError, OSError
+    EvaluationError, ToolError, ModelError, ValueError, OSError
         If the folder holds an evaluation of something else, there is nothing to ask or no way to score, or as
         `humanline.train.online.commands.sample` and `score` do.
     StopRequested
@@ -79,10 +83,11 @@ def evaluate(
     take_folder(folder, plan)
     asked = source or folder / SAMPLES
     try:
-        if not asked.is_file():
-            sample(prepared, str(asked), stop=stop, say=say, progress=progress("prompts"))
         if not (folder / SCORED).is_file():
-            score(prepared, str(asked), str(folder / SCORED), stop=stop, say=say, progress=progress("completions"))
+            with _whole_model(prepared, folder, say) as whole:
+                if not asked.is_file():
+                    sample(whole, str(asked), stop=stop, say=say, progress=progress("prompts"))
+                score(whole, str(asked), str(folder / SCORED), stop=stop, say=say, progress=progress("completions"))
     finally:
         drop_unbegun(folder)
     rollouts, scoring = read_rollouts(folder / SCORED), scoring_of(prepared)
@@ -106,7 +111,13 @@ def evaluate(
 
 
 def as_rounds(config: TrainConfig, prompts: str | None) -> TrainConfig:
-    """Return the configuration with the source that an evaluation samples and scores with."""
+    """Return the configuration with the source that an evaluation samples and scores with.
+
+    Raises
+    ------
+    EvaluationError
+        If nothing says how answers are scored, or there are no prompts.
+    """
     asked, source = config.evaluation, config.rounds
     sampling = asked.sampling or (source.sampling if source is not None else SamplingConfig())
     scoring = asked.scoring or (source.scoring if source is not None else None)
@@ -120,7 +131,49 @@ def as_rounds(config: TrainConfig, prompts: str | None) -> TrainConfig:
         raise EvaluationError("there are no prompts to ask: give --prompts FILE, or set data.eval")
     # What rounds forbid, one sample or temperature 0, would leave nothing to learn from; it can be evaluated.
     rounds = RoundsSource(scoring=scoring).model_copy(update={"samples": asked.samples, "sampling": sampling})
-    return config.model_copy(update={"source": rounds, "data": config.data.model_copy(update={"train": path})})
+    parts: dict[str, Any] = {"source": rounds, "data": config.data.model_copy(update={"train": path})}
+    if sampling.engine.kind == "server" and sampling.engine.new_weights.kind != "adapter":
+        parts["adapter"] = None  # it would be a new one, which changes nothing, in place of the model
+    return config.model_copy(update=parts)
+
+
+@contextlib.contextmanager
+def _whole_model(config: TrainConfig, folder: Path, say: Say) -> Iterator[TrainConfig]:
+    """Give the configuration with a whole model: an adapter's, made one with its base for as long as it is asked."""
+    base = base_of(config.model)
+    if base is None:
+        yield config
+        return
+    assert config.rounds is not None
+    engine = config.rounds.sampling.engine
+    if engine.kind == "server" and engine.new_weights.kind == "adapter":
+        raise EvaluationError(
+            f"{config.model} is an adapter, which is asked as one model with its base: a server must then take whole "
+            "models, so that evaluation.sampling.engine.new_weights cannot be of kind adapter"
+        )
+    from humanline.train.policy.merge import merge
+
+    whole = folder / _WHOLE
+    finish_removal(whole)
+    if whole.exists():  # of a call that was killed
+        remove_folder(whole)
+    say(f"{config.model} is an adapter of {base}: the model of both is asked, and kept in {whole} meanwhile")
+    try:
+        merge(str(Path(config.model).expanduser()), str(whole))
+        yield config.model_copy(update={"model": str(whole), "adapter": None})
+    finally:
+        if whole.exists():
+            remove_folder(whole)
+
+
+def base_of(model: str) -> str | None:
+    """Return the base that a folder's adapter names; None where it holds none."""
+    folder = Path(model).expanduser()
+    if not (folder / "adapter_config.json").is_file():
+        return None
+    from humanline.train.policy.adapter import adapter_base
+
+    return adapter_base(folder)
 
 
 def scoring_of(config: TrainConfig) -> ScoringConfig:
@@ -158,6 +211,7 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
         | {
             "model": config.model,
             "model files": files_of(config.model),
+            **({} if (base := base_of(config.model)) is None else {"base": base, "base files": files_of(base)}),
             "prompts": prompts_of(config.data.train),
             "sampling": config.rounds.sampling.model_dump(mode="json", exclude={"engine"}),
             "engine": config.rounds.sampling.engine.kind,

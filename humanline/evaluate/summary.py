@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from humanline.evaluate.records import EvaluationError, Item, prompt_digest, without_value
-from humanline.stats import clustered_share, majority_at_k, mean_estimate, pass_at_k, wilson_interval
+from humanline.stats import clustered_share, majority_at_k, mean_estimate, pass_at_k, usual_ks, wilson_interval
 from humanline.train.config.rounds import MathReward, NumberReward, ScoringConfig
 from humanline.train.online.rewards.answer import answer_key, is_unread
 from humanline.train.online.types import Rollout, Score
@@ -112,7 +112,7 @@ def summarise(
     single = max(map(len, known)) == 1
     summary["score"] = share_fact(means, confidence, single)
     most = max(map(len, known))
-    for k in ks or sorted({2**power for power in range(most.bit_length())} | {most}):
+    for k in ks or usual_ks(most):
         enough = [values for values in known if len(values) >= k]
         if not enough:
             raise EvaluationError(f"pass@{k} needs {k} scored answers of a problem; there are {most} at most")

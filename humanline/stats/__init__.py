@@ -8,7 +8,7 @@ from humanline.stats.margins import Equivalence, NonInferiority, equivalence, no
 from humanline.stats.power import detectable_difference, needed_crossed, needed_pairs
 from humanline.stats.proportions import Proportion, clustered_share, mcnemar, wilson_interval
 from humanline.stats.ratios import ratio_difference, ratio_estimate
-from humanline.stats.samples import majority_at_k, pass_at_k
+from humanline.stats.samples import majority_at_k, pass_at_k, usual_ks
 
 __all__ = [
     "Equivalence",
@@ -34,5 +34,6 @@ __all__ = [
     "ratio_difference",
     "ratio_estimate",
     "sign_flip_test",
+    "usual_ks",
     "wilson_interval",
 ]

@@ -42,6 +42,28 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
     return float(1 - Fraction(comb(n - c, k), comb(n, k)))
 
 
+def usual_ks(most: int) -> list[int]:
+    """Return the k that pass@k is told for where nobody has chosen: powers of two up to n answers, and n itself.
+
+    Parameters
+    ----------
+    most : int >= 1
+        The most answers that any question has.
+
+    Returns
+    -------
+    list of int
+        In order, from 1.
+
+    Examples
+    --------
+    >>> usual_ks(6)
+    [1, 2, 4, 6]
+    """
+    most = _count("most", most, 1)
+    return sorted({2**power for power in range(most.bit_length())} | {most})
+
+
 def majority_at_k(counts: Sequence[int], correct: Sequence[bool], k: int) -> float:
     """Compute the probability that the most frequent of k answers, drawn without replacement, is correct.
 

@@ -24,7 +24,7 @@ from humanline.train.data.pack import pack, unpack
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import RunData, read_data, stream_of
 from humanline.train.data.stream import Batches, FixedBatches, Stream
-from humanline.train.online.held_out import RolloutEvaluator
+from humanline.train.online.held_out import RolloutEvaluator, refuse_engine
 from humanline.train.online.rewards.check import check_scoring
 from humanline.train.online.rounds import Rounds, make_rounds
 from humanline.train.policy.adapter import Adapter
@@ -278,8 +278,10 @@ def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
     remarks: list[str] = []
 
     def refuse() -> None:
-        bytes_written(config, model.outline, stream, steps, data.sets.held_out, processes.ranks).refuse()
+        sets, ranks = data.sets, processes.ranks
+        bytes_written(config, model.outline, stream, steps, sets.held_out, ranks, len(data.held_out)).refuse()
         if config.rounds is not None:
+            refuse_engine(config)
             remarks.extend(check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out]))
 
     processes.on_main(refuse)

@@ -14,6 +14,7 @@ from humanline.evaluate import run as evaluating
 from humanline.evaluate.records import read_evaluation
 from humanline.train.online.ledger import read_lines
 from tests.helpers.rounds import SCORED
+from tests.helpers.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 
 
 @pytest.fixture
@@ -129,3 +130,52 @@ def test_the_most_probable_answer_alone(recipe):
     words = ("evaluation.samples=1", "evaluation.sampling.temperature=0")
     assert run("evaluate", recipe, *words, "--out", "greedy", "--quiet") == 0
     assert read_evaluation("greedy").summary["samples"] == [1, 1]
+
+
+@pytest.mark.parametrize("adapter", [True, False])
+def test_what_a_run_has_left_is_evaluated_under_its_name(recipe, tmp_path, adapter, capsys):
+    """The final of a run, a model or an adapter; an adapter is worth what the merged model is, and nothing stays."""
+    words = ["adapter={rank: 2}", "optimizer.lr=0.5"] if adapter else []
+    assert run("train", recipe, "--quiet", *words, "data.eval=null") == 0
+    final = tmp_path / "run" / "final"
+    assert (final / "adapter_config.json").is_file() == adapter
+    capsys.readouterr()
+    assert run("evaluate", recipe, f"model={final}", *words, "--out", "found") == 0
+    assert ("is an adapter of" in capsys.readouterr().err) == adapter
+    found = read_evaluation("found")
+    assert (found.name, found.seed) == ("run", 0)
+    assert {path.name for path in Path("found").iterdir()} == {
+        "evaluation.json",
+        "plan.json",
+        "samples.jsonl",
+        "scored.jsonl",
+    }
+    if adapter:
+        assert run("merge", str(final), "merged") == 0
+        assert run("evaluate", recipe, "model=merged", "--out", "whole", "--quiet") == 0
+        assert read_evaluation("whole").items == found.items
+        assert run("evaluate", recipe, "--out", "start", "--quiet") == 0
+        assert read_evaluation("start").items != found.items
+
+
+def test_a_server_answers(recipe, tmp_path):
+    """It is given the model's weights, asked under the settings of the section, and its answers are scored."""
+
+    def answer(asked: Asked) -> Reply:
+        if not asked.path.endswith("/completions"):
+            return Reply({})
+        if asked.path == GIVEN:
+            return NO_TEXTS
+        message = {"role": "assistant", "content": f"{asked.body['seed'] % 1000}a"}
+        return Reply({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+    with serving(answer) as server:
+        tree = {"kind": "server", "url": server.url, "new_weights": {"kind": "path"}}
+        engine = f"evaluation.sampling.engine={json.dumps(tree)}"
+        assert run("evaluate", recipe, engine, "evaluation.sampling.temperature=0.5", "--out", "a", "--quiet") == 0
+    chats = server.chats()
+    assert len(chats) == 96 and {one.body["temperature"] for one in chats} == {0.5}
+    assert all(Path(one.body["model"]).name.startswith("policy-") for one in chats)
+    found = read_evaluation("a")
+    assert found.summary["answers"] == 96 and "engine" not in found.settings["sampling"]
+    assert 0.5 <= found.summary["score"]["value"] <= 0.75  # one letter behind one to three digits

@@ -55,6 +55,9 @@ def describe_config(config: TrainConfig) -> str:
     if config.rounds is not None:
         lines |= {"rounds": _describe_rounds(config, config.rounds)}
         lines |= {"sampling": _sampling(config.rounds.sampling), "scoring": _scoring(config.rounds.scoring)}
+        asked = config.evaluation
+        if config.data.eval is not None and (asked.samples > 1 or asked.sampling is not None):
+            lines["looks"] = f"held-out answers: {asked.samples} a prompt, {_sampling(config.asking)}"
     if config.adapter is not None:
         lines["adapter"] = _adapter(config.adapter)
     if config.tracking.trackers:

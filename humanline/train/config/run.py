@@ -15,6 +15,7 @@ from humanline.schedule import Never, PositiveInt, Schedule
 from humanline.train.config.base import IN_FLOAT32, Fraction, NonEmpty, NonNegative, Positive, Section, Temperature
 from humanline.train.config.objective import OBJECTIVES, AnyShape, NoTransform, Objective, Shape, Transform
 from humanline.train.config.rounds import FixedSource, RoundsSource, SamplingConfig, ScoringConfig, Source
+from humanline.train.config.secrets import learn
 
 
 class ReferenceConfig(Section):
@@ -203,9 +204,10 @@ class EvaluationConfig(Section):
     limit: PositiveInt | None = None
     """How many rows of the held-out set are used, the first that fit; the others are checked, and not tokenised."""
     samples: PositiveInt = 1
-    """humanline evaluate: answers a prompt."""
+    """Answers to a held-out prompt, in rounds and by `humanline evaluate`."""
     sampling: SamplingConfig | None = None
-    """humanline evaluate: how answers are drawn; default: as source.sampling says."""
+    """How these are drawn; default: as source.sampling says. What the section leaves out has its own default, not the
+    value of source.sampling, but for the engine, which is that of the rounds."""
     scoring: ScoringConfig | None = None
     """humanline evaluate: how answers are scored; default: as source.scoring says."""
 
@@ -216,6 +218,12 @@ class EvaluationConfig(Section):
                 f"evaluation.samples is {self.samples}, but at evaluation.sampling.temperature: 0 all are the same; "
                 "set samples: 1, or a temperature"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _learn_secrets(self) -> EvaluationConfig:
+        if self.sampling is not None and self.sampling.engine.kind == "server":
+            learn({"engine": self.sampling.engine.model_dump(mode="json")})
         return self
 
 
@@ -277,6 +285,11 @@ class TrainConfig(Section):
     def rounds(self) -> RoundsSource | None:
         """Return the source of a run in rounds; None on fixed data."""
         return self.source if isinstance(self.source, RoundsSource) else None
+
+    @property
+    def asking(self) -> SamplingConfig:
+        """Return how answers to held-out prompts are drawn."""
+        return self.evaluation.sampling or (SamplingConfig() if self.rounds is None else self.rounds.sampling)
 
     @property
     def own_baseline(self) -> bool:
@@ -353,6 +366,15 @@ class TrainConfig(Section):
         return "prompt" if self.rounds is not None else self.data.shape or self.objective.shapes[0]
 
     @model_validator(mode="after")
+    def _same_engine(self) -> TrainConfig:
+        """Have held-out prompts answered by the engine of the rounds, where evaluation.sampling names none."""
+        sampling = self.evaluation.sampling
+        if self.rounds is not None and sampling is not None and "engine" not in sampling.model_fields_set:
+            whole = sampling.model_copy(update={"engine": self.rounds.sampling.engine})
+            self.__dict__["evaluation"] = self.evaluation.model_copy(update={"sampling": whole})
+        return self
+
+    @model_validator(mode="after")
     def _one_length(self) -> TrainConfig:
         given = [n for n, v in (("steps", self.training.steps), ("epochs", self.training.epochs)) if v is not None]
         if self.rounds is not None and self.rounds.count is not None:
@@ -409,10 +431,11 @@ class TrainConfig(Section):
                 "reference.schedule.round_steps: the section source says how long rounds are; leave it out"
             )
         engine = rounds.sampling.engine
-        if rounds.overlap and engine.kind == "server" and self.data.eval is not None:
+        if rounds.overlap and engine.kind == self.asking.engine.kind == "server" and self.data.eval is not None:
             raise ValueError(
                 "source.overlap with a server and data.eval: held-out prompts would be answered by the weights that "
-                "the next round is sampled from; leave out data.eval, or source.overlap"
+                "the next round is sampled from; leave out data.eval, or source.overlap, or have them answered in the "
+                "run's own process (evaluation.sampling.engine: {kind: generate})"
             )
         if engine.kind == "server" and (engine.new_weights.kind == "adapter") != (self.adapter is not None):
             raise ValueError(

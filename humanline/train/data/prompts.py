@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from humanline.train.config import TrainConfig
+from humanline.train.config.rounds import SamplingConfig
 from humanline.train.data.counting import Counting, uncounted
 from humanline.train.data.duplicates import Duplicates
 from humanline.train.data.messages import Given, Message, Messages
@@ -25,15 +26,20 @@ from humanline.train.data.units import Names
 
 
 def read_contexts(
-    config: TrainConfig, path: str, renderer: Renderer, counting: Counting = uncounted, limit: int | None = None
+    config: TrainConfig,
+    path: str,
+    renderer: Renderer,
+    counting: Counting = uncounted,
+    limit: int | None = None,
+    *,
+    sampling: SamplingConfig | None = None,
 ) -> tuple[list[Context], Report]:
     """Read, check and tokenise a set of prompts.
 
     Parameters
     ----------
     config : TrainConfig
-        Its source.sampling.system_prompt is put before prompts that begin with no message of the system or the
-        developer.
+        Whose source is rounds.
     path : str
         A file or a set of the hub, as `read_set` takes it.
     renderer : Renderer
@@ -41,6 +47,9 @@ def read_contexts(
         Shown how far reading is.
     limit : int, optional
         Prompts that are used, the first that fit; the others are read and checked as rows.
+    sampling : SamplingConfig, optional
+        Its system_prompt is put before prompts that begin with no message of the system or the developer; default:
+        source.sampling.
 
     Raises
     ------
@@ -50,7 +59,7 @@ def read_contexts(
     reader = SetReader(path, "prompt", columns=config.data.columns, ignore=config.data.ignore, counting=counting)
     rounds = config.rounds
     assert rounds is not None
-    system, name = rounds.sampling.system_prompt, reader.source.name
+    system, name = (sampling or rounds.sampling).system_prompt, reader.source.name
     names, duplicates = Names(), Duplicates()
     tokenizing: Tokenizing[PromptOnly] = Tokenizing(renderer)
     kept: list[PromptOnly] = []

@@ -15,6 +15,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.config.objective import ObjectiveSection
 from humanline.train.data.batch import Unit
 from humanline.train.data.counting import Counting, uncounted
+from humanline.train.data.messages import Message
 from humanline.train.data.prompts import Context, Draw, contexts_hash, read_contexts
 from humanline.train.data.render import Renderer
 from humanline.train.data.sequences import TokenSequence
@@ -79,10 +80,24 @@ def read_data(config: TrainConfig, renderer: Renderer, counting: Counting = unco
     held_out: list[Context] = []
     if config.data.eval is not None:
         limit = config.evaluation.limit
-        held_out, reports["held_out"] = read_contexts(config, config.data.eval, renderer, counting, limit)
-        shared = len({context.ids for context in held_out} & {context.ids for context in contexts})
+        asking = config.asking
+        held_out, reports["held_out"] = read_contexts(
+            config, config.data.eval, renderer, counting, limit, sampling=asking
+        )
+        shared = _count_shared(held_out, contexts, (asking.system_prompt, config.rounds.sampling.system_prompt))
         reports["held_out"] = replace(reports["held_out"], prompts_in_training=shared)
     return RunData(DataSets(rehearsal(config, contexts, renderer), reports=reports), contexts, held_out)
+
+
+def _count_shared(first: Sequence[Context], second: Sequence[Context], systems: tuple[str | None, str | None]) -> int:
+    """Return how many prompts both sets have, whatever system prompt was put before those of each."""
+    if systems[0] == systems[1]:
+        return len({context.ids for context in first} & {context.ids for context in second})
+    ours, theirs = (
+        {one.prompt[1:] if one.prompt[0] == Message("system", system or "") else one.prompt for one in contexts}
+        for contexts, system in zip((first, second), systems, strict=True)
+    )
+    return len(ours & theirs)
 
 
 def stream_of(

@@ -33,8 +33,8 @@ from humanline.train.online.ledger import State
 from humanline.train.online.make import RoundData, RoundMaker
 from humanline.train.online.overlap import NextRound
 from humanline.train.online.round_log import RoundLog, mismatch
-from humanline.train.online.samplers import make_stages
-from humanline.train.online.stages import PoisonedError
+from humanline.train.online.samplers import make_held_out_stages, make_stages
+from humanline.train.online.stages import PoisonedError, RoundStages
 from humanline.train.run.fingerprint import trained_hash
 from humanline.train.run.processes import Processes, RoundError
 from humanline.train.run.state import OfEach, Stateful
@@ -58,6 +58,8 @@ class Rounds:
         Makes the batches of a round.
     version : callable
         Returns the version of the policy's weights as they are now.
+    held_out_stages : RoundStages
+        Sample and score answers to held-out prompts; may be the maker's.
     """
 
     def __init__(
@@ -69,11 +71,12 @@ class Rounds:
         *,
         make_stream: MakeStream,
         version: Callable[[], str],
+        held_out_stages: RoundStages,
     ) -> None:
         assert config.rounds is not None
         self.config, self.rounds = config, config.rounds
         self.maker, self.ahead, self.told, self.processes = maker, ahead, told, maker.processes
-        self.make_stream, self.version = make_stream, version
+        self.make_stream, self.version, self.held_out_stages = make_stream, version, held_out_stages
         self.total = count_rounds(config, len(maker.draw.contexts))
         self.number = -1  # of the round that is trained on
         self.next = 0  # of the one to make next; those in between left too little
@@ -273,7 +276,10 @@ class Rounds:
 
     def evaluator(self, held_out: Sequence[Context]) -> RolloutEvaluator | None:
         """Return the evaluator of held-out prompts, if there are any."""
-        return RolloutEvaluator(held_out, self.maker.stages, self.maker.folder, self.version) if held_out else None
+        if not held_out:
+            return None
+        samples = self.config.evaluation.samples
+        return RolloutEvaluator(held_out, self.held_out_stages, self.maker.folder, self.version, samples)
 
     def close(self) -> None:
         """Close sampler and scorer, here and in a second process; nothing on the disk is lost."""
@@ -282,6 +288,7 @@ class Rounds:
         if self._batches is not None:
             self._batches.close()
         self.ahead.close()
+        self.held_out_stages.sampler.close()  # its scorer is that of the rounds
         self.maker.stages.close()
 
     def _open(self, step: int, length: int, data: RoundData) -> None:
@@ -320,6 +327,7 @@ def make_rounds(
     stages = make_stages(
         config, policy, adapter, renderer, folder, processes, say=progress.say, progress=progress.working
     )
+    asked = make_held_out_stages(config, policy, renderer, stages, processes) if data.held_out else stages
     maker = RoundMaker(config, data.contexts, folder, stages, progress.say)
     return Rounds(
         config,
@@ -328,4 +336,5 @@ def make_rounds(
         RoundLog(config, stages.served, log, progress.say),
         make_stream=make_stream,
         version=lambda: trained_hash(policy, processes.reduce),
+        held_out_stages=asked,
     )

@@ -89,7 +89,13 @@ class Writes:
 
 
 def bytes_written(
-    config: TrainConfig, outline: Any, stream: Stream, steps: int, held_out: Sequence[Unit] = (), ranks: int = 1
+    config: TrainConfig,
+    outline: Any,
+    stream: Stream,
+    steps: int,
+    held_out: Sequence[Unit] = (),
+    ranks: int = 1,
+    prompts: int = 0,
 ) -> Writes:
     """Count what a run writes.
 
@@ -105,6 +111,8 @@ def bytes_written(
         Whose log-probabilities are computed once and kept.
     ranks : int
         Processes, each of which keeps its own log-probabilities.
+    prompts : int
+        Held-out ones, in rounds.
 
     Raises
     ------
@@ -123,19 +131,21 @@ def bytes_written(
         checkpoint=(1 + config.second_models) * sizes.weights + sizes.states + logprobs * ranks,
         metrics=_A_STEP * steps,
         model=sizes.weights,
-        rounds=_of_rounds(config, steps, sizes.weights),
+        rounds=_of_rounds(config, steps, sizes.weights, prompts),
         trackers=_A_STEP_TRACKED * steps if "tensorboard" in config.tracking.trackers else 0,
     )
 
 
-def _of_rounds(config: TrainConfig, steps: int, weights: int) -> int:
+def _of_rounds(config: TrainConfig, steps: int, weights: int, prompts: int) -> int:
     rounds = config.rounds
     if rounds is None:
         return 0
     number = (rounds.count or -(-steps // config.round_steps)) + 1  # a round's samples are there twice as it ends
     completions = rounds.samples * rounds.contexts_per_round * number
     copies = 2 * (rounds.sampling.engine.kind == "server") + rounds.overlap  # the served ones and those before them
-    return (_A_TOKEN * rounds.sampling.max_tokens + _A_SCORE) * completions + copies * weights
+    answers = 2 * prompts * config.evaluation.samples  # are there twice as a look ends, and removed after it
+    looks = (_A_TOKEN * config.asking.max_tokens + _A_SCORE) * answers
+    return (_A_TOKEN * rounds.sampling.max_tokens + _A_SCORE) * completions + copies * weights + looks
 
 
 def _logprob_bytes(batch: StepBatch) -> int:

@@ -201,6 +201,7 @@ def _look_at_batches(
     import torch
 
     from humanline.train.data.run_data import stream_of
+    from humanline.train.online.held_out import refuse_engine
     from humanline.train.online.rewards.check import check_scoring
     from humanline.train.step.held_out import held_out_evaluator
 
@@ -211,6 +212,7 @@ def _look_at_batches(
     with findings.about("evaluation"):
         if config.rounds is None:
             held_out_evaluator(config, data.sets, renderer, _never, _never, torch.device("cpu"))
+        refuse_engine(config)
     if config.rounds is not None:
         with findings.about("source.scoring"):
             findings.remarks += check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out])
@@ -245,7 +247,7 @@ def _without_effect(config: TrainConfig, processes: int) -> list[str]:
         remarks.append("source.score_margin is for best_worst: here whole groups are kept, whatever their scores")
     if "batch_size" in config.evaluation.model_fields_set:
         remarks.append(
-            "evaluation.batch_size is for fixed data: held-out prompts are answered as source.sampling.engine says"
+            "evaluation.batch_size is for fixed data: held-out prompts are answered as the engine of sampling says"
         )
     return remarks
 
@@ -324,6 +326,8 @@ def _look_at_disk(
     if batches.stream is None:
         return
     with findings.about("disk"):
-        writes = bytes_written(config, outline, batches.stream, batches.steps, data.sets.held_out, processes)
+        writes = bytes_written(
+            config, outline, batches.stream, batches.steps, data.sets.held_out, processes, len(data.held_out)
+        )
         findings.show(f"disk         {writes.describe()}; {in_words(writes.free())} free")
         writes.refuse()

@@ -28,8 +28,6 @@ _FREE = (
     "training.disk_full",
     "training.stall_minutes",
     "training.collapse",
-    "evaluation.samples",
-    "evaluation.sampling",
     "evaluation.scoring",
     "source.too_few",
     "source.scoring.failed",
@@ -39,21 +37,30 @@ _FREE = (
     "source.scoring.first_seconds",
     "source.scoring.memory",
     "source.scoring.environment",
-    "source.sampling.engine.url",
-    "source.sampling.engine.allow_hosts",
-    "source.sampling.engine.key_variable",
-    "source.sampling.engine.concurrency",
-    "source.sampling.engine.seconds",
-    "source.sampling.engine.attempts",
-    "source.sampling.engine.proof",
-    "source.sampling.mismatch_limit",
+    *(
+        f"{section}.{name}"
+        for section in ("source.sampling", "evaluation.sampling")
+        for name in (
+            "engine.url",
+            "engine.allow_hosts",
+            "engine.key_variable",
+            "engine.concurrency",
+            "engine.seconds",
+            "engine.attempts",
+            "engine.proof",
+            "mismatch_limit",
+        )
+    ),
 )
+_FREE_ON_FIXED_DATA = ("evaluation.samples", "evaluation.sampling")  # where `humanline evaluate` alone reads them
 
 
 # Settings that came later, with the value that says what held before: runs from before them go on.
 _LATER: dict[str, Any] = {
     "data.ignore": [],
     "evaluation.limit": None,
+    "evaluation.samples": 1,
+    "evaluation.sampling": None,
     "training.layers": "plain",
     "source.sampling.engine.new_weights.requests": [],
     "source.sampling.engine.new_weights.sleep": [],
@@ -186,10 +193,12 @@ def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     They may be of an earlier version, and dotted names already. Secrets are left out: a key may be replaced.
     """
-    free = tuple(f"{name}." for name in _FREE)
+    settings = _named_now(flat(hidden(config)))
+    names = _FREE + (_FREE_ON_FIXED_DATA if settings.get("source.kind") == "fixed" else ())
+    free = tuple(f"{name}." for name in names)
     return {
         name: value
-        for name, value in _named_now(flat(hidden(config))).items()
+        for name, value in settings.items()
         if not f"{name}.".startswith(free) and not (name in _LATER and value == _LATER[name])
     }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from humanline.train.config import TrainConfig
+from humanline.train.config.rounds import SamplingConfig
 from humanline.train.data.render import Renderer
 from humanline.train.online.stages import RoundStages
 from humanline.train.online.trainable import Trainable, vocabulary_of
@@ -44,15 +45,22 @@ def make_sampler(
         If the engine cannot be used here.
     """
     assert config.rounds is not None
-    sampling, engine = config.rounds.sampling, config.rounds.sampling.engine
-    if engine.kind == "server":
+    if config.rounds.sampling.engine.kind == "server":
         from humanline.train.online.samplers.server import ServerSampler
 
-        return ServerSampler(sampling, renderer, vocabulary=vocabulary_of(model), say=say, stopping=processes.stopping)
+        vocabulary, stopping = vocabulary_of(model), processes.stopping
+        return ServerSampler(config.rounds.sampling, renderer, vocabulary=vocabulary, say=say, stopping=stopping)
+    return _own_sampler(config, config.rounds.sampling, model, renderer, processes)
+
+
+def _own_sampler(
+    config: TrainConfig, sampling: SamplingConfig, model: Any, renderer: Renderer, processes: Processes
+) -> Sampler:
+    """Return the sampler in this process that settings of sampling name."""
     computing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     if config.training.precision != "float32":
         computing = functools.partial(narrowed, model, TYPES[config.training.precision])
-    if engine.kind == "continuous":
+    if sampling.engine.kind == "continuous":
         from humanline.train.online.samplers.continuous import ContinuousSampler
 
         return ContinuousSampler(model, renderer, sampling, computing=computing, stopping=processes.stopping)
@@ -150,4 +158,51 @@ def make_stages(
         trainable=Trainable(renderer, rounds.sampling.max_tokens, vocabulary_of(policy.model)),
         served=make_served(config, sampler, policy, adapter, folder, processes, say),
         progress=progress,
+    )
+
+
+def make_held_out_stages(
+    config: TrainConfig, policy: Any, renderer: Renderer, stages: RoundStages, processes: Processes
+) -> RoundStages:
+    """Return the stages that sample and score answers to held-out prompts: those of rounds, or under other settings.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        Under evaluation.sampling a server is asked with these settings, for the weights that the stages of rounds give
+        it; an engine in this process has the policy's.
+    policy : LogprobModel
+        Whose model is the policy.
+    renderer : Renderer
+    stages : RoundStages
+        Of rounds, whose scorer it has.
+    processes : Processes
+
+    Raises
+    ------
+    ValueError
+        As samplers do.
+    """
+    sampling = config.evaluation.sampling
+    if sampling is None:
+        return stages
+    by_server = sampling.engine.kind == "server"
+    sampler: Sampler
+    if by_server:
+        from humanline.train.online.samplers.server import OtherSettings, ServerSampler
+
+        assert isinstance(stages.sampler, ServerSampler)  # of the same engine (`refuse_engine`)
+        sampler = OtherSettings(stages.sampler, sampling)
+    else:
+        sampler = _own_sampler(config, sampling, policy.model, renderer, processes)
+    return RoundStages(
+        config.evaluation.samples,
+        config.seed,
+        sampler,
+        lambda: stages.scorer,
+        processes,
+        scoring=stages.scoring,
+        trainable=Trainable(renderer, sampling.max_tokens, vocabulary_of(policy.model)),
+        served=stages.served if by_server else None,
+        progress=stages.progress,
     )

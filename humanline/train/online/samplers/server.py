@@ -161,10 +161,14 @@ class ServerSampler:
 
     def greedy(self, max_tokens: int) -> ServerSampler:
         """Return a sampler of the most probable completions, from the weights that this one has now."""
+        return self.under(self.config.model_copy(update={"temperature": 0.0, "top_p": 1.0, "max_tokens": max_tokens}))
+
+    def under(self, config: SamplingConfig) -> ServerSampler:
+        """Return a sampler with other settings than the engine's, from the weights that this one has now."""
         other = copy.copy(self)
-        other.config = self.config.model_copy(update={"temperature": 0.0, "top_p": 1.0, "max_tokens": max_tokens})
-        other._trainable = Trainable(self.renderer, max_tokens, self._trainable.vocabulary)
-        other._completer = Completer(other._trainable, self.config.stop)
+        other.config = config
+        other._trainable = Trainable(self.renderer, config.max_tokens, self._trainable.vocabulary)
+        other._completer = Completer(other._trainable, config.stop)
         other._dialect, other._copies = self._dialect.under(other.config), self._copies.under(other.config)
         other._running = set()
         return other
@@ -334,6 +338,31 @@ class ServerSampler:
 
     def _client(self) -> Client:
         return Client(self.engine, self._key, self._sleep)
+
+
+class OtherSettings:
+    """Draw completions from a server with other settings than those of rounds (`Sampler`).
+
+    Parameters
+    ----------
+    sampler : ServerSampler
+        Of the rounds; its weights are those that it has when completions are drawn.
+    config : SamplingConfig
+        Of the same engine.
+    """
+
+    def __init__(self, sampler: ServerSampler, config: SamplingConfig) -> None:
+        self.sampler, self.config = sampler, config
+
+    def together(self, samples: int) -> None:
+        """Return None: every context is drawn alone."""
+
+    def sample(self, contexts: Sequence[Context], samples: int, *, key: tuple[int, ...]) -> Iterator[list[Rollout]]:
+        """Draw so many completions of every context, as `ServerSampler.sample` does."""
+        yield from self.sampler.under(self.config).sample(contexts, samples, key=key)
+
+    def close(self) -> None:
+        """Do nothing: what is under way ends with the iterator."""
 
 
 def _marker(served: Path) -> Path:
