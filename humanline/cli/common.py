@@ -1,0 +1,89 @@
+"""What all commands share: exit codes, messages, and how a recipe is named and read."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+if TYPE_CHECKING:
+    from humanline.train.config import TrainConfig
+
+LONGEST_LINE = 4000  # characters of a message; names and texts from outside may be of any length
+EXIT_FAULT = 1
+EXIT_USER_ERROR = 2
+EXIT_NOT_FINITE = 3
+EXIT_BROKEN = 4
+EXIT_INTERRUPTED = 130
+EXIT_UNREAD = 141  # what a shell makes of SIGPIPE
+
+
+def complain(options: argparse.Namespace, text: str) -> None:
+    """Print a message that may hold names and texts from outside."""
+    from humanline.system.terminal import shorten, told
+
+    lines = told(f"humanline {options.command}: {text}", keep="\n").split("\n")
+    try:
+        print("\n".join(shorten(line, LONGEST_LINE) for line in lines), file=sys.stderr, flush=True)
+    except OSError:  # nobody reads any more; the exit code says it all the same
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that shows no secret of the command line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the command line, and end."""
+        from humanline.system.terminal import told
+        from humanline.train.config.secrets import hidden
+
+        super().error(told(hidden(message, sent=True)))
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+def add_recipe(command: argparse.ArgumentParser) -> None:
+    """Add a recipe, and overrides of its values."""
+    command.add_argument("recipe", help="YAML recipe, or the name of a shipped one")
+    command.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace values of the recipe")
+
+
+def add_preset(command: argparse.ArgumentParser) -> None:
+    """Add the choice of a preset."""
+    from humanline.recipes import PRESETS
+
+    command.add_argument("--preset", choices=PRESETS, help="the paper's numbers, or what its released code does")
+
+
+def load(options: argparse.Namespace) -> TrainConfig:
+    """Return the configuration that recipe, preset and overrides make, in this order."""
+    from humanline.recipes import preset_overrides, resolve
+    from humanline.train.config import load_config
+
+    recipe = resolve(options.recipe)
+    preset = preset_overrides(options.preset, recipe, options.overrides) if options.preset else []
+    return load_config(recipe, [*preset, *options.overrides])
+
+
+def quiet_libraries() -> None:
+    """Keep libraries from printing what users need not read."""
+    from humanline.system.imports import quiet_libraries as quiet
+
+    quiet()
+
+
+def set_up_allocator() -> None:
+    """Set up how torch takes memory, for this process and those that it starts; before torch is imported."""
+    from humanline.system.allocator import growing_segments
+
+    os.environ |= growing_segments(os.environ, sys.platform)
+
+
+def say(options: argparse.Namespace) -> Callable[[str], None]:
+    """Return a function that prints a line to standard error, or nothing if the command is to be quiet."""
+    from humanline.system.terminal import told
+
+    return lambda text: None if options.quiet else print(told(text, keep="\n"), file=sys.stderr, flush=True)
