@@ -81,7 +81,14 @@ def failing(monkeypatch, place: str, error) -> None:
     monkeypatch.setattr(owner, name, harmful)
 
 
-@pytest.mark.parametrize(("place", "error"), [("training", on_a_gpu), ("update", too_much), ("training", plain)])
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("training", on_a_gpu),
+        pytest.param("update", too_much, marks=pytest.mark.slow),
+        pytest.param("training", plain, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_without_memory_says_where_how_much_and_what_to_change(toy, tmp_path, monkeypatch, place, error):
     """Phase and step, what was asked for, the estimate, passes that fit, other changes, and the checkpoint."""
     failing(monkeypatch, place, error)

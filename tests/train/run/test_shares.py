@@ -353,8 +353,10 @@ def test_hashes_of_weights_are_those_of_earlier_versions():
     assert frozen_hash(module) == "b25938b82d24dfb40cd6b182db2c06d757067f81b6378a67a9a16203beb5844b"
 
 
-@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("overlap", [False, True], ids=["at once", "by a thread"])
+@pytest.mark.parametrize(
+    ("overlap", "every"),
+    [(True, 6), *(pytest.param(overlap, every, marks=pytest.mark.slow) for overlap, every in ((0, 6), (0, 1), (1, 1)))],
+)
 def test_a_kill_at_the_writes_of_a_save_by_two_processes_costs_that_save_at_most(tmp_path, every, overlap):
     """Killed at write barriers of either process, a save leaves the one before it or itself, whole, and no pickle."""
     saves = Answering("tests.helpers.sharded_saves")
