@@ -282,6 +282,7 @@ class TestCommand:
         assert "study.sqlite" in error and "take another folder" in error
         assert (tmp_path / "study.sqlite").read_bytes() == b"not a database at all" * 100
 
+    @pytest.mark.slow
     def test_it_stops_on_request_and_goes_on(self, tmp_path):
         """SIGTERM ends a study with code 75 and says how many runs are kept; the same command does the others."""
         command = [sys.executable, "-m", "humanline.cli", "sim", "--quick", "--processes", "1", "--out", str(tmp_path)]

@@ -133,8 +133,13 @@ def trained(folder) -> dict[str, torch.Tensor]:
     return load_file(path)
 
 
-def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch):
-    """Two gloo processes compute what one does, for every objective, LoRA and packed rows; they go on together.
+@pytest.mark.parametrize(
+    "names",
+    [("kto", "local", "packed"), pytest.param(tuple(VARIANTS), marks=pytest.mark.slow)],
+    ids=["three of them", "all"],
+)
+def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch, names):
+    """Two gloo processes compute what one does, for the variants named; all of them are slow. They go on together.
 
     Groups are split, kept whole (`local`), or so ragged that one process has a row less than the other. Loss, z_0,
     token counts and weights are those of one process; a run that a signal to one of two has stopped ends with the same
@@ -149,7 +154,7 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch):
     said = two_processes(
         tmp_path,
         [
-            *(job(variant(toy, two, name)) for name in VARIANTS),
+            *(job(variant(toy, two, name)) for name in names),
             job(online(toy, two)),
             job(ragged(toy, two)),
             job(online(toy, two, "stopped-online"), stop_after=1, expect=("StopRequested",)),
@@ -169,7 +174,7 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch):
     assert said.count("the run seems to have broken, after 2 updates") == 2
     rows, step = [], Rounds.step
     monkeypatch.setattr(Rounds, "step", lambda self, s: (rows.append(row_count(b := step(self, s))), b)[1])
-    for name in (*VARIANTS, "online", "ragged"):
+    for name in (*names, "online", "ragged"):
         make = {"online": online, "ragged": ragged}.get(name, lambda toy, folder, name=name: variant(toy, folder, name))
         one = make(toy, tmp_path / "one")
         single = train(one, show_progress=False)

@@ -168,6 +168,7 @@ def raised(toy, folder, pairs, whole, rank, place, **job) -> float:
     return outcome["seconds"][1 - rank]
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_run_and_it_goes_on(toy, tmp_path, pairs, whole):
     """The first process, which keeps the store, is killed: the other one says so, and both go on to the same bits."""
     assert killed(toy, tmp_path, pairs, whole, 0, "train") < 30
