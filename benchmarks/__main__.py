@@ -39,7 +39,7 @@ KNOWN = {
     "memory": Known("benchmarks.memory:benchmark_memory", 12, 120, 90),
     "trl": Known("benchmarks.trl_steps:benchmark_trl", 8, 1200, 600),
     "packed": Known("benchmarks.packed:benchmark_packed", 3, 90, 45),
-    "overlap": Known("benchmarks.overlap:benchmark_overlap", 12, 300, 90),
+    "overlap": Known("benchmarks.overlap:benchmark_overlap", 14, 300, 90),
     "batches": Known("benchmarks.batches:benchmark_batches", 3, 60, 60),
     "checkpoints": Known("benchmarks.checkpoints:benchmark_checkpoints", 2, 300, 120),
     "sharded": Known("benchmarks.sharded:benchmark_sharded", 4, 120, 60),

@@ -270,12 +270,12 @@ class Clock:
     def limit(self, needs: float, later: float) -> float | None:
         """Return the seconds for a part that needs so many, as do those after it; None where too few are left.
 
-        It is its share of what is left, and twice what it needs if that is more: machines differ.
+        It is its share of what is left, and three times what it needs if that is more: machines differ.
         """
         left = self.left
         if left < needs:
             return None
-        return min(left, max(2 * needs, left * self.workers * needs / (needs + later)))
+        return min(left, max(3 * needs, left * self.workers * needs / (needs + later)))
 
 
 def run_parts(
