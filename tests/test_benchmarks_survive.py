@@ -71,10 +71,10 @@ def is_gone(pid: int) -> bool:
 
 
 def test_the_time_that_is_left_is_divided_by_need():
-    """A part gets its share of what is left, or twice its need, and is not begun where that need is not there."""
+    """A part gets its share of what is left, or three times its need, and is not begun where that need is not there."""
     clock = Clock(1.0)
     assert clock.limit(10, 10) == pytest.approx(30, abs=1)
-    assert clock.limit(10, 90) == 20
+    assert clock.limit(10, 90) == 30
     assert clock.limit(59, 0) == pytest.approx(60, abs=1)
     assert clock.limit(61, 0) is None
     assert Clock(1.0, workers=2).limit(10, 30) == pytest.approx(30, abs=1)
