@@ -13,22 +13,10 @@ import numpy as np
 import torch
 
 import humanline
-from humanline.sim.claims import (
-    CLIPPED,
-    CONTRARY,
-    HOLDS,
-    LEVEL,
-    MARGIN,
-    NOT_TESTED,
-    UNDECIDED,
-    Claim,
-    Finding,
-    Judgement,
-    Setting,
-    Study,
-    chosen,
-    judge,
-)
+from humanline.sim.claims import Claim, chosen
+from humanline.sim.contrasts import CLIPPED, MARGIN
+from humanline.sim.judging import CONTRARY, HOLDS, LEVEL, NOT_TESTED, UNDECIDED, Finding, Judgement, judge
+from humanline.sim.lookup import Setting, Study
 from humanline.sim.run import Run
 from humanline.sim.study import MEASURES, Result, run_study
 from humanline.sim.variants import GROUPS, OBJECTIVES, RATES, SYNC_EVERY, TASKS, VARIANTS, make_run

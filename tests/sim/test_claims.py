@@ -17,7 +17,10 @@ import numpy as np
 import pytest
 
 from humanline.cli import main
-from humanline.sim.claims import CLAIMS, Claim, Contrast, Setting, Study, chosen, judge
+from humanline.sim.claims import CLAIMS, Claim, chosen
+from humanline.sim.contrasts import Contrast
+from humanline.sim.judging import judge
+from humanline.sim.lookup import Setting, Study
 from humanline.sim.report import FULL, QUICK, Scale, cells_of, settings_of, study
 from humanline.sim.study import MEASURES
 from humanline.sim.variants import OBJECTIVES, RATES, TASKS, VARIANTS, make_run
