@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -116,6 +116,9 @@ class Run:
         How often, evenly spread, the exact score is taken after the start.
     reference_tilt : float
         Where the first reference lies: 0 the start policy, as in the paper; below 0 a worse policy, above 0 a better.
+    disturbance : float >= 0
+        Each start parameter is multiplied by ``1 + disturbance g``, g standard normal. At 1e-13 only rounding changes,
+        so that whatever changes with it hangs on rounding.
 
     Raises
     ------
@@ -138,11 +141,13 @@ class Run:
     optimizer: str = "adam"
     measurements: int = 8
     reference_tilt: float = 0.0
+    disturbance: float = 0.0
 
     def __post_init__(self) -> None:
         self._check_kinds()
         settle(self, learning_rate=_checks.positive, steps=at_least(1), groups=at_least(1), group_size=at_least(2))
         settle(self, measurements=at_least(1), reference_tilt=_checks.finite)
+        settle(self, disturbance=_checks.non_negative)
         _checks.one_of("optimizer", self.optimizer, ("adam", "sgd"))
         if isinstance(self.objective, Kto) and self.groups < 2:
             raise _checks.fail("groups", "be >= 2 for KTO (z_0 comes from the next group)", self.groups)
@@ -227,7 +232,7 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
     divides by the size of a gradient: where gradients cancel but for rounding (every member of every group alike at a
     token), what is left may depend on the machine.
     """
-    world = run.task.draw(seeds)
+    world = _disturbed(run.task.draw(seeds), run.disturbance, seeds)
     data = _Data(run, world, [int(seed) for seed in seeds])
     params = world.start.clone().requires_grad_()
     kind = torch.optim.Adam if run.optimizer == "adam" else torch.optim.SGD
@@ -275,6 +280,13 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
         behaviour=data.law(),
         params=params.detach(),
     )
+
+
+def _disturbed(world: World, size: float, seeds: Sequence[int]) -> World:
+    if size == 0:
+        return world
+    noise = torch.stack([normals(int(seed), "disturbance", *world.start.shape[1:]) for seed in seeds])
+    return replace(world, start=world.start * (1 + size * noise))
 
 
 def expected(law: Tensor, values: Tensor) -> Tensor:
