@@ -80,8 +80,9 @@ def _sim(options: argparse.Namespace) -> int:
 
             figures = write_study_figures(out, report)
     width = max(len(judgement.claim.name) for judgement in report.judgements)
+    wide = max(len(judgement.verdict) for judgement in report.judgements)
     for judgement in report.judgements:
-        print(f"{judgement.claim.name:<{width}}  {judgement.verdict:<13}  {judgement.summary}")
+        print(f"{judgement.claim.name:<{width}}  {judgement.verdict:<{wide}}  {judgement.summary}")
     for path in [Path(out) / "claims.md", *figures]:
         print(visible(str(path)))
     return 0

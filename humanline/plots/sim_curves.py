@@ -40,9 +40,9 @@ def rows(report: Report) -> list[Row]:
         for objective in _OBJECTIVES:
             for variant in _LOOKS:
                 found = {
-                    rate: _curves(report.results[task, objective, rate, variant])
-                    for rate in report.scale.rates
-                    if (task, objective, rate, variant) in report.results
+                    rate: _curves(result)
+                    for (t, o, rate, v), result in report.results.items()
+                    if (t, o, v) == (task, objective, variant)
                 }
                 if not found:
                     continue

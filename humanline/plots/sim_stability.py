@@ -36,6 +36,8 @@ def rows(report: Report) -> list[Row]:
     """
     out = settings(seeds=report.scale.seeds)
     for (task, objective, rate, variant), result in report.results.items():
+        if rate not in report.scale.rates:
+            continue
         k = re.fullmatch(r".* k=(\d+)", variant)
         if task == "verifiable" and objective == "grpo" and k and variant.startswith("online+humanline every=64"):
             out += points(_STALE, k[1], rate, _mean(_gain(result)))

@@ -1,4 +1,4 @@
-"""The verdict that a study gives on a claim, setting by setting and over all of them.
+"""The verdict that a study gives on claims, setting by setting.
 
 A claim is judged in *settings*: a problem, an objective and a learning rate; also at the learning rate that is best
 for each variant, chosen on one half of the seeds and judged on the other, both ways round. In a setting the claim is
@@ -8,134 +8,216 @@ one or more numbers per seed that it says are positive on average. Scores count 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from humanline.sim.claims import Claim
-from humanline.sim.lookup import Setting, Study
+from humanline.sim.contrasts import CLIPPED, Contrast
+from humanline.sim.findings import (
+    CONTRARY,
+    HOLDS,
+    LEVEL,
+    NOT_TESTED,
+    ROUNDING,
+    SLIGHTLY_CONTRARY,
+    SMALL,
+    UNDECIDED,
+    Finding,
+    Judgement,
+)
+from humanline.sim.lookup import Array, Setting, Study
+from humanline.sim.variants import VARIANTS
 from humanline.stats import Interval, holm, mean_interval, sign_flip_test
 
-LEVEL = 0.05
-HOLDS, CONTRARY, UNDECIDED, NOT_TESTED = "holds", "contrary", "undecided", "not tested"
+#: Random signs of each test: the least p-value, 1e-5, stays below `LEVEL` after a correction over 4999 settings.
+FLIPS = 99_999
+#: An effect that another rounding moves by more than this share of its half-width hangs on rounding.
+MOVED = 0.1
+#: Effects that are moved by less than this hang on nothing, however narrow their interval.
+_LEAST_MOVE = 1e-9
+
+Question = tuple[Claim, Sequence[Setting]]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Hold what a study says of a claim in one setting.
+class _Answer:
+    """What the runs of one study come to in one setting."""
 
-    Parameters
-    ----------
-    setting : Setting
-    effect : Interval
-        Mean and 95 % Student interval over seeds.
-    verdict : str
-        "holds": every number that should be positive is, by sign-flip tests, p < 0.05 after Holm's correction over the
-        settings; "contrary": one of them is negative, by the same standard; "undecided"; "not tested".
-    p : float
-        Adjusted p-value of "holds"; nan if not tested.
-    why : str
-        Why it is not tested.
-    """
-
-    setting: Setting
+    contrast: Contrast
     effect: Interval
-    verdict: str
-    p: float
-    why: str
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """Hold the verdict on a claim: "holds" in every tested setting, in none of them, or "depends"."""
-
-    claim: Claim
-    findings: list[Finding]
-
-    @property
-    def tested(self) -> list[Finding]:
-        """The settings that say something about the claim."""
-        return [finding for finding in self.findings if finding.verdict != NOT_TESTED]
+    p_holds: float
+    p_contrary: float
+    p_holds_jointly: float
+    p_contrary_jointly: float
 
     @property
     def verdict(self) -> str:
-        """One of "holds", "does not hold", "depends" and "not tested"."""
-        held = [finding.verdict == HOLDS for finding in self.tested]
-        if not held:
+        return self._verdict(self.p_holds, self.p_contrary)
+
+    @property
+    def jointly(self) -> str:
+        return self._verdict(self.p_holds_jointly, self.p_contrary_jointly)
+
+    def _verdict(self, p_holds: float, p_contrary: float) -> str:
+        contrast, mean = self.contrast, self.effect.mean
+        if contrast.untested:
             return NOT_TESTED
-        return HOLDS if all(held) else "depends" if any(held) else "does not hold"
-
-    @property
-    def summary(self) -> str:
-        """In how many settings it holds, and where it depends, on what most."""
-        text = f"holds in {sum(f.verdict == HOLDS for f in self.findings)} of {len(self.tested)} tested settings"
-        if self.verdict != "depends":
-            return text
-        name, levels = self.depends_on[0]
-        return f"{text}; {name}: " + ", ".join(f"{level} {held}/{total}" for level, (held, total) in levels.items())
-
-    @property
-    def depends_on(self) -> list[tuple[str, dict[str, tuple[int, int]]]]:
-        """Factors with, for each level, in how many of the tested settings the claim holds; the most telling first.
-
-        A factor tells as much as knowing its level lowers the entropy of "holds".
-        """
-        factors = []
-        for name in ("task", "objective", "rate"):
-            levels: dict[str, tuple[int, int]] = {}
-            for finding in self.tested:
-                value = getattr(finding.setting, name)
-                level = "tuned" if value is None else f"{value:g}" if name == "rate" else value
-                held, total = levels.get(level, (0, 0))
-                levels[level] = held + (finding.verdict == HOLDS), total + 1
-            if len(levels) > 1:
-                left = sum(total * _entropy(held / total) for held, total in levels.values())
-                factors.append((left, "learning rate" if name == "rate" else name, levels))
-        return [(name, levels) for _, name, levels in sorted(factors, key=lambda factor: factor[0])]
+        if p_holds < LEVEL:
+            return SMALL if contrast.superiority and mean < contrast.margin else HOLDS
+        if p_contrary < LEVEL:
+            return SLIGHTLY_CONTRARY if contrast.superiority and -contrast.margin < mean < 0 else CONTRARY
+        return UNDECIDED
 
 
-def _entropy(share: float) -> float:
-    return -sum(p * float(np.log(p)) for p in (share, 1 - share) if p > 0)
+def judge(claim: Claim, study: Study, settings: Sequence[Setting], *, disturbed: Study | None = None) -> Judgement:
+    """Judge one claim in some settings, as `judge_all` does."""
+    return judge_all([(claim, settings)], study, disturbed=disturbed)[0]
 
 
-def judge(claim: Claim, study: Study, settings: Sequence[Setting]) -> Judgement:
-    """Judge one claim in some settings.
+def judge_all(questions: Sequence[Question], study: Study, *, disturbed: Study | None = None) -> list[Judgement]:
+    """Judge claims in some settings each.
 
     Parameters
     ----------
-    claim : Claim
+    questions : sequence of (Claim, sequence of Setting)
     study : Study
-        With the results of all variants of the claim in these settings.
-    settings : sequence of Setting
+        With the results of all variants of each claim in its settings.
+    disturbed : Study, optional
+        The same runs with other rounding. A setting in which the verdict changes, or the effect moves by more than a
+        tenth of its half-width, is marked "rounding".
 
     Returns
     -------
-    Judgement
+    list of Judgement
 
     Notes
     -----
-    Source: arXiv 2509.24207, where the claim says. A claim of several parts holds if all of them do, so the largest of
-    their p-values is tested; it is contrary if one of them is reversed, so the smallest is, times their number.
+    Source: arXiv 2509.24207, where the claims say. A claim of several parts holds if all of them do, so the largest of
+    their p-values is tested; it is contrary if one of them is reversed, so the smallest is, times their number. Both
+    are corrected by Holm's method over the settings of the claim, and once more over those of all claims. A tuned
+    setting whose variants all have one and the same fixed rate repeats that rate's setting: it takes its p-values and
+    does not count in the correction.
+
+    How far rounding moves an effect is the larger of how far its mean moves and of the root mean square of how far each
+    seed's moves over the root of their number: what that would be if seeds moved independently, so that moves which
+    happen to cancel are seen.
     """
-    contrasts = [claim.contrast(lambda v, m, s=setting: study.get(s, v, m)) for setting in settings]  # type: ignore[misc]
-    holds, contrary = np.full((2, len(settings)), np.nan)
-    for index, contrast in enumerate(contrasts):
-        if not contrast.untested:
-            parts = np.stack(contrast.positive)
-            holds[index] = np.max(sign_flip_test(parts, alternative="greater"))
-            contrary[index] = min(1.0, len(parts) * float(np.min(sign_flip_test(parts, alternative="less"))))
-    if np.isfinite(holds).any():
-        holds, contrary = holm(holds), holm(contrary)
-    findings = []
-    for index, (setting, contrast) in enumerate(zip(settings, contrasts, strict=True)):
-        verdict = UNDECIDED
-        if contrast.untested:
-            verdict = NOT_TESTED
-        elif holds[index] < LEVEL:
-            verdict = HOLDS
-        elif contrary[index] < LEVEL:
-            verdict = CONTRARY
-        effect = mean_interval(contrast.effect.tolist())
-        findings.append(Finding(setting, effect, verdict, float(holds[index]), contrast.untested))
-    return Judgement(claim, findings)
+    repeats = [[_repeated(claim, setting, study, settings) for setting in settings] for claim, settings in questions]
+    answers = _answers(questions, study, repeats)
+    others = answers if disturbed is None else _answers(questions, disturbed, repeats)
+    judgements = []
+    for (claim, settings), same, mine, theirs in zip(questions, repeats, answers, others, strict=True):
+        findings = []
+        for setting, place, answer, other in zip(settings, same, mine, theirs, strict=True):
+            moved = _moved(answer, other)
+            hangs = _hangs(answer, other, moved)
+            findings.append(
+                Finding(
+                    setting,
+                    answer.effect,
+                    ROUNDING if hangs else answer.verdict,
+                    ROUNDING if hangs else answer.jointly,
+                    answer.p_holds,
+                    answer.p_holds_jointly,
+                    hangs or answer.contrast.untested,
+                    None if place is None else settings[place].rate,
+                    _edges(claim, setting, study),
+                    _idle(claim, setting, study),
+                    math.nan if disturbed is None else moved,
+                )
+            )
+        judgements.append(Judgement(claim, findings))
+    return judgements
+
+
+def _repeated(claim: Claim, setting: Setting, study: Study, settings: Sequence[Setting]) -> int | None:
+    """Return the place of the setting of a fixed rate that a tuned one repeats, because every variant has that rate."""
+    if setting.rate is not None:
+        return None
+    rates = {rate for variant in claim.variants for rate in study.chosen(setting, variant)}
+    alike = [Setting(setting.task, setting.objective, rate) for rate in rates]
+    return list(settings).index(alike[0]) if len(alike) == 1 and alike[0] in settings else None
+
+
+def _edges(claim: Claim, setting: Setting, study: Study) -> tuple[str, ...]:
+    if setting.rate is not None:
+        return ()
+    return tuple(f"{variant} at {rate:g}" for variant in claim.variants for rate in study.edges(setting, variant))
+
+
+def _idle(claim: Claim, setting: Setting, study: Study) -> tuple[str, ...]:
+    acting = [name for name in claim.variants if name in VARIANTS and VARIANTS[name].transform is not None]
+    return tuple(name for name in acting if float(study.get(setting, name, "outside").mean()) <= CLIPPED)
+
+
+def _answers(
+    questions: Sequence[Question], study: Study, repeats: Sequence[Sequence[int | None]]
+) -> list[list[_Answer]]:
+    """Return what a study says, for each claim and setting, with p-values corrected."""
+    contrasts = [
+        claim.contrast(lambda v, m, s=setting: study.get(s, v, m))  # type: ignore[misc]
+        for claim, settings in questions
+        for setting in settings
+    ]
+    raw = _p_values(contrasts)
+    ends = np.cumsum([len(settings) for _, settings in questions]).tolist()
+    slices = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
+    # where the p-values of a setting come from: itself, or the one that it repeats
+    origin = np.array(
+        [
+            part.start + (place if repeated is None else repeated)
+            for part, same in zip(slices, repeats, strict=True)
+            for place, repeated in enumerate(same)
+        ],
+        dtype=int,
+    )
+    once = np.where(origin == np.arange(len(origin)), raw, np.nan)
+    own = np.full(raw.shape, np.nan)
+    for part in slices:
+        own[:, part] = _corrected(once[:, part])
+    p = np.concatenate([own, _corrected(once)])[:, origin].T.tolist()
+    answers = [_Answer(c, mean_interval(c.effect.tolist()), *row) for c, row in zip(contrasts, p, strict=True)]
+    return [answers[part] for part in slices]
+
+
+def _p_values(contrasts: Sequence[Contrast]) -> Array:
+    """Return p-values of "holds" and of "contrary" for each contrast, (2, len(contrasts)); nan where it tests nothing.
+
+    All tests of as many seeds are made at once, for drawing the signs takes time.
+    """
+    p = np.full((2, len(contrasts)), np.nan)
+    tested = [(i, np.stack(contrast.positive)) for i, contrast in enumerate(contrasts) if not contrast.untested]
+    for seeds in sorted({parts.shape[1] for _, parts in tested}):
+        chosen = [(i, parts) for i, parts in tested if parts.shape[1] == seeds]
+        rows = np.concatenate([parts for _, parts in chosen])
+        both = sign_flip_test(np.stack([rows, -rows]), flips=FLIPS, alternative="greater")
+        first = 0
+        for i, parts in chosen:
+            mine = both[:, first : first + len(parts)]
+            p[:, i] = mine[0].max(), min(1.0, len(parts) * float(mine[1].min()))
+            first += len(parts)
+    return p
+
+
+def _corrected(p: Array) -> Array:
+    """Return both rows of p-values after Holm's correction; nan does not count."""
+    return np.stack([holm(row) if np.isfinite(row).any() else row for row in p])
+
+
+def _moved(answer: _Answer, other: _Answer) -> float:
+    moves = other.contrast.effect - answer.contrast.effect
+    return float(max(abs(moves.mean()), np.sqrt(np.mean(moves**2) / len(moves))))
+
+
+def _hangs(answer: _Answer, other: _Answer, moved: float) -> str:
+    """Return how it shows that a setting hangs on rounding; empty if it does not."""
+    if answer.verdict == other.verdict == NOT_TESTED:
+        return ""
+    if moved > max(MOVED * answer.effect.half_width, _LEAST_MOVE):
+        return f"the effect moves by {moved:.2g}"
+    if (answer.verdict, answer.jointly) != (other.verdict, other.jointly):
+        return f"{answer.verdict} becomes {other.verdict if answer.verdict != other.verdict else other.jointly}"
+    return ""

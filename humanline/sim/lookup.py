@@ -39,25 +39,40 @@ class Study:
     def get(self, setting: Setting, variant: str, measure: str) -> Array:
         """Return a measure of each seed; scores as a share of what there is to gain.
 
-        At the tuned rate, each half of the seeds (even and odd places) has the rate at which the variant's mean final
-        score over the other half is highest.
+        At the tuned rate, each half of the seeds (even and odd places) has the rate of `chosen`.
         """
         if setting.rate is not None:
             return _gained(self.results[setting.task, setting.objective, setting.rate, variant], measure)
-        rates = [r for t, o, r, v in self.results if (t, o, v) == (setting.task, setting.objective, variant)]
-        tables = [self.results[setting.task, setting.objective, rate, variant] for rate in rates]
-        scores = np.stack([_gained(table, "score") for table in tables])
-        values = np.stack([_gained(table, measure) for table in tables])
-        tuned = np.empty(values.shape[1])
+        rates = self.chosen(setting, variant)
+        values = [_gained(self.results[setting.task, setting.objective, rate, variant], measure) for rate in rates]
+        tuned = np.empty(values[0].shape)
         for half in (0, 1):
-            best = scores[:, 1 - half :: 2].mean(1).argmax()
-            tuned[half::2] = values[best, half::2]
+            tuned[half::2] = values[half][half::2]
         return tuned
+
+    def rates(self, setting: Setting, variant: str) -> list[float]:
+        """Return the learning rates that a variant was run with in a problem with an objective, least first."""
+        return sorted(r for t, o, r, v in self.results if (t, o, v) == (setting.task, setting.objective, variant))
+
+    def chosen(self, setting: Setting, variant: str) -> tuple[float, float]:
+        """Return the learning rate for each half of the seeds: that of the highest mean final score of the other half.
+
+        Seeds at even places are the first half, those at odd places the second. Of equal scores the least rate counts.
+        """
+        rates = self.rates(setting, variant)
+        scores = np.stack([_gained(self.results[setting.task, setting.objective, r, variant], "score") for r in rates])
+        first, second = (rates[int(scores[:, 1 - half :: 2].mean(1).argmax())] for half in (0, 1))
+        return first, second
+
+    def edges(self, setting: Setting, variant: str) -> list[float]:
+        """Return the least and the largest rate of a variant, each if one half of the seeds has it; else nothing."""
+        rates, chosen = self.rates(setting, variant), self.chosen(setting, variant)
+        return [rate for rate in dict.fromkeys((rates[0], rates[-1])) if rate in chosen]
 
 
 def _gained(result: Result, measure: str) -> Array:
     room = result["best"] - result["start"]
-    if measure in ("score", "early"):
+    if measure in ("score", "early") or measure.startswith("curve "):
         return np.where(np.isfinite(result[measure]), (result[measure] - result["start"]) / room, -1.0)
     if measure == "drop":
         return np.where(np.isfinite(result["drop"]), result["drop"] / room, 1.0)

@@ -1,12 +1,11 @@
-"""A study from the names of its runs to the table of claims, and the files that it leaves."""
+"""A study from the names of its runs to the judgement of every claim."""
 
 from __future__ import annotations
 
-import csv
 import json
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,30 +13,44 @@ import torch
 
 import humanline
 from humanline.sim.claims import Claim, chosen
-from humanline.sim.contrasts import CLIPPED, MARGIN
-from humanline.sim.judging import CONTRARY, HOLDS, LEVEL, NOT_TESTED, UNDECIDED, Finding, Judgement, judge
+from humanline.sim.findings import Judgement
+from humanline.sim.judging import judge_all
 from humanline.sim.lookup import Setting, Study
 from humanline.sim.run import Run
-from humanline.sim.study import MEASURES, Result, run_study
+from humanline.sim.study import Result, run_study
+from humanline.sim.tables import markdown, write_findings, write_runs
 from humanline.sim.variants import GROUPS, OBJECTIVES, RATES, SYNC_EVERY, TASKS, VARIANTS, make_run
 from humanline.sim.world import whole
-from humanline.stats import mean_interval
 
 Cell = tuple[str, str, float, str]  # task, objective, rate, variant
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Say how large a study is."""
+    """Say how large a study is.
+
+    Parameters
+    ----------
+    seeds, steps : int
+    rates : tuple of float
+        Learning rates of every variant.
+    beyond : tuple of float
+        Learning rates outside `rates` that a variant is run with, from the nearest on, as long as its best one is the
+        least or the largest of those it has.
+    disturbance : float
+        By how much the start parameters of a second run of everything are disturbed, relatively; 0 for no such run.
+    """
 
     seeds: int
     steps: int
     rates: tuple[float, ...]
+    beyond: tuple[float, ...] = ()
+    disturbance: float = 0.0
 
 
-FULL = Scale(seeds=200, steps=256, rates=RATES)
+FULL = Scale(seeds=200, steps=256, rates=RATES, beyond=(0.001, 0.003, 3.0, 10.0), disturbance=1e-13)
 #: Small enough to wait for; its intervals are wide and its runs short.
-QUICK = Scale(seeds=24, steps=80, rates=(0.1,))
+QUICK = Scale(seeds=24, steps=80, rates=(0.1,), disturbance=1e-13)
 #: What the figures need beyond the claims: (tasks, objectives, variants).
 DIAGRAMS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
     (("verifiable",), ("grpo",), tuple(f"online+humanline every=64 k={k}" for k in SYNC_EVERY)),
@@ -68,9 +81,25 @@ def settings_of(claim: Claim, scale: Scale) -> list[Setting]:
     return [Setting(task, objective, rate) for task in claim.tasks for objective in claim.objectives for rate in rates]
 
 
+def cells_beyond(claims: Sequence[Claim], scale: Scale, results: Mapping[Cell, Result]) -> dict[Cell, Run]:
+    """Return the runs with the next learning rate beyond the edge that a variant's best one lies at."""
+    found = Study(results)
+    names: dict[Cell, None] = {}
+    for claim in claims:
+        for setting in settings_of(claim, scale):
+            for variant in claim.variants if setting.rate is None else ():
+                for edge in found.edges(setting, variant):
+                    lowest = edge == found.rates(setting, variant)[0]
+                    further = [rate for rate in scale.beyond if (rate < edge if lowest else rate > edge)]
+                    if further:
+                        rate = max(further) if lowest else min(further)
+                        names[setting.task, setting.objective, rate, variant] = None
+    return {name: make_run(*name, steps=scale.steps) for name in names}
+
+
 @dataclass(frozen=True)
 class Report:
-    """Hold a finished study."""
+    """Hold a finished study; the results are those without a disturbance."""
 
     scale: Scale
     results: dict[Cell, Result]
@@ -110,21 +139,53 @@ def study(
     cells = cells_of(wanted, scale, diagrams=not claims)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    by_name = {"/".join(map(str, cell)): cell for cell in cells}
+    results: dict[Cell, Result] = {}
+    while len(results) < len(cells):
+        results, disturbed = _results(cells, scale, folder / "study.sqlite", processes, progress)
+        cells |= cells_beyond(wanted, scale, results)
+    questions = [(claim, settings_of(claim, scale)) for claim in wanted]
+    judgements = judge_all(questions, Study(results), disturbed=Study(disturbed) if disturbed else None)
+    write_findings(folder / "claims.csv", judgements)
+    write_runs(folder / "runs.csv", results)
+    (folder / "settings.json").write_text(json.dumps(settings(scale), indent=1) + "\n", encoding="utf-8")
+    (folder / "claims.md").write_text(markdown(judgements, made=_made(scale)), encoding="utf-8")
+    return Report(scale, results, judgements)
+
+
+def _results(
+    cells: Mapping[Cell, Run],
+    scale: Scale,
+    store: Path,
+    processes: int,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[dict[Cell, Result], dict[Cell, Result]]:
+    """Return the results of the runs, and those of the same runs disturbed: none if the scale asks for none."""
+    runs = {(cell, False): run for cell, run in cells.items()}
+    if scale.disturbance:
+        runs |= {(cell, True): replace(run, disturbance=scale.disturbance) for cell, run in cells.items()}
+    named = {"/".join(map(str, [*cell, "disturbed" * second])): (cell, second) for cell, second in runs}
     found = run_study(
-        {name: cells[cell] for name, cell in by_name.items()},
+        {name: runs[key] for name, key in named.items()},
         range(scale.seeds),
-        folder / "study.sqlite",
+        store,
         processes=processes,
         progress=progress,
     )
-    results = {by_name[name]: result for name, result in found.items()}
-    lookup = Study(results)
-    report = Report(scale, results, [judge(claim, lookup, settings_of(claim, scale)) for claim in wanted])
-    write_csv(folder, report)
-    (folder / "settings.json").write_text(json.dumps(settings(scale), indent=1) + "\n", encoding="utf-8")
-    (folder / "claims.md").write_text(markdown(report), encoding="utf-8")
-    return report
+    both: tuple[dict[Cell, Result], dict[Cell, Result]] = ({}, {})
+    for name, (cell, second) in named.items():
+        both[second][cell] = found[name]
+    return both
+
+
+def _made(scale: Scale) -> str:
+    flags = {FULL: "", QUICK: " --quick"}.get(scale, " (a part or a scale of its own)")
+    rates, beyond = (", ".join(f"{rate:g}" for rate in some) for some in (scale.rates, scale.beyond))
+    further = f"; {beyond} where a variant's best is at the edge" if beyond else ""
+    return (
+        f"Made by `humanline sim{flags}`. {scale.seeds} seeds, {scale.steps} optimizer steps, learning rates {rates} "
+        f"(Adam{further}), on contextual bandits, sequences of tokens with a graded score, and sequences that are "
+        "right or wrong."
+    )
 
 
 def settings(scale: Scale) -> dict[str, object]:
@@ -137,6 +198,8 @@ def settings(scale: Scale) -> dict[str, object]:
         "seeds": f"0 to {scale.seeds - 1}",
         "steps": scale.steps,
         "learning rates": list(scale.rates),
+        "learning rates beyond an edge": list(scale.beyond),
+        "disturbance of the second run": scale.disturbance,
         "tasks": {name: repr(task) for name, task in TASKS.items()},
         "groups a step, responses a group": {
             name: list(GROUPS.get(name, (Run.groups, Run.group_size))) for name in TASKS
@@ -144,85 +207,3 @@ def settings(scale: Scale) -> dict[str, object]:
         "objectives": {name: repr(objective) for name, objective in OBJECTIVES.items()},
         "variants": {name: repr(variant) for name, variant in VARIANTS.items()},
     }
-
-
-def write_csv(folder: Path, report: Report) -> None:
-    """Write ``claims.csv``, a row for each claim and setting, and ``runs.csv``, a row for each run and measure."""
-    with open(folder / "claims.csv", "w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["claim", "task", "objective", "rate", "effect", "half_width", "p_holm", "verdict", "why"])
-        for judgement in report.judgements:
-            for f in judgement.findings:
-                rate = "tuned" if f.setting.rate is None else f"{f.setting.rate:g}"
-                numbers = [f"{x:.6g}" for x in (f.effect.mean, f.effect.half_width, f.p)]
-                names = [judgement.claim.name, f.setting.task, f.setting.objective, rate]
-                rows.writerow([*names, *numbers, f.verdict, f.why])
-    with open(folder / "runs.csv", "w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["task", "objective", "rate", "variant", "measure", "mean", "half_width", "seeds"])
-        for cell, result in sorted(report.results.items()):
-            for measure in [*MEASURES, *(name for name in result if name.startswith("curve"))]:
-                finite = result[measure][np.isfinite(result[measure])]
-                if len(finite):
-                    interval = mean_interval(finite.tolist())
-                    numbers = [f"{interval.mean:.6g}", f"{interval.half_width:.6g}", str(len(finite))]
-                    rows.writerow([cell[0], cell[1], f"{cell[2]:g}", cell[3], measure, *numbers])
-
-
-def markdown(report: Report) -> str:
-    """Return the table of claims, and below it every setting of every claim."""
-    scale = report.scale
-    flags = {FULL: "", QUICK: " --quick"}.get(scale, " (a part or a scale of its own)")
-    rates = ", ".join(f"{rate:g}" for rate in scale.rates)
-    lines = [
-        "# The paper's claims on problems small enough to be exact",
-        "",
-        f"Made by `humanline sim{flags}`. {scale.seeds} seeds, {scale.steps} optimizer steps, learning rates {rates} "
-        "(Adam), on contextual bandits, sequences of tokens with a graded score, and sequences that are right or "
-        "wrong. Every seed has a problem, data and draws of its own, shared by all variants, and is compared with "
-        "itself. Effects are means over seeds with 95 % Student intervals, in shares of what there is to gain (0 the "
-        "start policy, 1 the best response everywhere) unless the claim says otherwise. *Tuned*: each variant at the "
-        "learning rate that is best for it on the other half of the seeds.",
-        "",
-        f"In a setting a claim *holds* if sign-flip tests say so at p < {LEVEL:g}, corrected over the settings of the "
-        "claim by Holm's method, and is *contrary* if they say the opposite. Over all settings it *holds* if it holds "
-        "in every tested one, *does not hold* if in none, and *depends* otherwise. A claim about clipping is tested "
-        f"only where more than {CLIPPED:.0%} of tokens are clipped. As good as means within {MARGIN:g}.",
-        "",
-        "| claim | verdict | holds / contrary / undecided / not tested | effect, least to largest | depends on |",
-        "|---|---|---|---|---|",
-    ]
-    for judgement in report.judgements:
-        count = _counts(judgement)
-        span = _span(judgement.tested)
-        on = _dependence(judgement) if judgement.verdict == "depends" else ""
-        lines.append(
-            f"| [{judgement.claim.name}](#{judgement.claim.name}) | **{judgement.verdict}** | {count} | {span} | {on} |"
-        )
-    for judgement in report.judgements:
-        claim = judgement.claim
-        lines += ["", f"## {claim.name}", "", f"{claim.words} ({claim.source}.) Effect: {claim.effect}.", ""]
-        lines += ["| setting | effect | p (Holm) | verdict |", "|---|---|---|---|"]
-        for f in judgement.findings:
-            p = "" if f.verdict == NOT_TESTED else f"{f.p:.4f}" if f.p >= 1e-4 else "< 0.0001"
-            verdict = f"{f.verdict}: {f.why}" if f.why else f"**{f.verdict}**" if f.verdict == HOLDS else f.verdict
-            lines.append(f"| {f.setting} | {f.effect.mean:+.3f} ± {f.effect.half_width:.3f} | {p} | {verdict} |")
-    return "\n".join(lines) + "\n"
-
-
-def _counts(judgement: Judgement) -> str:
-    verdicts = [finding.verdict for finding in judgement.findings]
-    return " / ".join(str(verdicts.count(kind)) for kind in (HOLDS, CONTRARY, UNDECIDED, NOT_TESTED))
-
-
-def _span(findings: Sequence[Finding]) -> str:
-    """Return the least and the largest effect; at tuned learning rates if there are any."""
-    shown = [f for f in findings if f.setting.rate is None] or list(findings)
-    ordered = sorted(shown, key=lambda finding: finding.effect.mean)
-    ends = dict.fromkeys(ordered[:1] + ordered[-1:])
-    return " to ".join(f"{f.effect.mean:+.3f} ± {f.effect.half_width:.3f} ({f.setting})" for f in ends)
-
-
-def _dependence(judgement: Judgement) -> str:
-    name, levels = judgement.depends_on[0]
-    return f"{name}: " + ", ".join(f"{level} {held}/{total}" for level, (held, total) in levels.items())

@@ -37,7 +37,10 @@ MEASURES = {
     "saturation": "mean of DPO's sigmoid of the margin",
 }
 #: Modules that only read results, or that no run uses: a change in them makes no result old.
-_READERS = ("lookup", "contrasts", "claims", "judging", "report", "exact", "limit")
+_READERS = (
+    *("lookup", "contrasts", "claims", "dependence", "findings", "judging", "tables", "report"),
+    *("exact", "limit"),
+)
 Result = dict[str, NDArray[np.float64]]
 
 
