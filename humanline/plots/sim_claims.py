@@ -157,12 +157,12 @@ def _draw(table: Table, claims: list[str]) -> Figure:
     axes.legend(handles=patches, ncols=len(patches), loc="upper center", bbox_to_anchor=(0.4, -0.11))
     _style.note(
         figure,
-        "A box is a setting: problem, objective and learning rate (tuned: the best for each variant).  “20 of 45, tuned "
-        "5 of 9”: holds in 20 of the settings of fixed learning rates that test the claim, and in 5 of the tuned ones.\n"
+        "A box is a setting: problem, objective and learning rate (tuned: the best for each variant).  “20 of 45, "
+        "tuned 5 of 9”: holds in 20 of the settings of fixed learning rates that test the claim, and in 5 tuned ones.\n"
         f"Holds, contrary: sign-flip tests over n = {table.setting('seeds'):g} seeds, p < 0.05 after Holm’s correction "
         f"over a claim’s settings.  Small, slightly contrary: a difference below {table.setting('margin'):g} of what "
-        "there is to gain.\nRounding: another rounding says something else.  Not tested: the setting says nothing about "
-        "the claim, as where no token is clipped.",
+        "there is to gain.\nRounding: another rounding says something else.  Not tested: the setting says nothing "
+        "about the claim, as where no token is clipped.",
     )
     return figure
 

@@ -24,6 +24,8 @@ class Claim:
     contrast : callable
         From a look-up (variant, measure) to a Contrast.
     tasks, objectives : tuples of str
+    placebo : bool
+        Whether it says that something acts which cannot, so that it should hold nowhere, and not be contrary anywhere.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Claim:
     contrast: Callable[[Get], Contrast]
     tasks: tuple[str, ...] = ("bandit", "sequence", "verifiable")
     objectives: tuple[str, ...] = ("dpo", "kto", "grpo")
+    placebo: bool = False
 
 
 CLAIMS: dict[str, Claim] = {

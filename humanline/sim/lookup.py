@@ -72,7 +72,7 @@ class Study:
 
 def _gained(result: Result, measure: str) -> Array:
     room = result["best"] - result["start"]
-    if measure in ("score", "early") or measure.startswith("curve "):
+    if measure in ("score", "early"):
         return np.where(np.isfinite(result[measure]), (result[measure] - result["start"]) / room, -1.0)
     if measure == "drop":
         return np.where(np.isfinite(result["drop"]), result["drop"] / room, 1.0)

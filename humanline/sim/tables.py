@@ -90,7 +90,14 @@ def markdown(judgements: Sequence[Judgement], *, made: str) -> str:
         "",
         f"Over all settings: {verdicts}.",
         "",
-        *(sentence for text in (_joint(judgements), _rounding(judgements), _edges(judgements)) for sentence in text),
+        *_joint(judgements),
+        *_rounding(judgements),
+        *_edges(judgements),
+        *_placebos(judgements),
+        "*Depends on*: each of task, objective and learning rate that tells more than chance (over random orders of "
+        f"the settings, p < {LEVEL:g} after Holm's correction) where a claim holds, with the share of the entropy that "
+        "it takes away beyond chance, so that a factor of more levels gains nothing by that.",
+        "",
         "Columns of numbers count settings of fixed learning rates. Tuned settings are counted apart; those in which "
         "every variant has the same rate repeat the setting of that rate, and count nowhere else.",
         "",
@@ -140,10 +147,12 @@ def _span(judgement: Judgement) -> str:
 
 
 def _dependence(judgement: Judgement) -> str:
+    if len({f.verdict == HOLDS for f in judgement.fixed if f.tested}) == 1:
+        return "whether the learning rate is tuned"
     if not judgement.depends_on:
         return "none of task, objective and learning rate tells more than chance"
     first, *others = judgement.depends_on
-    return "; ".join([f"{first} ({first.share:.0%} of it)", *(f"{each.name} ({each.share:.0%})" for each in others)])
+    return "; ".join([f"{first} ({first.share:.0%})", *(f"{each.name} ({each.share:.0%})" for each in others)])
 
 
 def _setting(f: Finding) -> str:
@@ -183,14 +192,31 @@ def _rounding(judgements: Sequence[Judgement]) -> list[str]:
 
 
 def _edges(judgements: Sequence[Judgement]) -> list[str]:
-    """Say how many tuned settings have a variant whose best learning rate is the least or the largest that was run."""
-    tuned = [f for j in judgements for f in j.tuned]
-    edge = sum(bool(f.edges) for f in tuned)
+    """Say how often the best learning rate of a variant is the least or the largest that was run."""
+    tuned = [(j.claim, f) for j in judgements for f in j.tuned]
+    variants = {(f.setting.task, f.setting.objective, name) for claim, f in tuned for name in claim.variants}
+    at_edge = {(f.setting.task, f.setting.objective, name) for _, f in tuned for name in f.edges}
+    settings = sum(bool(f.edges) for _, f in tuned)
     if not tuned:
         return []
     return [
-        f"In {edge} of {len(tuned)} tuned settings the best learning rate of a variant is the least or the largest "
-        "that was run, so that a wider range might say something else.",
+        f"The best learning rate of {len(at_edge)} of {len(variants)} tuned variants is the least or the largest that "
+        f"was run, so that a wider range might say something else: in {settings} of {len(tuned)} tuned settings.",
+        "",
+    ]
+
+
+def _placebos(judgements: Sequence[Judgement]) -> list[str]:
+    """Say in how many settings a placebo, which should hold nowhere, is decided one way or the other."""
+    placebos = [j for j in judgements if j.claim.placebo]
+    tested = [(j, f) for j in placebos for f in j.tested]
+    decided = [f"{j.claim.name} ({f.setting}: {f.verdict})" for j, f in tested if f.verdict != UNDECIDED]
+    if not placebos:
+        return []
+    which = f": {'; '.join(decided)}" if decided else ""
+    return [
+        f"Placebos say that something acts which cannot, and are corrected as the claims are: of {len(tested)} tested "
+        f"settings of {len(placebos)} placebos {len(decided)} are decided, one way or the other{which}.",
         "",
     ]
 
