@@ -36,8 +36,8 @@ from humanline.stats import Interval, holm, mean_interval, sign_flip_test
 FLIPS = 99_999
 #: An effect that another rounding moves by more than this share of its half-width hangs on rounding.
 MOVED = 0.1
-#: Effects that are moved by less than this hang on nothing, however narrow their interval.
-_LEAST_MOVE = 1e-9
+#: Decimals of the numbers that are tested: runs that differ in the last digits alone do not differ.
+DECIMALS = 9
 
 Question = tuple[Claim, Sequence[Setting]]
 
@@ -189,7 +189,11 @@ def _p_values(contrasts: Sequence[Contrast]) -> Array:
     All tests of as many seeds are made at once, for drawing the signs takes time.
     """
     p = np.full((2, len(contrasts)), np.nan)
-    tested = [(i, np.stack(contrast.positive)) for i, contrast in enumerate(contrasts) if not contrast.untested]
+    tested = [
+        (i, np.stack(contrast.positive).round(DECIMALS))
+        for i, contrast in enumerate(contrasts)
+        if not contrast.untested
+    ]
     for seeds in sorted({parts.shape[1] for _, parts in tested}):
         chosen = [(i, parts) for i, parts in tested if parts.shape[1] == seeds]
         rows = np.concatenate([parts for _, parts in chosen])
@@ -216,7 +220,7 @@ def _hangs(answer: _Answer, other: _Answer, moved: float) -> str:
     """Return how it shows that a setting hangs on rounding; empty if it does not."""
     if answer.verdict == other.verdict == NOT_TESTED:
         return ""
-    if moved > max(MOVED * answer.effect.half_width, _LEAST_MOVE):
+    if moved > max(MOVED * answer.effect.half_width, 10**-DECIMALS):
         return f"the effect moves by {moved:.2g}"
     if (answer.verdict, answer.jointly) != (other.verdict, other.jointly):
         return f"{answer.verdict} becomes {other.verdict if answer.verdict != other.verdict else other.jointly}"

@@ -19,6 +19,7 @@ import pytest
 from humanline.cli import main
 from humanline.sim.claims import CLAIMS, Claim, chosen
 from humanline.sim.contrasts import Contrast
+from humanline.sim.findings import overall
 from humanline.sim.judging import judge
 from humanline.sim.lookup import Setting, Study
 from humanline.sim.report import FULL, QUICK, Scale, cells_of, settings_of, study
@@ -80,12 +81,15 @@ class TestJudging:
 
     def test_a_clear_effect_holds_and_its_reverse_is_contrary(self):
         """A difference far above its spread holds, the opposite one is contrary, and the effect is its mean."""
-        for sign, verdict, overall in ((1, "holds", "holds"), (-1, "contrary", "does not hold")):
+        for sign, verdict, everywhere in (
+            (1, "holds", "holds everywhere"),
+            (-1, "contrary", "contrary somewhere, holds nowhere"),
+        ):
             judgement = self.judge(
                 "online-beats-offline",
                 lambda t, o, r, v, sign=sign: result(2.0 + (sign * 0.4 + NOISE) * (v == "online")),
             )
-            assert (judgement.verdict, judgement.findings[0].verdict) == (overall, verdict)
+            assert (judgement.verdict, judgement.findings[0].verdict) == (everywhere, verdict)
             assert judgement.findings[0].effect.mean == pytest.approx((sign * 0.4 + NOISE.mean()) / 2)
 
     def test_no_effect_is_undecided_and_never_holds(self):
@@ -94,7 +98,7 @@ class TestJudging:
         centred = NOISE - NOISE.mean()
         noisy = self.judge("online-beats-offline", lambda t, o, r, v: result(2.0 + centred * (v == "online")))
         assert [equal.findings[0].verdict, noisy.findings[0].verdict] == ["undecided", "undecided"]
-        assert equal.verdict == noisy.verdict == "does not hold"
+        assert equal.verdict == noisy.verdict == "undecided everywhere"
 
     def test_settings_are_corrected_for_their_number(self):
         """A difference at p = .02 holds alone and is undecided among many of its kind that show nothing."""
@@ -136,16 +140,16 @@ class TestJudging:
 
         few, enough = (self.judge("clip-matches-sampling", make(share)) for share in (0.01, 0.011))
         assert (few.verdict, few.findings[0].why) == ("not tested", "1.00% of tokens clipped")
-        assert math.isnan(few.findings[0].p) and enough.verdict == "holds"
+        assert math.isnan(few.findings[0].p) and enough.verdict == "holds everywhere"
 
     def test_it_depends_on_the_factor_that_tells_most(self):
         """Where a claim holds for one objective only, the objective comes first, with counts of each level."""
         make = lambda t, o, r, v: result(2.0 + (0.4 + NOISE) * (v == "online") * (o == "grpo"))  # noqa: E731
-        axes = {"tasks": ("bandit", "sequence"), "objectives": ("dpo", "grpo"), "rates": (0.1, 0.3)}
+        axes = {"tasks": ("bandit", "sequence"), "objectives": ("dpo", "grpo"), "rates": (0.1, 0.3, 1.0)}
         judgement = self.judge("online-beats-offline", make, **axes)
         assert judgement.verdict == "depends"
-        assert judgement.depends_on[0] == ("objective", {"dpo": (0, 4), "grpo": (4, 4)})
-        assert judgement.summary == "holds in 4 of 8 tested settings; objective: dpo 0/4, grpo 4/4"
+        assert [str(each) for each in judgement.depends_on] == ["objective: dpo 0/6, grpo 6/6"]
+        assert judgement.summary == "holds in 6 of 12 tested settings (undecided in 6); objective: dpo 0/6, grpo 6/6"
 
     def test_without_an_effect_a_claim_holds_somewhere_in_at_most_a_twentieth_of_studies(self):
         """Over 400 studies of ten settings without an effect the share of false verdicts is within Hoeffding of .05."""
@@ -295,15 +299,15 @@ class TestCommand:
         assert first.stderr is not None
         while (line := first.stderr.readline()).startswith("runs 0/"):
             pass
-        assert re.match(r"runs [1-9]\d*/6  about", line), line
+        assert re.match(r"runs [1-9]\d*/12  about", line), line
         time.sleep(0.2)
         first.send_signal(signal.SIGTERM)
         _, error = first.communicate(timeout=60)
         assert first.returncode == 75 and "Traceback" not in error
-        kept = int(re.search(r"SIGTERM: (\d+) of 6 runs are kept", error)[1])
-        assert 2 <= kept < 6
+        kept = int(re.search(r"SIGTERM: (\d+) of 12 runs are kept", error)[1])
+        assert 2 <= kept < 12
         second = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-        assert second.returncode == 0 and f"runs {kept}/6" in second.stderr
+        assert second.returncode == 0 and f"runs {kept}/12" in second.stderr
         assert "humanline-tolerates-stale" in second.stdout and str(tmp_path / "claims.md") in second.stdout
 
 
@@ -319,11 +323,13 @@ class TestCommitted:
         assert int(settings["seeds"].split()[-1]) + 1 >= 200
         assert list(dict.fromkeys(row["claim"] for row in rows)) == list(CLAIMS)
         for claim in CLAIMS:
-            held = [r["verdict"] == "holds" for r in rows if r["claim"] == claim and r["verdict"] != "not tested"]
-            verdict = (
-                "not tested" if not held else "holds" if all(held) else "depends" if any(held) else "does not hold"
-            )
-            assert f"| [{claim}](#{claim}) | **{verdict}** |" in text
+            mine = [row for row in rows if row["claim"] == claim]
+            evidence = [
+                r["verdict"] for r in mine if r["verdict"] not in ("rounding", "not tested") and not r["same_as"]
+            ]
+            fixed = [row["verdict"] for row in mine if row["rate"] != "tuned"]
+            counts = f"{fixed.count('holds')} | {fixed.count('small')} |"
+            assert f"| [{claim}](#{claim}) | **{overall(evidence)}** | {counts}" in text
 
     def test_the_committed_settings_are_those_of_the_code(self):
         """Problems, objectives and variants of the committed study are the ones that the code would run."""
