@@ -256,9 +256,11 @@ def test_the_study_is_judged_against_its_second_runs(asked, tmp_path, monkeypatc
     assert {f.verdict for f in found.findings} == {"rounding"} and found.verdict == "not tested"
 
 
-def test_a_real_study_measures_how_its_settings_move(tmp_path):
+def test_a_real_study_measures_how_its_settings_move(tmp_path, monkeypatch):
     """Runs of a few steps move by the last digits, which are measured and change no verdict."""
+    small = replace(CLAIMS["online-beats-offline"], tasks=("bandit",), objectives=("dpo", "kto"))
+    monkeypatch.setitem(CLAIMS, small.name, small)
     scale = Scale(seeds=3, steps=2, rates=(0.1,), disturbance=1e-13)
-    found = study(tmp_path, claims=["humanline-tolerates-stale"], scale=scale).judgements[0]
-    assert all(0 < finding.moved < 1e-11 for finding in found.findings)
+    found = study(tmp_path, claims=[small.name], scale=scale).judgements[0]
+    assert len(found.findings) == 2 and all(0 < finding.moved < 1e-11 for finding in found.findings)
     assert "rounding" not in {finding.verdict for finding in found.findings}
