@@ -195,7 +195,7 @@ def _edges(judgements: Sequence[Judgement]) -> list[str]:
     """Say how often the best learning rate of a variant is the least or the largest that was run."""
     tuned = [(j.claim, f) for j in judgements for f in j.tuned]
     variants = {(f.setting.task, f.setting.objective, name) for claim, f in tuned for name in claim.variants}
-    at_edge = {(f.setting.task, f.setting.objective, name) for _, f in tuned for name in f.edges}
+    at_edge = {(f.setting.task, f.setting.objective, name.rpartition(" at ")[0]) for _, f in tuned for name in f.edges}
     settings = sum(bool(f.edges) for _, f in tuned)
     if not tuned:
         return []

@@ -220,7 +220,10 @@ class TestTable:
     def test_edges_are_counted_by_variant_and_by_setting(self):
         """A variant that is at an edge in two claims counts once, its settings twice."""
         both = replace(claim(), variants=("online", "offline"))
-        at_edge = [Judgement(both, [finding("holds", None, edges=("online at 10",))]) for _ in range(2)]
+        at_edge = [
+            Judgement(both, [finding("holds", None, edges=edges)])
+            for edges in (("online at 10",), ("online at 0.01", "online at 10"))
+        ]
         text = markdown(at_edge, made="Made up.")
         assert "of 1 of 2 tuned variants is the least or the largest that was run" in text
         assert "in 2 of 2 tuned settings" in text
