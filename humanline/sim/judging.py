@@ -222,6 +222,4 @@ def _hangs(answer: _Answer, other: _Answer, moved: float) -> str:
         return ""
     if moved > max(MOVED * answer.effect.half_width, 10**-DECIMALS):
         return f"the effect moves by {moved:.2g}"
-    if (answer.verdict, answer.jointly) != (other.verdict, other.jointly):
-        return f"{answer.verdict} becomes {other.verdict if answer.verdict != other.verdict else other.jointly}"
-    return ""
+    return f"{answer.verdict} becomes {other.verdict}" if answer.verdict != other.verdict else ""

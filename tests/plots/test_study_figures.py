@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+from dataclasses import replace
 
 import pytest
 
-from humanline.plots import STUDY_FIGURES, _style, _table, sim_claims, write_study_figures
+from humanline.plots import STUDY_FIGURES, _style, _table, sim_claims, sim_curves, sim_stability, write_study_figures
 from humanline.sim.claims import CLAIMS
 from humanline.sim.findings import OVERALL, VERDICTS, Finding, Judgement
 from humanline.sim.lookup import Setting
@@ -67,6 +68,20 @@ def test_the_number_of_seeds_is_that_of_the_study(name):
     with open(FOLDER / "runs.csv", encoding="utf-8") as file:
         seeds = {float(row["seeds"]) for row in csv.DictReader(file)}
     assert {_table.Table(_table.read(FOLDER / f"{name}.csv")).setting("seeds")} == seeds
+
+
+def test_rates_that_some_variants_alone_have_are_in_the_curves_and_not_in_the_grids(report):
+    """A variant followed beyond the edge is drawn at its best rate; the grids keep the rates that all variants have."""
+    better = {
+        name: values + (name != "start") for name, values in report.results["bandit", "dpo", 0.1, "offline"].items()
+    }
+    beyond = {("bandit", "dpo", 3.0, "offline"): better}
+    beyond |= {("sequence", "grpo", 3.0, "offline+humanline k=4"): report.results["sequence", "grpo", 0.1, "offline"]}
+    beyond |= {("sequence", "grpo", 3.0, "offline"): report.results["sequence", "grpo", 0.1, "offline"]}
+    more = replace(report, results=report.results | beyond)
+    assert sim_stability.rows(more)[1:] == sim_stability.rows(report)[1:]  # but for the setting, whose x is nan
+    series = {row.series for row in sim_curves.rows(more) if row.panel == "bandit, dpo"}
+    assert "offline, lr 3" in series and "offline, lr 0.1" not in series and "online, lr 0.1" in series
 
 
 def made_up(**verdicts):

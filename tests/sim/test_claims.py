@@ -337,5 +337,5 @@ class TestCommitted:
 
         committed = json.loads((self.FOLDER / "settings.json").read_text(encoding="utf-8"))
         now = json.loads(json.dumps(settings(FULL)))
-        for name in ("tasks", "objectives", "variants", "steps", "learning rates", "seeds"):
+        for name in now.keys() - {"humanline", "python", "numpy", "torch"}:
             assert committed[name] == now[name], name
