@@ -82,7 +82,10 @@ def settings_of(claim: Claim, scale: Scale) -> list[Setting]:
 
 
 def cells_beyond(claims: Sequence[Claim], scale: Scale, results: Mapping[Cell, Result]) -> dict[Cell, Run]:
-    """Return the runs with the next learning rate beyond the edge that a variant's best one lies at."""
+    """Return the runs with the next learning rate beyond the edge that a variant's best one lies at.
+
+    Variants of the claims' tuned settings alone are looked at.
+    """
     found = Study(results)
     names: dict[Cell, None] = {}
     for claim in claims:
@@ -126,7 +129,7 @@ def study(
     scale : Scale
     processes : int >= 1
     progress : callable, optional
-        Called with (done, total) runs.
+        Called with (done, total) runs; the total grows when rates beyond an edge are added.
 
     Raises
     ------
