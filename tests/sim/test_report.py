@@ -239,6 +239,8 @@ class TestTable:
             for rate in range(1, 7)
         ]
         assert self.row(*found)[0]["depends on"] == "objective: dpo 0/6, grpo 6/6 (100%)"
+        with_tuned = self.row(*found, finding("holds", None))[0]["depends on"]  # which is counted apart
+        assert with_tuned == "objective: dpo 0/6, grpo 6/6 (100%)"
         assert (
             self.row(finding("undecided"), finding("holds", None))[0]["depends on"]
             == "whether the learning rate is tuned"
