@@ -30,11 +30,19 @@ class Contrast:
         What the claim says is positive on average, all of it.
     untested : str
         Why the setting says nothing about the claim; empty if it does.
+    margin : float >= 0
+        In the effect's unit: a superiority below it is "small", and counted apart.
     """
 
     effect: Array
     positive: list[Array]
     untested: str = ""
+    margin: float = MARGIN
+
+    @property
+    def superiority(self) -> bool:
+        """Whether the claim is that the effect itself is positive, so that its size says how much it matters."""
+        return any(part is self.effect for part in self.positive)
 
 
 def score(first: str, second: str) -> Callable[[Get], Contrast]:
