@@ -104,7 +104,7 @@ def test_measures_are_those_of_the_trace():
 
 
 def test_what_is_measured_over_time_is_what_shorter_runs_end_with():
-    """Scores and divergences at 1/32 to 1/2 of the first interval and at every measurement are those of the policy then.
+    """Scores and divergences at 1/32 to 1/2 of the first interval and at every measurement are the policy's then.
 
     A run of as many steps ends with it: nothing that a run does depends on its length.
     """
