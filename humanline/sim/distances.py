@@ -6,7 +6,7 @@ with how far it has led. The divergence from the start is exact here, so the way
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,9 @@ POINTS = (
     *((f"early curve {i}", f"early kl curve {i}") for i in range(1, EARLY + 1)),
     *((f"curve {i}", f"kl curve {i}") for i in range(1, Run.measurements + 1)),
 )
-#: Distances up to the farthest at which two ways are compared, evenly spread in the root of nats.
-PLACES = 16
+#: Where two ways are compared, as shares of the farthest distance that both reach (the root of nats): evenly along it,
+#: or at its end alone.
+ALONG, AT_THE_END = tuple(place / 16 for place in range(1, 17)), (1.0,)
 #: Ways that share less than this, nats, are not compared.
 LEAST = 0.01
 #: Differences of the distance travelled, and correlations of ranks, below this are small.
@@ -49,7 +50,7 @@ def way(get: Get, variant: str) -> tuple[Array, Array]:
     Returns
     -------
     divergence, gained : (14, S) arrays
-        Nats, and 0 at the start; nan where a run has broken.
+        Nats, and 0 at the start; nan where a run has broken, whose way ends there.
     """
     start, best = get(variant, "start"), get(variant, "best")
     scores = np.stack([start, *(get(variant, score) for score, _ in POINTS)])
@@ -90,27 +91,34 @@ def arrivals(divergence: Array, gained: Array, wanted: Array) -> Array:
     left, right = far[after - 1, seeds], far[after, seeds]
     below, above = gained[after - 1, seeds], gained[after, seeds]
     share = np.clip((wanted - left) / np.where(right > left, right - left, 1.0), 0.0, 1.0)
-    found: Array = below + share * (above - below)
+    found: Array = np.where(share > 0, below + share * (above - below), below)  # where a run broke, `above` is nan
     return found
 
 
-def at_equal_distance(first: tuple[Array, Array], second: tuple[Array, Array]) -> Array:
-    """Return by how much the first way is above the second, the mean over distances that both reach, (S,).
+def at_equal_distance(
+    first: tuple[Array, Array], second: tuple[Array, Array], places: Sequence[float] = ALONG
+) -> Array:
+    """Return by how much the first way is above the second at equal distances, mean over them, (S,).
 
-    The distances are evenly spread, in the root of nats, from the start to the farthest that both ways of a seed reach.
+    Parameters
+    ----------
+    first, second : pairs of (N, S) arrays
+        Each a `way`.
+    places : sequence of float in (0, 1]
+        The distances, the root of nats, as shares of the farthest that both ways of a seed reach.
     """
     shared = np.minimum(reach(first[0]), reach(second[0]))
-    wanted = np.arange(1, PLACES + 1)[:, None] / PLACES * shared
+    wanted = np.asarray(places)[:, None] * shared
     difference: Array = (arrivals(*first, wanted) - arrivals(*second, wanted)).mean(0)
     return difference
 
 
-def ahead(first: str, second: str) -> Callable[[Get], Contrast]:
+def ahead(first: str, second: str, places: Sequence[float] = ALONG) -> Callable[[Get], Contrast]:
     """Score at equal distance from the start, the first above the second."""
 
     def contrast(get: Get) -> Contrast:
         ways = way(get, first), way(get, second)
-        difference = at_equal_distance(*ways)
+        difference = at_equal_distance(*ways, places)
         shared = float(np.median(np.minimum(*(reach(divergence) for divergence, _ in ways)) ** 2))
         untested = "" if shared >= LEAST else f"they share {shared:.2g} nats of their ways"
         return Contrast(difference, [difference], untested)
