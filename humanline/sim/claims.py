@@ -294,7 +294,7 @@ CLAIMS: dict[str, Claim] = {
         Claim(
             "online-travels-farther",
             "Online alignment moves the policy farther from its start than offline alignment.",
-            "not in the paper; what a comparison at the end mixes in",
+            "ours: what a comparison at the end of training mixes in",
             "KL divergence from the start at the farthest, nats, online - offline",
             ("online", "offline"),
             distances.farther("online", "offline"),
@@ -350,7 +350,7 @@ CLAIMS: dict[str, Claim] = {
         Claim(
             "placebo-other-seeds",
             "Seeds of even number end higher than seeds of odd number.",
-            "nowhere; a placebo of ours",
+            "a placebo of ours",
             "score, offline+humanline on even seeds - on odd seeds",
             ("offline+humanline",),
             contrasts.other_seeds("offline+humanline"),
