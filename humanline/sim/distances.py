@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from humanline.sim.contrasts import Contrast, Get
 from humanline.sim.lookup import Array
@@ -149,11 +147,13 @@ def rank_correlation(first: Array, second: Array) -> Array:
     return together
 
 
-def _centred(values: Array) -> NDArray[np.float64]:
-    ranks = rankdata(values, axis=0, nan_policy="omit")
+def _centred(values: Array) -> Array:
+    """Return ranks, those of ties their mean, less the mean of all; 0 for nan, which ranks nowhere."""
+    below = (values[None] < values[:, None]).sum(1)
+    ties = (values[None] == values[:, None]).sum(1)
     known = np.isfinite(values)
-    mean = np.where(known, ranks, 0.0).sum(0) / np.maximum(known.sum(0), 1)
-    return np.where(known, ranks - mean, 0.0)
+    ranks = np.where(known, below + (ties + 1) / 2, 0.0)
+    return np.where(known, ranks - ranks.sum(0) / np.maximum(known.sum(0), 1), 0.0)
 
 
 def _closeness(get: Get, measure: str) -> Array:
