@@ -58,7 +58,8 @@ WORDS = {
     "perceived-distance-predicts": "closer to the perceived law ends higher",
     "perceived-predicts-better": "the perceived law tells more than the policy",
     "placebo-undistorted": "placebo: perception with gamma = 1",
-    "placebo-same-age": "placebo: a reference as old, never synced",
+    "placebo-mean-age": "placebo: a reference as old on average",
+    "placebo-same-ages": "placebo: a reference of the same ages",
     "placebo-random-detachment": "placebo: tokens detached at random",
     "placebo-other-seeds": "placebo: even seeds against odd ones",
 }

@@ -1,4 +1,4 @@
-"""A reference that trails the policy by a fixed number of updates: as old as a synced one, and never synced."""
+"""A reference that trails the policy by so many updates: as old as a synced one, and never synced."""
 
 from __future__ import annotations
 
@@ -10,14 +10,24 @@ from humanline.sim.world import at_least, settle
 
 @dataclass(frozen=True)
 class Lag:
-    """Score step s with the policy before update ``max(0, s - updates)``.
+    """Score step s with the policy before update ``max(0, s - age)``, whose age is always the same or goes about.
 
-    ``BeforeStep(every=k)`` has references that are 1 to k updates old, ``(k + 1) / 2`` on average, and jumps at every
-    sync; this has one of a single age, which moves with every update. ``Lag(1)`` is ``BeforeStep(every=1)``.
+    ``BeforeStep(every=k)`` has references that are 1, 2, ..., k updates old, over and over: they age until a sync.
+    ``Lag(a)`` has one that is always a updates old. ``Lag(k, stride)`` has each of the ages 1 to k once in k steps, in
+    the order of ``1 + stride s mod k``: as old as the synced one in every respect, but none ages and none is synced.
+    ``Lag(1)`` is ``BeforeStep(every=1)``.
 
     Parameters
     ----------
     updates : int >= 1
+        The age, or the largest.
+    stride : int >= 0
+        0 for a single age.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
 
     Notes
     -----
@@ -25,14 +35,16 @@ class Lag:
     """
 
     updates: int
+    stride: int = 0
     kind: ClassVar[str] = "lag"
 
     def __post_init__(self) -> None:
-        settle(self, updates=at_least(1))
+        settle(self, updates=at_least(1), stride=at_least(0))
 
     def snapshot(self, step: int) -> int:
-        """Return ``max(0, step - updates)``."""
-        return max(0, step - self.updates)
+        """Return ``max(0, step - age)``."""
+        age = 1 + self.stride * step % self.updates if self.stride else self.updates
+        return max(0, step - age)
 
     def copies_before_update(self, step: int) -> bool:
         """Return False: what scores the next step is an older policy than this."""

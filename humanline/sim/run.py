@@ -266,9 +266,10 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
         saturation += saturated / run.steps
         if run.schedule.copies_before_update(step):
             reference = policy
-        trailing.append(policy)
-        if trailing and run.schedule.snapshot(step + 1) > 0:
-            reference = trailing[0]
+        trailing.append(policy if step else reference)
+        if trailing:
+            age = step + 1 - run.schedule.snapshot(step + 1)
+            reference = trailing[-min(age, len(trailing))]
         optimizer.step()
         takes_over = run.schedule.copies_after_update(step)
     return Trace(

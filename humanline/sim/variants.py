@@ -45,8 +45,9 @@ SAMPLE_EVERY = (1, 4, 16, 64)
 ROUND = 16
 #: Humanline sampling of about the clip's range.
 BETA = BetaRejection.near(CLIP, 16, policy_ratio_bound=6, ref_ratio_bound=6)
-#: An odd number of steps between syncs, and the age that its references have on average.
-ODD_SYNC, MEAN_AGE = 15, 8
+#: An odd number of steps between syncs, and the age that its references have on average; and a number without a common
+#: divisor with the first, by which ages go about.
+ODD_SYNC, MEAN_AGE, STRIDE = 15, 8, 7
 
 
 def blind(rejection: BetaRejection, *, bound: float = 1000.0) -> BetaRejection:
@@ -93,7 +94,8 @@ def _variants() -> dict[str, Variant]:
         named[f"offline+humanline k={k}"] = Variant(fixed, BeforeStep(every=k), CLIP)
     for k in (ODD_SYNC, 16):
         named[f"sync only k={k}"] = Variant(fixed, BeforeStep(every=k))
-    named["never synced, of the same age"] = Variant(fixed, Lag(MEAN_AGE))
+    named["never synced, of the mean age"] = Variant(fixed, Lag(MEAN_AGE))
+    named["never synced, of the same ages"] = Variant(fixed, Lag(ODD_SYNC, STRIDE))
     for low, high in CLIP_RANGES:
         named[f"offline+humanline k=16 clip={low:g},{high:g}"] = Variant(
             fixed, BeforeStep(every=16), ClipRange(low, high)

@@ -29,7 +29,7 @@ from humanline.sim.distances import (
 from humanline.sim.lag import Lag
 from humanline.sim.run import simulate
 from humanline.sim.study import measure
-from humanline.sim.variants import BETA, MEAN_AGE, ODD_SYNC, VARIANTS, blind, make_run
+from humanline.sim.variants import BETA, MEAN_AGE, ODD_SYNC, STRIDE, VARIANTS, blind, make_run
 from humanline.stats import mean_interval
 
 SEEDS = 200
@@ -264,17 +264,16 @@ def test_with_gamma_1_perception_predicts_exactly_as_the_policy_itself_does():
     assert np.abs(CLAIMS["perceived-predicts-better"].contrast(get).effect).max() > 0
 
 
-def test_the_trailing_reference_is_as_old_as_the_synced_one():
-    """Once both have begun, the ages of both are 8 on average; one varies from 1 to 15, the other never."""
-    ages = {
-        schedule: [step - schedule.snapshot(step) for step in range(16, 16 + 30)]
-        for schedule in (BeforeStep(every=ODD_SYNC), Lag(MEAN_AGE))
-    }
-    synced, trailing = ages.values()
-    assert np.mean(synced) == np.mean(trailing) == MEAN_AGE
-    assert (min(synced), max(synced), set(trailing)) == (1, ODD_SYNC, {MEAN_AGE})
-    assert VARIANTS[f"sync only k={ODD_SYNC}"].schedule == BeforeStep(every=ODD_SYNC)
-    assert VARIANTS["never synced, of the same age"].schedule == Lag(MEAN_AGE)
+def test_references_that_are_never_synced_are_as_old_as_the_synced_one():
+    """Once they have begun: 8 updates on average; one always, one each of 1 to 15 as often, but never in order."""
+    schedules = BeforeStep(every=ODD_SYNC), Lag(MEAN_AGE), Lag(ODD_SYNC, STRIDE)
+    synced, mean, same = ([step - each.snapshot(step) for step in range(16, 46)] for each in schedules)
+    assert np.mean(synced) == np.mean(mean) == np.mean(same) == MEAN_AGE
+    assert sorted(synced) == sorted(same) == sorted([*range(1, ODD_SYNC + 1)] * 2) and set(mean) == {MEAN_AGE}
+    assert (np.diff(synced) == 1).sum() == 28 and not (np.diff(same) == 1).any()
+    assert VARIANTS[f"sync only k={ODD_SYNC}"].schedule == schedules[0]
+    assert VARIANTS["never synced, of the mean age"].schedule == schedules[1]
+    assert VARIANTS["never synced, of the same ages"].schedule == schedules[2]
 
 
 def test_a_reference_one_update_old_is_the_one_that_is_synced_before_every_step():
@@ -286,6 +285,8 @@ def test_a_reference_one_update_old_is_the_one_that_is_synced_before_every_step(
     assert (synced == trailing).all() and (synced != older).any()
     with pytest.raises(ValueError, match="updates"):
         Lag(0)
+    with pytest.raises(ValueError, match="stride"):
+        Lag(3, -1)
 
 
 def test_a_blind_rejection_keeps_every_ratio_alike_and_as_many_as_the_other_at_1():
