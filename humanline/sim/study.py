@@ -65,16 +65,20 @@ def measure(run: Run, seeds: Sequence[int]) -> dict[str, list[float]]:
 
     with one_thread():  # the bits may depend on it
         trace = simulate(run, seeds, each_step=keep)
-        found = _measure(trace, run.steps)
-        world = trace.world
-        start = world.law(world.table(world.start))
-        laws = ((step, world.law(world.table(params))) for step, params in kept.items())
-        passed = {step: (expected(law, world.scores), divergence(law, start)) for step, law in laws}
-        for index, step in enumerate(times):
-            found[f"curve {index}"] = trace.scores[:, trace.measured_at.index(step)].tolist()
-            found[f"kl curve {index}"] = passed[step][1].tolist()
-        for index, step in enumerate(early, 1):
-            found[f"early curve {index}"], found[f"early kl curve {index}"] = (x.tolist() for x in passed[step])
+        return _measure(trace, run.steps) | _over_time(trace, kept, times, early)
+
+
+def _over_time(trace: Trace, kept: dict[int, Tensor], times: list[int], early: list[int]) -> dict[str, list[float]]:
+    """Return scores and divergences at some steps, from the parameters that were kept there."""
+    world, found = trace.world, {}
+    start = world.law(world.table(world.start))
+    laws = ((step, world.law(world.table(params))) for step, params in kept.items())
+    passed = {step: (expected(law, world.scores), divergence(law, start)) for step, law in laws}
+    for index, step in enumerate(times):
+        found[f"curve {index}"] = trace.scores[:, trace.measured_at.index(step)].tolist()
+        found[f"kl curve {index}"] = passed[step][1].tolist()
+    for index, step in enumerate(early, 1):
+        found[f"early curve {index}"], found[f"early kl curve {index}"] = (x.tolist() for x in passed[step])
     return found
 
 
