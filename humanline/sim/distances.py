@@ -83,8 +83,7 @@ def arrivals(divergence: Array, gained: Array, wanted: Array) -> Array:
     Source: Gao, Schulman and Hilton, Scaling laws for reward model overoptimization (2023), for the root.
     """
     far = np.sqrt(divergence)
-    reached = np.fmax.accumulate(far, axis=0)
-    after = np.maximum((reached[None] >= wanted[:, None]).argmax(1), 1)  # (G, S)
+    after = np.maximum((far[None] >= wanted[:, None]).argmax(1), 1)  # (G, S), the first point as far
     seeds = np.arange(far.shape[1])
     left, right = far[after - 1, seeds], far[after, seeds]
     below, above = gained[after - 1, seeds], gained[after, seeds]
