@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from humanline import _checks
-from humanline.sim import contrasts
-from humanline.sim.contrasts import MARGIN, Contrast, Get
+from humanline.sim import contrasts, distances
+from humanline.sim.contrasts import LEFT_OPEN, MARGIN, Contrast, Get
+from humanline.sim.variants import MEAN_AGE, ODD_SYNC
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,19 @@ CLAIMS: dict[str, Claim] = {
         Claim(
             "humanline-closes-gap",
             "Offline humanline does as well as online: better than offline, and not worse than online by "
-            f"{MARGIN:g} of what there is to gain.",
+            f"{MARGIN:g} of what there is to gain or by {LEFT_OPEN:.0%} of the gap.",
             "section 5.2.1, Figure 1",
             "score, offline+humanline - online",
             ("offline+humanline", "offline", "online"),
             contrasts.closes_gap,
+        ),
+        Claim(
+            "sync-closes-half-the-gap",
+            "Syncing alone, on the same offline data, closes more than half of the gap between offline and online.",
+            "section 5.2.1, Figure 5 left; the gap: Figure 1",
+            "share of the gap that sync only closes (ratio of means)",
+            ("offline", "sync only", "online"),
+            contrasts.sync_closes_half,
         ),
         Claim(
             "sync-gives-most",
@@ -73,7 +82,15 @@ CLAIMS: dict[str, Claim] = {
             "section 5.2.1, Figure 5 left",
             "score, sync only - mean of offline and offline+humanline",
             ("offline+humanline", "offline", "sync only"),
-            contrasts.sync_gives_most,
+            contrasts.sync_gives_most("offline+humanline", "sync only"),
+        ),
+        Claim(
+            "sync-gives-most-k16",
+            "The same where the reference is synced every 16 steps, so that more tokens are clipped.",
+            "section 5.2.1, Figure 5 left",
+            "score, sync only k=16 - mean of offline and offline+humanline k=16",
+            ("offline+humanline k=16", "offline", "sync only k=16"),
+            contrasts.sync_gives_most("offline+humanline k=16", "sync only k=16"),
         ),
         Claim(
             "sync-needed",
@@ -81,7 +98,7 @@ CLAIMS: dict[str, Claim] = {
             "section 5.2.1, Figure 5 left",
             "score, offline+humanline - clip only",
             ("offline+humanline", "clip only"),
-            contrasts.score("offline+humanline", "clip only"),
+            contrasts.where_clipped("offline+humanline", "clip only", "clip only"),
         ),
         Claim(
             "clip-needed",
@@ -89,7 +106,7 @@ CLAIMS: dict[str, Claim] = {
             "section 5.2.1, Figure 5 left",
             "score, offline+humanline - sync only",
             ("offline+humanline", "sync only"),
-            contrasts.clip_needed("offline+humanline", "sync only"),
+            contrasts.where_clipped("offline+humanline", "sync only", "offline+humanline"),
         ),
         Claim(
             "clip-needed-k16",
@@ -97,7 +114,7 @@ CLAIMS: dict[str, Claim] = {
             "section 5.2.1, Figure 5 left",
             "score, offline+humanline k=16 - sync only k=16",
             ("offline+humanline k=16", "sync only k=16"),
-            contrasts.clip_needed("offline+humanline k=16", "sync only k=16"),
+            contrasts.where_clipped("offline+humanline k=16", "sync only k=16", "offline+humanline k=16"),
         ),
         Claim(
             "clip-matches-sampling",
@@ -106,7 +123,15 @@ CLAIMS: dict[str, Claim] = {
             "section 5.2.1, Figure 5 right",
             "score, offline+humanline - beta rejection",
             ("offline+humanline", "beta rejection"),
-            contrasts.as_good_as_beta,
+            contrasts.as_good("offline+humanline", "beta rejection"),
+        ),
+        Claim(
+            "clip-matches-sampling-k16",
+            "The same where the reference is synced every 16 steps, so that more tokens are clipped.",
+            "section 5.2.1, Figure 5 right",
+            "score, offline+humanline k=16 - beta rejection k=16",
+            ("offline+humanline k=16", "beta rejection k=16"),
+            contrasts.as_good("offline+humanline k=16", "beta rejection k=16"),
         ),
         Claim(
             "larger-k-slower",
@@ -219,13 +244,126 @@ CLAIMS: dict[str, Claim] = {
             objectives=("dpo", "grpo"),
         ),
         Claim(
-            "online-closer-to-perceived",
-            "At the end of training, the law of online data is closer to the human-perceived distribution of the "
-            "policy than that of offline data (half the L1 distance; medians of Tversky and Kahneman).",
-            "section 3, Figure 2",
-            "distance, offline - online",
+            "humanline-ahead-at-distance",
+            "At equal distance from the start policy, humanline on the same offline data is better than plain.",
+            "section 5.2.1, Figure 1; the distance is ours",
+            "score at equal KL divergence from the start, mean over the way, offline+humanline - offline",
+            ("offline+humanline", "offline"),
+            distances.ahead("offline+humanline", "offline"),
+        ),
+        Claim(
+            "humanline-ahead-at-farthest",
+            "The same at the farthest distance that both reach.",
+            "section 5.2.1, Figure 1; ours, added after a look at 50 seeds",
+            "score at the farthest KL divergence from the start that both reach, offline+humanline - offline",
+            ("offline+humanline", "offline"),
+            distances.ahead("offline+humanline", "offline", distances.AT_THE_END),
+        ),
+        Claim(
+            "humanline-ahead-at-distance-k64",
+            "The same where the reference is synced every 64 steps.",
+            "sections 5.2.1 and 5.2.2, Figure 1; the distance is ours",
+            "score at equal KL divergence from the start, mean over the way, offline+humanline k=64 - offline",
+            ("offline+humanline k=64", "offline"),
+            distances.ahead("offline+humanline k=64", "offline"),
+        ),
+        Claim(
+            "humanline-ahead-at-farthest-k64",
+            "The same at the farthest distance that both reach.",
+            "sections 5.2.1 and 5.2.2, Figure 1; ours, added after a look at 50 seeds",
+            "score at the farthest KL divergence from the start that both reach, offline+humanline k=64 - offline",
+            ("offline+humanline k=64", "offline"),
+            distances.ahead("offline+humanline k=64", "offline", distances.AT_THE_END),
+        ),
+        Claim(
+            "online-ahead-at-distance",
+            "At equal distance from the start policy, online is better than offline.",
+            "section 1, Figure 1; the distance is ours",
+            "score at equal KL divergence from the start, mean over the way, online - offline",
             ("online", "offline"),
-            contrasts.perceived,
+            distances.ahead("online", "offline"),
+        ),
+        Claim(
+            "online-ahead-at-farthest",
+            "The same at the farthest distance that both reach.",
+            "section 1, Figure 1; ours, added after a look at 50 seeds",
+            "score at the farthest KL divergence from the start that both reach, online - offline",
+            ("online", "offline"),
+            distances.ahead("online", "offline", distances.AT_THE_END),
+        ),
+        Claim(
+            "online-travels-farther",
+            "Online alignment moves the policy farther from its start than offline alignment.",
+            "ours: what a comparison at the end of training mixes in",
+            "KL divergence from the start at the farthest, nats, online - offline",
+            ("online", "offline"),
+            distances.farther("online", "offline"),
+        ),
+        Claim(
+            "perceived-distance-predicts",
+            "Of two ways to train, the one whose data are closer to the human-perceived distribution of its policy "
+            "ends with the higher score (half the L1 distance at the end; medians of Tversky and Kahneman).",
+            "section 3, Figure 2, Prop. 3.4",
+            "rank correlation, over ten variants, of closeness to the perceived law and score",
+            distances.RANKED,
+            distances.predicts,
+        ),
+        Claim(
+            "perceived-predicts-better",
+            "Closeness to the perceived distribution tells more of the score than closeness to the policy itself, "
+            "which no perception distorts.",
+            "section 3, Figure 2, Prop. 3.4",
+            "rank correlation with the score, perceived law - policy",
+            distances.RANKED,
+            distances.predicts_better("distance"),
+        ),
+        Claim(
+            "placebo-undistorted",
+            "Closeness to a perceived distribution that distorts nothing (gamma = 1) tells more of the score than "
+            "closeness to the policy itself, which it equals.",
+            "section 3; a placebo of ours",
+            "rank correlation with the score, perceived law with gamma = 1 - policy",
+            distances.RANKED,
+            distances.predicts_better("distance undistorted"),
+            placebo=True,
+        ),
+        Claim(
+            "placebo-mean-age",
+            f"Syncing every {ODD_SYNC} steps is better than a reference that trails the policy by {MEAN_AGE}, which is "
+            "as old on average and never synced.",
+            "section 5.1; a placebo of ours",
+            f"score, sync only k={ODD_SYNC} - never synced, of the mean age",
+            (f"sync only k={ODD_SYNC}", "never synced, of the mean age"),
+            contrasts.score(f"sync only k={ODD_SYNC}", "never synced, of the mean age"),
+            placebo=True,
+        ),
+        Claim(
+            "placebo-same-ages",
+            f"The same against a reference that has each of the ages 1 to {ODD_SYNC} as often, in another order.",
+            "section 5.1; a placebo of ours, added after a look at 50 seeds",
+            f"score, sync only k={ODD_SYNC} - never synced, of the same ages",
+            (f"sync only k={ODD_SYNC}", "never synced, of the same ages"),
+            contrasts.score(f"sync only k={ODD_SYNC}", "never synced, of the same ages"),
+            placebo=True,
+        ),
+        Claim(
+            "placebo-random-detachment",
+            "Detaching tokens at random, as many as humanline sampling detaches at equal policies, is better than "
+            "detaching none.",
+            "section 5.2.1, Figure 5 right; a placebo of ours",
+            "score, random detachment - sync only",
+            ("random detachment", "sync only"),
+            contrasts.score("random detachment", "sync only"),
+            placebo=True,
+        ),
+        Claim(
+            "placebo-other-seeds",
+            "Seeds of even number end higher than seeds of odd number.",
+            "a placebo of ours",
+            "score, offline+humanline on even seeds - on odd seeds",
+            ("offline+humanline",),
+            contrasts.other_seeds("offline+humanline"),
+            placebo=True,
         ),
     )
 }

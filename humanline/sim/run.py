@@ -9,6 +9,7 @@ policy's own at the moment the schedule names, kept.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from humanline import _checks
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never, Schedule
 from humanline.sim.bandit import Bandit
+from humanline.sim.lag import Lag
 from humanline.sim.objectives import Batch, Dpo, Kto, Objective
 from humanline.sim.slope import Slopes, Transform
 from humanline.sim.world import (
@@ -100,7 +102,7 @@ class Run:
     task : Bandit or Sequences
     objective : Dpo, Kto or Grpo
     source : Fixed or Rollouts
-    schedule : Never, BeforeStep, AfterStep or EachRound
+    schedule : Never, BeforeStep, AfterStep, EachRound or Lag
     transform : ClipRange, BetaRejection or None
     learning_rate : float > 0
     steps : int >= 1
@@ -132,7 +134,7 @@ class Run:
     task: Task = field(default_factory=Bandit)
     objective: Objective = field(default_factory=Dpo)
     source: Source = field(default_factory=Fixed)
-    schedule: Schedule = field(default_factory=Never)
+    schedule: Schedule | Lag = field(default_factory=Never)
     transform: Transform = None
     learning_rate: float = 0.03
     steps: int = 256
@@ -164,7 +166,7 @@ class Run:
             raise TypeError(f"objective must be a Dpo, Kto or Grpo, or have their methods; got {self.objective!r}")
         for name, kinds in (
             ("source", (Fixed, Rollouts)),
-            ("schedule", (Never, BeforeStep, AfterStep, EachRound)),
+            ("schedule", (Never, BeforeStep, AfterStep, EachRound, Lag)),
             ("transform", (ClipRange, BetaRejection, type(None))),
         ):
             if not isinstance(value := getattr(self, name), kinds):
@@ -241,6 +243,7 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
     slopes = Slopes(world, run.objective, run.transform, start)
     reference = first_reference(world, run.reference_tilt)
     takes_over = False
+    trailing: deque[Tensor] = deque(maxlen=run.schedule.updates if isinstance(run.schedule, Lag) else 0)
     scores, measured_at = [], []
     due = {round(run.steps * i / run.measurements) for i in range(run.measurements + 1)}
     outside = torch.zeros(len(world.start), dtype=params.dtype)
@@ -259,6 +262,7 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
             reference = policy
         if data.begins_round(step) and run.source.round_start == "sync":  # type: ignore[union-attr]
             reference = policy
+            trailing.clear()
         batch, used = data.batch(step, policy), reference
         rows = run.objective.rows(batch)
         slope, beyond, saturated = slopes(policy, reference, batch, rows, data.beta_draws(step, rows.shape))
@@ -267,6 +271,10 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
         saturation += saturated / run.steps
         if run.schedule.copies_before_update(step):
             reference = policy
+        trailing.append(policy if step else reference)
+        if trailing:
+            age = step + 1 - run.schedule.snapshot(step + 1)
+            reference = trailing[-min(age, len(trailing))]
         optimizer.step()
         takes_over = run.schedule.copies_after_update(step)
     return Trace(

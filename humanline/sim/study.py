@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from humanline._workers import worker_processes
-from humanline.sim.measures import perceive, utility_gap, win_rate
-from humanline.sim.run import Run, Trace, simulate
+from humanline.sim.measures import divergence, perceive, utility_gap, win_rate
+from humanline.sim.run import Run, Trace, expected, simulate
 from humanline.sim.threads import one_thread
 from humanline.sim.world import check_seeds, whole
+from humanline.theory import Identity, total_variation
 
 #: What is kept of a run, one number a seed.
 MEASURES = {
@@ -29,25 +31,58 @@ MEASURES = {
     "early": "the same when a quarter of the updates was done",
     "drop": "how far the score fell from its best",
     "collapsed": "1 if the score ended below its start or was not finite, 0 otherwise",
+    "kl": "exact KL divergence of the policy from the start policy, nats a response",
     "win_rate": "exact rate of beating the start policy",
     "utility": "exact subjective utility, surprisals measured from the start policy",
     "distance": "half the L1 distance from the data's law to the perceived one, surprisals measured from the reference",
-    "gap": "difference of utility between the two",
+    "distance literal": "the same distance from the policy itself, which nothing distorts",
+    "distance undistorted": "the same by way of perception with capacities that distort nothing (a placebo)",
+    "gap": "difference of utility between data's law and the perceived one",
     "outside": "share of tokens clipped or detached",
     "saturation": "mean of DPO's sigmoid of the margin",
 }
+#: Points in time before the first measurement, each at half the time of the next.
+EARLY = 5
 #: Modules that only read results, or that no run uses: a change in them makes no result old.
 _READERS = (
-    *("lookup", "contrasts", "claims", "dependence", "findings", "judging", "tables", "report"),
+    *("lookup", "contrasts", "distances", "claims", "dependence", "findings", "judging", "tables", "report"),
     *("exact", "limit"),
 )
 Result = dict[str, NDArray[np.float64]]
 
 
 def measure(run: Run, seeds: Sequence[int]) -> dict[str, list[float]]:
-    """Simulate a run and return its `MEASURES`, and its scores over time as ``curve 0``, ``curve 1``, ..., per seed."""
+    """Simulate a run and return its `MEASURES` per seed, and what it was over time.
+
+    Over time: ``curve 0``, ``curve 1``, ... are the scores that the run takes, ``kl curve 0``, ... how far it was then;
+    ``early curve 1`` to ``early curve 5`` and ``early kl curve 1``, ... the same at 1/32, 1/16, 1/8, 1/4 and 1/2 of the
+    time to ``curve 1``, in which a run goes far.
+    """
+    times = [round(run.steps * i / run.measurements) for i in range(run.measurements + 1)]
+    early = [max(1, round(run.steps / run.measurements / 2**halvings)) for halvings in range(EARLY, 0, -1)]
+    kept: dict[int, Tensor] = {}
+
+    def keep(step: int, params: Tensor) -> None:
+        if step in times or step in early:
+            kept[step] = params
+
     with one_thread():  # the bits may depend on it
-        return _measure(simulate(run, seeds), run.steps)
+        trace = simulate(run, seeds, each_step=keep)
+        return _measure(trace, run.steps) | _over_time(trace, kept, times, early)
+
+
+def _over_time(trace: Trace, kept: dict[int, Tensor], times: list[int], early: list[int]) -> dict[str, list[float]]:
+    """Return scores and divergences at some steps, from the parameters that were kept there."""
+    world, found = trace.world, {}
+    start = world.law(world.table(world.start))
+    laws = ((step, world.law(world.table(params))) for step, params in kept.items())
+    passed = {step: (expected(law, world.scores), divergence(law, start)) for step, law in laws}
+    for index, step in enumerate(times):
+        found[f"curve {index}"] = trace.scores[:, trace.measured_at.index(step)].tolist()
+        found[f"kl curve {index}"] = passed[step][1].tolist()
+    for index, step in enumerate(early, 1):
+        found[f"early curve {index}"], found[f"early kl curve {index}"] = (x.tolist() for x in passed[step])
+    return found
 
 
 def _measure(trace: Trace, steps: int) -> dict[str, list[float]]:
@@ -58,11 +93,15 @@ def _measure(trace: Trace, steps: int) -> dict[str, list[float]]:
     # of a broken seed the start policy is measured, and thrown away below
     sound = torch.from_numpy(~broken)[:, None, None]
     law = torch.where(sound, world.law(trace.policy), start)
-    distance = gap = np.full(len(broken), math.nan)
+    distance = literal = undistorted = gap = np.full(len(broken), math.nan)
     if trace.behaviour is not None:
         reference = torch.where(sound, world.law(trace.reference), start)
-        found_gap = utility_gap(perceive(law, reference), torch.where(sound, trace.behaviour, start))
+        source = torch.where(sound, trace.behaviour, start)
+        found_gap = utility_gap(perceive(law, reference), source)
         distance, gap = found_gap.distance.mean(-1), found_gap.gap.mean(-1)
+        literal = total_variation(law.exp().numpy(), source.exp().numpy()).mean(-1)
+        plain = perceive(law, reference, gain=Identity(), loss=Identity())
+        undistorted = total_variation(plain.weights, source.exp().numpy()).mean(-1)
     quarter = min(range(len(trace.measured_at)), key=lambda i: abs(4 * trace.measured_at[i] - steps))
     found = {
         "start": scores[:, 0],
@@ -71,16 +110,18 @@ def _measure(trace: Trace, steps: int) -> dict[str, list[float]]:
         "early": scores[:, quarter],
         "drop": np.fmax.reduce(scores, axis=1) - scores[:, -1],
         "collapsed": (broken | (scores[:, -1] < scores[:, 0])).astype(float),
+        "kl": divergence(law, start).numpy(),
         "win_rate": win_rate(law, start, world.scores).numpy(),
         "utility": perceive(law, start).utility.mean(-1),
         "distance": distance,
+        "distance literal": literal,
+        "distance undistorted": undistorted,
         "gap": gap,
         "outside": trace.outside.numpy(),
         "saturation": trace.saturation.numpy(),
     }
-    for name in ("win_rate", "utility", "distance", "gap"):
+    for name in ("kl", "win_rate", "utility", "distance", "distance literal", "distance undistorted", "gap"):
         found[name] = np.where(broken, math.nan, found[name])
-    found |= {f"curve {index}": column for index, column in enumerate(scores.T)}
     return {name: values.tolist() for name, values in found.items()}
 
 

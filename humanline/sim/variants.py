@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from humanline import _checks
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never, Schedule
 from humanline.sim.bandit import Bandit
+from humanline.sim.lag import Lag
 from humanline.sim.objectives import Dpo, Grpo, Kto, Objective
 from humanline.sim.run import Fixed, Rollouts, Run, Source
 from humanline.sim.sequence import Sequences
 from humanline.sim.slope import Transform
 from humanline.sim.world import Task
-from humanline.theory import BetaRejection, ClipRange
+from humanline.theory import BetaRejection, BetaShape, ClipRange
 
 TASKS: dict[str, Task] = {
     "bandit": Bandit(),
@@ -41,6 +43,27 @@ SYNC_EVERY = (1, 2, 4, 8, 16, 32, 64)
 SAMPLE_EVERY = (1, 4, 16, 64)
 #: One round of the paper is 32 of about 300 steps; ours, 16 of 256.
 ROUND = 16
+#: Humanline sampling of about the clip's range.
+BETA = BetaRejection.near(CLIP, 16, policy_ratio_bound=6, ref_ratio_bound=6)
+#: An odd number of steps between syncs, and the age that its references have on average; and a number without a common
+#: divisor with the first, by which ages go about.
+ODD_SYNC, MEAN_AGE, STRIDE = 15, 8, 7
+
+
+def blind(rejection: BetaRejection, *, bound: float = 1000.0) -> BetaRejection:
+    """Return a rejection that detaches tokens without regard to their ratio, as many as another does at ratio 1.
+
+    With B_P and B_R of ``Beta(a, 1)`` and the same bound M a token of ratio r is kept with probability
+    ``(r / M)^a (1 / (r M))^a = M^(-2 a)``, whatever r between ``1 / M`` and M is.
+
+    Parameters
+    ----------
+    rejection : BetaRejection
+    bound : float > 1
+        M.
+    """
+    shape = BetaShape(-math.log(rejection.acceptance_probability(0.0)) / (2 * math.log(bound)), 1.0)
+    return BetaRejection(shape, shape, policy_ratio_bound=bound, ref_ratio_bound=bound)
 
 
 @dataclass(frozen=True)
@@ -48,7 +71,7 @@ class Variant:
     """Hold the three independent choices: data source, reference schedule, log-ratio transform."""
 
     source: Source
-    schedule: Schedule
+    schedule: Schedule | Lag
     transform: Transform = None
 
 
@@ -62,12 +85,17 @@ def _variants() -> dict[str, Variant]:
         "online+humanline": Variant(online, sync, CLIP),
         "sync only": Variant(fixed, sync),
         "clip only": Variant(fixed, Never(), CLIP),
-        "beta rejection": Variant(fixed, sync, BetaRejection.near(CLIP, 16, policy_ratio_bound=6, ref_ratio_bound=6)),
+        "beta rejection": Variant(fixed, sync, BETA),
+        "beta rejection k=16": Variant(fixed, BeforeStep(every=16), BETA),
+        "random detachment": Variant(fixed, sync, blind(BETA)),
         "trust region": Variant(fixed, AfterStep(every=64)),
     }
     for k in SYNC_EVERY:
         named[f"offline+humanline k={k}"] = Variant(fixed, BeforeStep(every=k), CLIP)
-    named["sync only k=16"] = Variant(fixed, BeforeStep(every=16))
+    for k in (ODD_SYNC, 16):
+        named[f"sync only k={k}"] = Variant(fixed, BeforeStep(every=k))
+    named["never synced, of the mean age"] = Variant(fixed, Lag(MEAN_AGE))
+    named["never synced, of the same ages"] = Variant(fixed, Lag(ODD_SYNC, STRIDE))
     for low, high in CLIP_RANGES:
         named[f"offline+humanline k=16 clip={low:g},{high:g}"] = Variant(
             fixed, BeforeStep(every=16), ClipRange(low, high)

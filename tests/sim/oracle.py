@@ -325,6 +325,7 @@ def outcome(run: Any, seed: int) -> Outcome:
             "before_step": step == 0,
             "after_step": run.schedule.snapshot(step) == 0,
             "each_round": run.schedule.snapshot(step) == 0,
+            "lag": run.schedule.snapshot(step) == 0,
         }
         if untouched[run.schedule.kind] and not synced:
             return first

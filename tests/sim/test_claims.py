@@ -19,6 +19,7 @@ import pytest
 from humanline.cli import main
 from humanline.sim.claims import CLAIMS, Claim, chosen
 from humanline.sim.contrasts import Contrast
+from humanline.sim.distances import POINTS
 from humanline.sim.findings import overall
 from humanline.sim.judging import judge
 from humanline.sim.lookup import Setting, Study
@@ -139,7 +140,10 @@ class TestJudging:
             return lambda t, o, r, v: result(2.0 + NOISE * (v == "beta rejection"), outside=np.full(SEEDS, share))
 
         few, enough = (self.judge("clip-matches-sampling", make(share)) for share in (0.01, 0.011))
-        assert (few.verdict, few.findings[0].why) == ("not tested", "1.00% of tokens clipped")
+        assert (few.verdict, few.findings[0].why) == (
+            "not tested",
+            "offline+humanline: 1.00% of tokens clipped; beta rejection: 1.00% of tokens clipped",
+        )
         assert math.isnan(few.findings[0].p) and enough.verdict == "holds everywhere"
 
     def test_it_depends_on_the_factor_that_tells_most(self):
@@ -172,14 +176,14 @@ class TestCatalogue:
         claim, asked = CLAIMS[name], set()
 
         def get(variant, measure):
-            assert measure in MEASURES
+            assert measure in {*MEASURES, *(name for point in POINTS for name in point)}
             asked.add(variant)
-            return np.linspace(0.2, 0.4, 8)
+            return np.linspace(0.2, 0.4, 8) + (measure == "best")
 
         claim.contrast(get)
         assert asked == set(claim.variants) <= set(VARIANTS)
         assert set(claim.tasks) <= set(TASKS) and set(claim.objectives) <= set(OBJECTIVES)
-        assert re.search(r"section|Figure|Table", claim.source) and claim.words.endswith(".")
+        assert re.search(r"section|Figure|Table|ours", claim.source) and claim.words.endswith(".")
 
     def test_the_study_covers_what_the_issue_lists(self):
         """All three objectives and problems, k from 1 to 64, 1 to 64 steps between samplings, at least 200 seeds."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never
 from humanline.sim.bandit import Bandit
+from humanline.sim.lag import Lag
 from humanline.sim.objectives import Batch, Dpo, Grpo, Kto
 from humanline.sim.run import Fixed, Rollouts, Run, behaviour_law, expected, simulate
 from humanline.sim.sequence import Sequences
@@ -23,7 +24,15 @@ from tests.sim import oracle
 BANDIT = Bandit(contexts=3, arms=5, features=4)
 SEQUENCES = Sequences(vocab=3, length=3, contexts=2)
 OBJECTIVES = {"dpo": Dpo(0.7), "kto": Kto(0.8, 1.3, 0.9), "grpo": Grpo(0.15, 0.1)}
-SCHEDULES = [Never(), BeforeStep(every=1), BeforeStep(every=3), AfterStep(every=4), EachRound(round_steps=4)]
+SCHEDULES = [
+    Never(),
+    BeforeStep(every=1),
+    BeforeStep(every=3),
+    AfterStep(every=4),
+    EachRound(round_steps=4),
+    Lag(3),
+    Lag(4, 3),
+]
 NEAR = BetaRejection.near(ClipRange(-1.0, 1.0), 8, policy_ratio_bound=4, ref_ratio_bound=4)
 TRANSFORMS = [None, ClipRange(-0.3, 0.4), NEAR]
 SOURCES = [Fixed(), Rollouts(3), Rollouts(3, "sync")]

@@ -20,13 +20,13 @@ from humanline._workers import WorkerError
 from humanline.schedule import BeforeStep
 from humanline.sim import study
 from humanline.sim.bandit import Bandit
-from humanline.sim.measures import perceive, utility_gap, win_rate
+from humanline.sim.measures import divergence, perceive, utility_gap, win_rate
 from humanline.sim.objectives import Dpo, Grpo, Kto
 from humanline.sim.run import Fixed, Rollouts, Run, simulate
 from humanline.sim.sequence import Sequences
 from humanline.sim.study import MEASURES, measure, run_study
 from humanline.sim.variants import OBJECTIVES, RATES, TASKS, VARIANTS, make_run
-from humanline.theory import ClipRange
+from humanline.theory import ClipRange, total_variation
 from tests.helpers.dying import die
 
 BASE = Run(Bandit(contexts=3, arms=4, features=4), steps=4, groups=3, measurements=2)
@@ -72,6 +72,8 @@ def test_measures_are_those_of_the_trace():
     law, start, reference = (world.law(t) for t in (trace.policy, world.table(world.start), trace.reference))
     scores = trace.scores.numpy()
     gap = utility_gap(perceive(law, reference), trace.behaviour)
+    probs, source = law.exp().numpy(), trace.behaviour.exp().numpy()
+    literal = np.abs(probs - source).sum(-1).mean(-1) / 2
     want = {
         "start": scores[:, 0],
         "best": world.scores.max(-1).values.mean(-1),
@@ -79,9 +81,12 @@ def test_measures_are_those_of_the_trace():
         "early": scores[:, 2],
         "drop": scores.max(1) - scores[:, -1],
         "collapsed": scores[:, -1] < scores[:, 0],
+        "kl": divergence(law, start),
         "win_rate": win_rate(law, start, world.scores),
         "utility": perceive(law, start).utility.mean(-1),
         "distance": gap.distance.mean(-1),
+        "distance literal": total_variation(probs, source).mean(-1),
+        "distance undistorted": found["distance undistorted"],
         "gap": gap.gap.mean(-1),
         "outside": trace.outside,
         "saturation": trace.saturation,
@@ -92,6 +97,40 @@ def test_measures_are_those_of_the_trace():
     for index in range(9):
         np.testing.assert_array_equal(found[f"curve {index}"], scores[:, index])
     assert 0 < found["outside"].mean() < 1
+    # a capacity that distorts nothing leaves the policy itself, but for rounding
+    np.testing.assert_allclose(found["distance undistorted"], literal, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found["distance literal"], literal, rtol=0, atol=1e-12)
+    assert (np.abs(found["distance"] - literal) > 1e-6).all()
+
+
+def test_what_is_measured_over_time_is_what_shorter_runs_end_with():
+    """Scores and divergences at 1/32 to 1/2 of the first interval and at every measurement are the policy's then.
+
+    A run of as many steps ends with it: nothing that a run does depends on its length.
+    """
+    run = replace(BASE, steps=128, measurements=2, learning_rate=0.1)
+    found = measure(run, SEEDS)
+    steps = {
+        "early curve 1": 2,
+        "early curve 2": 4,
+        "early curve 4": 16,
+        "early curve 5": 32,
+        "curve 1": 64,
+        "curve 2": 128,
+    }
+    for name, step in steps.items():
+        shorter = measure(replace(run, steps=step, measurements=1), SEEDS)
+        assert found[name] == shorter["score"], name
+        assert found[name.replace("curve", "kl curve")] == shorter["kl"], name
+    assert found["curve 0"] == found["start"] and found["kl curve 0"] == [0.0, 0.0, 0.0]
+    assert found["kl curve 2"] == found["kl"] and min(found["kl"]) > 0.01
+
+
+def test_a_run_of_fewer_steps_than_measurements_has_every_curve():
+    """Where two measurements fall on one update both names have its numbers."""
+    found = measure(replace(BASE, steps=3, measurements=8), SEEDS)
+    assert [name for name in found if name.startswith("curve")] == [f"curve {index}" for index in range(9)]
+    assert found["curve 3"] == found["curve 2"] and found["curve 8"] == found["score"]
 
 
 def test_a_policy_that_does_not_move_has_not_collapsed():
@@ -118,7 +157,7 @@ def test_measures_cope_with_seeds_that_blew_up(source, task, optimizer):
     broken = ~np.isfinite(found["score"])
     assert broken.any()
     assert (found["collapsed"][broken] == 1).all()
-    for name in ("win_rate", "utility", "distance", "gap", "drop"):
+    for name in ("kl", "win_rate", "utility", "distance", "distance literal", "distance undistorted", "gap", "drop"):
         assert np.array_equal(np.isnan(found[name]), broken), name
     assert np.isfinite(found["start"]).all() and np.isfinite(found["best"]).all()
 
