@@ -43,11 +43,14 @@ class LongWorld(World):
         """Return the exact expected true score of a policy, mean over contexts, (S,)."""
         return self.path_mean(table, self.scores)
 
+    def divergence(self, table: Tensor, other: Tensor) -> Tensor:
+        """Return the exact KL divergence of a policy from another, nats a response, mean over contexts, (S,)."""
+        return self.path_mean(table, table - other)
+
     def path_mean(self, table: Tensor, values: Tensor) -> Tensor:
         """Return the expected sum of what the tokens of a response are worth, mean over contexts, (S,).
 
-        ``V(node) = sum_v p(v | node) (value(node, v) + V(next node))``, from the last position to the first. With
-        ``table - start`` for values it is the KL divergence of the policy from the start.
+        ``V(node) = sum_v p(v | node) (value(node, v) + V(next node))``, from the last position to the first
 
         Parameters
         ----------

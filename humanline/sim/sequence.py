@@ -105,10 +105,9 @@ class Sequences:
 
     def _check_size(self) -> None:
         # not by the power itself, which for a length of millions would be a number of millions of digits
-        longest = (MAX_RESPONSES if self.enumerated else MAX_CODES).bit_length() - 1
-        if self.length > longest:
-            reason = "to be enumerated" if self.enumerated else "to be numbered"
-            raise _checks.fail("length", f"be <= {longest}, {reason}", self.length)
+        limit, reason = (MAX_RESPONSES, "to be enumerated") if self.enumerated else (MAX_CODES, "to be numbered")
+        if self.length > limit.bit_length():
+            raise _checks.fail("length", f"be <= {limit.bit_length() - 1}, {reason}", self.length)
         named = f"sequences of {self.length} of {self.vocab} tokens"
         if self.enumerated:
             check_size(named, self.vocab**self.length, MAX_RESPONSES, "take a smaller vocab or length")

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from humanline._workers import worker_processes
+from humanline.sim.long import LongWorld
 from humanline.sim.measures import perceive, utility_gap, win_rate
 from humanline.sim.run import Run, Trace, simulate
 from humanline.sim.threads import one_thread
@@ -29,15 +30,15 @@ MEASURES = {
     "early": "the same when a quarter of the updates was done",
     "drop": "how far the score fell from its best",
     "collapsed": "1 if the score ended below its start or was not finite, 0 otherwise",
-    "win_rate": "exact rate of beating the start policy",
-    "utility": "exact subjective utility, surprisals measured from the start policy",
+    "win_rate": "exact rate of beating the start policy (sequences too long to enumerate: from 256 drawn a context)",
+    "utility": "exact subjective utility, surprisals measured from the start policy (long: nan, as the two below)",
     "distance": "half the L1 distance from the data's law to the perceived one, surprisals measured from the reference",
     "gap": "difference of utility between the two",
     "outside": "share of tokens clipped or detached",
     "saturation": "mean of DPO's sigmoid of the margin",
 }
 #: Modules that only read results, or that no run uses: a change in them makes no result old.
-_READERS = ("lookup", "contrasts", "claims", "judging", "report", "exact", "limit")
+_READERS = ("worlds", "lookup", "contrasts", "claims", "judging", "report", "exact", "limit")
 Result = dict[str, NDArray[np.float64]]
 
 
@@ -48,11 +49,34 @@ def measure(run: Run, seeds: Sequence[int]) -> dict[str, list[float]]:
 
 
 def _measure(trace: Trace, steps: int) -> dict[str, list[float]]:
+    world, broken = trace.world, ~np.isfinite(trace.scores.numpy()[:, -1])
+    found = _of_scores(trace, steps, broken)
+    found |= _of_samples(world, trace) if isinstance(world, LongWorld) else _of_laws(trace, broken)
+    for name in ("win_rate", "utility", "distance", "gap"):
+        found[name] = np.where(broken, math.nan, found[name])
+    return {name: values.tolist() for name, values in found.items()}
+
+
+def _of_scores(trace: Trace, steps: int, broken: NDArray[np.bool_]) -> Result:
+    """Return the measures that need the run's scores and counts alone, and the scores over time."""
+    scores = trace.scores.numpy()
+    quarter = min(range(len(trace.measured_at)), key=lambda i: abs(4 * trace.measured_at[i] - steps))
+    return {
+        "start": scores[:, 0],
+        "best": trace.world.best_score().numpy(),
+        "score": scores[:, -1],
+        "early": scores[:, quarter],
+        "drop": np.fmax.reduce(scores, axis=1) - scores[:, -1],
+        "collapsed": (broken | (scores[:, -1] < scores[:, 0])).astype(float),
+        "outside": trace.outside.numpy(),
+        "saturation": trace.saturation.numpy(),
+    } | {f"curve {index}": column for index, column in enumerate(scores.T)}
+
+
+def _of_laws(trace: Trace, broken: NDArray[np.bool_]) -> Result:
+    """Return the measures that need the laws over all responses; those of a broken seed are to be thrown away."""
     world = trace.world
     start = world.law(world.table(world.start))
-    scores = trace.scores.numpy()
-    broken = ~np.isfinite(scores[:, -1])
-    # of a broken seed the start policy is measured, and thrown away below
     sound = torch.from_numpy(~broken)[:, None, None]
     law = torch.where(sound, world.law(trace.policy), start)
     distance = gap = np.full(len(broken), math.nan)
@@ -60,25 +84,19 @@ def _measure(trace: Trace, steps: int) -> dict[str, list[float]]:
         reference = torch.where(sound, world.law(trace.reference), start)
         found_gap = utility_gap(perceive(law, reference), torch.where(sound, trace.behaviour, start))
         distance, gap = found_gap.distance.mean(-1), found_gap.gap.mean(-1)
-    quarter = min(range(len(trace.measured_at)), key=lambda i: abs(4 * trace.measured_at[i] - steps))
-    found = {
-        "start": scores[:, 0],
-        "best": world.scores.amax(-1).mean(-1).numpy(),
-        "score": scores[:, -1],
-        "early": scores[:, quarter],
-        "drop": np.fmax.reduce(scores, axis=1) - scores[:, -1],
-        "collapsed": (broken | (scores[:, -1] < scores[:, 0])).astype(float),
+    return {
         "win_rate": win_rate(law, start, world.scores).numpy(),
         "utility": perceive(law, start).utility.mean(-1),
         "distance": distance,
         "gap": gap,
-        "outside": trace.outside.numpy(),
-        "saturation": trace.saturation.numpy(),
     }
-    for name in ("win_rate", "utility", "distance", "gap"):
-        found[name] = np.where(broken, math.nan, found[name])
-    found |= {f"curve {index}": column for index, column in enumerate(scores.T)}
-    return {name: values.tolist() for name, values in found.items()}
+
+
+def _of_samples(world: LongWorld, trace: Trace) -> Result:
+    """Return what samples say of the same; nan for what is perceived, whose weights need every probability."""
+    unknown = np.full(len(trace.scores), math.nan)
+    win_rate = world.estimated_win_rate(trace.policy, world.table(world.start)).numpy()
+    return {"win_rate": win_rate, "utility": unknown, "distance": unknown, "gap": unknown}
 
 
 def run_study(

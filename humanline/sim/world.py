@@ -110,6 +110,12 @@ class World:
         """Return the exact expected true score of a policy, mean over contexts, (S,), from its table."""
         return expected(self.law(table), self.scores)
 
+    def divergence(self, table: Tensor, other: Tensor) -> Tensor:
+        """Return the exact KL divergence of a policy from another, nats a response, mean over contexts, (S,)."""
+        law = self.law(table)
+        ratio = torch.where(law > -torch.inf, law - self.law(other), 0.0)
+        return expected(law, ratio)
+
     def best_score(self) -> Tensor:
         """Return the true score of the best response, mean over contexts, (S,)."""
         return self.scores.amax(-1).mean(-1)

@@ -14,9 +14,9 @@ from torch import Tensor
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never
 from humanline.sim.bandit import Bandit
 from humanline.sim.objectives import Batch, Dpo, Grpo, Kto
-from humanline.sim.run import Fixed, Rollouts, Run, behaviour_law, expected, simulate
+from humanline.sim.run import Fixed, Rollouts, Run, behaviour_law, simulate
 from humanline.sim.sequence import Sequences
-from humanline.sim.world import World
+from humanline.sim.world import World, expected
 from humanline.theory import BetaRejection, BetaShape, ClipRange
 from tests.sim import oracle
 
