@@ -106,7 +106,7 @@ DIALS = (
         ("sequence",),
     ),
 )
-FULL_WORLDS = Scale(seeds=100, steps=256, rates=(0.03, 0.1, 0.3))
+FULL_WORLDS = Scale(seeds=100, steps=256, rates=(0.1, 0.3))
 QUICK_WORLDS = Scale(seeds=16, steps=64, rates=(0.1,))
 
 
