@@ -313,6 +313,14 @@ def test_an_estimated_win_rate_is_near_the_exact_one():
     torch.testing.assert_close(long.estimated_win_rate(start, start), torch.full((6,), 0.5).double(), rtol=0, atol=0.1)
 
 
+def test_equal_scores_count_half_in_an_estimated_win_rate():
+    """A policy that always writes the same sequence wins half the time against itself."""
+    world = LONG.draw([0, 1])
+    same = torch.full_like(world.scores, -torch.inf)
+    same[..., :: world.vocab] = 0.0
+    assert world.estimated_win_rate(same, same).tolist() == [0.5, 0.5]
+
+
 def test_fixed_data_of_long_sequences_have_the_drifted_policys_law():
     """Sequences sampled token by token have the frequencies of the law where that can be had (DKW at 1e-9)."""
     listed = Sequences(vocab=2, length=3, contexts=1)
