@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,17 +9,15 @@ import torch
 from torch import Tensor
 
 from humanline import _checks
+from humanline.sim.features import Shared, share_features
 from humanline.sim.world import (
-    MAX_ENTRIES,
     World,
+    agreeing,
     at_least,
     between,
     check_seeds,
-    check_size,
-    normals,
     settle,
     standardise,
-    start_towards,
     verified,
 )
 
@@ -46,6 +43,11 @@ class Bandit:
         Share of the score's variance that is drawn without regard to the features.
     verifiable : float in (0, 1), optional
         Score 1 for the best arms of a context, as few as have this probability at the start, and 0 for the others.
+    hidden : int >= 0
+        Hidden units of the policy and of what the score is made of, a network ``f(x, a) -> tanh -> logit``; 0: linear.
+    proxy : float in [0, 1]
+        Training sees another graded score, which has this correlation with the true one over all contexts and arms and
+        is made as it is (or 1 and 0 made from that); 1: it sees the true one.
 
     Raises
     ------
@@ -66,45 +68,49 @@ class Bandit:
     sharpness: float = 1.0
     misfit: float = 0.2
     verifiable: float | None = None
+    hidden: int = 0
+    proxy: float = 1.0
 
     def __post_init__(self) -> None:
-        settle(self, contexts=at_least(1), arms=at_least(2), features=at_least(1))
-        settle(self, alignment=between(-1), sharpness=_checks.non_negative, misfit=between(0))
+        settle(self, contexts=at_least(1), arms=at_least(2), features=at_least(1), hidden=at_least(0))
+        settle(self, alignment=between(-1), sharpness=_checks.non_negative, misfit=between(0), proxy=between(0))
         if self.verifiable is not None:
             settle(self, verifiable=between(0, ends=False))
 
     def draw(self, seeds: Sequence[int]) -> World:
         """Return the bandits of these seeds (distinct integers >= 0)."""
         seeds = check_seeds(seeds)
-        size = len(seeds) * self.contexts * self.arms * self.features
-        check_size("features of all seeds", size, MAX_ENTRIES, "take fewer seeds, contexts, arms or features")
-        count = self.contexts, self.arms
-        features = torch.stack([normals(seed, "features", *count, self.features) for seed in seeds])
-        target = torch.stack([normals(seed, "target", self.features) for seed in seeds])
-        noise = torch.stack([normals(seed, "start", self.features) for seed in seeds])
-        misfit = torch.stack([normals(seed, "misfit", *count) for seed in seeds])
-        linear = (features @ target[:, None, :, None]).squeeze(-1)
-        quality = math.sqrt(1 - self.misfit) * standardise(linear) + math.sqrt(self.misfit) * standardise(misfit)
-        quality = standardise(quality)
-        better = _sharpened(features, target)
-        start = self.sharpness * _sharpened(features, start_towards(target, noise, self.alignment))
+        shared, quality = self._scored(seeds)
         world = World(
             child=torch.zeros((1, self.arms), dtype=torch.long),
             cells=torch.arange(self.arms)[:, None],
             scores=quality,
             quality=quality,
-            start=start,
-            features=features,
-            better=better,
+            start=shared.start,
+            features=shared.features,
+            better=None if self.hidden else shared.better,
+            hidden=self.hidden,
         )
+        judged = None
+        if self.proxy < 1:
+            judged = agreeing(quality, self._scored(seeds, " of the proxy")[1], self.proxy)
         if self.verifiable is None:
-            return world
-        scores = verified(quality, world.law(world.table(start)), self.verifiable)
-        return replace(world, scores=scores)
+            return replace(world, labels=judged)
+        law = world.law(world.table(world.start))
+        labels = None if judged is None else verified(judged, law, self.verifiable)
+        return replace(world, scores=verified(quality, law, self.verifiable), labels=labels)
 
-
-def _sharpened(features: Tensor, weights: Tensor) -> Tensor:
-    """Return weights (S, F) scaled so that their logits have standard deviation 1 around each context's mean."""
-    logits = (features @ weights[:, None, :, None]).squeeze(-1)
-    centred = logits - logits.mean(-1, keepdim=True)
-    return weights / centred.square().mean((1, 2)).sqrt()[:, None]
+    def _scored(self, seeds: list[int], score: str = "") -> tuple[Shared, Tensor]:
+        """Return the shared features, and a graded score of mean 0 and variance 1."""
+        shared = share_features(
+            seeds,
+            (self.contexts, self.arms),
+            self.arms,
+            features=self.features,
+            hidden=self.hidden,
+            alignment=self.alignment,
+            sharpness=self.sharpness,
+            misfit=self.misfit,
+            score=score,
+        )
+        return shared, standardise(shared.gain)

@@ -20,24 +20,30 @@ from torch import Tensor
 from humanline import _checks
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never, Schedule
 from humanline.sim.bandit import Bandit
+from humanline.sim.labels import Judge
 from humanline.sim.lag import Lag
+from humanline.sim.long import LongWorld
 from humanline.sim.objectives import Batch, Dpo, Kto, Objective
 from humanline.sim.slope import Slopes, Transform
 from humanline.sim.world import (
     Task,
     World,
     at_least,
+    between,
     generator,
     normalised,
     normals,
     sample_law,
     settle,
     token_logprobs,
+    verified,
 )
 from humanline.theory import BetaRejection, ClipRange
 
 #: Steps whose Beta draws are made together, which says what they are, and how many uniform numbers are, at most.
 _BLOCK, _AT_ONCE = 16, 2**20
+#: Probability under the start policy of the answers that `Fixed.coverage` calls good.
+_GOOD = 0.2
 
 
 @dataclass(frozen=True)
@@ -56,14 +62,22 @@ class Fixed:
     quartile : 1, 2, 3 or 4, optional
         Keep a quarter of four times as many groups, by the mean token log-probability of their responses under the
         start policy: 1 the least likely, 4 the most.
+    passes : int >= 1
+        Passes over the groups: there are so few that the run's steps go over them this often, the last time perhaps in
+        part. Contexts still take turns; which group of a context comes when is shuffled anew for every further pass.
+    coverage : float in [0, 1]
+        Factor of the probability of good answers, before the law is normalised: the best responses of a context, as few
+        as have a probability of 0.2 under the start policy, and never the worst one. 0: the data show none of them.
     """
 
     tilt: float = 0.0
     drift: float = 0.5
     quartile: int | None = None
+    passes: int = 1
+    coverage: float = 1.0
 
     def __post_init__(self) -> None:
-        settle(self, tilt=_checks.finite, drift=_checks.non_negative)
+        settle(self, tilt=_checks.finite, drift=_checks.non_negative, passes=at_least(1), coverage=between(0))
         if self.quartile is not None:
             settle(self, quartile=at_least(1))
             if self.quartile > 4:
@@ -116,6 +130,8 @@ class Run:
         torch's, with its defaults; neither mixes seeds.
     measurements : int >= 1
         How often, evenly spread, the exact score is taken after the start.
+    judge : Judge
+        Who scores the groups; by default one that makes no mistake.
     reference_tilt : float
         Where the first reference lies: 0 the start policy, as in the paper; below 0 a worse policy, above 0 a better.
     disturbance : float >= 0
@@ -143,6 +159,7 @@ class Run:
     optimizer: str = "adam"
     measurements: int = 8
     reference_tilt: float = 0.0
+    judge: Judge = field(default_factory=Judge)
     disturbance: float = 0.0
 
     def __post_init__(self) -> None:
@@ -168,6 +185,7 @@ class Run:
             ("source", (Fixed, Rollouts)),
             ("schedule", (Never, BeforeStep, AfterStep, EachRound, Lag)),
             ("transform", (ClipRange, BetaRejection, type(None))),
+            ("judge", (Judge,)),
         ):
             if not isinstance(value := getattr(self, name), kinds):
                 raise TypeError(f"{name} must be a {' or '.join(kind.__name__ for kind in kinds)}; got {value!r}")
@@ -191,7 +209,8 @@ class Trace:
     policy, reference : (S, P, nodes * V) tensors
         Tables of log-probabilities: of the policy after the last update, of the reference of the last batch.
     behaviour : (S, P, N) tensor or None
-        Log-probabilities of the law that the last data came from; None for a quartile, which is chosen from a sample.
+        Log-probabilities of the law that the last data came from; None for a quartile, which is chosen from a sample,
+        and where responses are not enumerated.
     params : (S, ...) tensor
         The policy's parameters after the last update.
     """
@@ -253,7 +272,7 @@ def simulate(run: Run, seeds: Sequence[int], *, each_step: Callable[[int, Tensor
         policy = table.detach()
         if step in due:
             measured_at.append(step)
-            scores.append(expected(world.law(policy), world.scores))
+            scores.append(world.expected_score(policy))
         if each_step is not None:
             each_step(step, params.detach().clone())
         if step == run.steps:
@@ -297,11 +316,6 @@ def _disturbed(world: World, size: float, seeds: Sequence[int]) -> World:
     return replace(world, start=world.start * (1 + size * noise))
 
 
-def expected(law: Tensor, values: Tensor) -> Tensor:
-    """Return ``mean_x sum_y exp(law(y | x)) values(x, y)``, (S,), from two (S, P, N) tensors."""
-    return (law.exp() * values).sum(-1).mean(-1)
-
-
 class _Data:
     """The groups of every step, and the law they come from."""
 
@@ -311,12 +325,15 @@ class _Data:
         self._generators = [generator(seed, "responses") for seed in seeds]
         self._uniforms = torch.empty((len(seeds), 0, run.group_size, world.cells.shape[1]), dtype=torch.float64)
         self._first, self._undrawn = 0, len(self.contexts)
+        self._noises = [generator(seed, "judge's noise") for seed in seeds]
+        self._errors = [generator(seed, "judge's errors") for seed in seeds]
         if isinstance(run.source, Fixed):
-            self._writer = behaviour_law(world, run.source, seeds)
-            self._responses = self._fixed(run.source)
+            self._responses, self._labels = self._fixed(run.source)
 
     def law(self) -> Tensor | None:
         """Return the law (S, P, N) that the last groups come from, if it is known."""
+        if isinstance(self.world, LongWorld):
+            return None
         if isinstance(self.run.source, Rollouts):
             return self.world.law(self._writer)
         return self._writer if self.run.source.quartile is None else None
@@ -332,11 +349,12 @@ class _Data:
             steps = min(run.source.every, run.steps - step)  # type: ignore[union-attr]
             contexts = self.contexts[run.groups * step : run.groups * (step + steps)]
             self._responses = self.world.sample(policy, contexts, self._next_uniforms(len(contexts)))
+            self._labels = self._judged(contexts, self._responses)
             self._writer, self._first = policy, step
         contexts = self.contexts[run.groups * step : run.groups * (step + 1)]
         begin = run.groups * (step - self._first)
-        responses = self._responses[:, begin : begin + run.groups]
-        return Batch(contexts, responses, self._scores(contexts, responses))
+        here = slice(begin, begin + run.groups)
+        return Batch(contexts, self._responses[:, here], self._labels[:, here])
 
     def beta_draws(self, step: int, rows: torch.Size) -> tuple[Tensor, ...]:
         """Return the Beta draws of both tests, keyed by seed, side and step; drawn for `_BLOCK` steps at a time."""
@@ -368,17 +386,47 @@ class _Data:
     def _draw(self, *shape: int) -> Tensor:
         return torch.from_numpy(np.stack([rng.random(shape) for rng in self._generators]))
 
-    def _scores(self, contexts: Tensor, responses: Tensor) -> Tensor:
-        count = self.world.scores.shape[-1]
-        flat = (responses + (contexts * count)[:, None]).flatten(1)
-        return self.world.scores.flatten(1).gather(1, flat).view(responses.shape)
+    def _judged(self, contexts: Tensor, responses: Tensor) -> Tensor:
+        return self.run.judge.label(self.world.labels_of(contexts, responses), self._noises, self._errors)
 
-    def _fixed(self, source: Fixed) -> Tensor:
-        run, contexts = self.run, self.contexts
+    def _fixed(self, source: Fixed) -> tuple[Tensor, Tensor]:
+        """Return responses and labels of every group of the run."""
+        groups, turn = len(self.contexts), self.world.scores.shape[1]
+        count = groups if source.passes == 1 else min(groups, turn * math.ceil(groups / source.passes / turn))
+        contexts = self.contexts[:count]
+        responses = self._written(source, contexts)
+        labels = self._judged(contexts, responses)
+        if count == groups:
+            return responses, labels
+        order = self._passes(count // turn, turn, groups)[..., None].expand(-1, -1, responses.shape[-1])
+        return responses.gather(1, order), labels.gather(1, order)
+
+    def _passes(self, each: int, turn: int, groups: int) -> Tensor:
+        """Return which of `each` groups a context comes at each place, (S, groups); the first pass is in order."""
+        found = []
+        for seed in self.seeds:
+            rng, ranks = generator(seed, "passes"), np.repeat(np.arange(each)[:, None], turn, 1)
+            passes = [ranks]
+            while sum(map(np.size, passes)) < groups:
+                passes.append(rng.permuted(ranks, axis=0))
+            found.append((np.concatenate(passes) * turn + np.arange(turn)).ravel()[:groups])
+        return torch.from_numpy(np.stack(found))
+
+    def _drawn(self, contexts: Tensor) -> Tensor:
+        """Return groups that the writer of fixed data writes in some contexts, (S, B, G)."""
+        shape = len(contexts), self.run.group_size
+        if isinstance(self.world, LongWorld):
+            return self.world.sample(self._writer, contexts, self._draw(*shape, self.world.length))
+        return sample_law(self._writer, contexts, self._draw(*shape))
+
+    def _written(self, source: Fixed, contexts: Tensor) -> Tensor:
+        run = self.run
+        writer = behaviour_table if isinstance(self.world, LongWorld) else behaviour_law
+        self._writer = writer(self.world, source, self.seeds)
         if source.quartile is None:
-            return sample_law(self._writer, contexts, self._draw(len(contexts), run.group_size))
+            return self._drawn(contexts)
         four = contexts.repeat(4)
-        responses = sample_law(self._writer, four, self._draw(len(four), run.group_size))
+        responses = self._drawn(four)
         start = self.world.table(self.world.start)
         likely = token_logprobs(start, self.world.places(four, responses)).mean((-2, -1))
         likely = likely.round(decimals=12)  # the order of the same responses does not count
@@ -403,7 +451,28 @@ def first_reference(world: World, tilt: float) -> Tensor:
 
 def behaviour_law(world: World, source: Fixed, seeds: Sequence[int]) -> Tensor:
     """Return the log-probabilities (S, P, N) of the policy that wrote fixed data, normalised."""
+    law = world.law(_drifted(world, source, seeds)) + source.tilt * world.quality
+    if source.coverage < 1:
+        start = world.law(world.table(world.start))
+        good = verified(world.quality, start, _GOOD) * (world.quality > world.quality.amin(-1, keepdim=True))
+        law = torch.where(good > 0, law + (math.log(source.coverage) if source.coverage else -math.inf), law)
+    return law.log_softmax(-1)
+
+
+def behaviour_table(world: World, source: Fixed, seeds: Sequence[int]) -> Tensor:
+    """Return the table (S, P, nodes * V) of the policy that wrote fixed data, where responses are not enumerated.
+
+    Raises
+    ------
+    ValueError
+        If the source tilts the law, or takes good answers away, for which it would have to be enumerated.
+    """
+    if source.tilt or source.coverage < 1:
+        raise ValueError(f"tilt and coverage change the law over all responses, which are not enumerated: {source}")
+    return _drifted(world, source, seeds)
+
+
+def _drifted(world: World, source: Fixed, seeds: Sequence[int]) -> Tensor:
     start = world.table(world.start)
     noise = torch.stack([normals(seed, "behaviour", *start.shape[1:]) for seed in seeds])
-    drifted = normalised(start + source.drift * noise, world.vocab)
-    return (world.law(drifted) + source.tilt * world.quality).log_softmax(-1)
+    return normalised(start + source.drift * noise, world.vocab)

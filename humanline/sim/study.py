@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from humanline._workers import worker_processes
-from humanline.sim.measures import divergence, perceive, utility_gap, win_rate
-from humanline.sim.run import Run, Trace, expected, simulate
+from humanline.sim.long import LongWorld
+from humanline.sim.measures import perceive, utility_gap, win_rate
+from humanline.sim.run import Run, Trace, simulate
 from humanline.sim.threads import one_thread
 from humanline.sim.world import check_seeds, whole
 from humanline.theory import Identity, total_variation
@@ -32,8 +33,8 @@ MEASURES = {
     "drop": "how far the score fell from its best",
     "collapsed": "1 if the score ended below its start or was not finite, 0 otherwise",
     "kl": "exact KL divergence of the policy from the start policy, nats a response",
-    "win_rate": "exact rate of beating the start policy",
-    "utility": "exact subjective utility, surprisals measured from the start policy",
+    "win_rate": "exact rate of beating the start policy (sequences too long to enumerate: from 256 drawn a context)",
+    "utility": "exact subjective utility, surprisals measured from the start policy (long: nan, as the two below)",
     "distance": "half the L1 distance from the data's law to the perceived one, surprisals measured from the reference",
     "distance literal": "the same distance from the policy itself, which nothing distorts",
     "distance undistorted": "the same by way of perception with capacities that distort nothing (a placebo)",
@@ -45,9 +46,12 @@ MEASURES = {
 EARLY = 5
 #: Modules that only read results, or that no run uses: a change in them makes no result old.
 _READERS = (
+    "worlds",
     *("lookup", "contrasts", "distances", "claims", "dependence", "findings", "judging", "tables", "report"),
     *("exact", "limit"),
 )
+#: Measures that the last policy must be sound for.
+_LAWS = ("kl", "win_rate", "utility", "distance", "distance literal", "distance undistorted", "gap")
 Result = dict[str, NDArray[np.float64]]
 
 
@@ -74,9 +78,9 @@ def measure(run: Run, seeds: Sequence[int]) -> dict[str, list[float]]:
 def _over_time(trace: Trace, kept: dict[int, Tensor], times: list[int], early: list[int]) -> dict[str, list[float]]:
     """Return scores and divergences at some steps, from the parameters that were kept there."""
     world, found = trace.world, {}
-    start = world.law(world.table(world.start))
-    laws = ((step, world.law(world.table(params))) for step, params in kept.items())
-    passed = {step: (expected(law, world.scores), divergence(law, start)) for step, law in laws}
+    start = world.table(world.start)
+    tables = ((step, world.table(params)) for step, params in kept.items())
+    passed = {step: (world.expected_score(table), world.divergence(table, start)) for step, table in tables}
     for index, step in enumerate(times):
         found[f"curve {index}"] = trace.scores[:, trace.measured_at.index(step)].tolist()
         found[f"kl curve {index}"] = passed[step][1].tolist()
@@ -86,11 +90,35 @@ def _over_time(trace: Trace, kept: dict[int, Tensor], times: list[int], early: l
 
 
 def _measure(trace: Trace, steps: int) -> dict[str, list[float]]:
+    world, broken = trace.world, ~np.isfinite(trace.scores.numpy()[:, -1])
+    found = _of_scores(trace, steps, broken)
+    found["kl"] = world.divergence(trace.policy, world.table(world.start)).numpy()
+    found |= _of_samples(world, trace) if isinstance(world, LongWorld) else _of_laws(trace, broken)
+    for name in _LAWS:
+        found[name] = np.where(broken, math.nan, found[name])
+    return {name: values.tolist() for name, values in found.items()}
+
+
+def _of_scores(trace: Trace, steps: int, broken: NDArray[np.bool_]) -> Result:
+    """Return the measures that need the run's scores and counts alone."""
+    scores = trace.scores.numpy()
+    quarter = min(range(len(trace.measured_at)), key=lambda i: abs(4 * trace.measured_at[i] - steps))
+    return {
+        "start": scores[:, 0],
+        "best": trace.world.best_score().numpy(),
+        "score": scores[:, -1],
+        "early": scores[:, quarter],
+        "drop": np.fmax.reduce(scores, axis=1) - scores[:, -1],
+        "collapsed": (broken | (scores[:, -1] < scores[:, 0])).astype(float),
+        "outside": trace.outside.numpy(),
+        "saturation": trace.saturation.numpy(),
+    }
+
+
+def _of_laws(trace: Trace, broken: NDArray[np.bool_]) -> Result:
+    """Return the measures that need the laws over all responses; those of a broken seed are to be thrown away."""
     world = trace.world
     start = world.law(world.table(world.start))
-    scores = trace.scores.numpy()
-    broken = ~np.isfinite(scores[:, -1])
-    # of a broken seed the start policy is measured, and thrown away below
     sound = torch.from_numpy(~broken)[:, None, None]
     law = torch.where(sound, world.law(trace.policy), start)
     distance = literal = undistorted = gap = np.full(len(broken), math.nan)
@@ -102,27 +130,21 @@ def _measure(trace: Trace, steps: int) -> dict[str, list[float]]:
         literal = total_variation(law.exp().numpy(), source.exp().numpy()).mean(-1)
         plain = perceive(law, reference, gain=Identity(), loss=Identity())
         undistorted = total_variation(plain.weights, source.exp().numpy()).mean(-1)
-    quarter = min(range(len(trace.measured_at)), key=lambda i: abs(4 * trace.measured_at[i] - steps))
-    found = {
-        "start": scores[:, 0],
-        "best": world.scores.amax(-1).mean(-1).numpy(),
-        "score": scores[:, -1],
-        "early": scores[:, quarter],
-        "drop": np.fmax.reduce(scores, axis=1) - scores[:, -1],
-        "collapsed": (broken | (scores[:, -1] < scores[:, 0])).astype(float),
-        "kl": divergence(law, start).numpy(),
+    return {
         "win_rate": win_rate(law, start, world.scores).numpy(),
         "utility": perceive(law, start).utility.mean(-1),
         "distance": distance,
         "distance literal": literal,
         "distance undistorted": undistorted,
         "gap": gap,
-        "outside": trace.outside.numpy(),
-        "saturation": trace.saturation.numpy(),
     }
-    for name in ("kl", "win_rate", "utility", "distance", "distance literal", "distance undistorted", "gap"):
-        found[name] = np.where(broken, math.nan, found[name])
-    return {name: values.tolist() for name, values in found.items()}
+
+
+def _of_samples(world: LongWorld, trace: Trace) -> Result:
+    """Return what samples say of the same; nan for what is perceived, whose weights need every probability."""
+    unknown = np.full(len(trace.scores), math.nan)
+    win_rate = world.estimated_win_rate(trace.policy, world.table(world.start)).numpy()
+    return {name: unknown for name in _LAWS if name != "kl"} | {"win_rate": win_rate}
 
 
 def run_study(

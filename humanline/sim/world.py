@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from humanline import _checks
+from humanline.sim.measures import divergence
 
 #: The most responses that are enumerated, and the most numbers that one table over seeds may hold.
 MAX_RESPONSES, MAX_ENTRIES = 2**20, 2**28
@@ -50,6 +51,11 @@ class World:
         The logits are ``features @ parameters``; without features the parameters, (S, P, nodes * V), are the logits.
     better : (S, ...) tensor, optional
         Parameters whose logits grow with the true score, of standard deviation 1: added to a policy they improve it.
+    hidden : int
+        With H > 0 the logits are those of a network on the features, ``tanh(features @ A) b``; a seed's parameters are
+        A, row by row, and b: F * H + H numbers.
+    labels : tensor like `scores`, optional
+        What training sees of a response: the score of a proxy. Without it, the true score.
     """
 
     child: Tensor
@@ -59,6 +65,13 @@ class World:
     start: Tensor
     features: Tensor | None = None
     better: Tensor | None = None
+    hidden: int = 0
+    labels: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of a response, T."""
+        return self.cells.shape[1]
 
     @property
     def vocab(self) -> int:
@@ -79,8 +92,11 @@ class World:
         -------
         (S, P, nodes * V) tensor
         """
-        logits = params if self.features is None else (self.features @ params[:, None, :, None]).squeeze(-1)
-        return normalised(logits, self.vocab)
+        if self.features is None:
+            return normalised(params, self.vocab)
+        if self.hidden:
+            return normalised(network(self.features, params, self.hidden), self.vocab)
+        return normalised(linear(self.features, params), self.vocab)
 
     def law(self, table: Tensor) -> Tensor:
         """Return the log-probability (nats) of every response, (S, P, N), from a table."""
@@ -90,6 +106,26 @@ class World:
             cells = self.cells[:: self.vocab ** (length - 1 - place), place].view(-1, self.vocab)
             total = (total[..., None] + table[..., cells]).flatten(-2)
         return total
+
+    def expected_score(self, table: Tensor) -> Tensor:
+        """Return the exact expected true score of a policy, mean over contexts, (S,), from its table."""
+        return expected(self.law(table), self.scores)
+
+    def divergence(self, table: Tensor, other: Tensor) -> Tensor:
+        """Return the exact KL divergence of a policy from another, nats a response, mean over contexts, (S,)."""
+        return divergence(self.law(table), self.law(other))
+
+    def best_score(self) -> Tensor:
+        """Return the true score of the best response, mean over contexts, (S,)."""
+        return self.scores.amax(-1).mean(-1)
+
+    def scores_of(self, contexts: Tensor, responses: Tensor) -> Tensor:
+        """Return the true scores of some responses, (S, B, G), as `places` does their tokens' places."""
+        return _picked(self.scores, contexts, responses)
+
+    def labels_of(self, contexts: Tensor, responses: Tensor) -> Tensor:
+        """Return what training sees of them: true scores, or the proxy's."""
+        return _picked(self.scores if self.labels is None else self.labels, contexts, responses)
 
     def places(self, contexts: Tensor, responses: Tensor) -> Tensor:
         """Return where in a flattened table the tokens of some responses are.
@@ -120,7 +156,7 @@ class World:
         -------
         (S, B, G) integer tensor
         """
-        cumulative = _nodes(table.detach().exp(), self.vocab).cumsum(-1)[..., :-1]
+        cumulative = by_node(table.detach().exp(), self.vocab).cumsum(-1)[..., :-1]
         cumulative = cumulative.nan_to_num(torch.inf, torch.inf)  # a broken policy picks token 0
         first, *later = uniforms.movedim(-1, 0).contiguous()
         response = token = torch.searchsorted(cumulative[:, contexts, 0].contiguous(), first, right=True)
@@ -133,13 +169,35 @@ class World:
         return response
 
 
+def linear(features: Tensor, params: Tensor) -> Tensor:
+    """Return ``features @ w``, (S, P, C), for features (S, P, C, F) and parameters w, (S, F)."""
+    return (features @ params[:, None, :, None]).squeeze(-1)
+
+
+def network(features: Tensor, params: Tensor, hidden: int) -> Tensor:
+    """Return ``tanh(features @ A) b``, (S, P, C), for features (S, P, C, F) and parameters A, b, (S, F * H + H)."""
+    first = params[:, :-hidden].reshape(len(params), 1, features.shape[-1], hidden)
+    return ((features @ first).tanh() @ params[:, None, -hidden:, None]).squeeze(-1)
+
+
+def expected(law: Tensor, values: Tensor) -> Tensor:
+    """Return ``mean_x sum_y exp(law(y | x)) values(x, y)``, (S,), from two (S, P, N) tensors."""
+    return (law.exp() * values).sum(-1).mean(-1)
+
+
+def _picked(values: Tensor, contexts: Tensor, responses: Tensor) -> Tensor:
+    flat = (responses + (contexts * values.shape[-1])[:, None]).flatten(1)
+    return values.flatten(1).gather(1, flat).view(responses.shape)
+
+
 def normalised(logits: Tensor, vocab: int) -> Tensor:
     """Return ``logit - logsumexp(logits of the node)`` for logits (..., nodes * V), nats."""
-    logprobs: Tensor = _nodes(logits, vocab).log_softmax(-1)
+    logprobs: Tensor = by_node(logits, vocab).log_softmax(-1)
     return logprobs.view(logits.shape)
 
 
-def _nodes(table: Tensor, vocab: int) -> Tensor:
+def by_node(table: Tensor, vocab: int) -> Tensor:
+    """Return (..., nodes * V) numbers as (..., nodes, V)."""
     return table.reshape(*table.shape[:-1], -1, vocab)
 
 
@@ -215,6 +273,25 @@ def verified(quality: Tensor, law: Tensor, share: float) -> Tensor:
 def start_towards(target: Tensor, noise: Tensor, alignment: float) -> Tensor:
     """Return ``alignment target + sqrt(1 - alignment^2) noise``: of correlation `alignment` with the target."""
     return alignment * target + math.sqrt(1 - alignment**2) * noise
+
+
+def agreeing(quality: Tensor, other: Tensor, correlation: float) -> Tensor:
+    """Return values of mean 0 and variance 1 that have exactly a given correlation with a quality, in each seed.
+
+    ``correlation quality + sqrt(1 - correlation^2) rest``, the rest being what `quality` leaves unexplained of `other`
+
+    Parameters
+    ----------
+    quality, other : (S, P, N) tensors
+        Of mean 0 and variance 1 in each seed.
+    correlation : float in [-1, 1]
+
+    Returns
+    -------
+    (S, P, N) tensor
+    """
+    shared = (quality * other).mean((1, 2), keepdim=True)
+    return start_towards(quality, standardise(other - shared * quality), correlation)
 
 
 def whole(name: str, value: object, least: int) -> int:

@@ -7,146 +7,13 @@ parameters of every step, and asks the schedule's closed form which of them scor
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Response = tuple[int, ...]
-
-
-def stream(seed: int, name: str) -> np.random.Generator:
-    """One generator for each seed and purpose."""
-    return np.random.default_rng([seed, *name.encode()])
-
-
-def normal(seed: int, name: str, *shape: int) -> Array:
-    return stream(seed, name).standard_normal(shape)
-
-
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
-
-
-def log_softmax(row: Array) -> Array:
-    return row - row.max() - math.log(math.fsum(np.exp(row - row.max())))
-
-
-def unit(values: Array) -> Array:
-    """Mean 0 and variance 1."""
-    centred = values - values.mean()
-    return centred / math.sqrt((centred**2).mean())
-
-
-# ---- problems -------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Problem:
-    """One seed's problem: responses are tuples of tokens, a node is a position and the tokens the policy sees there."""
-
-    contexts: int
-    vocab: int
-    responses: list[Response]
-    nodes: dict[tuple[int, Response], int]
-    seen: int
-    start: Array
-    better: Array
-    features: Array | None = None
-    quality: Array = field(default_factory=lambda: np.empty(0))
-    scores: Array = field(default_factory=lambda: np.empty(0))
-
-    def path(self, response: Response) -> list[tuple[int, int]]:
-        """The (node, token) pairs of a response."""
-        found = []
-        for t, token in enumerate(response):
-            history = response[max(0, t - self.seen) : t]
-            found.append((self.nodes[t, history], token))
-        return found
-
-    def table(self, params: Array) -> Array:
-        """Log-probabilities, (contexts, nodes, vocab)."""
-        table = np.empty((self.contexts, len(self.nodes), self.vocab))
-        for x in range(self.contexts):
-            for node in range(len(self.nodes)):
-                if self.features is None:
-                    logits = params.reshape(table.shape)[x, node]
-                else:
-                    logits = np.array([math.fsum(row * params) for row in self.features[x]])
-                table[x, node] = log_softmax(logits)
-        return table
-
-    def law(self, table: Array) -> Array:
-        """Log-probabilities of the responses, (contexts, responses)."""
-        rows = [[math.fsum(table[x][cell] for cell in self.path(y)) for y in self.responses] for x in range(len(table))]
-        return np.array(rows)
-
-    def backward(self, at: list[tuple[int, tuple[int, int], float]], table: Array) -> Array:
-        """The gradient of the parameters from derivatives by token log-probabilities."""
-        gradient = np.zeros_like(self.start)
-        for x, (node, token), slope in at:
-            by_logit = -np.exp(table[x, node]) * slope
-            by_logit[token] += slope
-            if self.features is None:
-                gradient.reshape(table.shape)[x, node] += by_logit  # a view
-            else:
-                gradient += self.features[x].T @ by_logit
-        return gradient
-
-
-def problem(task: Any, seed: int) -> Problem:
-    """Draw a problem again."""
-    towards = math.sqrt(1 - task.alignment**2)
-    if type(task).__name__ == "Bandit":
-        features = normal(seed, "features", task.contexts, task.arms, task.features)
-        target, noise = normal(seed, "target", task.features), normal(seed, "start", task.features)
-
-        def sharp(weights: Array) -> Array:
-            return weights / math.sqrt(np.mean([(row - row.mean()) ** 2 for row in features @ weights]))
-
-        found = Problem(
-            task.contexts,
-            task.arms,
-            [(a,) for a in range(task.arms)],
-            {(0, ()): 0},
-            0,
-            task.sharpness * sharp(task.alignment * target + towards * noise),
-            sharp(target),
-            features,
-        )
-        misfit = normal(seed, "misfit", task.contexts, task.arms)
-        mixed = math.sqrt(1 - task.misfit) * unit(features @ target) + math.sqrt(task.misfit) * unit(misfit)
-        found.quality = unit(mixed)
-    else:
-        seen = task.length if task.order is None else task.order
-        histories = [(t, h) for t in range(task.length) for h in product(range(task.vocab), repeat=min(seen, t))]
-        nodes = {history: index for index, history in enumerate(histories)}
-        shape = task.contexts, len(nodes) * task.vocab
-        gain, noise = normal(seed, "target", *shape), normal(seed, "start", *shape)
-        start = task.sharpness * (task.alignment * gain + towards * noise)
-        responses = list(product(range(task.vocab), repeat=task.length))
-        found = Problem(task.contexts, task.vocab, responses, nodes, seen, start, gain)
-        found.quality = unit(found.law(gain.reshape(task.contexts, len(nodes), task.vocab)))
-    found.scores = found.quality
-    if task.verifiable is not None:
-        found.scores = verified(found.quality, np.exp(found.law(found.table(found.start))), task.verifiable)
-    return found
-
-
-def verified(quality: Array, probs: Array, share: float) -> Array:
-    """1 for the best responses of a context, one after another until they have the share."""
-    scores = np.zeros_like(quality)
-    for x in range(len(quality)):
-        total = 0.0
-        for y in sorted(range(quality.shape[1]), key=lambda y: -quality[x, y]):
-            if total >= share:
-                break
-            scores[x, y], total = 1.0, total + probs[x, y]
-    return scores
-
+from tests.sim.oracle_problems import Array, Problem, Response, log_softmax, normal, problem, sigmoid, stream, verified
 
 # ---- data -----------------------------------------------------------------------------------------------------------
 
@@ -161,24 +28,80 @@ def inverted(probs: Array, u: float) -> int:
     return len(probs) - 1
 
 
-def behaviour(world: Problem, source: Any, seed: int) -> Array:
-    """Log-probabilities of the policy that wrote fixed data."""
+def drifted(world: Problem, source: Any, seed: int) -> Array:
+    """Log-probabilities of the tokens of another model."""
     start = world.table(world.start)
     noise = normal(seed, "behaviour", world.contexts, len(world.nodes) * world.vocab).reshape(start.shape)
-    drifted = np.array([[log_softmax(row) for row in rows] for rows in start + source.drift * noise])
-    return np.array([log_softmax(row) for row in world.law(drifted) + source.tilt * world.quality])
+    return np.array([[log_softmax(row) for row in rows] for rows in start + source.drift * noise])
 
 
-def fixed_groups(run: Any, world: Problem, seed: int) -> list[tuple[int, list[int]]]:
-    """Context and responses of every group of the run, in the order in which they are used."""
-    count = run.groups * run.steps
-    probs = np.exp(behaviour(world, run.source, seed))
+def behaviour(world: Problem, source: Any, seed: int) -> Array:
+    """Log-probabilities of the policy that wrote fixed data."""
+    law = world.law(drifted(world, source, seed)) + source.tilt * world.quality
+    good = verified(world.quality, np.exp(world.law(world.table(world.start))), 0.2)
+    weights = np.exp(law - law.max())
+    for x, y in product(range(len(law)), range(law.shape[1])):
+        if good[x, y] and world.quality[x, y] > world.quality[x].min():
+            weights[x, y] *= source.coverage
+    with np.errstate(divide="ignore"):
+        return np.log(weights / weights.sum(1, keepdims=True))
+
+
+def written(world: Problem, writer: Array, x: int, uniforms: Any) -> int:
+    """A response drawn token by token, from the probabilities of tokens and an iterator of uniform numbers."""
+    response: Response = ()
+    for t in range(len(world.responses[0])):
+        node = world.nodes[t, response[max(0, t - world.seen) : t]]
+        response += (inverted(writer[x, node], next(uniforms)),)
+    return world.responses.index(response)
+
+
+def fixed_groups(run: Any, world: Problem, seed: int) -> list[tuple[int, list[int], list[float]]]:
+    """Context, responses and labels of every group of the run, in the order in which they are used."""
+    steps, turn = run.groups * run.steps, world.contexts
+    each = steps if run.source.passes == 1 else math.ceil(steps / run.source.passes / turn)  # groups a context
+    count = min(steps, each * turn)
+    groups = few_groups(run, world, seed, count)
+    judged = judgements(run, world, seed)
+    labelled = [(x, members, judged(x, members)) for x, members in groups]
+    if count == steps:
+        return labelled
+    by_context = [labelled[x::turn] for x in range(turn)]
+    order, rng, ordered = [list(range(each))] * turn, stream(seed, "passes"), []
+    while len(ordered) < steps:
+        ordered += [by_context[x][order[x][i]] for i in range(each) for x in range(turn)]
+        shuffled = rng.permuted(np.array([[i] * turn for i in range(each)]), axis=0)
+        order = [[int(i) for i in shuffled[:, x]] for x in range(turn)]
+    return ordered[:steps]
+
+
+def judgements(run: Any, world: Problem, seed: int) -> Any:
+    """What labels a group, the next one that is written."""
+    noise, errors = stream(seed, "judge's noise"), stream(seed, "judge's errors")
+
+    def judged(x: int, members: list[int]) -> list[float]:
+        labels = [float(world.labels[x, y]) for y in members]
+        if run.judge.noise:
+            labels = [label + run.judge.noise * noise.standard_normal() for label in labels]
+        if run.judge.wrong and errors.random() < run.judge.wrong:
+            labels = [max(labels) + min(labels) - label for label in labels]
+        return labels
+
+    return judged
+
+
+def few_groups(run: Any, world: Problem, seed: int, count: int) -> list[tuple[int, list[int]]]:
+    """Context and responses of the groups that fixed data have."""
     times = 1 if run.source.quartile is None else 4
-    uniforms = stream(seed, "responses").random((times * count, run.group_size))
-    drawn = [
-        (i % count % world.contexts, [inverted(probs[i % count % world.contexts], u) for u in uniforms[i]])
-        for i in range(times * count)
-    ]
+    contexts = [i % count % world.contexts for i in range(times * count)]
+    if getattr(run.task, "enumerated", True):
+        probs = np.exp(behaviour(world, run.source, seed))
+        uniforms = stream(seed, "responses").random((times * count, run.group_size))
+        drawn = [(x, [inverted(probs[x], u) for u in row]) for x, row in zip(contexts, uniforms, strict=True)]
+    else:
+        writer, rng = np.exp(drifted(world, run.source, seed)), stream(seed, "responses")
+        uniforms = iter(rng.random, None)
+        drawn = [(x, [written(world, writer, x, uniforms) for _ in range(run.group_size)]) for x in contexts]
     if run.source.quartile is None:
         return drawn
     start = world.table(world.start)
@@ -301,6 +224,7 @@ class Outcome:
     scores: dict[int, float]
     outside: float
     saturation: float
+    best: float
 
 
 def outcome(run: Any, seed: int) -> Outcome:
@@ -312,9 +236,10 @@ def outcome(run: Any, seed: int) -> Outcome:
     params, tables, batches = [world.start], [world.table(world.start)], []
     groups = [] if online else fixed_groups(run, world, seed)
     law = world.law(tables[0]) if online else behaviour(world, run.source, seed)
-    uniforms = stream(seed, "responses")
+    rng = stream(seed, "responses")
+    uniforms, judged = iter(rng.random, None), judgements(run, world, seed)
     outside = saturation = 0.0
-    first = world.table(world.start + run.reference_tilt * world.better)
+    first = world.table(world.start + run.reference_tilt * world.better) if run.reference_tilt else tables[0]
 
     def scoring(step: int) -> Array:
         """The table that scores a step."""
@@ -338,19 +263,14 @@ def outcome(run: Any, seed: int) -> Outcome:
                 law, writer = world.law(policy), np.exp(policy)
             batch = []
             for i in range(run.groups * step, run.groups * (step + 1)):
-                x, members = i % world.contexts, []
-                for _ in range(run.group_size):
-                    response: Response = ()
-                    for t in range(length):
-                        node = world.nodes[t, response[max(0, t - world.seen) : t]]
-                        response += (inverted(writer[x, node], uniforms.random()),)
-                    members.append(world.responses.index(response))
-                batch.append((x, members))
+                x = i % world.contexts
+                members = [written(world, writer, x, uniforms) for _ in range(run.group_size)]
+                batch.append((x, members, judged(x, members)))
         else:
             batch = groups[run.groups * step : run.groups * (step + 1)]
+        scored = [labels for _, _, labels in batch]
+        batch = [(x, members) for x, members, _ in batch]
         batches.append(batch)
-
-        scored = [[world.scores[x, y] for y in members] for x, members in batch]
         differ = [max(scores) > min(scores) for scores in scored]
         used = [members for _, members in batch]
         if kind != "Grpo":  # the first of equals
@@ -405,7 +325,7 @@ def outcome(run: Any, seed: int) -> Outcome:
             if kind == "Dpo":
                 margins = [best - worst if counts else 0.0 for (best, worst), counts in zip(z, differ, strict=True)]
                 saturation += np.mean([sigmoid(run.objective.beta * margin) for margin in margins]) / run.steps
-        params.append(update(params[-1], world.backward(at, policy)))
+        params.append(update(params[-1], world.backward(at, policy, params[-1])))
         tables.append(world.table(params[-1]))
 
     scores = {
@@ -419,4 +339,5 @@ def outcome(run: Any, seed: int) -> Outcome:
         scores=scores,
         outside=outside,
         saturation=saturation if kind == "Dpo" else math.nan,
+        best=float(world.scores.max(1).mean()),
     )

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from humanline.sim.bandit import Bandit
-from humanline.sim.run import Run, expected, simulate
+from humanline.sim.run import Run, simulate
+from humanline.sim.world import expected
 
 
 def test_the_score_has_mean_0_and_variance_1():

@@ -8,8 +8,9 @@ import torch
 from humanline.schedule import BeforeStep
 from humanline.sim.bandit import Bandit
 from humanline.sim.objectives import Dpo
-from humanline.sim.run import Run, expected, first_reference, simulate
+from humanline.sim.run import Run, first_reference, simulate
 from humanline.sim.sequence import Sequences
+from humanline.sim.world import expected
 
 TASKS = [Bandit(), Sequences(), Sequences(verifiable=0.2)]
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from humanline.sim.measures import perceive, win_rate
-from humanline.sim.run import Fixed, Run, behaviour_law, expected, simulate
+from humanline.sim.run import Fixed, Run, behaviour_law, simulate
 from humanline.sim.sequence import Sequences, histories
+from humanline.sim.world import expected
 from tests.sim import oracle
 
 

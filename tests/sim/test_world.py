@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from humanline.sim.bandit import Bandit
-from humanline.sim.run import expected
 from humanline.sim.sequence import Sequences
 from humanline.sim.world import (
     World,
     check_seeds,
     check_size,
+    expected,
     generator,
     normals,
     sample_law,
