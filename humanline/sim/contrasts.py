@@ -45,7 +45,7 @@ class Contrast:
 
     @property
     def superiority(self) -> bool:
-        """Whether the claim is that the effect itself is positive, so that its size says how much it matters."""
+        """Whether the claim is that the effect itself is positive: it, and what else is to be, then has a size."""
         return any(part is self.effect for part in self.positive)
 
 
@@ -84,35 +84,38 @@ def closes_gap(get: Get) -> Contrast:
     return Contrast(-missing, close, _no_gap(gap, "online is not better than offline"))
 
 
-def sync_closes_half(get: Get) -> Contrast:
-    """Sync only closes more than half of the gap between offline and online; the effect is the share.
+def _more_than_half(part: Array, whole: Array, untested: str) -> Contrast:
+    """More than half of a difference that another is a part of; the effect is the share.
 
     The share is a ratio of means. Of each seed the effect is the ratio plus what the seed moves it by, so that their
-    mean is the ratio and their Student interval its own, by linearisation.
+    mean is the ratio and their Student interval its own, by linearisation. It has no margin: where a share is tested
+    the whole is above it.
 
     Notes
     -----
     Source: Cochran, Sampling techniques (1977), section 6.4.
     """
+    total = float(whole.mean())
+    ratio = float(part.mean()) / total if total else 0.0
+    share = ratio + (part - ratio * whole) / (total or 1.0)
+    return Contrast(share, [part - whole / 2], untested)
+
+
+def sync_closes_half(get: Get) -> Contrast:
+    """Sync only closes more than half of the gap between offline and online, where there is a gap."""
     offline, sync, online = (get(name, "score") for name in ("offline", "sync only", "online"))
-    gap, closed = online - offline, sync - offline
-    untested = _no_gap(gap, "online is not better than offline")
-    total = float(gap.mean())
-    ratio = float(closed.mean()) / total if total else 0.0
-    share = ratio + (closed - ratio * gap) / (total or 1.0)
-    return Contrast(share, [closed - gap / 2], untested)
+    gap = online - offline
+    return _more_than_half(sync - offline, gap, _no_gap(gap, "online is not better than offline"))
 
 
 def sync_gives_most(variant: str, sync_only: str) -> Callable[[Get], Contrast]:
-    """Sync only above the middle of offline and offline humanline, where humanline clips."""
+    """Sync only gives more than half of what humanline gains over offline, where humanline gains and clips."""
 
     def contrast(get: Get) -> Contrast:
         offline, human, sync = (get(name, "score") for name in ("offline", variant, sync_only))
-        untested = _idle(get, variant)
-        if not untested and not _above(human - offline, 0.0):
-            untested = "humanline is not better than offline"
-        more_than_half = sync - (offline + human) / 2
-        return Contrast(more_than_half, [more_than_half], untested)
+        gain = human - offline
+        untested = _idle(get, variant) or _no_gap(gain, "humanline is not better than offline")
+        return _more_than_half(sync - offline, gain, untested)
 
     return contrast
 

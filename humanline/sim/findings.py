@@ -43,9 +43,10 @@ class Finding:
         Mean and 95 % Student interval over seeds.
     verdict : str
         "holds": every number that should be positive is, by sign-flip tests, p < 0.05 after Holm's correction over the
-        settings; "small": so it is, but the effect, which is to be positive, is below the margin; "contrary": one of
-        the numbers is negative, by the same standard; "slightly contrary": so it is, and the effect is negative by less
-        than the margin; "undecided"; "rounding": a run with other rounding says something else; "not tested".
+        settings; "small": so it is, but of a claim that the effect is positive one of the numbers is below the margin;
+        "contrary": one of the numbers is negative, by the same standard; "slightly contrary": so it is, and none of
+        them by as much as the margin; "undecided"; "rounding": a run with other rounding says something else; "not
+        tested".
     jointly : str
         The same with the correction over the settings of all claims.
     p, p_jointly : float

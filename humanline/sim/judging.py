@@ -62,13 +62,13 @@ class _Answer:
         return self._verdict(self.p_holds_jointly, self.p_contrary_jointly)
 
     def _verdict(self, p_holds: float, p_contrary: float) -> str:
-        contrast, mean = self.contrast, self.effect.mean
+        contrast, least = self.contrast, min(float(part.mean()) for part in self.contrast.positive)
         if contrast.untested:
             return NOT_TESTED
         if p_holds < LEVEL:
-            return SMALL if contrast.superiority and mean < contrast.margin else HOLDS
+            return SMALL if contrast.superiority and least < contrast.margin else HOLDS
         if p_contrary < LEVEL:
-            return SLIGHTLY_CONTRARY if contrast.superiority and -contrast.margin < mean < 0 else CONTRARY
+            return SLIGHTLY_CONTRARY if contrast.superiority and least > -contrast.margin else CONTRARY
         return UNDECIDED
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from humanline.sim.contrasts import CLIPPED, MARGIN
+from humanline.sim.distances import MARGIN_NATS, MARGIN_RANKS
 from humanline.sim.findings import (
     CONTRARY,
     DEPENDS,
@@ -84,9 +85,11 @@ def markdown(judgements: Sequence[Judgement], *, made: str) -> str:
         "",
         f"In a setting a claim *holds* if sign-flip tests ({FLIPS:,} random signs) say so at p < {LEVEL:g}, corrected "
         "over the settings of the claim by Holm's method, and is *contrary* if they say the opposite. A difference "
-        f"that is to be positive is *small* if it is, by less than {MARGIN:g}, and *slightly* contrary if it is "
-        f"negative by less. As good as means within {MARGIN:g}. *Idle*: at least one variant clips or rejects, and "
-        f"touches no more than {CLIPPED:.0%} of tokens. A claim about that mechanism is then not tested.",
+        f"that is to be positive is *small* if it is, by less than {MARGIN:g} of what there is to gain "
+        f"({MARGIN_NATS:g} nats, {MARGIN_RANKS:g} of a correlation), and *slightly* contrary if it is negative by "
+        f"less. As good as means within {MARGIN:g}. *Idle*: a variant of the claim that clips or rejects does so to no "
+        f"more than {CLIPPED:.0%} of its tokens, and is then hardly another variant; a claim about clipping is not "
+        "tested there.",
         "",
         f"Over all settings: {verdicts}.",
         "",
@@ -207,16 +210,21 @@ def _edges(judgements: Sequence[Judgement]) -> list[str]:
 
 
 def _placebos(judgements: Sequence[Judgement]) -> list[str]:
-    """Say in how many settings a placebo, which should hold nowhere, is decided one way or the other."""
+    """Say in how many settings a placebo, which should hold nowhere, holds, and in how many the contrary does."""
     placebos = [j for j in judgements if j.claim.placebo]
     tested = [(j, f) for j in placebos for f in j.tested]
-    decided = [f"{j.claim.name} ({f.setting}: {f.verdict})" for j, f in tested if f.verdict != UNDECIDED]
     if not placebos:
         return []
-    which = f": {'; '.join(decided)}" if decided else ""
+    better, worse = (
+        [f"{j.claim.name} ({f.setting}: {f.effect.mean:+.3f}, {f.verdict})" for j, f in tested if f.verdict in kinds]
+        for kinds in ((HOLDS, SMALL), (SLIGHTLY_CONTRARY, CONTRARY))
+    )
+    said = [f"{len(some)}{': ' * bool(some)}{'; '.join(some)}" for some in (better, worse)]
     return [
-        f"Placebos say that something acts which cannot, and are corrected as the claims are: of {len(tested)} tested "
-        f"settings of {len(placebos)} placebos {len(decided)} are decided, one way or the other{which}.",
+        "Placebos say that something helps which should not, and are corrected as the claims are, so that each has a "
+        f"chance of {LEVEL:g} to hold anywhere by accident, and as much to be contrary. Of {len(tested)} tested "
+        f"settings of {len(placebos)} placebos it helps in {said[0]}. It does harm in {said[1]}. What else a placebo "
+        "may do stands with its words.",
         "",
     ]
 

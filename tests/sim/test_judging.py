@@ -78,6 +78,28 @@ class TestSize:
             claim = Claim("as-good", "", "", "", ("a", "b"), contrast)
             assert judge(claim, differing(effect), settings()).findings[0].verdict == verdict
 
+    @pytest.mark.parametrize(
+        ("effect", "other", "verdict"),
+        [
+            (0.2, 0.2, "holds"),
+            (0.2, 0.02, "small"),
+            (0.02, 0.2, "small"),
+            (0.2, -0.02, "slightly contrary"),
+            (-0.02, -0.2, "contrary"),
+            (0.02, -0.2, "contrary"),
+            (-0.2, 0.2, "contrary"),
+        ],
+    )
+    def test_of_several_superiorities_the_least_has_the_size(self, effect, other, verdict):
+        """A claim that two differences are positive is as large, and as contrary, as the lesser of them."""
+
+        def contrast(get):
+            difference = get("a", "score") - get("b", "score")
+            return Contrast(difference, [difference, difference - effect + other])
+
+        claim = Claim("both", "", "", "", ("a", "b"), contrast)
+        assert judge(claim, differing(effect), settings()).findings[0].verdict == verdict
+
     def test_a_contrast_may_have_a_margin_of_its_own(self):
         """What is small is said by the contrast, in the unit of its effect."""
 

@@ -208,14 +208,23 @@ class TestTable:
         assert "undecided if corrected over all claims" in text
 
     def test_placebos_are_told_of(self):
-        """How many settings of placebos are decided, and which; without placebos nothing is said."""
-        placebo = Judgement(claim("placebo", placebo=True), [finding("undecided"), finding("small", 0.3)])
+        """How many settings of placebos help, and how many do harm, and which; without placebos nothing is said."""
+        found = [finding(verdict, rate) for rate, verdict in enumerate(VERDICTS, 1)] + [finding("undecided", 9.0)]
+        placebo = Judgement(claim("placebo", placebo=True), found)
         text = markdown([Judgement(claim(), [finding("holds")]), placebo], made="Made up.")
         assert (
-            "of 2 tested settings of 1 placebos 1 are decided, one way or the other: placebo (bandit, dpo, lr 0.3: s"
-            in text
-        )
+            "Of 6 tested settings of 1 placebos it helps in 2: placebo (bandit, dpo, lr 1: +0.100, holds); placebo "
+            "(bandit, dpo, lr 2: +0.100, small). It does harm in 2: placebo (bandit, dpo, lr 4: +0.100, slightly "
+            "contrary); placebo (bandit, dpo, lr 5: +0.100, contrary). What"
+        ) in text
+        null = markdown([replace(placebo, findings=found[-1:])], made="Made up.")
+        assert "it helps in 0. It does harm in 0. What" in null
         assert "Placebos" not in self.row(finding("holds"))[1]
+
+    def test_every_margin_is_said(self):
+        """Claims of nats and of correlations have margins of their own, which stand beside that of scores."""
+        text = self.row(finding("holds"))[1]
+        assert "less than 0.05 of what there is to gain (0.1 nats, 0.1 of a correlation)" in text
 
     def test_edges_are_counted_by_variant_and_by_setting(self):
         """A variant that is at an edge in two claims counts once, its settings twice."""
