@@ -89,8 +89,8 @@ DIALS = (
     ),
     Dial(
         "coverage",
-        "Factor of the probability with which offline data show the good answers of a context, those that have a fifth "
-        "of the start policy's probability.",
+        "Factor of the odds with which offline data show a good answer to a context: one of the best, as few as have a "
+        "fifth of the start policy's probability together. At 0 the data show none of them.",
         {f"{c:g}": _written(coverage=c) for c in (0.5, 0.1, 0.0)},
     ),
     Dial(
@@ -131,15 +131,22 @@ class Turn:
 
     @property
     def turns_at(self) -> str:
-        """Return the first level whose verdict is another than with the dial off; empty if there is none."""
-        return next((level for level, _, verdict, _ in self.steps if verdict != self.steps[0][2]), "")
+        """Return the first level whose verdict and whose effect are others than with the dial off; empty if none is.
+
+        The effect is another if the interval of its change excludes 0: a verdict that is another because an effect lies
+        near a margin, or near the level of the test, is no turn.
+        """
+        off = self.steps[0][2]
+        changed = (level for level, _, verdict, change in self.steps if verdict != off and change.excludes_zero)
+        return next(changed, "")
 
     @property
     def words(self) -> str:
-        """Return where the verdict changes, into what."""
+        """Return where the verdict turns, into what."""
         first = self.steps[0][2]
         if not self.turns_at:
-            return f"stays: {first}"
+            others = dict.fromkeys(verdict for _, _, verdict, _ in self.steps[1:] if verdict != first)
+            return f"stays: {first}" + f" (also {', '.join(others)}, with no clear change)" * bool(others)
         verdict = next(step[2] for step in self.steps if step[0] == self.turns_at)
         return f"turns at {self.turns_at}: {first} -> {verdict}"
 
@@ -269,16 +276,22 @@ def worlds_markdown(report: WorldsReport, dials: Sequence[Dial] = DIALS) -> str:
     scale = report.scale
     rates = ", ".join(f"{rate:g}" for rate in scale.rates)
     at = f"each variant at the best of the learning rates {rates} for it on the other half of the seeds"
+    flags = {FULL_WORLDS: "", QUICK_WORLDS: " --quick"}.get(scale, " (a scale of its own)")
+    problems = " and ".join(type(TASKS[task]).__name__ for task in ("bandit", "sequence"))
     lines = [
         "# Where the claims turn in worlds closer to training",
         "",
-        f"Made by `humanline sim --worlds`. {scale.seeds} seeds, {scale.steps} optimizer steps, "
-        f"{at if len(scale.rates) > 1 else f'learning rate {rates}'} (Adam). Each dial is turned alone, away from the "
-        f"problems {' and '.join(TASKS[task].__class__.__name__ for task in ('bandit', 'sequence'))} of the study. "
-        "Training sees the labels; every score is the true one, as a share of what there is to gain. Effects are means "
-        "over seeds with 95 % Student intervals, verdicts are corrected over all worlds of a claim by Holm's method. A "
-        "claim *turns* at the first level whose verdict differs from that with the dial off; undecided is no evidence, "
-        f"so the change of the effect, seed by seed, stands in worlds.csv. As good as means within {MARGIN:g}.",
+        f"Made by `humanline sim --worlds{flags}`. {scale.seeds} seeds, {scale.steps} optimizer steps, "
+        f"{at if len(scale.rates) > 1 else f'learning rate {rates}'} (Adam). With so few rates a variant might do "
+        "better at another, and how verdicts hang on rounding is not measured here. Each dial is turned alone, away "
+        f"from the problems {problems} of the study. Training sees the labels; every score is the true one, as a share "
+        "of what there is to gain. Effects are means over seeds with 95 % Student intervals.",
+        "",
+        "Verdicts are those of the study (`humanline sim`, claims.md), corrected over all worlds of a claim by Holm's "
+        f"method: *holds*; *small*, if so by less than {MARGIN:g}; *contrary*, or *slightly* so if by less than that; "
+        "*undecided* and *not tested* are no evidence. A claim *turns* at the first level whose verdict differs from "
+        "that with the dial off and whose effect does too, seed by seed (the 95 % interval of the change, in "
+        f"worlds.csv, excludes 0). As good as means within {MARGIN:g}.",
         "",
         "## The dials",
         "",
@@ -286,9 +299,9 @@ def worlds_markdown(report: WorldsReport, dials: Sequence[Dial] = DIALS) -> str:
     ]
     for name in JUDGED:
         claim, turns = CLAIMS[name], [turn for turn in report.turns if turn.claim == name]
-        changed = sum(bool(turn.turns_at) for turn in turns)
+        turned = sum(bool(turn.turns_at) for turn in turns)
         lines += ["", f"## {name}", "", f"{claim.words} Effect: {claim.effect}. "]
-        lines[-1] += f"The verdict changes in {changed} of {len(turns)} rows."
+        lines[-1] += f"It turns in {turned} of {len(turns)} rows."
         lines += ["", "| dial | problem | objective | where it turns | effect by level |", "|---|---|---|---|---|"]
         for turn in turns:
             effects = "; ".join(

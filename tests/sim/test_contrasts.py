@@ -163,6 +163,39 @@ def test_every_claim_of_scores_has_a_scenario_that_is_true_and_one_that_is_false
         assert {name for name, kind, *_ in SCENARIOS if kind == what} == set(CLAIMS) - elsewhere
 
 
+#: Claims that are asked of some problems or some objectives alone, as the paper's own experiment was.
+SCOPES = {
+    "larger-k-stabler-stale": (("sequence", "verifiable"), ("grpo",)),
+    "k1-collapses": (("verifiable",), ("grpo",)),
+    "stale-samples-hurt": (("sequence", "verifiable"), ("grpo",)),
+    "humanline-tolerates-stale": (("sequence", "verifiable"), ("grpo",)),
+    "low-probability-worse": (("bandit", "sequence", "verifiable"), ("dpo",)),
+    "clip-range-hardly-matters": (("bandit", "sequence", "verifiable"), ("dpo",)),
+    "online-beats-worse-data": (("bandit", "sequence", "verifiable"), ("dpo", "grpo")),
+    "online-beats-better-data": (("bandit", "sequence", "verifiable"), ("dpo", "grpo")),
+}
+
+
+def test_a_claim_is_asked_of_every_problem_and_objective_unless_its_experiment_had_fewer():
+    """No claim and no placebo leaves out a setting in which it might fail but those listed here."""
+    everywhere = ("bandit", "sequence", "verifiable"), ("dpo", "kto", "grpo")
+    found = {name: (claim.tasks, claim.objectives) for name, claim in CLAIMS.items()}
+    assert found == {name: SCOPES.get(name, everywhere) for name in CLAIMS}
+
+
+@pytest.mark.parametrize("name", ["larger-k-stabler", "larger-k-stabler-stale"])
+def test_stability_is_tested_where_either_falls_by_more_than_a_hundredth(name):
+    """A fall of just more than .01 from the best score is enough, whichever of the two variants it is."""
+    often, seldom = CLAIMS[name].variants
+
+    def told(*falls):
+        values = dict(zip((often, seldom), falls, strict=True))
+        return CLAIMS[name].contrast(lambda variant, measure: np.full(SEEDS, values[variant])).untested
+
+    assert told(0.011, 0.0) == told(0.0, 0.011) == ""
+    assert told(0.0099, 0.0099) == "neither falls by more than 0.01"
+
+
 def test_idle_is_said_with_the_variant_and_its_share():
     """The reason names each variant that hardly clips, and no other."""
     contrast = CLAIMS["clip-matches-sampling"].contrast(

@@ -164,6 +164,22 @@ def test_ahead_is_true_false_and_idle_by_construction():
         assert claim(look_up(a=(0.11, 0.3), b=(2.0, 0.2))).untested == ""
 
 
+def test_the_distance_shared_is_that_of_a_typical_seed():
+    """Ways are compared where half of the seeds share enough of them, however far a few others go."""
+    far = np.where(np.arange(SEEDS) < 0.4 * SEEDS, 1.0, 0.05)
+
+    def claim(far):
+        return ahead("a", "b")(look_up(a=(far, 0.3), b=(2.0, 0.2)))
+
+    assert claim(far).untested == "they share 0.0025 nats of their ways" and claim(far + 0.06).untested == ""
+
+
+def test_along_a_way_is_all_of_it_evenly():
+    """Sixteen places, from a sixteenth of what both reach to all of it; the end is that alone."""
+    np.testing.assert_allclose(ALONG, np.linspace(0, 1, 17)[1:])
+    assert AT_THE_END == (1.0,)
+
+
 def test_farther_is_the_difference_of_divergences_at_the_farthest():
     """In nats, the first above the second, small below a tenth."""
     found = farther("a", "b")(look_up(a=(3.0, 0.1), b=(2.0, 0.9)))
@@ -206,6 +222,7 @@ def test_rank_correlations_are_scipys_with_ties_and_gaps():
         assert found[seed] == pytest.approx(want, abs=1e-12)
     assert rank_correlation(np.ones((5, 1)), np.arange(5.0)[:, None]).tolist() == [0.0]
     assert rank_correlation(np.array([[1.0], [2.0], [np.nan]]), np.arange(3.0)[:, None]).tolist() == [0.0]
+    assert rank_correlation(np.array([[1.0], [5.0], [2.0]]), np.array([[0.0], [9.0], [1.0]])).tolist() == [1.0]
 
 
 def ranked(perceived, literal, undistorted=None):
@@ -233,6 +250,21 @@ def test_closeness_predicts_the_score_where_it_was_made_so():
     assert predicts(ranked(0 * up, None)).effect.tolist() == [0.0] * SEEDS
     idle = mean_interval(predicts(ranked(None, None)).effect.tolist())
     assert not idle.excludes_zero and idle.half_width < 0.1
+
+
+@pytest.mark.parametrize("noisy", ["distance", "score"])
+def test_what_differs_by_rounding_alone_ties(noisy):
+    """Distances, or scores, that differ in the last digits only have one rank, whatever the digits say."""
+    up = np.arange(10)
+
+    def get(variant, measure):
+        place = RANKED.index(variant)
+        value = 0.1 * place if measure == "score" else -0.1 * place
+        return np.full(SEEDS, 0.5 + 1e-13 * value if measure == noisy else value)
+
+    assert (get(RANKED[1], noisy) != get(RANKED[9], noisy)).all()
+    assert predicts(get).effect.tolist() == [0.0] * SEEDS
+    assert predicts(ranked(-up, None)).effect.min() > 0.99
 
 
 def test_the_perceived_law_predicts_better_where_the_literal_one_does_not():

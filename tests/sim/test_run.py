@@ -148,6 +148,7 @@ def test_a_run_is_the_run_of_plain_loops(objective, schedule):
         replace(SMALL, reference_tilt=-0.8),
         replace(SMALL, reference_tilt=0.8, schedule=BeforeStep(every=3), task=SEQUENCES),
         replace(SMALL, reference_tilt=0.8, schedule=AfterStep(every=3), objective=Kto(), source=Rollouts(4)),
+        replace(SMALL, reference_tilt=0.8, schedule=Lag(3)),
         replace(SMALL, reference_tilt=-2.0, schedule=Never(), objective=Grpo(), source=Rollouts(4, "sync")),
     ],
     ids=lambda run: f"{type(run.task).__name__}-{type(run.objective).__name__}-{run.source}",

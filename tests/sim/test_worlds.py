@@ -14,7 +14,19 @@ from humanline.sim import worlds
 from humanline.sim.report import Scale
 from humanline.sim.run import Run
 from humanline.sim.variants import make_run
-from humanline.sim.worlds import DIALS, OBJECTIVES, OFF, Dial, Turn, judge_worlds, placed, study_worlds, worlds_runs
+from humanline.sim.worlds import (
+    DIALS,
+    OBJECTIVES,
+    OFF,
+    Dial,
+    Turn,
+    judge_worlds,
+    placed,
+    study_worlds,
+    worlds_markdown,
+    worlds_runs,
+)
+from humanline.stats import Interval
 
 SMALL = Scale(seeds=4, steps=4, rates=(0.1,))
 ONE = Dial("shift", "Nothing.", {"1": lambda run: run, "2": lambda run: run}, ("bandit",))
@@ -112,6 +124,31 @@ def test_a_claim_that_no_level_moves_stays():
     assert {turn.words for turn in found.values()} == {"stays: holds"}
     gap = turns_of({OFF: (0.3, 0.3), "1": (0.3, 0.1), "2": (-0.3, 0.1)})["humanline-closes-gap"]
     assert [step[2] for step in gap.steps] == ["holds", "contrary", "not tested"]
+
+
+def test_a_verdict_that_changes_without_the_effect_is_no_turn():
+    """An effect near the margin may be small at one level and not at another; that it changed has to be seen, too."""
+    steps = [(OFF, Interval(0.051, 0.01), "holds", Interval(0.0, 0.0))]
+    steps += [("1", Interval(0.049, 0.01), "small", Interval(-0.002, 0.003))]
+    near = Turn("claim", "dial", "bandit", "dpo", steps)
+    assert (near.turns_at, near.words) == ("", "stays: holds (also small, with no clear change)")
+    far = replace(near, steps=[*steps, ("2", Interval(0.02, 0.01), "small", Interval(-0.031, 0.003))])
+    assert (far.turns_at, far.words) == ("2", "turns at 2: holds -> small")
+
+
+def test_the_table_says_what_its_verdicts_mean_and_how_it_was_made():
+    """Every verdict of a row is a word that the page explains, and the command is the one that made it."""
+    report = judge_worlds(made_up({OFF: (0.3, 0.2), "1": (0.03, -0.02), "2": (0.0, -0.2)}), SMALL, [ONE])
+    text = worlds_markdown(report, [ONE])
+    explained = text[: text.index("## The dials")]
+    used = {verdict for turn in report.turns for _, _, verdict, _ in turn.steps}
+    assert used == {"holds", "small", "slightly contrary", "contrary", "undecided", "not tested"}
+    assert all(f"*{word}*" in explained for word in used - {"slightly contrary"} | {"slightly", "turns"})
+    assert "`humanline sim --worlds (a scale of its own)`" in text
+    for scale, command in ((worlds.QUICK_WORLDS, "--worlds --quick`"), (worlds.FULL_WORLDS, "--worlds`")):
+        assert command in worlds_markdown(replace(report, scale=scale), [ONE])
+    rows = [line for line in text.splitlines() if line.startswith("| shift")]
+    assert f"It turns in {sum('turns at' in row for row in rows[:3])} of 3 rows" in text
 
 
 def test_where_nothing_is_there_nothing_is_found():
