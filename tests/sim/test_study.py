@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import math
 import re
+import shutil
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +30,7 @@ from humanline.sim.sequence import Sequences
 from humanline.sim.study import MEASURES, measure, run_study
 from humanline.sim.variants import OBJECTIVES, RATES, TASKS, VARIANTS, make_run
 from humanline.theory import ClipRange, total_variation
+from tests.conftest import ROOT
 from tests.helpers.dying import die
 
 BASE = Run(Bandit(contexts=3, arms=4, features=4), steps=4, groups=3, measurements=2)
@@ -273,6 +277,43 @@ def test_other_seeds_other_settings_and_other_code_are_measured_again(store, mea
     monkeypatch.setattr(study, "_code", lambda: "changed")
     run_study({"a": BASE}, [0, 1], store)
     assert len(measured) == 7
+
+
+def imported(name, found):
+    """Add the modules of the package that a module imports, and those that they do."""
+    path = ROOT / (name.replace(".", "/") + ".py")
+    path = path if path.exists() else ROOT / name.replace(".", "/") / "__init__.py"
+    if name in found or not path.exists():
+        return found
+    found[name] = path
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("humanline"):
+            for each in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                imported(each, found)
+    return found
+
+
+def test_a_result_grows_old_with_the_code_that_makes_it_and_with_no_other(tmp_path, monkeypatch):
+    """A change in any module that a run imports is another key, one in what reads results alone is not."""
+    needed = {path.relative_to(ROOT / "humanline") for path in imported("humanline.sim.study", {}).values()}
+    # what checks, starts processes or names things changes no number
+    needed -= {Path(name) for name in ("__init__.py", "_shapes.py", "_workers.py")}
+    assert {Path("sim/run.py"), Path("sim/measures.py"), Path("sim/long.py"), Path("objectives/losses.py")} <= needed
+    for part in ("sim", "objectives", "theory"):
+        shutil.copytree(ROOT / "humanline" / part, tmp_path / part)
+    for name in ("schedule.py", "_checks.py"):
+        shutil.copy(ROOT / "humanline" / name, tmp_path)
+    before = study._code()
+    monkeypatch.setattr(study, "__file__", str(tmp_path / "sim" / "study.py"))
+    assert study._code() == before
+    readers = {Path("sim") / f"{name}.py" for name in ("claims", "judging", "report", "worlds", "tables", "exact")}
+    for path in (tmp_path / name for name in sorted(needed | readers)):
+        text = path.read_bytes()
+        path.write_bytes(text + b"#")
+        assert (study._code() != before) is (path.relative_to(tmp_path) in needed), path
+        path.write_bytes(text)
+    monkeypatch.setattr(torch, "__version__", "other")
+    assert study._code() != before
 
 
 def test_seeds_may_be_a_range_or_an_array(store, measured):
