@@ -115,10 +115,11 @@ class Judgement:
 
     @property
     def summary(self) -> str:
-        """In how many settings it holds, and where it depends, on what most."""
+        """In how many settings it holds, how many are no evidence, and where it depends, on what most."""
         counts = Counter(finding.verdict for finding in self.tested)
         kinds = (SMALL, SLIGHTLY_CONTRARY, CONTRARY, UNDECIDED)
-        others = ", ".join(f"{kind} in {counts[kind]}" for kind in kinds if counts[kind])
+        counts["no evidence"] = sum(not f.tested and f.same_as is None for f in self.findings)
+        others = ", ".join(f"{kind} in {counts[kind]}" for kind in (*kinds, "no evidence") if counts[kind])
         text = f"holds in {counts[HOLDS]} of {len(self.tested)} tested settings" + f" ({others})" * bool(others)
         on = self.depends_on[:1] if self.verdict == DEPENDS else []
         return "; ".join([text, *map(str, on)])

@@ -184,6 +184,7 @@ class TestCatalogue:
         assert asked == set(claim.variants) <= set(VARIANTS)
         assert set(claim.tasks) <= set(TASKS) and set(claim.objectives) <= set(OBJECTIVES)
         assert re.search(r"section|Figure|Table|ours", claim.source) and claim.words.endswith(".")
+        assert not re.match("the same|this|it ", claim.words.lower())  # its words are read alone
 
     def test_the_study_covers_what_the_issue_lists(self):
         """All three objectives and problems, k from 1 to 64, 1 to 64 steps between samplings, at least 200 seeds."""

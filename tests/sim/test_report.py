@@ -184,6 +184,13 @@ class TestTable:
         assert cells["tuned"] == "holds 1, small 1; 1 as at a fixed rate; 1 at an edge"
         assert cells["verdict"] == "**depends**"
 
+    def test_a_summary_says_how_few_settings_tested_the_claim(self):
+        """Settings without evidence are counted beside those with it, and those that repeat a rate are not."""
+        found = [finding("holds"), finding("not tested", 0.3), finding("rounding", 1.0), finding("small", 3.0)]
+        judgement = Judgement(claim(), [*found, finding("not tested", None, same_as=0.3)])
+        assert judgement.summary.startswith("holds in 1 of 2 tested settings (small in 1, no evidence in 2)")
+        assert Judgement(claim(), found[1:2]).summary == "holds in 0 of 0 tested settings (no evidence in 1)"
+
     def test_idle_settings_are_counted(self):
         """The column says in how many settings of fixed rates a clip touches hardly anything."""
         cells, text = self.row(
