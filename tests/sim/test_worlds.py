@@ -13,6 +13,7 @@ from humanline.cli import main
 from humanline.sim import worlds
 from humanline.sim.report import Scale
 from humanline.sim.run import Run
+from humanline.sim.study import measure
 from humanline.sim.variants import make_run
 from humanline.sim.worlds import (
     DIALS,
@@ -29,6 +30,7 @@ from humanline.sim.worlds import (
 from humanline.stats import Interval
 
 SMALL = Scale(seeds=4, steps=4, rates=(0.1,))
+PAIR = "online", "offline"
 ONE = Dial("shift", "Nothing.", {"1": lambda run: run, "2": lambda run: run}, ("bandit",))
 
 
@@ -185,6 +187,13 @@ def test_a_study_of_worlds_writes_what_it_found_and_goes_on(tmp_path, monkeypatc
     assert all(each.words in text for each in report.turns)
     settings = json.loads((tmp_path / "worlds.json").read_text(encoding="utf-8"))
     assert len(settings["runs"]) == 18 and settings["seeds"] == 4
+    for level in ("off", "0.4"):  # each effect is that of its own runs
+        runs = [worlds_runs(SMALL, dials)[placed("bandit", dials[0].name, level), "kto", 0.1, v] for v in PAIR]
+        online, offline = (measure(run, range(4)) for run in runs)
+        room = np.subtract(online["best"], online["start"])
+        want = np.mean(np.subtract(online["score"], offline["score"]) / room)
+        (row,) = (r for r in rows if (r["claim"], r["objective"], r["level"]) == ("online-beats-offline", "kto", level))
+        assert float(row["effect"]) == pytest.approx(want, rel=1e-5)
     monkeypatch.setattr("humanline.sim.study.measure", lambda *_: pytest.fail("measured again"))
     again = study_worlds(tmp_path, scale=SMALL, dials=dials)
     assert [each.words for each in again.turns] == [each.words for each in report.turns]
