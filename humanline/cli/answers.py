@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,10 @@ from humanline.cli.common import (
     Commands,
     add_preset,
     add_recipe,
-    complain,
     load,
     quiet_libraries,
     say,
+    until_stopped,
 )
 
 if TYPE_CHECKING:
@@ -96,8 +96,6 @@ def answer_commands(commands: Commands) -> None:
 
 def _inspect_data(options: argparse.Namespace) -> int:
     from humanline.evaluate.inspect_run import config_of_file
-    from humanline.system.progress import CountProgress
-    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
     from humanline.system.terminal import told
 
     if options.rows is not None and options.rows < 1:
@@ -107,25 +105,18 @@ def _inspect_data(options: argparse.Namespace) -> int:
     if options.model is not None and options.preset:
         raise ValueError("--preset changes a recipe; with --model there is none")
     options.recipe = options.data
-    with StopSignal() as stop, contextlib.ExitStack() as shown:
 
-        def counted(what: str) -> CountProgress:
-            return shown.enter_context(CountProgress(what, show=not options.quiet))
+    def work(**how: Any) -> list[str]:
+        quiet_libraries()
+        if options.model is None:
+            config = load(options)
+        else:
+            config = config_of_file(options.data, options.model, options.overrides)
+        inspect = _inspect_rows if config.rounds is None else _inspect_prompts
+        lines, paths = inspect(config, options, **how)
+        return [told(line, keep="\n") for line in [*lines, *map(str, paths)]]
 
-        try:
-            quiet_libraries()
-            if options.model is None:
-                config = load(options)
-            else:
-                config = config_of_file(options.data, options.model, options.overrides)
-            inspect = _inspect_rows if config.rounds is None else _inspect_prompts
-            lines, paths = inspect(config, options, stop=stop, say=say(options), progress=counted)
-        except StopRequested as request:
-            complain(options, str(request))
-            return EXIT_STOPPED
-    for line in [*lines, *map(str, paths)]:
-        print(told(line, keep="\n"))
-    return 0
+    return until_stopped(options, work)
 
 
 def _inspect_rows(config: TrainConfig, options: argparse.Namespace, **how: Any) -> tuple[list[str], list[Path]]:
@@ -169,8 +160,6 @@ def _refuse_options(options: argparse.Namespace, what: str, *names: str) -> None
 def _evaluate(options: argparse.Namespace) -> int:
     from humanline.evaluate.accuracy import evaluate_preferences
     from humanline.evaluate.run import evaluate
-    from humanline.system.progress import CountProgress
-    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
     from humanline.system.terminal import visible
 
     if any(k < 1 for k in options.k):
@@ -181,57 +170,44 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise ValueError("--reference is for --preferences FILE")
     if options.harness_task:
         return _harness_task(options)
-    with StopSignal() as stop, contextlib.ExitStack() as shown:
-        try:
-            config = load(options)
-            quiet_libraries()
-            how: dict[str, Any] = {"name": options.name, "seed": options.seed, "stop": stop, "say": say(options)}
-            how["progress"] = lambda what: shown.enter_context(CountProgress(what, show=not options.quiet))
-            if options.preferences is not None:
-                path = evaluate_preferences(
-                    config, options.preferences, options.out, reference=options.reference, **how
-                )
-            else:
-                path = evaluate(
-                    config, options.out, prompts=options.prompts, samples=options.samples, ks=options.k, **how
-                )
-        except StopRequested as request:
-            complain(options, str(request))
-            return EXIT_STOPPED
-    print(visible(str(path)))
-    return 0
+
+    def work(**how: Any) -> list[str]:
+        config = load(options)
+        quiet_libraries()
+        how |= {"name": options.name, "seed": options.seed}
+        if options.preferences is not None:
+            path = evaluate_preferences(config, options.preferences, options.out, reference=options.reference, **how)
+        else:
+            path = evaluate(config, options.out, prompts=options.prompts, samples=options.samples, ks=options.k, **how)
+        return [visible(str(path))]
+
+    return until_stopped(options, work)
 
 
 def _win_rate(options: argparse.Namespace) -> int:
     from humanline.evaluate.judge_config import read_judge
     from humanline.evaluate.win_rate import win_rate
-    from humanline.system.progress import CountProgress
-    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
     from humanline.system.terminal import visible
 
     if options.judge is None and (options.overrides or options.words):
         raise ValueError("--words and key=value are about a judge: name one, --judge FILE")
-    with StopSignal() as stop:
-        try:
-            judge = None if options.judge is None else read_judge(options.judge, options.overrides)
-            with CountProgress("questions", show=judge is not None and not options.quiet) as progress:
-                path = win_rate(
-                    options.answers,
-                    options.against,
-                    options.out,
-                    judge=judge,
-                    words=options.words,
-                    name=options.name,
-                    seed=options.seed,
-                    stop=stop,
-                    say=say(options),
-                    progress=progress,
-                )
-        except StopRequested as request:
-            complain(options, str(request))
-            return EXIT_STOPPED
-    print(visible(str(path)))
-    return 0
+
+    def work(*, progress: Callable[[str], Any], **how: Any) -> list[str]:
+        judge = None if options.judge is None else read_judge(options.judge, options.overrides)
+        path = win_rate(
+            options.answers,
+            options.against,
+            options.out,
+            judge=judge,
+            words=options.words,
+            name=options.name,
+            seed=options.seed,
+            progress=None if judge is None else progress("questions"),
+            **how,
+        )
+        return [visible(str(path))]
+
+    return until_stopped(options, work)
 
 
 def _alpaca(options: argparse.Namespace) -> int:

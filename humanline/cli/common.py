@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 if TYPE_CHECKING:
+    from humanline.system.progress import CountProgress
     from humanline.train.config import TrainConfig
 
 LONGEST_LINE = 4000  # characters of a message; names and texts from outside may be of any length
@@ -87,3 +89,33 @@ def say(options: argparse.Namespace) -> Callable[[str], None]:
     from humanline.system.terminal import told
 
     return lambda text: None if options.quiet else print(told(text, keep="\n"), file=sys.stderr, flush=True)
+
+
+def until_stopped(options: argparse.Namespace, work: Callable[..., Sequence[str]]) -> int:
+    """Do what can be stopped and gone on with, print its lines, and return the exit code: 0, or 75 once it was stopped.
+
+    Parameters
+    ----------
+    options : Namespace
+        With `quiet`.
+    work : callable
+        Takes `stop` (a StopSignal), `say` (prints a line to standard error) and `progress` (given what is counted, the
+        display of it); returns lines that are fit to be shown.
+    """
+    from humanline.system.progress import CountProgress
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+
+    with StopSignal() as stop:
+        try:
+            with contextlib.ExitStack() as shown:
+
+                def counted(what: str) -> CountProgress:
+                    return shown.enter_context(CountProgress(what, show=not options.quiet))
+
+                lines = work(stop=stop, say=say(options), progress=counted)
+        except StopRequested as request:
+            complain(options, str(request))
+            return EXIT_STOPPED
+    for line in lines:
+        print(line)
+    return 0
