@@ -7,15 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from humanline.cli.common import (
-    Commands,
-    add_preset,
-    add_recipe,
-    load,
-    quiet_libraries,
-    say,
-    until_stopped,
-)
+from humanline.cli.common import Commands, add_preset, add_recipe, load, quiet_libraries, say, until_stopped
+from humanline.system.terminal import told, visible
 
 if TYPE_CHECKING:
     from humanline.train.config import TrainConfig
@@ -96,7 +89,6 @@ def answer_commands(commands: Commands) -> None:
 
 def _inspect_data(options: argparse.Namespace) -> int:
     from humanline.evaluate.inspect_run import config_of_file
-    from humanline.system.terminal import told
 
     if options.rows is not None and options.rows < 1:
         raise ValueError(f"--rows must be >= 1; got {options.rows}")
@@ -160,7 +152,6 @@ def _refuse_options(options: argparse.Namespace, what: str, *names: str) -> None
 def _evaluate(options: argparse.Namespace) -> int:
     from humanline.evaluate.accuracy import evaluate_preferences
     from humanline.evaluate.run import evaluate
-    from humanline.system.terminal import visible
 
     if any(k < 1 for k in options.k):
         raise ValueError(f"--k must be >= 1; got {min(options.k)}")
@@ -187,7 +178,6 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _win_rate(options: argparse.Namespace) -> int:
     from humanline.evaluate.judge_config import read_judge
     from humanline.evaluate.win_rate import win_rate
-    from humanline.system.terminal import visible
 
     if options.judge is None and (options.overrides or options.words):
         raise ValueError("--words and key=value are about a judge: name one, --judge FILE")
@@ -213,7 +203,6 @@ def _win_rate(options: argparse.Namespace) -> int:
 def _alpaca(options: argparse.Namespace) -> int:
     from humanline.evaluate.alpaca_eval.annotations import evaluate_annotations
     from humanline.evaluate.alpaca_eval.outputs import write_model_outputs
-    from humanline.system.terminal import visible
 
     how = {"name": options.name, "say": say(options), "instructions": options.instructions}
     if options.way == "outputs":
@@ -226,7 +215,6 @@ def _alpaca(options: argparse.Namespace) -> int:
 
 def _harness_task(options: argparse.Namespace) -> int:
     from humanline.evaluate.harness import write_task
-    from humanline.system.terminal import visible
 
     unused = [f"--{name}" for name in ("samples", "name", "seed", "k") if getattr(options, name) not in (None, [])]
     if unused:
@@ -242,7 +230,6 @@ def _compare(options: argparse.Namespace) -> int:
     from humanline.evaluate.declared import declared_by
     from humanline.evaluate.records import read_evaluation
     from humanline.evaluate.report import describe, write_comparison
-    from humanline.system.terminal import told, visible
 
     names = ("test", "margin", "baseline", "unit")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}

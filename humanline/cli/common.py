@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from humanline.system.terminal import shorten, told
+
 if TYPE_CHECKING:
     from humanline.system.progress import CountProgress
     from humanline.train.config import TrainConfig
@@ -24,8 +26,6 @@ EXIT_UNREAD = 141  # what a shell makes of SIGPIPE
 
 def complain(options: argparse.Namespace, text: str) -> None:
     """Print a message that may hold names and texts from outside."""
-    from humanline.system.terminal import shorten, told
-
     lines = told(f"humanline {options.command}: {text}", keep="\n").split("\n")
     try:
         print("\n".join(shorten(line, LONGEST_LINE) for line in lines), file=sys.stderr, flush=True)
@@ -38,7 +38,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the command line, and end."""
-        from humanline.system.terminal import told
         from humanline.train.config.secrets import hidden
 
         super().error(told(hidden(message, sent=True)))
@@ -86,8 +85,6 @@ def set_up_allocator() -> None:
 
 def say(options: argparse.Namespace) -> Callable[[str], None]:
     """Return a function that prints a line to standard error, or nothing if the command is to be quiet."""
-    from humanline.system.terminal import told
-
     return lambda text: None if options.quiet else print(told(text, keep="\n"), file=sys.stderr, flush=True)
 
 

@@ -7,15 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from humanline.cli.common import (
-    Commands,
-    add_preset,
-    load,
-    quiet_libraries,
-    say,
-    set_up_allocator,
-    until_stopped,
-)
+from humanline.cli.common import Commands, add_preset, load, quiet_libraries, say, set_up_allocator, until_stopped
+from humanline.system.terminal import visible
 
 
 def stage_commands(commands: Commands) -> None:
@@ -53,7 +46,6 @@ def _score(options: argparse.Namespace) -> int:
 
 def _stage(options: argparse.Namespace, what: str, stage: Callable[..., Path]) -> int:
     """Run a stage that can be stopped and gone on with."""
-    from humanline.system.terminal import visible
 
     def work(*, progress: Callable[[str], Any], **how: Any) -> list[str]:
         config = load(options)
@@ -64,7 +56,6 @@ def _stage(options: argparse.Namespace, what: str, stage: Callable[..., Path]) -
 
 
 def _pair(options: argparse.Namespace) -> int:
-    from humanline.system.terminal import visible
     from humanline.train.online.commands import pair
 
     print(visible(str(pair(load(options), options.scored, options.out, say=say(options)))))
