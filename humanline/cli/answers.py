@@ -125,9 +125,9 @@ def _inspect_rows(config: TrainConfig, options: argparse.Namespace, **how: Any) 
     found = inspect_data(config, **given, keep_quartiles=keep, counting=counting, **how)
     if options.out is None:
         return list(describe(found)), []
-    from humanline.plots import write_levels
+    from humanline.plots import write_figure
 
-    return list(describe(found)), [Path(options.out) / NAME, *write_levels(options.out, found)]
+    return list(describe(found)), [Path(options.out) / NAME, *write_figure(options.out, "levels", found)]
 
 
 def _inspect_prompts(config: TrainConfig, options: argparse.Namespace, **how: Any) -> tuple[list[str], list[Path]]:
@@ -238,9 +238,9 @@ def _compare(options: argparse.Namespace) -> int:
     for line in describe(found):
         print(told(line))
     if options.out is not None:
-        from humanline.plots import write_differences
+        from humanline.plots import write_figure
 
         written = write_comparison(options.out, found)
-        for path in [written, *write_differences(written.parent, found)]:
+        for path in [written, *write_figure(written.parent, "differences", found)]:
             print(visible(str(path)))
     return 0
