@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from humanline.evaluate.records import NAME, EvaluationError, prompt_digest, read_evaluation
-from humanline.system.paths import PathError, absolute
+from humanline.evaluate.records import NAME, EvaluationError, in_full, prompt_digest, read_evaluation
 from humanline.train.online.ledger import each_line
 from humanline.train.online.stages import read_rollouts, read_scores
 from humanline.train.online.types import Rollout, Score
@@ -59,10 +58,7 @@ def read_answers(path: str) -> Answers:
     EvaluationError, LedgerError
         If there is no such file, it has no rows, a prompt's id is there twice or has no answer.
     """
-    try:
-        file = absolute(path)
-    except PathError as error:
-        raise EvaluationError(f"{path!r} {error}") from None
+    file = in_full(path)
     name, seed, scoring = file.stem, None, None
     if file.is_dir():
         folder = file

@@ -11,11 +11,10 @@ from typing import Any
 from humanline.evaluate.answers import SAMPLES, SCORED
 from humanline.evaluate.folder import drop_unbegun, take_folder
 from humanline.evaluate.model_files import files_of
-from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
+from humanline.evaluate.records import NAME, Evaluation, EvaluationError, in_full, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
 from humanline.system.files import output_path
 from humanline.system.folders import finish_removal, remove_folder
-from humanline.system.paths import PathError, absolute
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
@@ -254,10 +253,7 @@ def _say_uneven(rollouts: Sequence[Rollout], config: TrainConfig, say: Say) -> N
 
 
 def _file(path: str) -> Path:
-    try:
-        file = absolute(path)
-    except PathError as error:
-        raise EvaluationError(f"{path!r} {error}") from None
+    file = in_full(path)
     if not file.is_file():
         raise EvaluationError(f"{path!r} is no file")
     next(iter(each_line(file, whole=True)), None)
