@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from humanline.cli import main
 from humanline.evaluate.records import read_evaluation
@@ -18,24 +17,15 @@ from humanline.train.data.sets import read_units
 from humanline.train.policy.build import build_policy, checked_model
 from humanline.train.step.held_out import Evaluator
 from humanline.train.step.reference import logprobs_pass
+from tests.helpers.recipes import recipe_that_evaluates
 from tests.helpers.rounds import SCORED
 from tests.helpers.toy_rewards import digits
 
 
 @pytest.fixture
 def recipe(toy, tmp_path, monkeypatch) -> str:
-    tree = {
-        "model": toy["model"],
-        "output": str(tmp_path / "run"),
-        "objective": {"kind": "dpo"},
-        "data": {"train": toy["pairs"], "max_length": 64},
-        "training": {"steps": 1, "batch_size": 2},
-        "optimizer": {"lr": 1e-3},
-        "evaluation": {"scoring": SCORED, "batch_size": 5},
-    }
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     monkeypatch.chdir(tmp_path)
-    return "recipe.yaml"
+    return recipe_that_evaluates(toy, tmp_path, data={}, evaluation={"scoring": SCORED, "batch_size": 5})
 
 
 @pytest.fixture(scope="module")

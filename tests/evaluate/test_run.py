@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-import yaml
 
 from humanline.cli import main
 from humanline.evaluate import run as evaluating
 from humanline.evaluate.records import read_evaluation
 from humanline.train.online.ledger import read_lines
+from tests.helpers.recipes import recipe_that_evaluates
 from tests.helpers.rounds import SCORED
 from tests.helpers.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 
@@ -20,22 +20,10 @@ from tests.helpers.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 @pytest.fixture
 def recipe(toy, tmp_path, monkeypatch) -> str:
     """A recipe of fixed data in the current folder, whose evaluation asks two answers each of 48 prompts."""
-    tree = {
-        "model": toy["model"],
-        "output": str(tmp_path / "run"),
-        "objective": {"kind": "dpo"},
-        "data": {"train": toy["pairs"], "eval": toy["prompts"], "max_length": 64},
-        "training": {"steps": 1, "batch_size": 2},
-        "optimizer": {"lr": 1e-3},
-        "evaluation": {
-            "samples": 2,
-            "sampling": {"max_tokens": 10, "engine": {"kind": "generate", "batch_size": 96}},
-            "scoring": SCORED,
-        },
-    }
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    sampling = {"max_tokens": 10, "engine": {"kind": "generate", "batch_size": 96}}
+    evaluation = {"samples": 2, "sampling": sampling, "scoring": SCORED}
     monkeypatch.chdir(tmp_path)
-    return "recipe.yaml"
+    return recipe_that_evaluates(toy, tmp_path, data={"eval": toy["prompts"]}, evaluation=evaluation)
 
 
 def run(*words: str) -> int:
