@@ -29,7 +29,7 @@ def rows(inspection: Inspection) -> list[Row]:
         the level of all rows, the paper's range and, where it is known, the model's own level.
     """
     from humanline.evaluate.levels import bins_of
-    from humanline.evaluate.verdict import PAPER_RANGE
+    from humanline.train.data.levels import PAPER_RANGE
 
     counts, edges = bins_of(inspection.scores.levels)
     level = inspection.levels()[inspection.deciding]
