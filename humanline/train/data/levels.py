@@ -209,11 +209,15 @@ def against_paper(level: float) -> str:
     )
 
 
+def told(mean: float, half_width: float, form: str = ".3f") -> str:
+    """Return a number with half the width of its 95 % interval, in words where that is not known."""
+    known = f"± {half_width:{form.removeprefix('+')}}" if np.isfinite(half_width) else "(interval not known)"
+    return f"{mean:{form}} {known}"
+
+
 def told_as(estimate: Estimate, form: str = ".3f") -> str:
     """Return an estimate with half the width of its 95 % interval, in words where that is not known."""
-    half = estimate.interval().half_width
-    known = f"± {half:{form.removeprefix('+')}}" if np.isfinite(half) else "(interval not known)"
-    return f"{estimate.mean:{form}} {known}"
+    return told(estimate.mean, estimate.interval().half_width, form)
 
 
 def estimate_as_json(estimate: Estimate) -> dict[str, float | None]:
