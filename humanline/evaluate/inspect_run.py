@@ -15,7 +15,6 @@ import numpy as np
 from humanline.evaluate.file_facts import FileFacts, facts_of
 from humanline.evaluate.filters import Filtered, JsonLines
 from humanline.evaluate.inspection import Inspection, as_json
-from humanline.evaluate.levels import RowScores
 from humanline.evaluate.own_answers import own_answers
 from humanline.evaluate.records import EvaluationError
 from humanline.evaluate.score_rows import BUDGET, Due, Progress, ScoreBook, key_of, score_due, score_plan
@@ -25,6 +24,7 @@ from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
 from humanline.train.data.counting import Counting, uncounted
+from humanline.train.data.levels import RowScores
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.units import SIDES, Units
 from humanline.train.online.commands import Say

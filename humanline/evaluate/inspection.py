@@ -9,26 +9,19 @@ from typing import Any
 import numpy as np
 
 from humanline.evaluate.file_facts import FileFacts, describe_facts, facts_as_json
-from humanline.evaluate.levels import (
-    Floats,
+from humanline.evaluate.levels import histogram_lines, longer_rejected, preferred_of
+from humanline.evaluate.verdict import Own, Verdict, describe_verdict, judge, verdict_as_json
+from humanline.train.data.levels import (
     Ints,
     Level,
     Quartiles,
     RowScores,
-    histogram_lines,
-    level_of,
-    longer_rejected,
-    preferred_of,
-    quartiles_of,
-)
-from humanline.evaluate.verdict import (
-    Own,
-    Verdict,
-    describe_verdict,
+    deciding_part,
     estimate_as_json,
-    judge,
+    levels_by_part,
+    quarters_of,
+    quartiles_of,
     told_as,
-    verdict_as_json,
 )
 
 FORMAT = 1
@@ -68,7 +61,7 @@ class Inspection:
     @property
     def deciding(self) -> str:
         """Return what the level of a row is taken of."""
-        return "pair" if len(self.scores.parts) == 2 else self.scores.parts[0]
+        return deciding_part(self.scores)
 
     @property
     def quartiles(self) -> Quartiles | None:
@@ -83,22 +76,7 @@ class Inspection:
 
     def levels(self) -> dict[str, Level]:
         """Return the level of each part by its name, the deciding one last."""
-        scores, parts = self.scores, dict[str, Level]()
-        if len(scores.parts) == 2:
-            parts = {part: level_of(scores, part) for part in scores.parts}
-        elif self.labels is not None:
-            for name, label in (("desirable", 1), ("undesirable", 0)):
-                if (own := self.labels == label).any():
-                    parts[name] = level_of(scores.take(own))
-        return parts | {self.deciding: level_of(scores)}
-
-    def by_quartile(self) -> list[tuple[Level, float, float]]:
-        """Return the level of each quartile, and the lowest and highest level of its rows; nothing without them."""
-        found, values = self.quartiles, self.scores.levels
-        if found is None:
-            return []
-        marks = [found.numbers == number for number in (1, 2, 3, 4)]
-        return [(level_of(self.scores.take(own)), *_range(values[own])) for own in marks]
+        return levels_by_part(self.scores, self.labels)
 
 
 def describe(inspection: Inspection) -> Iterator[str]:
@@ -138,20 +116,21 @@ def _level_lines(inspection: Inspection) -> Iterator[str]:
 
 
 def _quartile_lines(inspection: Inspection) -> Iterator[str]:
-    found = inspection.by_quartile()
+    found = quarters_of(inspection.scores)
     if not found:
         values = inspection.scores.levels
         yield (
             f"no quartiles: levels of {len(values)} rows from {values.min():.6f} to {values.max():.6f}, so few of them "
             "different that one would be empty; rows of one level share a quartile"
         )
-    for number, (level, low, high) in enumerate(found, start=1):
-        yield f"  quartile {number}  {told_as(level.nats)}  rows from {low:.3f} to {high:.3f}; {level.rows} rows"
+    for number, one in enumerate(found, start=1):
+        span = f"rows from {one.low:.3f} to {one.high:.3f}; {one.level.rows} rows"
+        yield f"  quartile {number}  {told_as(one.level.nats)}  {span}"
 
 
 def as_json(inspection: Inspection) -> dict[str, Any]:
     """Return an inspection as JSON can say it; numbers that are not known are null."""
-    scores, found = inspection.scores, inspection.quartiles
+    scores, quarters = inspection.scores, quarters_of(inspection.scores)
     tree: dict[str, Any] = {
         "format": FORMAT,
         "model": inspection.model,
@@ -160,9 +139,7 @@ def as_json(inspection: Inspection) -> dict[str, Any]:
         "rows": len(scores),
         "decides": inspection.deciding,
         "levels": {name: _level(level) for name, level in inspection.levels().items()},
-        "quartiles": None
-        if found is None
-        else [_level(level) | {"from": low, "to": high} for level, low, high in inspection.by_quartile()],
+        "quartiles": [_level(one.level) | {"from": one.low, "to": one.high} for one in quarters] or None,
         "verdict": verdict_as_json(inspection.verdict, inspection.own),
     }
     if len(scores.parts) == 2:
@@ -176,7 +153,3 @@ def _level(level: Level) -> dict[str, Any]:
     bits = None if level.bits_per_byte is None else estimate_as_json(level.bits_per_byte)
     nats = estimate_as_json(level.nats)
     return {"nats_per_token": nats, "bits_per_byte": bits, "rows": level.rows, "tokens": level.tokens}
-
-
-def _range(values: Floats) -> tuple[float, float]:
-    return float(values.min()), float(values.max())

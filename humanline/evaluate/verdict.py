@@ -12,12 +12,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from humanline.evaluate.levels import RowScores, level_of
 from humanline.stats import Estimate, ratio_difference
+from humanline.train.data.levels import (
+    PAPER_RANGE,
+    RowScores,
+    Side,
+    against_paper,
+    estimate_as_json,
+    level_of,
+    side_of_paper,
+    told_as,
+)
 
-#: Mean log-probability per token, nats, of the rows in the worst quartile of the paper's Figure 6.
-PAPER_RANGE = (-1.03, -0.36)
-Side = Literal["below", "within", "above"]
 OwnSide = Literal["below", "at", "above", "unknown"]
 
 
@@ -91,8 +97,7 @@ def judge(scores: RowScores, numbers: np.ndarray | None, own: Own | None) -> Ver
     own : Own or None
     """
     level = level_of(scores).nats
-    low, high = PAPER_RANGE
-    paper: Side = "below" if level.mean < low else "above" if level.mean > high else "within"
+    paper = side_of_paper(level.mean)
     if own is None:
         return Verdict(level, paper)
     quarters = [] if numbers is None else [scores.take(numbers == number) for number in (1, 2, 3, 4)]
@@ -116,12 +121,7 @@ _OWN_WORDS = {
 
 def describe_verdict(verdict: Verdict, own: Own | None) -> Iterator[str]:
     """Yield the lines of a verdict, with its reasons."""
-    low, high = PAPER_RANGE
-    where = {"below": "below", "within": "inside", "above": "above"}[verdict.paper]
-    yield (
-        f"verdict      {verdict.level.mean:.3f} nats per token lies {where} [{low:g}, {high:g}], the paper's worst "
-        "quartile, of one model, one tokenizer and one data set"
-    )
+    yield f"verdict      {against_paper(verdict.level.mean)}"
     if own is None or verdict.own_level is None or verdict.gap is None:
         yield "  the model's own level, a yardstick for any model, is not known: --own-samples N measures it"
     else:
@@ -172,17 +172,3 @@ def verdict_as_json(verdict: Verdict, own: Own | None) -> dict[str, Any]:
         },
         "disagree": verdict.disagree,
     }
-
-
-def told_as(estimate: Estimate, form: str = ".3f") -> str:
-    """Return an estimate with half the width of its 95 % interval, in words where that is not known."""
-    half = estimate.interval().half_width
-    known = f"± {half:{form.removeprefix('+')}}" if np.isfinite(half) else "(interval not known)"
-    return f"{estimate.mean:{form}} {known}"
-
-
-def estimate_as_json(estimate: Estimate) -> dict[str, float | None]:
-    """Return an estimate with its standard error and 95 % interval; null where one prompt tells nothing of them."""
-    half = estimate.interval().half_width
-    bounds = {"se": estimate.error, "low": estimate.mean - half, "high": estimate.mean + half}
-    return {"value": estimate.mean} | {name: one if np.isfinite(one) else None for name, one in bounds.items()}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from humanline.evaluate.levels import bins_of
-from humanline.evaluate.verdict import PAPER_RANGE
 from humanline.plots import _style
 from humanline.plots._table import SETTING, Row, Table, points, settings
+from humanline.train.data.levels import PAPER_RANGE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -56,6 +56,7 @@ from humanline.train.run.processes import Processes, asked_to_end, over_ranks, s
 from humanline.train.run.result import RunResult
 from humanline.train.run.state import ModuleState, OfEach, OptimizerState, RandomState, Stateful
 from humanline.train.run.tracking import Trackers, check_trackers, start_trackers
+from humanline.train.step.data_level import DataLevel, data_level_of
 from humanline.train.step.held_out import Evaluator, held_out_evaluator
 from humanline.train.step.loss import ObjectiveStep
 from humanline.train.step.reference import BaseModel, LogprobsAhead, LogprobsOf, Reference, SecondModel, logprobs_pass
@@ -101,6 +102,8 @@ class Run:
     batches : Batches
     references : sequence of Reference
         The reference of the objective, where it has one, and the anchor of its KL term, where that is another.
+    data_level : DataLevel
+        Of the run's own data, told after step 0.
     evaluator : optional
         What measures the policy on held-out data.
     steps : int
@@ -125,6 +128,7 @@ class Run:
     objective: ObjectiveStep
     batches: Batches
     references: Sequence[Reference]
+    data_level: DataLevel
     evaluator: Evaluator | RolloutEvaluator | None
     steps: int
     start: Position
@@ -209,7 +213,8 @@ def _set_up(
         batches, evaluator = rounds, rounds.evaluator(given.data.held_out)
     elif given.data.sets.held_out:
         evaluator = _evaluator(config, given, trained.logprobs_of, processes)
-    references = _references(config, batches, trained, processes, progress)
+    data_level = data_level_of(config, len(given.data.sets.train), folder, processes, progress.say)
+    references = _references(config, batches, trained, processes, progress, data_level)
     shared, own = _states(trained, batches, evaluator, references, processes, config.seed)
     checkpoints = _checkpoints(config, settings, folder, shared, own, fingerprints, processes)
     reports = given.data.sets.reports
@@ -227,6 +232,7 @@ def _set_up(
         start = {"start weights": trained_hash(trained.policy, processes.reduce), **fingerprints}
     processes.on_main(lambda: folder.begin(settings, of_data, start, progress.say))
     at = restored or Position()
+    data_level.begin(at.updates)
     progress.begin(at.updates)
     is_main = processes.accelerator.is_main_process
     log = folder.open_log(is_main)
@@ -239,6 +245,7 @@ def _set_up(
         objective=objective,
         batches=batches,
         references=references,
+        data_level=data_level,
         evaluator=evaluator,
         steps=given.steps,
         start=at,
@@ -378,7 +385,12 @@ def _evaluator(config: TrainConfig, given: _Given, logprobs_of: LogprobsOf, proc
 
 
 def _references(
-    config: TrainConfig, batches: Batches, trained: Trained, processes: Processes, progress: RunProgress
+    config: TrainConfig,
+    batches: Batches,
+    trained: Trained,
+    processes: Processes,
+    progress: RunProgress,
+    data_level: DataLevel,
 ) -> list[Reference]:
     """Return the reference of the objective, if it has one, and then the anchor of its KL term, if that is another."""
 
@@ -389,7 +401,13 @@ def _references(
             return BaseModel(trained.logprobs_of, trained.adapter.off)
         snapshots = batches.schedule(schedule)
         return LogprobsAhead(
-            snapshots, trained.logprobs_of, batches, processes.device, processes.reduce, progress.scoring
+            snapshots,
+            trained.logprobs_of,
+            batches,
+            processes.device,
+            processes.reduce,
+            progress.scoring,
+            data_level.hear,
         )
 
     if not config.objective.needs_reference:

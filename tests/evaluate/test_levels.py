@@ -7,16 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from humanline.evaluate.levels import (
-    RowScores,
-    bins_of,
-    histogram_lines,
-    level_of,
-    longer_rejected,
-    preferred_of,
-    quartiles_of,
-)
+from humanline.evaluate.levels import bins_of, histogram_lines, longer_rejected, preferred_of
 from humanline.stats import ratio_estimate
+from humanline.train.data.levels import RowScores, level_of, quartiles_of
 
 
 def scores(levels: list[float], tokens: list[int] | None = None, prompts: list[int] | None = None) -> RowScores:

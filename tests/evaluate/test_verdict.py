@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from humanline.evaluate.inspect_run import inspect_data
-from humanline.evaluate.levels import RowScores, quartiles_of
 from humanline.evaluate.verdict import Own, describe_verdict, judge, verdict_as_json
 from humanline.stats import ratio_difference, ratio_estimate
 from humanline.train.config.rounds import SamplingConfig
+from humanline.train.data.levels import RowScores, quartiles_of
 from tests.helpers.support import config, run
 
 

@@ -72,11 +72,11 @@ class Server:
 
 
 def result_of(config: TrainConfig) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Return the checksums of the finished model's files and the metrics without timings."""
+    """Return the checksums of the finished model's files and of `levels.json`, and the metrics without timings."""
     folder = Path(config.output)
     files = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (folder / "final").iterdir()
+        for path in [*(folder / "final").iterdir(), *folder.glob("levels.json")]
         if path.name != "manifest.json"
     }
     return files, without_timing(list(read_metrics(folder / "metrics.jsonl")))

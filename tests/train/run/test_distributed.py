@@ -134,6 +134,15 @@ def row_count(batch: StepBatch) -> int:
     return sum(len(micro.rows) for micro in batch.micro_batches)
 
 
+def numbers_in(path: Path) -> list[float]:
+    """Return all numbers of a JSON file in their order."""
+    found: list[float] = []
+    json.loads(
+        path.read_text(), object_hook=lambda tree: found.extend(v for v in tree.values() if v.__class__ in (int, float))
+    )
+    return found
+
+
 def trained(folder) -> dict[str, torch.Tensor]:
     (path,) = folder.glob("*.safetensors")
     return load_file(path)
@@ -189,6 +198,10 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch, server, names, f
         for row, other_row in zip(mine, theirs, strict=True):
             for key in set(row) - {"seconds", "tokens_per_second"}:
                 assert other_row[key] == pytest.approx(row[key], rel=2e-3, abs=2e-5), (name, key)
+        levels = [tmp_path / where / name / "levels.json" for where in ("one", "two")]
+        assert [path.exists() for path in levels] == [name in names] * 2  # in rounds there are none
+        if name in names:
+            assert numbers_in(levels[1]) == pytest.approx(numbers_in(levels[0]), abs=1e-5)
         alone = trained(single.model)
         for key, tensor in trained(two / name / "final").items():
             torch.testing.assert_close(tensor, alone[key], rtol=1e-3, atol=2e-4)
