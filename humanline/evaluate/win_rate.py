@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline.evaluate.answers import Answers, Joined, digest_of_answers, join, read_answers, texts
-from humanline.evaluate.folder import drop_unbegun, take_folder
+from humanline.evaluate.folder import held_folder
 from humanline.evaluate.judge import Judge, Question, Words
 from humanline.evaluate.judge_config import JudgeConfig
 from humanline.evaluate.preference import (
@@ -22,7 +22,6 @@ from humanline.evaluate.preference import (
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
 from humanline.evaluate.summary import mean_fact
 from humanline.system.files import output_path, write_text
-from humanline.system.lock import FolderLock, LockHeldError
 from humanline.system.stop import SamplingStopped, StopRequested, StopSignal
 from humanline.system.terminal import show
 from humanline.train.online.commands import Progress, Say
@@ -145,25 +144,16 @@ def _rule(ours: Answers, theirs: Answers, judge: JudgeConfig | None) -> dict[str
 
 @contextlib.contextmanager
 def _held(folder: Path, plan: dict[str, Any], stop: StopSignal | None, say: Say) -> Iterator[None]:
-    """Keep the folder of an evaluation from every other process, and remove it if nothing came of it."""
-    take_folder(folder, plan)
-    lock = FolderLock(folder)
+    """Hold the folder of an evaluation, and stop at safe points only."""
     try:
-        lock.take(wait=True, say=lambda text: say(f"--out {str(folder)!r}: {text}"))
-    except LockHeldError as error:
-        raise EvaluationError(f"--out {str(folder)!r} is {error}") from None
-    if stop is not None:
-        stop.hold()
-    try:
-        yield
-        lock.refuse_lost()
+        with held_folder(folder, plan, say):
+            if stop is not None:
+                stop.hold()
+            yield
     except SamplingStopped:
         name = stop.requested if stop is not None and stop.requested is not None else "a signal"
         kept = f"what was said is kept in {folder}, and the same command goes on with it"
         raise StopRequested(name, f"stopped by {name}; {kept}") from None
-    finally:
-        drop_unbegun(folder)
-        lock.release()
 
 
 def _by_judge(
