@@ -106,6 +106,7 @@ def _inspect_data(options: argparse.Namespace) -> int:
         raise ValueError(f"--own-samples must be >= 0; got {options.own_samples}")
     if options.model is not None and options.preset:
         raise ValueError("--preset changes a recipe; with --model there is none")
+    _refuse_other_kind(options.data, options.model)
     options.recipe = options.data
     with StopSignal() as stop, contextlib.ExitStack() as shown:
 
@@ -126,6 +127,15 @@ def _inspect_data(options: argparse.Namespace) -> int:
     for line in [*lines, *map(str, paths)]:
         print(told(line, keep="\n"))
     return 0
+
+
+def _refuse_other_kind(data: str, model: str | None) -> None:
+    """Raise ValueError if there is a file of rows where a recipe is expected, or the other way about."""
+    kind = Path(data).suffix.lower()
+    if model is None and kind in (".jsonl", ".ndjson", ".parquet"):
+        raise ValueError(f"{data} is no recipe; say which model finds its rows how probable: {data} --model MODEL")
+    if model is not None and kind in (".yaml", ".yml"):
+        raise ValueError(f"with --model a file of rows is expected; a recipe takes another model by model={model}")
 
 
 def _inspect_rows(config: TrainConfig, options: argparse.Namespace, **how: Any) -> tuple[list[str], list[Path]]:

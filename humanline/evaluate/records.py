@@ -111,6 +111,8 @@ def read_evaluation(path: str | Path) -> Evaluation:
     try:
         file = absolute(path)
         file = file / NAME if file.is_dir() else file
+        if file.parent == absolute(path) and not file.exists():
+            raise EvaluationError(f"{path}: this folder holds no {NAME}, which `humanline evaluate` writes")
         text = file.read_text(encoding="utf-8")
     except PathError as error:
         raise EvaluationError(f"{str(path)!r} {error}") from None

@@ -227,6 +227,8 @@ class TestFiles:
     def test_a_missing_file(self, tmp_path):
         with pytest.raises(EvaluationError, match="cannot be read: No such file"):
             read_evaluation(Path(tmp_path / "none.json"))
+        with pytest.raises(EvaluationError, match=r"this folder holds no evaluation\.json"):
+            read_evaluation(tmp_path)
 
 
 def test_infinite_errors_are_no_result():

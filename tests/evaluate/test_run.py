@@ -180,8 +180,13 @@ def test_answers_that_cannot_be_summed_up_are_not_scored_first(recipe, capsys, m
     for answers, message in (
         ([("a", ["x"]), ("b", ["x"]), ("a", ["y"])], "some.jsonl:3: the prompt 'a' is there twice, first in line 1"),
         ([("a", ["x"]), ("b", [])], "some.jsonl:2: the prompt 'b' has no answer"),
+        ("\n", "some.jsonl:2: damaged: it is blank; mend this line, or leave it out"),
+        ("[" * 100_000, "some.jsonl:2: damaged: maximum recursion depth exceeded"),
     ):
-        write_answers(answers)
+        write_answers([("a", ["x"])] if isinstance(answers, str) else answers)
+        if isinstance(answers, str):
+            with open("some.jsonl", "a") as file:
+                file.write(f"{answers}\n{{}}\n")
         assert run("evaluate", recipe, "--samples", "some.jsonl", "--out", "a", "--quiet") == 2
         assert message in capsys.readouterr().err
         assert not Path("a").exists()

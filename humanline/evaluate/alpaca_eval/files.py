@@ -15,7 +15,7 @@ from humanline.system.paths import PathError, absolute
 def objects(path: str) -> list[tuple[int, dict[str, Any]]]:
     """Return the objects of a JSON list with the lines that they begin in."""
     try:
-        text = absolute(path).read_text(encoding="utf-8")
+        text = absolute(path).read_text(encoding="utf-8-sig")
     except PathError as error:
         raise EvaluationError(f"{path!r} {error}") from None
     except (OSError, UnicodeError) as error:
