@@ -143,10 +143,13 @@ def _inspect_rows(config: TrainConfig, options: argparse.Namespace, **how: Any) 
     from humanline.evaluate.filters import quartiles_named
     from humanline.evaluate.inspect_run import NAME, inspect_data
     from humanline.evaluate.inspection import describe
+    from humanline.plots import check as check_figures
     from humanline.system.progress import ReadingProgress
 
     _refuse_options(options, "rows with answers", "scored", "keep_pass_rate")
     keep = quartiles_named(options.keep_quartiles) if options.keep_quartiles is not None else ()
+    if options.out is not None:
+        check_figures()
     counting = ReadingProgress(not options.quiet)
     given = {"out": options.out, "rows": options.rows, "own_samples": options.own_samples}
     found = inspect_data(config, **given, keep_quartiles=keep, counting=counting, **how)
@@ -276,7 +279,11 @@ def _compare(options: argparse.Namespace) -> int:
     from humanline.evaluate.declared import declared_by
     from humanline.evaluate.records import read_evaluation
     from humanline.evaluate.report import describe, write_comparison
+    from humanline.plots import check as check_figures
     from humanline.system.terminal import told, visible
+
+    if options.out is not None:
+        check_figures()
 
     names = ("test", "margin", "baseline", "unit")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}

@@ -38,6 +38,8 @@ def held_folder(folder: Path, plan: dict[str, Any], say: Say) -> Iterator[None]:
         lock.take(wait=True, say=lambda text: say(f"--out {str(folder)!r}: {text}"))
     except LockHeldError as error:
         raise EvaluationError(f"--out {str(folder)!r} is {error}") from None
+    except OSError as error:
+        raise OutputError(f"--out {str(folder)!r} cannot be written: {error.strerror}") from None
     try:
         _refuse_other(folder, plan)  # still, now that nobody else is at it
         if not (folder / _PLAN).is_file():

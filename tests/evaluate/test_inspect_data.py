@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +191,17 @@ def test_the_command_says_and_writes_what_it_found(toy, tmp_path, capsys, monkey
     tree = json.loads(Path("found/inspection.json").read_text())
     assert tree["decides"] == "pair" and len(tree["quartiles"]) == 4 and tree["file"]["rows"] == 48
     assert {"levels.png", "levels.csv", "scores"} <= {path.name for path in Path("found").iterdir()}
+
+
+def test_what_cannot_be_drawn_is_said_before_any_work(toy, tmp_path, capsys, monkeypatch):
+    """Not after the hours that scoring may take; without --out there is no figure, and no need of matplotlib."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ["inspect-data", toy["pairs"], "--model", toy["model"], "--quiet", "--out", "found"]
+    for command in (words, ["compare", "a", "b", "--out", "found"]):
+        assert main(command) == 2
+        assert "the package 'matplotlib' is missing" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_rows_with_labels_and_answers_alone(toy, tmp_path):
