@@ -16,7 +16,7 @@ from humanline.evaluate.folder import held_folder
 from humanline.evaluate.model_files import files_of, files_of_rewards
 from humanline.evaluate.preference import Judged, items_of_verdicts, summarise_verdicts, verdict_of_scores
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
-from humanline.evaluate.run import as_rounds, prompts_of, reading_of, scoring_of, whose
+from humanline.evaluate.run import as_rounds, kept_in, prompts_of, reading_of, scoring_of, whose
 from humanline.evaluate.summary import mean_fact
 from humanline.system.files import output_path, write_text
 from humanline.system.stop import StopSignal
@@ -161,7 +161,9 @@ def _by_scoring(
     if not (folder / SAMPLES).is_file():
         rollouts = _as_rollouts(prepared, preferences)
         write_text(folder / SAMPLES, json_rows([one.row() for one in rollouts]))
-    if not (folder / SCORED).is_file():
+    if (folder / SCORED).is_file():
+        say(kept_in(folder))
+    else:
         score(
             prepared,
             str(folder / SAMPLES),

@@ -146,8 +146,8 @@ def compare(evaluations: Sequence[Evaluation], declared: Declared | None = None)
     if len(family) == 1:
         remarks.append("the family has one member: there is nothing to correct for")
     remarks += [
-        f"{one.name}: all differences are {one.estimate.mean:g}, which tells nothing of how much they vary; p, interval "
-        "and the numbers above take them for all that there are"
+        f"{one.name}: all differences are {one.estimate.mean:g}, which tells nothing of how much they vary; p, "
+        "interval and the numbers above take them for all that there are"
         for one in corrected
         if one.estimate.error == 0
     ]

@@ -83,7 +83,7 @@ def evaluate(
     asked = source or folder / SAMPLES
     with held_folder(folder, plan, say):
         if (folder / SCORED).is_file():
-            say(f"answers and scores are those in {folder / SCORED}; in another --out they are made anew")
+            say(kept_in(folder))
         else:
             with _whole_model(prepared, folder, say) as whole:
                 if not asked.is_file():
@@ -221,6 +221,11 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
             "precision": config.training.precision,
         }
     )
+
+
+def kept_in(folder: Path) -> str:
+    """Return a line about scores that are not made again: nobody knows whether a function has changed since."""
+    return f"answers and scores are those in {folder / SCORED}; in another --out they are made anew"
 
 
 def reading_of(config: TrainConfig) -> dict[str, Any]:
