@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with shown_safely():
                 return _run(arguments)
         finally:
-            sys.stdout.flush()  # here, where it can be told that nobody reads any more, as behind `| head`
+            if sys.stdout is not None:  # it was closed before we began, as by `>&-`
+                sys.stdout.flush()  # here, where it can be told that nobody reads any more, as behind `| head`
     except BrokenPipeError:
         if not _is_unread():
             raise

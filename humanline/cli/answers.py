@@ -96,6 +96,7 @@ def _inspect_data(options: argparse.Namespace) -> int:
         raise ValueError(f"--own-samples must be >= 0; got {options.own_samples}")
     if options.model is not None and options.preset:
         raise ValueError("--preset changes a recipe; with --model there is none")
+    _refuse_other_kind(options.data, options.model)
     options.recipe = options.data
 
     def work(**how: Any) -> list[str]:
@@ -111,15 +112,27 @@ def _inspect_data(options: argparse.Namespace) -> int:
     return until_stopped(options, work)
 
 
+def _refuse_other_kind(data: str, model: str | None) -> None:
+    """Raise ValueError if there is a file of rows where a recipe is expected, or the other way about."""
+    kind = Path(data).suffix.lower()
+    if model is None and kind in (".jsonl", ".ndjson", ".parquet"):
+        raise ValueError(f"{data} is no recipe; say which model finds its rows how probable: {data} --model MODEL")
+    if model is not None and kind in (".yaml", ".yml"):
+        raise ValueError(f"with --model a file of rows is expected; a recipe takes another model by model={model}")
+
+
 def _inspect_rows(config: TrainConfig, options: argparse.Namespace, **how: Any) -> tuple[list[str], list[Path]]:
     """Inspect rows with answers; return what to say, and the files that were written."""
     from humanline.evaluate.filters import quartiles_named
     from humanline.evaluate.inspect_run import NAME, inspect_data
     from humanline.evaluate.inspection import describe
+    from humanline.plots import check as check_figures
     from humanline.system.progress import ReadingProgress
 
     _refuse_options(options, "rows with answers", "scored", "keep_pass_rate")
     keep = quartiles_named(options.keep_quartiles) if options.keep_quartiles is not None else ()
+    if options.out is not None:
+        check_figures()
     counting = ReadingProgress(not options.quiet)
     given = {"out": options.out, "rows": options.rows, "own_samples": options.own_samples}
     found = inspect_data(config, **given, keep_quartiles=keep, counting=counting, **how)
@@ -230,6 +243,10 @@ def _compare(options: argparse.Namespace) -> int:
     from humanline.evaluate.declared import declared_by
     from humanline.evaluate.records import read_evaluation
     from humanline.evaluate.report import describe, write_comparison
+    from humanline.plots import check as check_figures
+
+    if options.out is not None:
+        check_figures()
 
     names = ("test", "margin", "baseline", "unit")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}

@@ -145,6 +145,12 @@ def compare(evaluations: Sequence[Evaluation], declared: Declared | None = None)
     remarks = [f"{one.name}: {count} {what}, left out" for one in contrasts for what, count in one.left_out.items()]
     if len(family) == 1:
         remarks.append("the family has one member: there is nothing to correct for")
+    remarks += [
+        f"{one.name}: all differences are {one.estimate.mean:g}, which tells nothing of how much they vary; p, "
+        "interval and the numbers above take them for all that there are"
+        for one in corrected
+        if one.estimate.error == 0
+    ]
     return Comparison(declared, baseline, unit, why, tuple(corrected), tuple(remarks))
 
 

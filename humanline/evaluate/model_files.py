@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from humanline.train.config.rounds import ModelReward, ScoringConfig
 from humanline.train.policy.hub import HUB
 
 
@@ -32,3 +33,8 @@ def files_of(model: str) -> dict[str, str]:
         return {}
     files = sorted(path for path in folder.iterdir() if path.is_file())
     return {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns}" for path in files}
+
+
+def files_of_rewards(scoring: ScoringConfig) -> dict[str, dict[str, str]]:
+    """Return the same of the reward models of a scoring, by their names."""
+    return {one.model: files_of(one.model) for one in scoring.rewards if isinstance(one, ModelReward)}

@@ -25,6 +25,13 @@ FIGURES = (
 STUDY_FIGURES = ("sim_claims", "sim_curves", "sim_stability")
 
 
+def check() -> None:
+    """Raise ModuleNotFoundError if no figure can be drawn, since matplotlib is missing."""
+    from humanline.plots import _style
+
+    _style.check_matplotlib()
+
+
 def write_figures(out: str | Path, names: list[str] | None = None) -> list[Path]:
     """Write NAME.csv, NAME.svg and NAME.png of each figure.
 

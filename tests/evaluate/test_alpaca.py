@@ -58,6 +58,8 @@ def test_numbers_are_those_of_the_definition():
     assert (found["n_total"], found["missing"]) == (9, 3)
     assert found["discrete_win_rate"] == pytest.approx(100 * (4 + 1) / 9, abs=1e-12)
     assert found["avg_length"] == statistics.fmean(range(12))
+    Path("b.json").write_text("\ufeff" + Path("a.json").read_text())  # as some editors begin a file
+    assert summarise_annotations(read_annotations("b.json")) == found
 
 
 def test_the_packages_own_annotations_give_its_published_rate():

@@ -227,9 +227,13 @@ class TestFiles:
     def test_a_missing_file(self, tmp_path):
         with pytest.raises(EvaluationError, match="cannot be read: No such file"):
             read_evaluation(Path(tmp_path / "none.json"))
+        with pytest.raises(EvaluationError, match=r"this folder holds no evaluation\.json"):
+            read_evaluation(tmp_path)
 
 
 def test_infinite_errors_are_no_result():
-    """Two items that agree: no width, and nothing is needed to show any difference."""
-    (found,) = compare([evaluation("a", [0.5, 0.5]), evaluation("b", [0.5, 0.5])]).contrasts
+    """Two items that agree: no width, and nothing is needed to show any difference, which is said."""
+    comparison = compare([evaluation("a", [0.5, 0.5]), evaluation("b", [0.5, 0.5])])
+    (found,) = comparison.contrasts
+    assert any("all differences are 0, which tells nothing of how much they vary" in one for one in comparison.remarks)
     assert found.p == 1.0 and found.interval.half_width == 0.0 and math.isfinite(found.detectable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,18 @@ def test_a_damaged_score_is_named(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_processes_that_begin_at_the_same_moment_share_scores(tmp_path):
+    """Each may have written the plan; that is no damage, and what both scored is there."""
+    from humanline.evaluate.score_rows import Kept
+
+    book, other = ScoreBook(tmp_path, {"model": "a"}), ScoreBook(tmp_path / "b", {"model": "a"})
+    book.add({"x": Kept(-1.0, 1)})
+    other.add({"y": Kept(-2.0, 1)})
+    book.path.write_bytes(book.path.read_bytes() + other.path.read_bytes())
+    both = ScoreBook(tmp_path, {"model": "a"})
+    assert (both["x"].total, both["y"].total) == (-1.0, -2.0)
+
+
 def test_the_file_is_looked_through(toy, tmp_path):
     """Repeats, swapped pairs, an answer on both sides, cut answers: each is counted, with its place."""
     rows = [
@@ -180,6 +193,17 @@ def test_the_command_says_and_writes_what_it_found(toy, tmp_path, capsys, monkey
     assert {"levels.png", "levels.csv", "scores"} <= {path.name for path in Path("found").iterdir()}
 
 
+def test_what_cannot_be_drawn_is_said_before_any_work(toy, tmp_path, capsys, monkeypatch):
+    """Not after the hours that scoring may take; without --out there is no figure, and no need of matplotlib."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ["inspect-data", toy["pairs"], "--model", toy["model"], "--quiet", "--out", "found"]
+    for command in (words, ["compare", "a", "b", "--out", "found"]):
+        assert main(command) == 2
+        assert "the package 'matplotlib' is missing" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_rows_with_labels_and_answers_alone(toy, tmp_path):
     """Labelled answers have a level each; one row has a level, no interval and no quartile."""
     found = look(
@@ -205,7 +229,8 @@ def test_what_cannot_be_inspected_leaves_nothing(toy, tmp_path, capsys, monkeypa
         ([toy["pairs"], "--model", "nowhere"], "nowhere"),
         ([toy["pairs"], "--model", toy["model"], "--rows", "0"], "--rows must be >= 1"),
         ([toy["pairs"], "--model", toy["model"], "data.max_length=100000"], "positions of the model"),
-        ([toy["pairs"]], "pairs.jsonl"),
+        ([toy["pairs"]], "--model MODEL"),
+        (["tiny.yaml", "--model", toy["model"]], f"model={toy['model']}"),
         ([toy["pairs"], "--model", toy["model"], "--out", "bad.jsonl"], "is a file"),
         (["none.jsonl", "--model", toy["model"], "--out", "found"], "none.jsonl"),
         ([toy["pairs"], "--model", toy["model"], "--scored", "x"], "--scored is not for rows with answers"),

@@ -121,3 +121,5 @@ def test_what_is_refused():
         summarise([rollout("a", "x", "y")], [scores(None, None)])
     with pytest.raises(EvaluationError, match="pass@3 needs 3 scored answers of a problem; there are 2 at most"):
         summarise([rollout("a", "x", "y")], [scores(1, 0)], ks=[3])
+    with pytest.raises(EvaluationError, match="of scores of 0 and 1 alone"):
+        summarise([rollout("a", "x", "y")], [scores(0.5, 0)], ks=[2])
