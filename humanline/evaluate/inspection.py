@@ -17,6 +17,7 @@ from humanline.evaluate.levels import (
     RowScores,
     histogram_lines,
     level_of,
+    level_of_quartile,
     longer_rejected,
     preferred_of,
     quartiles_of,
@@ -98,7 +99,7 @@ class Inspection:
         if found is None:
             return []
         marks = [found.numbers == number for number in (1, 2, 3, 4)]
-        return [(level_of(self.scores.take(own)), *_range(values[own])) for own in marks]
+        return [(level_of_quartile(self.scores, own), *_range(values[own])) for own in marks]
 
 
 def describe(inspection: Inspection) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from humanline.evaluate.levels import RowScores, level_of
-from humanline.stats import Estimate, ratio_difference
+from humanline.stats import Estimate, ratio_difference, slice_sums
 
 #: Mean log-probability per token, nats, of the rows in the worst quartile of the paper's Figure 6.
 PAPER_RANGE = (-1.03, -0.36)
@@ -95,14 +95,10 @@ def judge(scores: RowScores, numbers: np.ndarray | None, own: Own | None) -> Ver
     paper: Side = "below" if level.mean < low else "above" if level.mean > high else "within"
     if own is None:
         return Verdict(level, paper)
-    quarters = [] if numbers is None else [scores.take(numbers == number) for number in (1, 2, 3, 4)]
-    gaps = tuple(_gap(quarter, own.scores) for quarter in quarters)
-    return Verdict(level, paper, level_of(own.scores).nats, _gap(scores, own.scores), gaps)
-
-
-def _gap(scores: RowScores, own: RowScores) -> Estimate:
-    ours, theirs = ((one.sums.sum(1), one.tokens.sum(1), one.prompts.tolist()) for one in (scores, own))
-    return ratio_difference(ours, theirs)
+    ours, theirs = ((one.sums.sum(1), one.tokens.sum(1), one.prompts.tolist()) for one in (scores, own.scores))
+    marks = [] if numbers is None else [numbers == number for number in (1, 2, 3, 4)]
+    gaps = tuple(ratio_difference(slice_sums(*ours, scores.levels, inside), theirs) for inside in marks)
+    return Verdict(level, paper, level_of(own.scores).nats, ratio_difference(ours, theirs), gaps)
 
 
 _OWN_WORDS = {
