@@ -158,6 +158,6 @@ def _influence(
     total = math.fsum(y)
     ratio = math.fsum(x) / total
     count = len(places)
-    off = np.bincount(at, weights=x - ratio * y + shifts, minlength=count)
+    off = np.bincount(at, weights=x - ratio * y + np.asarray(shifts, dtype=float), minlength=count)
     factor = math.sqrt(count / (count - 1)) / total if count > 1 else 0.0
     return ratio, dict(zip(places, (factor * off).tolist(), strict=True))

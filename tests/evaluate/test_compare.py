@@ -12,6 +12,7 @@ import scipy.stats
 from humanline.evaluate.compare import compare
 from humanline.evaluate.declared import Declared, Plan, read_plan
 from humanline.evaluate.records import Evaluation, EvaluationError, Item, read_evaluation, write_evaluation
+from humanline.evaluate.report import as_json, describe
 from humanline.stats import holm, non_inferiority
 from humanline.train.config.read import ConfigError
 
@@ -125,6 +126,81 @@ def test_the_smallest_difference_that_could_have_been_shown():
         for given in (noise, noise + 5, 2 * noise)
     )
     assert one == pytest.approx(shifted, rel=1e-9) and twice == pytest.approx(2 * one, rel=1e-9)
+
+
+def bare(power: float, tests: int) -> float:
+    """Margin, in standard errors, at which so many one-sided z-tests at .05 all pass for equal models."""
+    return float(scipy.stats.norm.ppf(0.95) + scipy.stats.norm.ppf(1 - (1 - power) / tests))
+
+
+@pytest.mark.parametrize(("test", "tests"), [("non-inferiority", 1), ("equivalence", 2)])
+def test_the_power_of_a_margin_is_that_for_equal_models(test, tests):
+    """Of equivalence both one-sided tests must pass: 80 % needs .9 of each."""
+    rng = np.random.default_rng(4)
+    files = [evaluation("a", [0.0] * 2000), evaluation("b", rng.normal(size=2000).tolist())]
+    (found,) = compare(files, planned(test=test, margin=0.05)).contrasts
+    error = found.estimate.error
+    assert found.detectable == pytest.approx(bare(0.8, tests) * error, rel=2e-3)
+    assert found.needed["items"] == pytest.approx(2000 * (bare(0.8, tests) * error / 0.05) ** 2, rel=2e-3)
+    drawn = rng.normal(0.0, error, size=20_000)
+    passed = (drawn > 1.645 * error - found.detectable) & (
+        (drawn < found.detectable - 1.645 * error) if tests == 2 else True
+    )
+    assert passed.mean() == pytest.approx(0.8, abs=0.015)
+
+
+def test_one_common_seed_is_no_sample_of_seeds():
+    """Nor one common item of items: what holds for both needs two of both, whatever each model has alone."""
+    files = [evaluation("a", [1, 0, 1], seed=s) for s in (0, 1)] + [evaluation("b", [0, 0, 1], seed=s) for s in (1, 2)]
+    with pytest.raises(EvaluationError, match="have one of seeds in common; a comparison over both needs at least two"):
+        compare(files)
+    assert compare(files, planned(unit="items")).contrasts[0].seeds == 1
+    with pytest.raises(EvaluationError, match="one of seeds in common"):
+        compare(files, planned(unit="seeds"))
+    files = [evaluation(n, [1, 0], seed=s, ids=["q", n]) for n in "ab" for s in (0, 1)]
+    with pytest.raises(EvaluationError, match="one of items in common"):
+        compare(files)
+
+
+def test_a_difference_is_shown_where_test_and_interval_find_it():
+    """Six differences of one sign, one of them large: sign flips find it, while Student's interval holds 0."""
+    ours = [0.1, 0.1, 0.1, 0.1, 0.1, 9.0]
+    found = compare([evaluation("a", [0.0] * 6), evaluation("b", ours)])
+    (one,) = found.contrasts
+    assert one.p == 2 / 2**6 < 0.05 and not one.interval.excludes_zero
+    assert one.verdict(0.05) == "no difference shown"
+    assert any("sign flips and Student's interval disagree" in line for line in found.remarks)
+    few = compare([evaluation("a", [0] * 100), evaluation("b", [1] * 5 + [0] * 95)])  # 5 to 0: p = .0625
+    assert few.contrasts[0].interval.excludes_zero and few.contrasts[0].verdict(0.05) == "no difference shown"
+    assert any("McNemar's exact test and Student's interval disagree" in line for line in few.remarks)
+    more = compare([evaluation("a", [0] * 100), evaluation("b", [1] * 9 + [0] * 91)])
+    assert more.contrasts[0].verdict(0.05) == "better" and not any("disagree" in line for line in more.remarks)
+
+
+def test_the_lines_say_what_the_numbers_are():
+    """Signs, sides, bounds in order and what is needed, as the plan has them."""
+    rng = np.random.default_rng(5)
+    values = {(n, s): rng.normal(d, 1, 30) for n, d in (("a", 0.0), ("b", -2.0)) for s in (0, 1, 2)}
+    files = [evaluation(n, one.tolist(), seed=s) for (n, s), one in values.items()]
+    found = compare(files, planned(wanted=0.01, level=0.1))
+    (one,) = found.contrasts
+    lines = describe(found)
+    assert "model's value minus that of 'a'; intervals of 90 %" in lines[2]
+    table = np.stack([values["b", s] - values["a", s] for s in range(3)], 1)
+    cells = lines[4].split()
+    assert cells[:3] == ["b", "30", "3"] and cells[-1] == "worse" == one.verdict(0.1)
+    assert [float(cell) for cell in cells[3:6]] == pytest.approx(
+        [np.mean([values["b", s] for s in range(3)]), np.mean([values["a", s] for s in range(3)]), table.mean()],
+        abs=1e-4,
+    )
+    half = scipy.stats.t.ppf(0.95, one.estimate.degrees) * one.estimate.error
+    assert [float(cells[6]), float(cells[8])] == pytest.approx([table.mean() - half, table.mean() + half], abs=1e-4)
+    assert "no number of items is enough for 0.01" in lines[5] and "80 % power" in lines[5]
+    tree = as_json(found)
+    assert tree["declared"]["before"] and not as_json(compare(files))["declared"]["before"]
+    assert tree["contrasts"][0]["verdict"] == "worse"
+    turned = compare(files, planned(baseline="b")).contrasts[0]
+    assert turned.estimate == -compare(files).contrasts[0].estimate and turned.verdict(0.05) == "better"
 
 
 @pytest.mark.parametrize(
