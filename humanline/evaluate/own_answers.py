@@ -1,8 +1,8 @@
 """A few answers of the model itself to the prompts of a set: what its level is on text that it has written.
 
 They are drawn by the sampler of `humanline sample`, at the temperature that log-probabilities are taken at and from the
-whole distribution. Minus their level is then an unbiased estimate of the policy's entropy a token, up to answers that
-are cut at their limit.
+whole distribution. Minus their level is then an estimate of the policy's entropy a token, the better the more answers
+there are, and of its first tokens alone where answers are cut at their limit.
 """
 
 from __future__ import annotations

@@ -118,6 +118,9 @@ def describe_verdict(verdict: Verdict, own: Own | None) -> Iterator[str]:
         f"verdict      {verdict.level.mean:.3f} nats per token lies {where} [{low:g}, {high:g}], the paper's worst "
         "quartile, of one model, one tokenizer and one data set"
     )
+    half = verdict.level.interval().half_width
+    if any(abs(verdict.level.mean - edge) <= half for edge in PAPER_RANGE):
+        yield f"  its interval, {told_as(verdict.level)}, holds an edge of that range: it may lie on the other side"
     if own is None or verdict.own_level is None or verdict.gap is None:
         yield "  the model's own level, a yardstick for any model, is not known: --own-samples N measures it"
     else:
@@ -136,14 +139,15 @@ def describe_verdict(verdict: Verdict, own: Own | None) -> Iterator[str]:
 
 def _why(verdict: Verdict) -> str:
     assert verdict.own_level is not None
-    own = f"{verdict.own_level.mean:.3f}"
+    own = told_as(verdict.own_level)
     if verdict.own == "below":
         return (
             f"the level is above the paper's range, and this model is surer still of its own answers ({own}); its own "
             "level is of this model and these prompts, the range is not"
         )
+    theirs = "not told apart from" if verdict.own == "at" else "above"
     return (
-        f"the level is low by the paper's range, but so is that of this model's own answers ({own}), whose tokens, "
+        f"the level is low by the paper's range, but {theirs} that of this model's own answers ({own}), whose tokens, "
         "entropy or training differ from the paper's model; its own level is of this model and these prompts"
     )
 
