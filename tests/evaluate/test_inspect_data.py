@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from humanline.cli import main
 from humanline.evaluate.inspect_run import config_of_file, inspect_data
+from humanline.evaluate.model_files import files_of
 from humanline.evaluate.score_rows import ScoreBook, key_of, passes_of
 from humanline.train.online.ledger import LedgerError
 from tests.helpers.support import config
@@ -89,6 +91,27 @@ def test_another_model_or_precision_is_scored_anew(toy, tmp_path):
     other = look(toy, tmp_path, training__temperature=2.0)
     assert not np.allclose(first.scores.sums, other.scores.sums)
     assert len(list((tmp_path / "look/scores").iterdir())) == 2
+
+
+@pytest.mark.parametrize("size", [3, 4096, 10_000, 3_000_000])
+def test_other_weights_of_the_same_size_and_time_are_another_model(tmp_path, size):
+    """As copying and unpacking may leave them: whatever has changed a fifteenth of a file is seen, and its end."""
+    random = np.random.default_rng(0)
+    before = random.bytes(size)
+
+    def look_at(content: bytes) -> dict[str, str]:
+        for name, text in (("model.safetensors", content), ("config.json", b"{}")):
+            (tmp_path / name).write_bytes(text)
+            os.utime(tmp_path / name, (1e9, 1e9))
+        return files_of(str(tmp_path))
+
+    first = look_at(before)
+    assert look_at(before) == first and len(first) == 2
+    part = size // 15 + 1
+    for start in (0, int(random.integers(size - part + 1)), size - part):
+        other = bytes(255 - byte for byte in before[start : start + part])
+        second = look_at(before[:start] + other + before[start + part :])
+        assert [name for name in first if first[name] != second[name]] == ["model.safetensors"]
 
 
 def test_an_inspection_that_was_stopped_goes_on(toy, tmp_path, monkeypatch):
