@@ -15,7 +15,7 @@ def files_of(model: str) -> dict[str, str]:
     """Return what changes when another model takes a model's place: its files' sizes, times and some of their bytes.
 
     Copying, packing and unpacking may give other weights of the same size the same time. Training moves nearly all
-    weights, so that pieces spread over a file tell them apart; to read all of it would take as long as loading the model.
+    weights, so that pieces spread over a file tell them apart; to read all of it would take as long as loading it.
 
     Parameters
     ----------

@@ -95,7 +95,7 @@ def test_another_model_or_precision_is_scored_anew(toy, tmp_path):
 
 @pytest.mark.parametrize("size", [3, 4096, 10_000, 3_000_000])
 def test_other_weights_of_the_same_size_and_time_are_another_model(tmp_path, size):
-    """As copying and unpacking may leave them: whatever has changed a fifteenth of a file is seen, and its end."""
+    """As copying and unpacking may leave them: whatever has changed a fifteenth of a file is seen."""
     random = np.random.default_rng(0)
     before = random.bytes(size)
 
