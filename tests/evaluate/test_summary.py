@@ -110,7 +110,7 @@ def test_scores_that_are_no_verdicts_have_students_interval():
 
 
 def test_standard_errors_and_counts_are_those_of_problems():
-    """s / sqrt(n) of the problems' means, equal ones counted as often as they are there; bounds in order."""
+    """The error is s / sqrt(n) of the problems' means, each counted as often as it is there."""
     rollouts = [rollout(name, "1", "22") for name in "abcd"]
     for given in ([(1, 1), (0, 1), (0, 1), (0, 0)], [(0.5, 1), (0, 0.25), (0.25, 0), (2, 0)]):
         found = summarise(rollouts, [scores(*own) for own in given])
