@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,17 @@ def test_a_second_look_runs_no_model(toy, tmp_path, monkeypatch):
     other.write_text("".join(reversed(Path(toy["pairs"]).read_text().splitlines(keepends=True))))
     turned = look(toy, tmp_path, data__train=str(other))
     assert np.array_equal(turned.scores.sums, first.scores.sums[::-1])
+
+
+def test_a_copy_of_the_model_draws_the_same_answers(toy, tmp_path):
+    """Whatever its folder and the times of its files: the seed decides."""
+    first = look(toy, tmp_path / "a", own_samples=6)
+    model = shutil.copytree(toy["model"], tmp_path / "copy", copy_function=shutil.copyfile)
+    again = look(toy, tmp_path / "b", own_samples=6, model=str(model))
+    assert np.array_equal(first.own.scores.sums, again.own.scores.sums)
+    assert np.array_equal(first.own.scores.tokens, again.own.scores.tokens)
+    other = look(toy, tmp_path / "c", own_samples=6, seed=5)
+    assert not np.array_equal(first.own.scores.sums, other.own.scores.sums)
 
 
 def test_another_model_or_precision_is_scored_anew(toy, tmp_path):
