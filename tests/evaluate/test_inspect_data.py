@@ -16,7 +16,7 @@ import torch
 from humanline.cli import main
 from humanline.evaluate.inspect_run import config_of_file, inspect_data
 from humanline.evaluate.model_files import files_of
-from humanline.evaluate.score_rows import ScoreBook, key_of, passes_of
+from humanline.evaluate.score_rows import ScoreBook, key_of, passes_of, score_plan
 from humanline.train.online.ledger import LedgerError
 from tests.helpers.support import config
 
@@ -98,6 +98,28 @@ def test_a_copy_of_the_model_draws_the_same_answers(toy, tmp_path):
     assert np.array_equal(first.own.scores.tokens, again.own.scores.tokens)
     other = look(toy, tmp_path / "c", own_samples=6, seed=5)
     assert not np.array_equal(first.own.scores.sums, other.own.scores.sums)
+
+
+def test_all_that_scores_depend_on_tells_them_apart(toy, tmp_path):
+    """And nothing else does: a longer run, or a seed where nothing is drawn, keeps them."""
+
+    def plan(**changes) -> str:
+        return json.dumps(score_plan(config(toy, tmp_path / "run", **changes)), sort_keys=True)
+
+    lora = {"adapter": {"rank": 4}}
+    kept = plan()
+    assert plan(training__steps=77, optimizer__lr=0.5, seed=9) == kept
+    others = [
+        plan(model=str(shutil.copytree(toy["model"], tmp_path / "copy"))),
+        plan(training__precision="bf16"),
+        plan(training__precision="bf16", training__weights="bf16"),
+        plan(training__padding="free"),
+        plan(training__temperature=0.5),
+        plan(**lora),
+        plan(**lora, seed=9),
+        plan(adapter={"rank": 8}),
+    ]
+    assert len({kept, *others}) == len(others) + 1
 
 
 def test_another_model_or_precision_is_scored_anew(toy, tmp_path):

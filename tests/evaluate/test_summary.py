@@ -147,7 +147,7 @@ def test_problems_with_one_score_among_others_with_several_have_the_clustered_in
 
 def test_answers_that_look_alike_and_are_scored_apart_are_two():
     """A checker may read more than what a vote goes by."""
-    found = summarise([rollout("a", "x 3", "y 3", "z 3")], [scores(1, 0, 0)], key=NUMBER, ks=[3])
+    found = summarise([rollout("a", "x 3", "y 3", "z 3")], [scores(0, 0, 1)], key=NUMBER, ks=[3])
     assert found["majority@3"]["value"] == 0.0
     assert key_of(ScoringConfig.model_validate({"rewards": [{"kind": "number"}, {"kind": "math"}]})) is None
 
