@@ -192,6 +192,7 @@ def test_a_family_decides_by_the_corrected_p_value():
     assert [one.adjusted for one in found.contrasts] == pytest.approx([3 * p[0], 2 * p[1], p[2]])
     assert [one.verdict(0.09) for one in found.contrasts] == ["better", "no difference shown", "no difference shown"]
     assert found.contrasts[0].verdict(3 * p[0]) == "better"
+    assert describe(found)[4].split()[9:11] == [f"{p[0]:.2g}", f"{3 * p[0]:.2g}"]
     ours = [0.3, -0.2, 0.1, 0.05, 0.2, 0.0]
     margins = [evaluation("start", [0.0] * 6)] + [evaluation(name, ours) for name in "abc"]
     for test, margin in (("non-inferiority", 0.09), ("equivalence", 0.24)):
