@@ -148,21 +148,22 @@ def test_each_unit_has_its_test_its_error_and_its_need(unit, shift):
     table = shift + rng.normal(size=(12, 1)) + 0.3 * rng.normal(size=(1, 5)) + 0.5 * rng.normal(size=(12, 5))
     files = [evaluation("a", [0.0] * 12, seed=s) for s in range(5)]
     files += [evaluation("b", table[:, s].tolist(), seed=s) for s in range(5)]
-    (found,) = compare(files, planned(unit=unit, level=0.1, wanted=0.3)).contrasts
+    (found,) = compare(files, planned(unit=unit, level=0.1, wanted=0.6)).contrasts
     assert (found.items, found.seeds, found.unit) == (12, 5, unit)
     if unit == "both":
         degrees, error = found.estimate.degrees, found.estimate.error
         expected = 2 * scipy.stats.t.sf(abs(table.mean()) / error, degrees)
         assert crossed_estimate(table) == found.estimate and set(found.needed) == {"items", "seeds"}
+        assert None not in found.needed.values() and found.needed["items"] != found.needed["seeds"]
         for more in ("items", "seeds"):
-            assert found.needed[more] == needed_crossed(table, 0.3, more=more, level=0.1)
+            assert found.needed[more] == needed_crossed(table, 0.6, more=more, level=0.1)
         assert found.how == f"Student's t, items by seeds, {degrees:.1f} degrees of freedom"
     else:
         means = table.mean(1 if unit == "items" else 0)
         degrees, error = len(means) - 1, means.std(ddof=1) / math.sqrt(len(means))
         signs = np.array(list(itertools.product([1, -1], repeat=len(means))))
         expected = np.mean(np.abs(signs @ means) >= abs(means.sum()) - 1e-12)
-        assert found.needed == {unit: needed_pairs(float(means.std(ddof=1)), 0.3, level=0.1)}
+        assert found.needed == {unit: needed_pairs(float(means.std(ddof=1)), 0.6, level=0.1)}
         assert found.how == "sign flips"
     assert found.p == pytest.approx(expected, rel=1e-9)
     assert (found.estimate.degrees, found.estimate.error) == pytest.approx((degrees, error), rel=1e-12)

@@ -147,6 +147,9 @@ def test_own_answers_lie_at_the_own_level_and_others_below(toy, learnt, tmp_path
     mine = inspect_data(settings, out=str(tmp_path / "mine"), own_samples=48, say=lambda text: None)
     assert not mine.verdict.gap.interval(0.9999).excludes_zero
     assert mine.own is not None and len(mine.own.scores) >= 40
+    (drawn,) = (one for one in (tmp_path / "mine/scores").glob("own-*.jsonl") if "prompts" not in one.name)
+    ends = [one["finish"] for line in drawn.read_text().splitlines() for one in json.loads(line)["completions"]]
+    assert mine.own.truncated == ends.count("length") < len(ends) == len(mine.own.scores)
     assert {*mine.own.scores.prompts.tolist()} == {*mine.scores.prompts.tolist()}  # so that they share clusters
     distant = tmp_path / "distant.jsonl"
     pairs = [json.loads(line) for line in Path(toy["pairs"]).read_text().splitlines()]
