@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import statistics
 from pathlib import Path
 
@@ -151,6 +153,15 @@ def test_pairs_of_one_prompt_are_one_problem_under_a_reference_too(recipe, toy, 
     assert run(recipe, f"model={changed}", *words, "--reference", changed) == 2
     assert "--out" in capsys.readouterr().err
     assert run(recipe, f"model={changed}", *words, "--reference", toy["model"], "data.max_length=60") == 2
+
+
+def test_another_model_in_the_place_of_the_reference_is_another_evaluation(recipe, toy, capsys):
+    shutil.copytree(toy["model"], "reference")
+    words = "--preferences", toy["held_out"], "--reference", "reference", "--out", "a"
+    assert run(recipe, *words) == 0
+    os.utime("reference/model.safetensors", (1, 1))
+    assert run(recipe, *words) == 2
+    assert "holds an evaluation of another model" in capsys.readouterr().err
 
 
 def test_a_rating_that_is_no_number_is_counted_and_no_verdict(recipe, toy, monkeypatch):
