@@ -279,9 +279,8 @@ def _sums(config: TrainConfig, batches: Sequence[Any], device: Any, count: Calla
     logprobs_of = logprobs_pass(policy.to(device))
     found: list[list[float]] = []
     for batch in batches:
-        block = batch.block.to(device)
-        logprobs, half = logprobs_of(block).cpu().double(), len(batch.units)
-        totals = logprobs.where(block.mask.cpu(), 0.0).sum(1).tolist()
+        half = len(batch.units)
+        totals = logprobs_of(batch.block.to(device)).double().sum(1).tolist()  # prompts and padding have 0
         found += [[chosen, rejected] for chosen, rejected in zip(totals[:half], totals[half:], strict=True)]
         count(half)
     return found

@@ -95,7 +95,7 @@ def describe(inspection: Inspection) -> Iterator[str]:
         found = preferred_of(scores)
         yield (
             f"chosen answer more probable than the rejected one: {found.whole} as whole answers, {found.per_token} "
-            "per token (mean over prompts; ties count one half)"
+            f"per token (mean over {prompts} prompts; ties count one half)"
         )
         yield f"rejected answers are longer than chosen ones by {told_as(longer_rejected(scores), '+.2f')} tokens"
     yield f"histogram of rows by level ({inspection.deciding}, nats per token):"
@@ -137,6 +137,7 @@ def as_json(inspection: Inspection) -> dict[str, Any]:
         "how": inspection.how,
         "file": facts_as_json(inspection.facts),
         "rows": len(scores),
+        "prompts": len(np.unique(scores.prompts)),
         "decides": inspection.deciding,
         "levels": {name: _level(level) for name, level in inspection.levels().items()},
         "quartiles": [_level(one.level) | {"from": one.low, "to": one.high} for one in quarters] or None,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from humanline.stats import Estimate, ratio_difference
+from humanline.stats import Estimate, ratio_difference, slice_sums
 from humanline.train.data.levels import (
     PAPER_RANGE,
     RowScores,
@@ -100,14 +100,10 @@ def judge(scores: RowScores, numbers: np.ndarray | None, own: Own | None) -> Ver
     paper = side_of_paper(level.mean)
     if own is None:
         return Verdict(level, paper)
-    quarters = [] if numbers is None else [scores.take(numbers == number) for number in (1, 2, 3, 4)]
-    gaps = tuple(_gap(quarter, own.scores) for quarter in quarters)
-    return Verdict(level, paper, level_of(own.scores).nats, _gap(scores, own.scores), gaps)
-
-
-def _gap(scores: RowScores, own: RowScores) -> Estimate:
-    ours, theirs = ((one.sums.sum(1), one.tokens.sum(1), one.prompts.tolist()) for one in (scores, own))
-    return ratio_difference(ours, theirs)
+    ours, theirs = ((one.sums.sum(1), one.tokens.sum(1), one.prompts.tolist()) for one in (scores, own.scores))
+    marks = [] if numbers is None else [numbers == number for number in (1, 2, 3, 4)]
+    gaps = tuple(ratio_difference(slice_sums(*ours, scores.levels, inside), theirs) for inside in marks)
+    return Verdict(level, paper, level_of(own.scores).nats, ratio_difference(ours, theirs), gaps)
 
 
 _OWN_WORDS = {
@@ -122,6 +118,9 @@ _OWN_WORDS = {
 def describe_verdict(verdict: Verdict, own: Own | None) -> Iterator[str]:
     """Yield the lines of a verdict, with its reasons."""
     yield f"verdict      {against_paper(verdict.level.mean)}"
+    half = verdict.level.interval().half_width
+    if any(abs(verdict.level.mean - edge) <= half for edge in PAPER_RANGE):
+        yield f"  its interval, {told_as(verdict.level)}, holds an edge of that range: it may lie on the other side"
     if own is None or verdict.own_level is None or verdict.gap is None:
         yield "  the model's own level, a yardstick for any model, is not known: --own-samples N measures it"
     else:
@@ -140,14 +139,15 @@ def describe_verdict(verdict: Verdict, own: Own | None) -> Iterator[str]:
 
 def _why(verdict: Verdict) -> str:
     assert verdict.own_level is not None
-    own = f"{verdict.own_level.mean:.3f}"
+    own = told_as(verdict.own_level)
     if verdict.own == "below":
         return (
             f"the level is above the paper's range, and this model is surer still of its own answers ({own}); its own "
             "level is of this model and these prompts, the range is not"
         )
+    theirs = "not told apart from" if verdict.own == "at" else "above"
     return (
-        f"the level is low by the paper's range, but so is that of this model's own answers ({own}), whose tokens, "
+        f"the level is low by the paper's range, but {theirs} that of this model's own answers ({own}), whose tokens, "
         "entropy or training differ from the paper's model; its own level is of this model and these prompts"
     )
 

@@ -31,6 +31,14 @@ def test_quartiles_of_different_values_hold_equal_numbers_of_them(count):
         assert values[found.numbers == number].max() == found.edges[number - 1]
 
 
+@pytest.mark.parametrize(
+    ("count", "numbers"), [(5, [1, 1, 2, 3, 4]), (6, [1, 1, 2, 3, 3, 4]), (7, [1, 1, 2, 2, 3, 3, 4])]
+)
+def test_an_edge_is_the_value_at_the_upper_place(count, numbers):
+    """At ceil(k n / 4) of the values in order: of seven at the second, the fourth and the sixth."""
+    assert quartiles_of(np.arange(float(count))).numbers.tolist() == numbers
+
+
 def test_equal_values_share_a_quartile():
     """Two values on an edge go into the same quartile, though sizes then differ."""
     values = np.array([-4.0, -3.0, -3.0, -2.5, -2.0, -1.5, -1.0, -0.5])

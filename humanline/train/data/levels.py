@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from humanline.stats import Estimate, ratio_estimate
+from humanline.stats import Estimate, ratio_estimate, slice_sums
 
 SAME = 1e-5  # nats per token that rounding may make of equal levels
 #: Mean log-probability per token, nats, of the rows in the worst quartile of the paper's Figure 6.
@@ -94,6 +94,17 @@ def level_of(scores: RowScores, part: str | None = None) -> Level:
     clusters = scores.prompts.tolist()
     bits = ratio_estimate(-sums / math.log(2), octets, clusters) if octets.any() else None
     return Level(ratio_estimate(sums, tokens, clusters), bits, len(scores), int(tokens.sum()))
+
+
+def level_of_quartile(scores: RowScores, inside: NDArray[np.bool_]) -> Level:
+    """Return the level of the rows of a quartile, (R,) marked; its error knows that other rows have other edges."""
+    sums, tokens, octets = (one.sum(1) for one in (scores.sums, scores.tokens, scores.octets))
+    clusters, levels = scores.prompts.tolist(), scores.levels
+    bits = None
+    if octets[inside].any():
+        bits = ratio_estimate(*slice_sums(-sums / math.log(2), octets, clusters, levels, inside))
+    nats = ratio_estimate(*slice_sums(sums, tokens, clusters, levels, inside))
+    return Level(nats, bits, int(inside.sum()), int(tokens[inside].sum()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +201,9 @@ def quarters_of(scores: RowScores) -> list[Quarter]:
     if found is None:
         return []
     marks = [found.numbers == number for number in (1, 2, 3, 4)]
-    return [Quarter(level_of(scores.take(own)), float(values[own].min()), float(values[own].max())) for own in marks]
+    return [
+        Quarter(level_of_quartile(scores, own), float(values[own].min()), float(values[own].max())) for own in marks
+    ]
 
 
 def side_of_paper(level: float) -> Side:
