@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from humanline.evaluate.drift import Drift, Probe, describe_probe, probe_as_json
 from humanline.evaluate.file_facts import FileFacts, describe_facts, facts_as_json
 from humanline.evaluate.levels import (
     Floats,
@@ -54,6 +55,8 @@ class Inspection:
         One row as the loss sees it.
     own : Own or None
         The model's own answers.
+    probe : Probe or None
+        What some steps of training did to the rows' tokens.
     """
 
     model: str
@@ -64,6 +67,7 @@ class Inspection:
     labels: Ints | None
     example: str
     own: Own | None = None
+    probe: Probe | None = None
 
     @property
     def deciding(self) -> str:
@@ -100,6 +104,11 @@ class Inspection:
         marks = [found.numbers == number for number in (1, 2, 3, 4)]
         return [(level_of(self.scores.take(own)), *_range(values[own])) for own in marks]
 
+    def drifts(self, probe: Probe) -> dict[str, Drift]:
+        """Return what a probe did to the tokens of all rows, of their parts and of their quartiles."""
+        found = self.quartiles
+        return probe.drifts(None if found is None else found.numbers, self.labels)
+
 
 def describe(inspection: Inspection) -> Iterator[str]:
     """Yield the lines of an inspection."""
@@ -122,7 +131,9 @@ def describe(inspection: Inspection) -> Iterator[str]:
         yield f"rejected answers are longer than chosen ones by {told_as(longer_rejected(scores), '+.2f')} tokens"
     yield f"histogram of rows by level ({inspection.deciding}, nats per token):"
     yield from (f"  {line}" for line in histogram_lines(scores.levels))
-    yield from describe_verdict(inspection.verdict, inspection.own)
+    yield from describe_verdict(inspection.verdict, inspection.own, probed=inspection.probe is not None)
+    if inspection.probe is not None:
+        yield from describe_probe(inspection.probe, inspection.drifts(inspection.probe))
 
 
 def _level_lines(inspection: Inspection) -> Iterator[str]:
@@ -165,6 +176,8 @@ def as_json(inspection: Inspection) -> dict[str, Any]:
         else [_level(level) | {"from": low, "to": high} for level, low, high in inspection.by_quartile()],
         "verdict": verdict_as_json(inspection.verdict, inspection.own),
     }
+    if inspection.probe is not None:
+        tree["probe"] = probe_as_json(inspection.probe, inspection.drifts(inspection.probe))
     if len(scores.parts) == 2:
         preferred = preferred_of(scores)
         tree["chosen_more_probable"] = {"whole": asdict(preferred.whole), "per_token": asdict(preferred.per_token)}
