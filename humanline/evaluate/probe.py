@@ -2,7 +2,8 @@
 
 The steps are those of the run itself: `set_up` makes it ready from the same recipe, with the same loader, and
 `take_steps` takes them. Only what leaves the steps alone is another: the output, which is a temporary folder, and
-checkpoints, held-out data, trackers and a stop at a collapse, which are off.
+checkpoints, held-out data, trackers and a stop at a collapse, which are off. The folder holds settings and metrics, no
+weights; it is removed at the end, also of a probe that fails or is stopped, but not of one that is killed (SIGKILL).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from humanline.evaluate.drift import Probe, TokenSums
 from humanline.evaluate.records import EvaluationError
 from humanline.evaluate.score_rows import Progress, Say
+from humanline.system.disk import WriteError
 from humanline.system.stop import StopRequested, StopSignal
 from humanline.train.config import TrainConfig
 from humanline.train.config.describe import describe_reference, describe_transform, describe_variant, units_in_words
@@ -103,12 +105,10 @@ def plan_probe(config: TrainConfig, units: Units, checked: CheckedModel, device:
         estimate = Estimator(checked.outline, cuda=device.type == "cuda").estimate(config, workload)
         work = steps * estimate.total_flops
         seconds = seconds_here(work, device, config.training.precision)
-        what += (
-            f": {work:.2g} operations, about {max(1, round(seconds)):,} s here, and the time to load the model again"
-        )
+        what += f": {work:.2g} operations, about {max(1, round(seconds)):,} s here once the model is loaded again"
     except DryRunError as error:
         what += f"; how long that takes is not known ({error})"
-    say(f"{what}; its temporary folder is {place}/{PREFIX}...")
+    say(f"{what}; its temporary folder, of metrics alone, is {place}/{PREFIX}...")
     return Planned(steps, of_steps)
 
 
@@ -140,6 +140,8 @@ def run_probe(
     ------
     StopRequested
         If `stop` was asked; nothing of the probe is kept.
+    EvaluationError
+        If the temporary folder cannot be written.
     OSError, ModelError, DataError, ValueError, NonFiniteError, MemoryRanOutError
         As training does.
     """
@@ -161,6 +163,10 @@ def run_probe(
         raise StopRequested(
             request.signal_name,
             f"stopped by {request.signal_name} during the probe, of which nothing is kept; scores that were made are",
+        ) from None
+    except WriteError as error:
+        raise EvaluationError(
+            f"the probe was given up, and nothing of it is kept: {error.reason}; set TMPDIR to a folder with some space"
         ) from None
     if progress is not None:
         progress(steps, steps)
