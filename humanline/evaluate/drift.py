@@ -122,9 +122,10 @@ class Probe:
     scored : (S,) int array
         Which of these rows have a level.
     still : tuple of int
-        Steps in which the reference was the policy itself, so that log-ratios are 0.
+        Steps in which the reference was the policy itself, so that log-ratios are 0, but for dropout.
     by_step : tuple of dict
-        Of each step its number, its tokens and what the transform did to how many.
+        Of each step its `step` from 0 on, its `tokens`, how many of them have which mark, and the `log_ratio_size`:
+        the mean of log-ratios without their sign.
     broke : str or None
         How the run seems to have broken, in words.
     """
@@ -137,7 +138,7 @@ class Probe:
     tokens: TokenSums
     scored: Ints
     still: tuple[int, ...]
-    by_step: tuple[dict[str, int], ...]
+    by_step: tuple[dict[str, float], ...]
     broke: str | None
 
     def drifts(self, numbers: Ints | None, labels: Ints | None) -> dict[str, Drift]:
@@ -176,11 +177,13 @@ def describe_probe(probe: Probe, drifts: Mapping[str, Drift]) -> Iterator[str]:
     yield from (f"  {line}" for line in probe.how)
     yield f"  {whole.seen} of {whole.rows} rows were in these steps, {whole.rows - whole.seen} in none"
     if probe.still:
-        tokens = sum(one["tokens"] for one in probe.by_step if one["step"] in probe.still)
+        own = [one for one in probe.by_step if one["step"] in probe.still]
+        tokens, moved = sum(one["tokens"] for one in own), any(one["log_ratio_size"] for one in own)
         named = ", ".join(map(str, probe.still[:_SHOWN])) + (", ..." if len(probe.still) > _SHOWN else "")
         yield (
             f"  in {len(probe.still)} of the steps (counted from 0: {named}) the reference is the policy itself, so "
-            f"that log-ratios are 0 there: {tokens:,} of {whole.tokens:,} tokens, which are in all numbers below"
+            f"that log-ratios are 0 there{', but for dropout' if moved else ''}: {tokens:,} of {whole.tokens:,} "
+            "tokens, which are in all numbers below"
         )
     yield from (f"  {line}" for line in _table(probe.kind, drifts))
     yield "  log-ratios are policy against reference, before the transform, nats a token; 95 % intervals by prompt, of"

@@ -9,7 +9,7 @@ weights; it is removed at the end, also of a probe that fails or is stopped, but
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,13 +62,13 @@ def refuse_probe(config: TrainConfig, steps: int) -> None:
         )
     if config.reference.schedule.snapshot(1) == 1:
         raise EvaluationError(
-            f"--probe would see nothing: under reference.schedule {config.reference.schedule.kind} with a sync after "
-            "every step the reference of each step is the policy itself, so that every log-ratio is 0 in all of the run"
+            f"--probe would see nothing: reference.schedule {config.reference.schedule.kind} syncs after every step, "
+            "so that in all of the run the reference is the policy itself, from which nothing drifts"
         )
     if steps == 1:
         raise EvaluationError(
-            "--probe 1 would see nothing: the reference of the first step is the policy itself, so that every "
-            "log-ratio is 0 there; give at least 2"
+            "--probe 1 would see nothing: the reference of the first step is the policy itself, from which nothing "
+            "drifts; give at least 2"
         )
 
 
@@ -175,12 +175,12 @@ def run_probe(
         steps=steps,
         of_steps=planned.of_steps,
         kind=config.transform.kind,
-        how=tuple(_how(config)),
+        how=tuple(_how(config, planned)),
         parts=tally.parts,
         tokens=tally.sums(units),
         scored=np.asarray(scored, dtype=np.int64),
         still=tuple(step for step in range(steps) if snapshot(step) == step),
-        by_step=tuple(tally.by_step),
+        by_step=tuple(tally.steps_taken()),
         broke=broke,
     )
 
@@ -200,14 +200,17 @@ def _quiet(config: TrainConfig, output: str) -> TrainConfig:
     )
 
 
-def _how(config: TrainConfig) -> list[str]:
+def _how(config: TrainConfig, planned: Planned) -> list[str]:
+    """Return lines on what was trained, with what, and what was switched off."""
+    warm = round(config.optimizer.warmup_fraction * planned.of_steps)
+    slow = f", all of them in the warm-up of {warm} steps to it" if warm >= planned.steps else ""
     training, off = config.training, ["checkpoints"]
     off += ["held-out evaluation"] if config.data.eval is not None else []
     off += [f"tracking ({', '.join(config.tracking.trackers)})"] if config.tracking.trackers else []
     off += ["training.collapse.action: stop"] if training.collapse.action == "stop" else []
     return [
         f"{describe_variant(config)}, as the recipe says: {training.batch_size} {units_in_words(config)} a step, lr "
-        f"{config.optimizer.lr:g}, seed {config.seed}",
+        f"{config.optimizer.lr:g}{slow}, seed {config.seed}",
         f"off, since no step depends on it: {', '.join(off)}",
         f"transform: {describe_transform(config)}",
         f"reference: {describe_reference(config)}",
@@ -235,14 +238,14 @@ class Tally:
         shape = len(units.names), len(self.parts)
         self._sums: dict[str, np.ndarray] = {name: np.zeros(shape) for name in ("tokens", "sums", "sizes")}
         self._shape = shape
-        self.by_step: list[dict[str, int]] = []
+        self.by_step: list[dict[str, float]] = []
 
     def __call__(self, step: int, batch: MicroBatch, log_ratio: Any, marks: Mapping[str, Any]) -> None:
         """Take in a micro-batch."""
         if not self.by_step or self.by_step[-1]["step"] != step:
             if self.progress is not None:
                 self.progress(step, self.steps)
-            self.by_step.append({"step": step, "tokens": 0, **dict.fromkeys(marks, 0)})
+            self.by_step.append({"step": step, "tokens": 0, **dict.fromkeys(marks, 0), "sizes": 0.0})
         if not batch.rows:  # in which nothing counts
             return
         ratios = log_ratio.cpu().double()
@@ -252,7 +255,14 @@ class Tally:
             sums = values.cpu().sum(1).numpy()
             np.add.at(self._sums.setdefault(name, np.zeros(self._shape)), places, sums)
             if name in self.by_step[-1]:
-                self.by_step[-1][name] += int(sums.sum())
+                self.by_step[-1][name] += sums.sum().item()
+
+    def steps_taken(self) -> Iterator[dict[str, float]]:
+        """Yield of each step its number, its tokens, how many of them have which mark, and how large log-ratios are."""
+        for one in self.by_step:
+            yield {name: value for name, value in one.items() if name != "sizes"} | {
+                "log_ratio_size": one["sizes"] / one["tokens"]
+            }
 
     def sums(self, units: Units) -> TokenSums:
         """Return the sums of all rows."""

@@ -50,12 +50,13 @@ VARIANTS = {
         "training": {"steps": 8, "batch_size": 8, "micro_batch_tokens": 90, "padding": "free"},
     },
     "two labelled answers of a pair": {**HUMANLINE, "objective": "kto", "training__micro_batch_size": 3},
-    "split groups, with dropout and warm-up": {
+    "split groups, an adapter with dropout, a second model and warm-up": {
         **HUMANLINE,
         "objective": "grpo",
-        "training": {"steps": 8, "batch_size": 8, "micro_batch_size": 5, "dropout": True},
-        "optimizer": {"lr": 3e-3, "warmup_fraction": 0.5},
-        "reference": {"schedule": {"kind": "never"}, "storage": "model"},
+        "adapter": {"rank": 4, "dropout": 0.3},
+        "training": {"steps": 8, "batch_size": 8, "micro_batch_size": 5},
+        "optimizer": {"lr": 3e-2, "warmup_fraction": 0.7},
+        "reference": {"schedule": SCHEDULES["round_4"], "storage": "model"},
         "data__eval": "held_out",
     },
     "Beta rejection": {"transform": REJECT, "reference": {"schedule": SCHEDULES["before_1"]}},
@@ -86,7 +87,7 @@ def listening(oracle):
     return change
 
 
-QUICK = {"one pass", "split groups, with dropout and warm-up"}
+QUICK = {"one pass", "split groups, an adapter with dropout, a second model and warm-up"}
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,9 @@ def test_what_is_clipped_is_what_the_run_clips(toy, tmp_path, temporary, name):
         assert sum(one.mean.mean * one.tokens for one in parts) == pytest.approx(whole.mean.mean * whole.tokens)
     assert sum(one.seen for one in quarters) == whole.seen == min(48, whole.seen)
     assert [one.rows for one in quarters] == np.bincount(found.quartiles.numbers)[1:].tolist()
+    text, special = "\n".join(describe(found)), "dropout" in name
+    assert ("0 there, but for dropout" in text) == ("in the warm-up" in text) == special
+    assert found.probe.still == ((0, 4) if special else (0,))
     assert list(temporary.iterdir()) == []
 
 
@@ -239,7 +243,7 @@ def test_a_probe_that_would_tell_nothing_is_refused(toy, tmp_path, temporary, ca
         (["recipe.yaml", "--probe", "0"], ">= 1; got 0"),
         (["recipe.yaml", "--probe", "1"], "give at least 2"),
         (["recipe.yaml", "--probe", "9"], "has only 8 steps"),
-        (["recipe.yaml", "--probe", "3", "reference.schedule={kind: after_step, every: 1}"], "in all of the run"),
+        (["recipe.yaml", "--probe", "3", "reference.schedule={kind: after_step, every: 1}"], "nothing drifts"),
         (["nll.yaml", "--probe", "3"], "has none"),
         (["recipe.yaml", "--probe", "3", "training.batch_size=100"], "larger than the data"),
         (["tiny-online", "--probe", "3"], "--probe is not for prompts"),
