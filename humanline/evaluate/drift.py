@@ -6,7 +6,6 @@ its row was in, as it does in the metrics of these steps.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -161,7 +160,7 @@ class Probe:
             if values is not None:
                 groups[name] = tokens.take(self._marked(values == value))
         if len(self.scored) < len(tokens.prompts):
-            groups["without level"] = tokens.take(~self._marked(np.ones(len(self.scored), dtype=np.bool_)))
+            groups[_UNSCORED] = tokens.take(~self._marked(np.ones(len(self.scored), dtype=np.bool_)))
         return {name: drift_of(one, self.kind) for name, one in groups.items()}
 
     def _marked(self, own: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -188,6 +187,8 @@ def describe_probe(probe: Probe, drifts: Mapping[str, Drift]) -> Iterator[str]:
     yield from (f"  {line}" for line in _table(probe.kind, drifts))
     yield "  log-ratios are policy against reference, before the transform, nats a token; 95 % intervals by prompt, of"
     yield "  these steps: another order of the data, or a later step, is not in them"
+    if _UNSCORED in drifts:
+        yield f"  rows {_UNSCORED} were trained on and not scored (--rows)"
     if probe.kind == "none":
         yield "  nothing is clipped by this recipe, which has no transform"
     elif not whole.acted:
@@ -215,12 +216,22 @@ def _values(one: Drift) -> tuple[tuple[Estimate | None, str], tuple[Estimate | N
 
 
 def _percent(one: Drift) -> str:
-    """Return the share of tokens that the transform acted on; where that is none or all, nothing tells its error."""
+    """Return the share of tokens that the transform acted on, and its interval."""
     if one.share is None:
         return "-"
-    half = one.share.interval().half_width
-    known = 0 < one.acted < one.tokens and math.isfinite(half)
-    return f"{100 * one.share.mean:.2f} %" + (f" ± {100 * half:.2f}" if known else "")
+    tree = _share_as_json(one, one.share)
+    low, high = tree["low"], tree["high"]
+    known = "" if low is None or high is None else f" ({100 * low:.2f} to {100 * high:.2f})"
+    return f"{100 * one.share.mean:.2f} %{known}"
+
+
+def _share_as_json(one: Drift, share: Estimate) -> dict[str, float | None]:
+    """Return a share, with bounds from 0 to 1; where it is none or all of the tokens, nothing tells its error."""
+    tree = estimate_as_json(share)
+    if one.acted in (0, one.tokens):
+        return tree | dict.fromkeys(("se", "low", "high"))
+    bounds = {name: value for name in ("low", "high") if (value := tree[name]) is not None}
+    return tree | {name: min(1.0, max(0.0, value)) for name, value in bounds.items()}
 
 
 def _done(kind: str) -> str:
@@ -246,12 +257,12 @@ def probe_as_json(probe: Probe, drifts: Mapping[str, Drift]) -> dict[str, Any]:
 
 
 def _as_json(one: Drift) -> dict[str, Any]:
-    values = {"log_ratio": one.mean, "log_ratio_size": one.size, "share": one.share}
-    tree = {name: None if value is None else estimate_as_json(value) for name, value in values.items()}
-    share = tree["share"]
-    if share is not None and one.acted in (0, one.tokens):
-        share |= dict.fromkeys(("se", "low", "high"))
-    return {"rows": one.rows, "seen": one.seen, "tokens": one.tokens, "acted": one.acted, **one.counts, **tree}
+    means = {"log_ratio": one.mean, "log_ratio_size": one.size}
+    tree = {name: None if value is None else estimate_as_json(value) for name, value in means.items()}
+    share = None if one.share is None else _share_as_json(one, one.share)
+    counts = {"rows": one.rows, "seen": one.seen, "tokens": one.tokens, "acted": one.acted, **one.counts}
+    return {**counts, **tree, "share": share}
 
 
 _SHOWN = 6
+_UNSCORED = "without level"

@@ -159,6 +159,8 @@ def run_probe(
             take_steps(run)
             broken = run.watch.broken
             broke = None if broken is None else run.watch.words(broken)
+            if broke is not None and config.training.collapse.action == "stop":
+                broke += "; the run itself would stop there (training.collapse.action)"
     except StopRequested as request:
         raise StopRequested(
             request.signal_name,
@@ -207,7 +209,6 @@ def _how(config: TrainConfig, planned: Planned) -> list[str]:
     training, off = config.training, ["checkpoints"]
     off += ["held-out evaluation"] if config.data.eval is not None else []
     off += [f"tracking ({', '.join(config.tracking.trackers)})"] if config.tracking.trackers else []
-    off += ["training.collapse.action: stop"] if training.collapse.action == "stop" else []
     return [
         f"{describe_variant(config)}, as the recipe says: {training.batch_size} {units_in_words(config)} a step, lr "
         f"{config.optimizer.lr:g}{slow}, seed {config.seed}",

@@ -174,6 +174,7 @@ def test_a_probe_goes_on_where_a_broken_run_would_stop(toy, tmp_path, temporary)
     limits = {"action": "stop", "clipped": 0.001, "steps": 1}
     found = probed(toy, tmp_path, **HUMANLINE, training__collapse=limits)
     assert len(found.probe.by_step) == 5 and "seems to have broken" in found.probe.broke
+    assert found.probe.broke.endswith("the run itself would stop there (training.collapse.action)")
     assert found.probe.broke in "\n".join(describe(found))
 
 
@@ -274,3 +275,15 @@ def test_drift_is_a_mean_over_tokens_clustered_by_prompt():
     assert found.mean.degrees == 1
     assert drift_of(tokens.take(np.array([False, False, False, True])), "clip").mean is None
     assert drift_of(tokens, "none").acted == 0
+
+
+def test_the_share_of_few_prompts_has_bounds_from_0_to_1(toy, tmp_path, temporary):
+    """Two prompts tell little of a share, but not that it may be negative."""
+    file = tmp_path / "few.jsonl"
+    file.write_text("".join(Path(toy["pairs"]).read_text().splitlines(keepends=True)[:6]))
+    found = probed(toy, tmp_path, 2, **HUMANLINE, data__train=str(file), training={"steps": 2, "batch_size": 2})
+    drifts = as_json(found)["probe"]["drift"]
+    assert drifts["all"]["rows"] == 6 and drifts["all"]["seen"] == 4
+    shares = [one["share"] for one in drifts.values() if one["share"] is not None]
+    assert any(one["low"] == 0.0 and one["se"] > 0 for one in shares)
+    assert all(one["low"] is None or 0 <= one["low"] <= one["value"] <= one["high"] <= 1 for one in shares)
