@@ -153,7 +153,7 @@ def inspect_data(
 def _keep_probe(config: TrainConfig, found: Inspection, steps: int, folder: Path) -> Path:
     """Write a probe beside the scores, with its recipe, in the place of an earlier one of the same; return its file."""
     recipe = written(config)
-    plan = json.dumps([score_plan(config), recipe, steps], sort_keys=True)
+    plan = json.dumps([score_plan(config), recipe, steps, len(found.names)], sort_keys=True)
     path = folder / f"probe-{hashlib.sha256(plan.encode()).hexdigest()[:16]}.json"
     tree = {"recipe": recipe, "inspection": as_json(found)}
     write_text(path, json.dumps(tree, indent=1, allow_nan=False) + "\n")

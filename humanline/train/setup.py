@@ -176,6 +176,8 @@ def set_up(
     OutputError, ModelError, DataError, ValueError, CheckpointError, NeighbourError, StopRequested, MemoryRanOutError
         As `humanline.train.loop.train` does.
     """
+    if trial is not None and config.rounds is not None:
+        raise ValueError("a trial needs fixed data: the answers of rounds do not exist before they are drawn")
     folder = RunFolder(config.output, resume=resume, say=RunProgress(0, show_progress).say)
     how = config.training
     try:

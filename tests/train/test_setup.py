@@ -57,6 +57,10 @@ def test_a_trial_is_the_beginning_of_a_run_and_saves_nothing(toy, tmp_path):
         "metrics.jsonl",
         "start.json",
     }
+    in_rounds = online(toy, toy["prompts"], tmp_path / "rounds")
+    with pytest.raises(ValueError, match="fixed data"), set_up(in_rounds, trial=Trial(3, observe)):
+        pass
+    assert not (tmp_path / "rounds").exists()
 
 
 def test_a_finished_run_is_its_result(toy, tmp_path):
