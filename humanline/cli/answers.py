@@ -22,6 +22,9 @@ def answer_commands(commands: Commands) -> None:
     inspect.add_argument("--model", help="folder or hub:NAME; RECIPE|FILE is then a file (default: the recipe's model)")
     inspect.add_argument("--rows", type=int, metavar="N", help="score N rows drawn at random (default: all)")
     inspect.add_argument("--own-samples", type=int, default=0, metavar="N", help="answers of the model to compare with")
+    inspect.add_argument(
+        "--probe", type=int, metavar="STEPS", help="train a throw-away copy: drift and clipping by quartile"
+    )
     inspect.add_argument("--keep-quartiles", metavar="2,3,4", help="write the rows of these quartiles to --out")
     inspect.add_argument("--scored", help="of a recipe in rounds: answers that are scored already (default: made here)")
     inspect.add_argument("--keep-pass-rate", metavar="0.2:0.8", help="write the prompts of this band to --out")
@@ -96,6 +99,12 @@ def _inspect_data(options: argparse.Namespace) -> int:
         raise ValueError(f"--own-samples must be >= 0; got {options.own_samples}")
     if options.model is not None and options.preset:
         raise ValueError("--preset changes a recipe; with --model there is none")
+    if options.model is not None and options.probe is not None:
+        raise ValueError(
+            "--probe trains as a recipe says, and a file with --model has none: no objective, transform, schedule or "
+            f"learning rate. Give the recipe: humanline inspect-data RECIPE data.train={options.data} "
+            f"model={options.model} --probe {options.probe}"
+        )
     _refuse_other_kind(options.data, options.model)
     options.recipe = options.data
 
@@ -134,7 +143,7 @@ def _inspect_rows(config: TrainConfig, options: argparse.Namespace, **how: Any) 
     if options.out is not None:
         check_figures()
     counting = ReadingProgress(not options.quiet)
-    given = {"out": options.out, "rows": options.rows, "own_samples": options.own_samples}
+    given = {"out": options.out, "rows": options.rows, "own_samples": options.own_samples, "probe": options.probe}
     found = inspect_data(config, **given, keep_quartiles=keep, counting=counting, **how)
     if options.out is None:
         return list(describe(found)), []
@@ -147,8 +156,11 @@ def _inspect_prompts(config: TrainConfig, options: argparse.Namespace, **how: An
     """Inspect prompts by the scores of answers to them; return what to say, and the files that were written."""
     from humanline.evaluate.filters import band_named
     from humanline.evaluate.inspect_prompts import NAME, inspect_prompts
+    from humanline.evaluate.probe import refuse_probe
     from humanline.evaluate.prompt_rates import describe_rates
 
+    if options.probe is not None:
+        refuse_probe(config, options.probe)
     _refuse_options(options, "prompts", "rows", "own_samples", "keep_quartiles")
     band = band_named(options.keep_pass_rate) if options.keep_pass_rate is not None else None
     found = inspect_prompts(config, out=options.out, scored=options.scored, band=band, **how)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from humanline.evaluate.drift import Drift, Probe, describe_probe, probe_as_json
 from humanline.evaluate.file_facts import FileFacts, describe_facts, facts_as_json
 from humanline.evaluate.levels import histogram_lines, longer_rejected, preferred_of
 from humanline.evaluate.verdict import Own, Verdict, describe_verdict, judge, verdict_as_json
@@ -47,6 +48,8 @@ class Inspection:
         One row as the loss sees it.
     own : Own or None
         The model's own answers.
+    probe : Probe or None
+        What some steps of training did to the rows' tokens.
     """
 
     model: str
@@ -57,6 +60,7 @@ class Inspection:
     labels: Ints | None
     example: str
     own: Own | None = None
+    probe: Probe | None = None
 
     @property
     def deciding(self) -> str:
@@ -77,6 +81,11 @@ class Inspection:
     def levels(self) -> dict[str, Level]:
         """Return the level of each part by its name, the deciding one last."""
         return levels_by_part(self.scores, self.labels)
+
+    def drifts(self, probe: Probe) -> dict[str, Drift]:
+        """Return what a probe did to the tokens of all rows, of their parts and of their quartiles."""
+        found = self.quartiles
+        return probe.drifts(None if found is None else found.numbers, self.labels)
 
 
 def describe(inspection: Inspection) -> Iterator[str]:
@@ -100,7 +109,9 @@ def describe(inspection: Inspection) -> Iterator[str]:
         yield f"rejected answers are longer than chosen ones by {told_as(longer_rejected(scores), '+.2f')} tokens"
     yield f"histogram of rows by level ({inspection.deciding}, nats per token):"
     yield from (f"  {line}" for line in histogram_lines(scores.levels))
-    yield from describe_verdict(inspection.verdict, inspection.own)
+    yield from describe_verdict(inspection.verdict, inspection.own, probed=inspection.probe is not None)
+    if inspection.probe is not None:
+        yield from describe_probe(inspection.probe, inspection.drifts(inspection.probe))
 
 
 def _level_lines(inspection: Inspection) -> Iterator[str]:
@@ -143,6 +154,8 @@ def as_json(inspection: Inspection) -> dict[str, Any]:
         "quartiles": [_level(one.level) | {"from": one.low, "to": one.high} for one in quarters] or None,
         "verdict": verdict_as_json(inspection.verdict, inspection.own),
     }
+    if inspection.probe is not None:
+        tree["probe"] = probe_as_json(inspection.probe, inspection.drifts(inspection.probe))
     if len(scores.parts) == 2:
         preferred = preferred_of(scores)
         tree["chosen_more_probable"] = {"whole": asdict(preferred.whole), "per_token": asdict(preferred.per_token)}

@@ -115,8 +115,8 @@ _OWN_WORDS = {
 }
 
 
-def describe_verdict(verdict: Verdict, own: Own | None) -> Iterator[str]:
-    """Yield the lines of a verdict, with its reasons."""
+def describe_verdict(verdict: Verdict, own: Own | None, *, probed: bool = False) -> Iterator[str]:
+    """Yield the lines of a verdict, with its reasons; `probed`: lines about clipping follow."""
     yield f"verdict      {against_paper(verdict.level.mean)}"
     half = verdict.level.interval().half_width
     if any(abs(verdict.level.mean - edge) <= half for edge in PAPER_RANGE):
@@ -134,7 +134,8 @@ def describe_verdict(verdict: Verdict, own: Own | None) -> Iterator[str]:
             yield f"  quartile {number}  {told_as(gap, '+.3f')}  {side_of(gap)}"
         if verdict.disagree:
             yield f"  the two yardsticks disagree: {_why(verdict)}"
-    yield "  nearer or farther, not good or bad; of clipping nothing is said, which takes training"
+    silent = "" if probed else "; of clipping nothing is said, which takes training (--probe STEPS)"
+    yield f"  nearer or farther, not good or bad{silent}"
 
 
 def _why(verdict: Verdict) -> str:

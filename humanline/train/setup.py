@@ -46,7 +46,7 @@ from humanline.train.preflight.exhausted import Known, explaining
 from humanline.train.preflight.fits import refuse_unfit
 from humanline.train.run.alike import refuse_unlike
 from humanline.train.run.checkpoint import Contents, Position
-from humanline.train.run.checkpoints import Checkpoints
+from humanline.train.run.checkpoints import Checkpoints, Unsaved
 from humanline.train.run.collapse import CollapseWatch, watched
 from humanline.train.run.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
 from humanline.train.run.folder import RunFolder
@@ -58,7 +58,7 @@ from humanline.train.run.state import ModuleState, OfEach, OptimizerState, Rando
 from humanline.train.run.tracking import Trackers, check_trackers, start_trackers
 from humanline.train.step.data_level import DataLevel, data_level_of
 from humanline.train.step.held_out import Evaluator, held_out_evaluator
-from humanline.train.step.loss import ObjectiveStep
+from humanline.train.step.loss import ObjectiveStep, Observe
 from humanline.train.step.reference import BaseModel, LogprobsAhead, LogprobsOf, Reference, SecondModel, logprobs_pass
 
 
@@ -140,9 +140,29 @@ class Run:
     told: list[dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A run that is taken to be looked at: its first steps, bit for bit, of which no checkpoint and no model is saved.
+
+    Parameters
+    ----------
+    steps : int >= 1
+        How many; what hangs on the length of the run, such as its warm-up, is as in the whole of it.
+    observe : Observe
+    """
+
+    steps: int
+    observe: Observe
+
+
 @contextlib.contextmanager
 def set_up(
-    config: TrainConfig, *, resume: bool = False, stop: StopSignal | None = None, show_progress: bool = True
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    stop: StopSignal | None = None,
+    show_progress: bool = True,
+    trial: Trial | None = None,
 ) -> Iterator[Run | RunResult]:
     """Give a run that is ready for its next step, or the result of one that is finished already.
 
@@ -152,12 +172,16 @@ def set_up(
     ----------
     config, resume, stop, show_progress
         As in `humanline.train.loop.train`.
+    trial : Trial, optional
+        Give the first steps of a run on fixed data, to be looked at; default: the whole run.
 
     Raises
     ------
     OutputError, ModelError, DataError, ValueError, CheckpointError, NeighbourError, StopRequested, MemoryRanOutError
         As `humanline.train.loop.train` does.
     """
+    if trial is not None and config.rounds is not None:
+        raise ValueError("a trial needs fixed data: the answers of rounds do not exist before they are drawn")
     folder = RunFolder(config.output, resume=resume, say=RunProgress(0, show_progress).say)
     how = config.training
     try:
@@ -170,7 +194,8 @@ def set_up(
             check, ending = safe_points(stop, meeting.reduce, folder.lost), asked_to_end(stop, folder.lost)
             processes = Processes(accelerator, over_ranks(accelerator), check, ending, meeting)
             with contextlib.ExitStack() as begun:
-                run = _set_up(config, folder, processes, stop, show_progress and processes.rank == 0, known, begun)
+                show = show_progress and processes.rank == 0
+                run = _set_up(config, folder, processes, stop, show, known, begun, trial)
                 begun.pop_all()  # it is the run's from here on
             yield run
     finally:
@@ -186,6 +211,7 @@ def _set_up(
     show: bool,
     known: Known,
     begun: contextlib.ExitStack,
+    trial: Trial | None,
 ) -> Run | RunResult:
     """Return a run, or its result; what has threads or processes of its own by then is ended by `begun`."""
     torch.manual_seed(config.seed)
@@ -199,14 +225,15 @@ def _set_up(
         if processes.on_main(folder.is_finished):
             RunProgress(0, show).say(f"finished already: {folder.final}")
             return RunResult.read(folder)
-    given = _read(config, processes, show)
+    given = _read(config, processes, show, saves=trial is None)
     known.of_model(given.model.outline, given.stream, given.steps, processes.device)
     trained = _load(config, given.data, processes)
     fingerprints = _fingerprints(config, given, trained, processes)
-    objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device)
-    progress = RunProgress(given.steps, show)
+    steps, observe = (given.steps, None) if trial is None else (min(given.steps, trial.steps), trial.observe)
+    objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device, observe)
+    progress = RunProgress(steps, show)
     told: list[dict[str, Any]] = []
-    batches: Batches = FixedBatches(given.stream, given.steps, processes.device)
+    batches: Batches = FixedBatches(given.stream, steps, processes.device)
     evaluator: Evaluator | RolloutEvaluator | None = None
     if config.rounds is not None:
         rounds = _rounds(config, given, folder, trained, processes, progress, told)
@@ -216,7 +243,8 @@ def _set_up(
     data_level = data_level_of(config, len(given.data.sets.train), folder, processes, progress.say)
     references = _references(config, batches, trained, processes, progress, data_level)
     shared, own = _states(trained, batches, evaluator, references, processes, config.seed)
-    checkpoints = _checkpoints(config, settings, folder, shared, own, fingerprints, processes)
+    kind = Checkpoints if trial is None else Unsaved
+    checkpoints = _checkpoints(kind, config, settings, folder, shared, own, fingerprints, processes)
     reports = given.data.sets.reports
     for line in [*map(str, reports.values()), *describe_adapter(config, given.model.outline), *given.remarks]:
         progress.say(line)
@@ -269,7 +297,7 @@ class _Given:
     remarks: list[str]
 
 
-def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
+def _read(config: TrainConfig, processes: Processes, show: bool, *, saves: bool) -> _Given:
     """Read all but the weights, and refuse what cannot be trained, or not here."""
     model = processes.alike(lambda: checked_model(config, processes.device))
     for remark in remarks_on(config, model.outline, processes.device):
@@ -286,7 +314,8 @@ def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
 
     def refuse() -> None:
         sets, ranks = data.sets, processes.ranks
-        bytes_written(config, model.outline, stream, steps, sets.held_out, ranks, len(data.held_out)).refuse()
+        if saves:
+            bytes_written(config, model.outline, stream, steps, sets.held_out, ranks, len(data.held_out)).refuse()
         if config.rounds is not None:
             refuse_engine(config)
             remarks.extend(check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out]))
@@ -442,6 +471,7 @@ def _states(
 
 
 def _checkpoints(
+    kind: type[Checkpoints],
     config: TrainConfig,
     settings: Mapping[str, Any],
     folder: RunFolder,
@@ -461,7 +491,7 @@ def _checkpoints(
         rank=processes.rank,
         ranks=processes.ranks,
     )
-    return Checkpoints(
+    return kind(
         folder.checkpoints,
         config.checkpoint,
         contents,
