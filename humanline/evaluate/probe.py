@@ -147,7 +147,8 @@ def run_probe(
     """
     from humanline.train.loop import take_steps
     from humanline.train.run.result import RunResult
-    from humanline.train.setup import Trial, set_up
+    from humanline.train.setup import set_up
+    from humanline.train.step.trial import Trial
 
     tally, steps = Tally(units, planned.steps, progress), planned.steps
     try:

@@ -58,8 +58,9 @@ from humanline.train.run.state import ModuleState, OfEach, OptimizerState, Rando
 from humanline.train.run.tracking import Trackers, check_trackers, start_trackers
 from humanline.train.step.data_level import DataLevel, data_level_of
 from humanline.train.step.held_out import Evaluator, held_out_evaluator
-from humanline.train.step.loss import ObjectiveStep, Observe
+from humanline.train.step.loss import ObjectiveStep
 from humanline.train.step.reference import BaseModel, LogprobsAhead, LogprobsOf, Reference, SecondModel, logprobs_pass
+from humanline.train.step.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +139,6 @@ class Run:
     trackers: Trackers
     progress: RunProgress
     told: list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A run that is taken to be looked at: its first steps, bit for bit, of which no checkpoint and no model is saved.
-
-    Parameters
-    ----------
-    steps : int >= 1
-        How many; what hangs on the length of the run, such as its warm-up, is as in the whole of it.
-    observe : Observe
-    """
-
-    steps: int
-    observe: Observe
 
 
 @contextlib.contextmanager

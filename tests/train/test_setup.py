@@ -16,7 +16,8 @@ from humanline.train.policy import load as model
 from humanline.train.policy.errors import ModelError
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.result import RunResult
-from humanline.train.setup import Trial, set_up
+from humanline.train.setup import set_up
+from humanline.train.step.trial import Trial
 from tests.helpers.rounds import online
 from tests.helpers.support import CLIP, config, same, steps, weights, without_timing
 
