@@ -55,6 +55,7 @@ def test_a_trial_is_the_beginning_of_a_run_and_saves_nothing(toy, tmp_path):
     assert {path.name for path in (tmp_path / "trial").iterdir() if "lock" not in path.name} == {
         "config.json",
         "data.json",
+        "levels.json",
         "metrics.jsonl",
         "start.json",
     }
