@@ -47,7 +47,7 @@ def answer_commands(commands: Commands) -> None:
     evaluate.add_argument(
         "--harness-task", action="store_true", help="only write a task of lm-evaluation-harness, and its command"
     )
-    evaluate.add_argument("--quiet", action="store_true", help="show no progress")
+    evaluate.add_argument("--quiet", action="store_true", help="say nothing but the file's name")
     add_preset(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
@@ -56,11 +56,13 @@ def answer_commands(commands: Commands) -> None:
     rate.add_argument("overrides", nargs="*", metavar="key=value", help="replace values of the judge's file")
     rate.add_argument("--against", required=True, metavar="ANSWERS", help="the baseline's; joined by the prompts' ids")
     rate.add_argument("--judge", metavar="FILE", help="YAML file that says who judges (default: the answers' scores)")
-    rate.add_argument("--words", nargs="+", default=[], metavar="FILE", help="words.jsonl of folders: not asked again")
+    rate.add_argument(
+        "--words", nargs="+", default=[], metavar="FOLDER", help="of other win rates: what was said there is not asked"
+    )
     rate.add_argument("--out", required=True, help="folder to make, or to go on with")
     rate.add_argument("--name", help="of the model, for humanline compare (default: what its file tells)")
     rate.add_argument("--seed", type=int, help="of the model's training run (default: what its file tells)")
-    rate.add_argument("--quiet", action="store_true", help="show no progress")
+    rate.add_argument("--quiet", action="store_true", help="say nothing but the file's name")
     rate.set_defaults(run=_win_rate)
 
     alpaca = commands.add_parser("alpaca", help="AlpacaEval's files: make model_outputs.json, read annotations.json")

@@ -9,7 +9,7 @@ from typing import Any
 
 from humanline.evaluate.answers import Answers, Joined, digest_of_answers, join, read_answers, texts
 from humanline.evaluate.folder import held_folder
-from humanline.evaluate.judge import Judge, Question, Words
+from humanline.evaluate.judge import WORDS, Judge, Question, Words
 from humanline.evaluate.judge_config import JudgeConfig
 from humanline.evaluate.preference import (
     Judged,
@@ -30,7 +30,7 @@ from humanline.train.online.ledger import json_rows
 from humanline.train.online.rewards.verdict import Verdict
 from humanline.train.online.types import Score
 
-WORDS, VERDICTS = "words.jsonl", "verdicts.jsonl"
+VERDICTS = "verdicts.jsonl"
 
 
 def win_rate(
@@ -62,7 +62,7 @@ def win_rate(
         Is shown each pair in both orders; equal answers are a tie without it. Default: the answers' scores decide,
         which both files must hold, and equal scores are a tie.
     words : sequence of str
-        Files words.jsonl of other folders: what the judge has said there is not asked again.
+        Other folders, or their files words.jsonl: what the judge has said there is not asked again.
     name, seed : optional
         Of the model, for `humanline compare`; default: what its file tells.
     stop : StopSignal, optional

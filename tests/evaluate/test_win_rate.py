@@ -171,7 +171,8 @@ def test_what_was_said_is_not_asked_again(files, capsys):
         assert run("--judge", judge_file(url), "verdict=(?P<first>left)|(?P<second>right)", out="out2") == 0
         assert run("--judge", judge_file(url)) == 2  # another rule in the folder that was begun: nothing is read in it
         assert len(server.asked) == 2 * N + (2 * N - 7)
-        again = "--words", "out/words.jsonl", "out2/words.jsonl"
+        again = "--words", "out/words.jsonl", "out2"
+        assert run("--judge", judge_file(url), "--words", "out2/verdicts.jsonl", out="out3") == 2
         assert run("--judge", judge_file(url), "verdict=(?i)(?P<first>left)|(?P<second>right)", *again, out="out3") == 0
         assert len(server.asked) == 2 * N + (2 * N - 7)
     assert read_evaluation("out3").summary["win_rate"]["value"] == 0.5
