@@ -101,7 +101,7 @@ def inspect_data(
     place = _place_of(config, out)
     accelerator = start_accelerator()
     if accelerator.num_processes > 1:
-        raise EvaluationError("humanline inspect-data works in one process")
+        raise EvaluationError("this command works in one process: start it without a launcher")
     checked = checked_model(config, accelerator.device)
     units, report = read_units(config, config.data.train, checked.renderer, counting=counting)
     facts = facts_of(units, report, checked.tokenizer)

@@ -134,6 +134,8 @@ def describe_reference(config: TrainConfig) -> str:
     else:
         what = f"the policy at the start of each round of {schedule.round_steps or config.round_steps} steps"
     how = "a second model in memory" if config.reference.storage == "model" else "scored ahead, no second model"
+    if config.reference.storage != "model" and config.adapter is not None and schedule.kind == "never":
+        how = "the base with its adapter switched off, no second model"
     anchor = "; KL against the initial policy" if config.reference.baseline == "initial" else ""
     return f"{what}; {how}{anchor}"
 
