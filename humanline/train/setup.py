@@ -24,6 +24,7 @@ from humanline.train.data.pack import pack, unpack
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import RunData, read_data, stream_of
 from humanline.train.data.stream import Batches, FixedBatches, Stream
+from humanline.train.online.distance import Distance, make_distance
 from humanline.train.online.held_out import RolloutEvaluator, refuse_engine
 from humanline.train.online.rewards.check import check_scoring
 from humanline.train.online.rounds import Rounds, make_rounds
@@ -103,6 +104,8 @@ class Run:
         The reference of the objective, where it has one, and the anchor of its KL term, where that is another.
     evaluator : optional
         What measures the policy on held-out data.
+    distance : Distance or None
+        What measures how far it has travelled.
     steps : int
         In rounds, at most.
     start : Position
@@ -126,6 +129,7 @@ class Run:
     batches: Batches
     references: Sequence[Reference]
     evaluator: Evaluator | RolloutEvaluator | None
+    distance: Distance | None
     steps: int
     start: Position
     checkpoints: Checkpoints
@@ -134,6 +138,20 @@ class Run:
     trackers: Trackers
     progress: RunProgress
     told: list[dict[str, Any]]
+
+    @property
+    def looks(self) -> bool:
+        """Return whether there is anything to look at the policy by."""
+        return self.evaluator is not None or self.distance is not None
+
+    def look(self, updates: int, last: bool) -> dict[str, float]:
+        """Return the held-out metrics of the policy as it is after so many updates, and how far it has travelled."""
+        metrics: dict[str, float] = {}
+        if self.evaluator is not None:
+            metrics |= self.evaluator() if updates else self.evaluator.start()
+        if self.distance is not None:
+            metrics |= self.distance(updates, last)
+        return metrics
 
 
 @contextlib.contextmanager
@@ -209,8 +227,11 @@ def _set_up(
         batches, evaluator = rounds, rounds.evaluator(given.data.held_out)
     elif given.data.sets.held_out:
         evaluator = _evaluator(config, given, trained.logprobs_of, processes)
+    distance = make_distance(
+        config, given.data.travelled, given.model.renderer, folder, trained, batches, processes, progress
+    )
     references = _references(config, batches, trained, processes, progress)
-    shared, own = _states(trained, batches, evaluator, references, processes, config.seed)
+    shared, own = _states(trained, batches, evaluator, distance, references, processes, config.seed)
     checkpoints = _checkpoints(config, settings, folder, shared, own, fingerprints, processes)
     reports = given.data.sets.reports
     for line in [*map(str, reports.values()), *describe_adapter(config, given.model.outline), *given.remarks]:
@@ -240,6 +261,7 @@ def _set_up(
         batches=batches,
         references=references,
         evaluator=evaluator,
+        distance=distance,
         steps=given.steps,
         start=at,
         checkpoints=checkpoints,
@@ -401,6 +423,7 @@ def _states(
     trained: Trained,
     batches: Batches,
     evaluator: Evaluator | RolloutEvaluator | None,
+    distance: Distance | None,
     references: Sequence[Reference],
     processes: Processes,
     seed: int,
@@ -412,6 +435,8 @@ def _states(
     }
     if isinstance(batches, Rounds):
         shared["rounds"] = batches
+    if distance is not None:
+        shared["distance"] = distance
     own: dict[str, OfEach] = {"random": RandomState(processes.device, seed)}
     for index, reference in enumerate(references):  # the base of an adapter keeps nothing
         if isinstance(reference, SecondModel):
