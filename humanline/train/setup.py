@@ -293,7 +293,7 @@ def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
 
     def batches() -> tuple[Stream, int]:
         stream, steps = stream_of(config, data, model.renderer, rank=processes.rank, ranks=processes.ranks)
-        refuse_unfit(config, model.outline, stream, steps, processes.device)
+        refuse_unfit(config, model.outline, stream, steps, processes.device, data.travelled)
         return stream, steps
 
     stream, steps = processes.alike(batches)

@@ -60,8 +60,10 @@ def read_contexts(
         As `read_set` and `tokenize`.
     """
     reader = SetReader(path, shape, columns=config.data.columns, ignore=config.data.ignore, counting=counting)
-    assert sampling is not None or config.rounds is not None
-    system, name = (sampling or config.rounds.sampling).system_prompt, reader.source.name
+    if sampling is None:
+        assert config.rounds is not None
+        sampling = config.rounds.sampling
+    system, name = sampling.system_prompt, reader.source.name
     names, duplicates = Names(), Duplicates()
     tokenizing: Tokenizing[PromptOnly] = Tokenizing(renderer)
     kept: list[PromptOnly] = []

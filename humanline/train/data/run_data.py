@@ -84,8 +84,8 @@ def read_data(config: TrainConfig, renderer: Renderer, counting: Counting = unco
         sets = read_sets(config, renderer, counting)
         if config.evaluation.distance is None:
             return RunData(sets)
-        keys = [_prompt_keys(units) for units in (sets.train, sets.held_out)]
-        found, sets.reports["distance"] = read_travelled(config, renderer, _key_of_ids, *keys, counting)
+        trained, scored = (_prompt_keys(units) for units in (sets.train, sets.held_out))
+        found, sets.reports["distance"] = read_travelled(config, renderer, _key_of_ids, trained, scored, counting)
         return RunData(sets, travelled=found)
     contexts, report = read_contexts(config, config.data.train, renderer, counting)
     reports: dict[str, Report] = {"train": report}
@@ -102,8 +102,10 @@ def read_data(config: TrainConfig, renderer: Renderer, counting: Counting = unco
     if config.evaluation.distance is not None:
         asked = (config.rounds.sampling.system_prompt, config.asking.system_prompt)
         key = functools.partial(_bare, system=config.travelling.system_prompt)
-        keys = [{_bare(one, system) for one in own} for own, system in zip((contexts, held_out), asked, strict=True)]
-        travelled, reports["distance"] = read_travelled(config, renderer, key, *keys, counting)
+        of_training, of_looks = (
+            {_bare(one, system) for one in own} for own, system in zip((contexts, held_out), asked, strict=True)
+        )
+        travelled, reports["distance"] = read_travelled(config, renderer, key, of_training, of_looks, counting)
     sets = DataSets(rehearsal(config, contexts, renderer), reports=reports)
     return RunData(sets, contexts, held_out, travelled)
 

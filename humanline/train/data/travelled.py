@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable
 from dataclasses import replace
+from typing import Any
 
 from humanline.train.config import TrainConfig
 from humanline.train.data.counting import Counting, uncounted
@@ -20,8 +21,8 @@ def read_travelled(
     config: TrainConfig,
     renderer: Renderer,
     key: Key,
-    trained: Container[Hashable],
-    scored: Container[Hashable],
+    trained: Container[Any],
+    scored: Container[Any],
     counting: Counting = uncounted,
 ) -> tuple[list[Context], Report]:
     """Return evaluation.distance.limit different prompts, the longest first, and a report that says which they are.
