@@ -215,17 +215,17 @@ class Distance:
 
     def _to_start(self, version: str, last: bool) -> dict[str, float]:
         """Return KL(policy || start) of new answers of the policy; nothing, and a warning, without the start."""
+        folder = self.folder / "look"
+        rollouts = self._draw(folder, self.version(), _KEY + 1)
+        self.processes.on_main(lambda: shutil.rmtree(folder, ignore_errors=True))
         with freed(self.processes.device):
             try:
                 of = self._divergence(version)
             except (OSError, ValueError) as error:
                 self.say(f"warning: kl_to_start is left out, since the start's weights cannot be read again: {error}")
                 return {}
-            folder = self.folder / "look"
-            rollouts = self._draw(folder, self.version(), _KEY + 1)
             found = self._token_values(rollouts, of)
             del of
-        self.processes.on_main(lambda: shutil.rmtree(folder, ignore_errors=True))
         return self._measured("kl_to_start", rollouts, found, last)
 
     def _divergence(self, version: str) -> Pass:
