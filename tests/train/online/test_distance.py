@@ -118,6 +118,7 @@ def measuring(start_folder: Path, folder: Path, samples: int, batch_size: int = 
             "distance": {"prompts": "none", "samples": samples, "max_tokens": ROOM, "to_start": "looks", **changes},
         },
         data={"train": "none", "template": "plain", "max_length": 16},
+        training={"steps": 1, "temperature": 0.5},  # which is no part of the policy that answers
     )
     policy, _ = build_policy(given)
     renderer, processes = renderer_of(given, load_tokenizer(given.model)), alone(torch.device("cpu"))
