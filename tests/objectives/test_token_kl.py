@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from humanline.objectives import token_kl, token_logprobs
+from humanline.sim.sequence import Sequences
 from tests import oracles_loss as oracle
 
 N, H, V = 11, 6, 17
@@ -82,3 +83,21 @@ def test_what_does_not_fit_is_refused():
         token_kl(hidden, head, other, others, temperature=0.0)
     with pytest.raises(ValueError, match="chunk_size"):
         token_kl(hidden, head, other, others, chunk_size=0)
+
+
+@pytest.mark.parametrize("order", [1, None])
+def test_summed_along_sequences_it_is_the_simulators_divergence(order):
+    """Of the simulator's policies over sequences: its visits' mean of these, of every node, is the KL of whole laws."""
+    world = Sequences(vocab=3, length=4, contexts=2, order=order).draw([0])
+    other = 1.5 * world.start + torch.randn(world.start.shape, generator=torch.Generator().manual_seed(0)).double()
+    p, q = (world.table(params.double())[0] for params in (world.start, other))  # of each context, nodes * words
+    laws = [world.law(table[None])[0] for table in (p, q)]
+    nodes = len(world.child)
+    at_node = torch.eye(nodes, dtype=torch.float64)  # the hidden state of a node, whose logits are its row of a table
+    for context in range(2):
+        heads = [table[context].view(nodes, 3).T.contiguous() for table in (p, q)]
+        kl = token_kl(at_node, heads[0], at_node, heads[1])
+        along = kl[world.cells // 3].sum(1)  # of every sequence
+        expected = float((laws[0][context].exp() * (laws[0][context] - laws[1][context])).sum())
+        assert float((laws[0][context].exp() * along).sum()) == pytest.approx(expected, rel=1e-10)
+        assert expected > 0.1
