@@ -167,6 +167,7 @@ class Distance:
         self.processes.on_main(lambda: make_folder(self.folder))
         if not self.processes.agree(self._is_there(version)):
             self._draw_start(version)
+        self.processes.on_main(lambda: shutil.rmtree(self.folder / "drawn", ignore_errors=True))
         self.processes.each(lambda: setattr(self, "_start", self._read()))
 
     def _is_there(self, version: str) -> bool:
@@ -193,7 +194,6 @@ class Distance:
         rows = "".join(json.dumps(rollout.row()) + "\n" for rollout in scored)
         head = {"policy": version, "prompts": contexts_hash(self.contexts), "sha256": _sha256(rows)}
         self.processes.on_main(lambda: write_text(self.file, json.dumps(head) + "\n" + rows))
-        self.processes.on_main(lambda: shutil.rmtree(self.folder / "drawn", ignore_errors=True))
 
     def _read(self) -> _StartAnswers:
         """Return the start's answers as the file has them; raise ValueError if it is damaged, or of other prompts."""

@@ -337,6 +337,7 @@ class TestRuns:
             assert resumed["code"] == 0, resumed["log"]
             assert result_of(killed) == expected
             assert (tmp_path / str(number) / "distance" / "start.jsonl").read_bytes() == kept
+            assert [path.name for path in (tmp_path / str(number) / "distance").iterdir()] == ["start.jsonl"]
 
     def test_what_is_kept_of_the_start_is_the_runs_own(self, toy, own_prompts, tmp_path):
         """A changed or missing file keeps a run from going on, with words; one removed meanwhile is written again."""
