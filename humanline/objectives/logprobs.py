@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -193,6 +194,25 @@ def token_kl(
     return result
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Given:
+    """What `_TokenLogprobs` is called with, which its backward pass needs again."""
+
+    hidden: Float[Tensor, "N H"]
+    head_weight: Float[Tensor, "V H"]
+    labels: Integer[Tensor, " N"]
+    temperature: float
+    softcap: float | None
+    chunk_size: int
+    wide: torch.dtype
+
+    def head(self) -> _Head:
+        """Return the whole head, with room for the logits of a chunk."""
+        size = min(self.chunk_size, len(self.hidden)) * len(self.head_weight)
+        buffer = self.hidden.new_empty(size, dtype=self.wide)
+        return _Head(self.head_weight, self.hidden, buffer, self.temperature, self.softcap)
+
+
 class _TokenLogprobs(torch.autograd.Function):
     """token_logprobs over rows that all count: chunked forward, recomputing backward."""
 
@@ -207,8 +227,7 @@ class _TokenLogprobs(torch.autograd.Function):
         chunk_size: int,
         wide: torch.dtype,
     ) -> Float[Tensor, " N"]:
-        buffer = hidden.new_empty(min(chunk_size, len(hidden)) * len(head_weight), dtype=wide)
-        head = _Head(head_weight, hidden, buffer, temperature, softcap)
+        head = _Given(hidden, head_weight, labels, temperature, softcap, chunk_size, wide).head()
         normaliser = torch.empty(len(labels), dtype=wide, device=hidden.device)
         chosen = torch.empty_like(normaliser)
         for rows in _slices(len(labels), chunk_size):
@@ -224,9 +243,10 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Float[Tensor, " N"]) -> Any:
-        hidden, wide = ctx.saved_tensors[0], ctx.options[-1]
-        gradients = _by_rows if hidden.dtype == wide else _by_blocks
-        hidden_grad, head_grad = gradients(grad, *ctx.saved_tensors, *ctx.options, *ctx.needs_input_grad[:2])
+        *tensors, normaliser = ctx.saved_tensors
+        given = _Given(*tensors, *ctx.options)
+        gradients = _by_rows if given.hidden.dtype == given.wide else _by_blocks
+        hidden_grad, head_grad = gradients(grad, given, normaliser, *ctx.needs_input_grad[:2])
         return hidden_grad, head_grad, None, None, None, None, None
 
 
@@ -234,48 +254,27 @@ _Gradients = tuple[Tensor | None, Tensor | None]  # of hidden states and head, N
 
 
 def _by_rows(
-    grad: Float[Tensor, " N"],
-    hidden: Float[Tensor, "N H"],
-    head_weight: Float[Tensor, "V H"],
-    labels: Integer[Tensor, " N"],
-    normaliser: Float[Tensor, " N"],
-    temperature: float,
-    softcap: float | None,
-    chunk_size: int,
-    wide: torch.dtype,
-    wants_hidden: bool,
-    wants_head: bool,
+    grad: Float[Tensor, " N"], given: _Given, normaliser: Float[Tensor, " N"], wants_hidden: bool, wants_head: bool
 ) -> _Gradients:
     """Return the gradients from logits of some rows at a time: each adds to the gradient of the whole head."""
-    buffer = hidden.new_empty(min(chunk_size, len(hidden)) * len(head_weight), dtype=wide)
-    head = _Head(head_weight, hidden, buffer, temperature, softcap)
+    hidden, weight, head = given.hidden, given.head_weight, given.head()
     hidden_grad = torch.zeros_like(hidden) if wants_hidden else None
-    head_grad = torch.zeros(head_weight.shape, dtype=wide, device=head_weight.device) if wants_head else None
+    head_grad = torch.zeros(weight.shape, dtype=given.wide, device=weight.device) if wants_head else None
     wanted = grad.nonzero().squeeze(1)
-    for rows in torch.split(wanted, chunk_size) if len(wanted) else ():  # none where every advantage is 0
-        part, row_grad = hidden[rows], grad[rows, None] / -temperature
-        error = head.error(part, labels[rows], normaliser[rows])
+    for rows in torch.split(wanted, given.chunk_size) if len(wanted) else ():  # none where every advantage is 0
+        part, row_grad = hidden[rows], grad[rows, None] / -given.temperature
+        error = head.error(part, given.labels[rows], normaliser[rows])
         if hidden_grad is not None:
             hidden_grad[rows] = (row_grad * (error @ head.weight)).to(hidden.dtype)
         if head_grad is not None:
             head_grad.addmm_(error.T, row_grad * part)
     if head_grad is not None:
-        head_grad = head_grad.to(head_weight.dtype)
+        head_grad = head_grad.to(weight.dtype)
     return hidden_grad, head_grad
 
 
 def _by_blocks(
-    grad: Float[Tensor, " N"],
-    hidden: Float[Tensor, "N H"],
-    head_weight: Float[Tensor, "V H"],
-    labels: Integer[Tensor, " N"],
-    normaliser: Float[Tensor, " N"],
-    temperature: float,
-    softcap: float | None,
-    chunk_size: int,
-    wide: torch.dtype,
-    wants_hidden: bool,
-    wants_head: bool,
+    grad: Float[Tensor, " N"], given: _Given, normaliser: Float[Tensor, " N"], wants_hidden: bool, wants_head: bool
 ) -> _Gradients:
     """Return the gradients from blocks of logits, of many rows and a part of the vocabulary.
 
@@ -283,21 +282,22 @@ def _by_blocks(
     once, so that there is never a wide gradient of the whole head. `_by_rows` reads and writes one for every chunk of
     rows, which on a GPU takes longer than the matmul.
     """
+    hidden, weight, wide = given.hidden, given.head_weight, given.wide
     wanted = grad.nonzero().squeeze(1)
     hidden_grad = torch.zeros_like(hidden) if wants_hidden else None
     if not len(wanted):  # every advantage is 0
-        return hidden_grad, torch.zeros_like(head_weight) if wants_head else None
-    part, labels, normaliser = hidden[wanted], labels[wanted], normaliser[wanted]
-    row_grad = grad[wanted, None] / -temperature  # multiplies the narrow factors of both products, not the logits
-    vocabulary, most = len(head_weight), chunk_size * len(head_weight)
+        return hidden_grad, torch.zeros_like(weight) if wants_head else None
+    part, labels, normaliser = hidden[wanted], given.labels[wanted], normaliser[wanted]
+    row_grad = grad[wanted, None] / -given.temperature  # multiplies the narrow factors of both products, not the logits
+    vocabulary, most = len(weight), given.chunk_size * len(weight)
     width = min(vocabulary, _whole_tiles(math.isqrt(most)))
     height = min(len(part), _whole_tiles(most // width))
     buffer = part.new_empty(height * width, dtype=wide)
     hidden_sum = torch.zeros_like(part, dtype=wide) if wants_hidden else None
-    head_grad = torch.empty_like(head_weight) if wants_head else None
+    head_grad = torch.empty_like(weight) if wants_head else None
     scaled = (row_grad * part).to(_operands(part, wide)) if wants_head else None
     for words in _slices(vocabulary, width):
-        head = _Head(head_weight[words], part, buffer, temperature, softcap)
+        head = _Head(weight[words], part, buffer, given.temperature, given.softcap)
         head_sum = None
         for rows in _slices(len(part), height):
             error = head.error(part[rows], labels[rows] - words.start, normaliser[rows])

@@ -42,7 +42,7 @@ def describe_config(config: TrainConfig) -> str:
     when += [f"every {config.checkpoint.minutes:g} minutes"] if config.checkpoint.minutes else []
     lines = {"variant": describe_variant(config)}
     if config.objective.needs_reference:
-        lines |= {"transform": _transform(config), "reference": _reference(config)}
+        lines |= {"transform": describe_transform(config), "reference": describe_reference(config)}
     lines |= {
         "training": f"{length} of {batch} {units_in_words(config)}{micro}; {how}; "
         f"lr {config.optimizer.lr:g}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; seed {config.seed}",
@@ -118,7 +118,8 @@ def describe_variant(config: TrainConfig) -> str:
     return f"{config.objective.title}, {name}"
 
 
-def _transform(config: TrainConfig) -> str:
+def describe_transform(config: TrainConfig) -> str:
+    """Return what happens to log-ratios, in words."""
     transform = config.transform
     if transform.kind == "clip":
         return f"token log-ratios clipped to [{transform.log_eps_low:g}, {transform.log_eps_high:g}] nats"
@@ -128,7 +129,8 @@ def _transform(config: TrainConfig) -> str:
     return "none: log-ratios as they are"
 
 
-def _reference(config: TrainConfig) -> str:
+def describe_reference(config: TrainConfig) -> str:
+    """Return which earlier policy is the reference, and how it is had, in words."""
     schedule = config.reference.schedule
     if schedule.kind == "never":
         what = "the initial policy throughout"

@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,6 +50,7 @@ from humanline.train.run.folder import RunFolder
 from humanline.train.run.processes import NonFiniteError, Processes
 from humanline.train.step.kept import KeptLogprobs
 from humanline.train.step.reference import logprobs_pass
+from humanline.train.step.trained import Trained
 
 _KEY = 2**41  # in place of a round's number
 TARGET = 0.03  # of a distance that its standard error should be at most
@@ -318,22 +319,6 @@ class _StartAnswers:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-class Trained(Protocol):
-    """What is trained: the policy, its adapter if it has one, and its pass without gradient."""
-
-    @property
-    def policy(self) -> LogprobModel:
-        """Return the policy."""
-
-    @property
-    def adapter(self) -> Adapter | None:
-        """Return what is trained in place of the policy's own weights."""
-
-    @property
-    def logprobs_of(self) -> Pass:
-        """Return what gives the policy's token log-probabilities of a block."""
 
 
 def make_distance(
