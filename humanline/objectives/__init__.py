@@ -2,7 +2,7 @@
 
 from humanline.objectives.advantages import group_advantages
 from humanline.objectives.log_ratio import clip_marks, detach_rejected, rejection_marks, token_log_ratio
-from humanline.objectives.logprobs import token_logprobs
+from humanline.objectives.logprobs import token_kl, token_logprobs
 from humanline.objectives.losses import (
     apo_down_loss,
     apo_zero_loss,
@@ -30,6 +30,7 @@ __all__ = [
     "kto_reference_point",
     "nll_loss",
     "rejection_marks",
+    "token_kl",
     "token_log_ratio",
     "token_logprobs",
 ]

@@ -183,10 +183,10 @@ def _prepared(run: Run, at: Position) -> tuple[bool, Position]:
 
 def _evaluated(run: Run, at: Position, last: bool) -> Position:
     """Measure the held-out data if it is time to, and return the position after it."""
-    every, now, evaluator = run.config.evaluation.every, at.updates, run.evaluator
-    if evaluator is None or at.evaluated or not (last or now == 0 or (every and now % every == 0)):
+    every, now = run.config.evaluation.every, at.updates
+    if at.evaluated or not run.looks or not (last or now == 0 or (every and now % every == 0)):
         return replace(at, evaluated=True)
-    metrics = evaluator() if now else evaluator.start()
+    metrics = run.look(now, last)
     refuse_metrics(metrics, now)
     run.watch.write({"updates": now, "held_out": metrics})
     run.trackers.log({f"held_out/{name}": value for name, value in metrics.items()}, now)

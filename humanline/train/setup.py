@@ -24,10 +24,10 @@ from humanline.train.data.pack import pack, unpack
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import RunData, read_data, stream_of
 from humanline.train.data.stream import Batches, FixedBatches, Stream
+from humanline.train.online.distance import Distance, make_distance
 from humanline.train.online.held_out import RolloutEvaluator, refuse_engine
 from humanline.train.online.rewards.check import check_scoring
 from humanline.train.online.rounds import Rounds, make_rounds
-from humanline.train.policy.adapter import Adapter
 from humanline.train.policy.build import (
     CheckedModel,
     build_policy,
@@ -37,7 +37,7 @@ from humanline.train.policy.build import (
     remarks_on,
 )
 from humanline.train.policy.fused import check_fused
-from humanline.train.policy.logprobs import LogprobModel, check_logprobs, refuse_random
+from humanline.train.policy.logprobs import check_logprobs, refuse_random
 from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.policy.shard import Shards, leave_alone, let_go
 from humanline.train.policy.spread import Spread, Whole
@@ -60,31 +60,8 @@ from humanline.train.step.data_level import DataLevel, data_level_of
 from humanline.train.step.held_out import Evaluator, held_out_evaluator
 from humanline.train.step.loss import ObjectiveStep
 from humanline.train.step.reference import BaseModel, LogprobsAhead, LogprobsOf, Reference, SecondModel, logprobs_pass
+from humanline.train.step.trained import Trained
 from humanline.train.step.trial import Trial
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What the steps of a run change.
-
-    Parameters
-    ----------
-    policy : LogprobModel
-    spread : Spread
-        How it lies in the processes.
-    optimizer
-        As accelerate wraps it.
-    adapter : Adapter or None
-        What is trained in place of the policy's own weights.
-    logprobs_of : callable
-        Gives the policy's token log-probabilities of a block, without gradient.
-    """
-
-    policy: LogprobModel
-    spread: Spread
-    optimizer: Any
-    adapter: Adapter | None
-    logprobs_of: LogprobsOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +84,8 @@ class Run:
         Of the run's own data, told after step 0.
     evaluator : optional
         What measures the policy on held-out data.
+    distance : Distance or None
+        What measures how far it has travelled.
     steps : int
         In rounds, at most.
     start : Position
@@ -131,6 +110,7 @@ class Run:
     references: Sequence[Reference]
     data_level: DataLevel
     evaluator: Evaluator | RolloutEvaluator | None
+    distance: Distance | None
     steps: int
     start: Position
     checkpoints: Checkpoints
@@ -139,6 +119,20 @@ class Run:
     trackers: Trackers
     progress: RunProgress
     told: list[dict[str, Any]]
+
+    @property
+    def looks(self) -> bool:
+        """Return whether there is anything to look at the policy by."""
+        return self.evaluator is not None or self.distance is not None
+
+    def look(self, updates: int, last: bool) -> dict[str, float]:
+        """Return the held-out metrics of the policy as it is after so many updates, and how far it has travelled."""
+        metrics: dict[str, float] = {}
+        if self.evaluator is not None:
+            metrics |= self.evaluator() if updates else self.evaluator.start()
+        if self.distance is not None:
+            metrics |= self.distance(updates, last)
+        return metrics
 
 
 @contextlib.contextmanager
@@ -226,9 +220,12 @@ def _set_up(
         batches, evaluator = rounds, rounds.evaluator(given.data.held_out)
     elif given.data.sets.held_out:
         evaluator = _evaluator(config, given, trained.logprobs_of, processes)
+    distance = make_distance(
+        config, given.data.travelled, given.model.renderer, folder, trained, batches, processes, progress
+    )
     data_level = data_level_of(config, len(given.data.sets.train), folder, processes, progress.say)
     references = _references(config, batches, trained, processes, progress, data_level)
-    shared, own = _states(trained, batches, evaluator, references, processes, config.seed)
+    shared, own = _states(trained, batches, evaluator, distance, references, processes, config.seed)
     kind = Checkpoints if trial is None else Unsaved
     checkpoints = _checkpoints(kind, config, settings, folder, shared, own, fingerprints, processes)
     reports = given.data.sets.reports
@@ -261,6 +258,7 @@ def _set_up(
         references=references,
         data_level=data_level,
         evaluator=evaluator,
+        distance=distance,
         steps=given.steps,
         start=at,
         checkpoints=checkpoints,
@@ -292,7 +290,7 @@ def _read(config: TrainConfig, processes: Processes, show: bool, *, saves: bool)
 
     def batches() -> tuple[Stream, int]:
         stream, steps = stream_of(config, data, model.renderer, rank=processes.rank, ranks=processes.ranks)
-        refuse_unfit(config, model.outline, stream, steps, processes.device)
+        refuse_unfit(config, model.outline, stream, steps, processes.device, data.travelled)
         return stream, steps
 
     stream, steps = processes.alike(batches)
@@ -434,6 +432,7 @@ def _states(
     trained: Trained,
     batches: Batches,
     evaluator: Evaluator | RolloutEvaluator | None,
+    distance: Distance | None,
     references: Sequence[Reference],
     processes: Processes,
     seed: int,
@@ -445,6 +444,8 @@ def _states(
     }
     if isinstance(batches, Rounds):
         shared["rounds"] = batches
+    if distance is not None:
+        shared["distance"] = distance
     own: dict[str, OfEach] = {"random": RandomState(processes.device, seed)}
     for index, reference in enumerate(references):  # the base of an adapter keeps nothing
         if isinstance(reference, SecondModel):

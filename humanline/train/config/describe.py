@@ -58,6 +58,13 @@ def describe_config(config: TrainConfig) -> str:
         asked = config.evaluation
         if config.data.eval is not None and (asked.samples > 1 or asked.sampling is not None):
             lines["looks"] = f"held-out answers: {asked.samples} a prompt, {_sampling(config.asking)}"
+    distance = config.evaluation.distance
+    if distance is not None:
+        back = {"end": ", at the end both ways", "looks": ", both ways", "never": ""}[distance.to_start]
+        lines["distance"] = (
+            f"KL from the start at every look{back}; {distance.samples} answers a prompt to at most {distance.limit} "
+            f"prompts of {distance.prompts or config.data.eval}, {_sampling(config.travelling)}"
+        )
     if config.adapter is not None:
         lines["adapter"] = _adapter(config.adapter)
     if config.tracking.trackers:

@@ -4,6 +4,7 @@ config.json data.json    what the run was given, and what became of its data
 start.json               fingerprints of what it began with: weights, data, template, tokenizer
 levels.json              how probable the start policy finds the data (humanline.train.step.data_level); not in rounds
 metrics.jsonl            a line a step, an evaluation and a round, and one if the run has broken
+distance/start.jsonl     answers of the start, by which the policy's distance from it is measured
 rounds/                  what each round sampled and what it was worth (humanline.train.online.make)
 checkpoints/step-N/      everything that is needed to go on after N updates
 final/                   the finished model
@@ -69,7 +70,8 @@ class RunFolder:
         self.also: list[Callable[[], None]] = []  # what else `ready` has to see to
         self.config, self.data, self.start = (self.path / f"{n}.json" for n in ("config", "data", "start"))
         self.metrics, self.checkpoints, self.final = (self.path / n for n in ("metrics.jsonl", "checkpoints", "final"))
-        self.rounds, self.levels = self.path / "rounds", self.path / "levels.json"
+        self.rounds, self.distance = self.path / "rounds", self.path / "distance"
+        self.levels = self.path / "levels.json"
 
     def refuse_unfit(self) -> None:
         """Raise OutputError if the folder is not free, or, with `resume`, holds something else than a run."""

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from humanline.system.launcher import too_slow_to_stop
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
+from humanline.train.config.evaluation import EvaluationConfig
 from humanline.train.data.stream import StepBatch
 from humanline.train.loop import train
 from humanline.train.online.rounds import Rounds
@@ -130,6 +131,16 @@ def online(toy, folder, name="online", call="digits", scoring=(), **changes) -> 
     )
 
 
+def far(toy, folder) -> TrainConfig:
+    """A run that measures how far it travels, by ten answers in three passes, of which one process has the odd one."""
+    prompts = folder.parent / "far.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"{i} hgfe"}) + "\n" for i in range(100, 105)))
+    distance = {"prompts": str(prompts), "samples": 2, "max_tokens": 6, "to_start": "looks"}
+    given = settings(toy, folder, "far", "dpo")
+    evaluation = EvaluationConfig.model_validate({"batch_size": 4, "every": 2, "distance": distance})
+    return given.model_copy(update={"evaluation": evaluation})
+
+
 def row_count(batch: StepBatch) -> int:
     return sum(len(micro.rows) for micro in batch.micro_batches)
 
@@ -172,6 +183,7 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch, server, names, f
             *(job(variant(toy, two, name)) for name in names),
             job(online(toy, two)),
             job(ragged(toy, two)),
+            job(far(toy, two)),
             job(online(toy, two, "stopped-online"), stop_after=1, expect=("StopRequested",)),
             job(online(toy, two, "stopped-online"), resume=True),
             job(online(toy, two, "unscored", "nan", {"failed": 0.0}), expect=UNSCORED),
@@ -190,8 +202,10 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch, server, names, f
     assert said.count("the run seems to have broken, after 2 updates") == 2
     rows, step = [], Rounds.step
     monkeypatch.setattr(Rounds, "step", lambda self, s: (rows.append(row_count(b := step(self, s))), b)[1])
-    for name in (*names, "online", "ragged"):
-        make = {"online": online, "ragged": ragged}.get(name, lambda toy, folder, name=name: variant(toy, folder, name))
+    for name in (*names, "online", "ragged", "far"):
+        make = {"online": online, "ragged": ragged, "far": far}.get(
+            name, lambda toy, folder, name=name: variant(toy, folder, name)
+        )
         one = make(toy, tmp_path / "one")
         single = train(one, show_progress=False)
         mine, theirs = (list(read_metrics(tmp_path / where / name / "metrics.jsonl")) for where in ("one", "two"))
@@ -211,6 +225,9 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch, server, names, f
     for file in ("plan.json", "samples.jsonl", "scores.jsonl", "kept.jsonl"):
         parts = [(tmp_path / where / "online" / "rounds" / "00000" / file).read_bytes() for where in ("one", "two")]
         assert parts[0] == parts[1], file
+
+    starts = [(tmp_path / where / "far" / "distance" / "start.jsonl").read_bytes() for where in ("one", "two")]
+    assert starts[0] == starts[1]
 
     assert said.count("round 0: 48 of 48 completions have no score (48 not_finite)") == 2
     for name, tensor in trained(two / "stopped-online" / "final").items():
