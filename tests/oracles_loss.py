@@ -128,10 +128,26 @@ def advantages(scores: list[float], group: list[int], std: str, eps: float) -> l
     return result
 
 
-def token_logprob(hidden: list[float], head: Matrix, label: int, temperature: float, softcap: float | None) -> float:
+def _next_token(hidden: list[float], head: Matrix, temperature: float, softcap: float | None) -> list[float]:
     logits = [math.fsum(h * w for h, w in zip(hidden, row, strict=True)) for row in head]
     if softcap is not None:
         logits = [softcap * math.tanh(x / softcap) for x in logits]
     logits = [x / temperature for x in logits]
     top = max(logits)
-    return logits[label] - top - math.log(math.fsum(math.exp(x - top) for x in logits))
+    return [x - top - math.log(math.fsum(math.exp(y - top) for y in logits)) for x in logits]
+
+
+def token_logprob(hidden: list[float], head: Matrix, label: int, temperature: float, softcap: float | None) -> float:
+    return _next_token(hidden, head, temperature, softcap)[label]
+
+
+def token_kl(
+    hidden: list[float],
+    head: Matrix,
+    other_hidden: list[float],
+    other_head: Matrix,
+    temperature: float,
+    softcap: float | None,
+) -> float:
+    p, q = _next_token(hidden, head, temperature, softcap), _next_token(other_hidden, other_head, temperature, softcap)
+    return math.fsum(math.exp(a) * (a - b) for a, b in zip(p, q, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -192,6 +193,13 @@ def test_output_that_is_not_read_to_its_end_is_no_fault(buffered):
     )
     os.close(write)
     assert (result.returncode, result.stderr) == (141, "")
+
+
+def test_output_that_is_closed_is_no_fault():
+    """What a shell starts with `>&-` does its work all the same."""
+    words = f"exec {shlex.quote(sys.executable)} -m humanline ls >&-"
+    result = subprocess.run(["sh", "-c", words], stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_the_package_is_the_command():

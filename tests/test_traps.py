@@ -303,7 +303,13 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         "failed: 0.0 turns a broken scorer into a finished run",
         ["train/online/test_pairing.py::test_more_than_a_share_without_a_score_ends_the_round"],
     ),
-    41: ("variants compared at equal learning rates", [LATER + "13 (distance travelled)"]),
+    41: (
+        "variants compared at equal learning rates",
+        [
+            "train/online/test_distance.py::test_both_sums_are_the_divergences_of_every_answer_there_is",
+            LATER + "13 (the frontier)",
+        ],
+    ),
     42: (
         "offline GRPO at the online clip is a handicapped baseline",
         [

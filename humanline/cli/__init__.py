@@ -24,6 +24,7 @@ from humanline.cli.recipes import model_commands, recipe_commands
 from humanline.cli.runs import run_commands
 from humanline.cli.stages import stage_commands
 from humanline.cli.studies import study_commands
+from humanline.system.terminal import redact
 
 __all__ = ["main"]
 
@@ -45,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with shown_safely():
                 return _run(arguments)
         finally:
-            sys.stdout.flush()  # here, where it can be told that nobody reads any more, as behind `| head`
+            if sys.stdout is not None:  # it was closed before we began, as by `>&-`
+                sys.stdout.flush()  # here, where it can be told that nobody reads any more, as behind `| head`
     except BrokenPipeError:
         if not _is_unread():
             raise
@@ -119,7 +121,6 @@ def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence
     from humanline import __version__
     from humanline.system.out_of_memory import MemoryRanOutError, is_out_of_memory
     from humanline.system.paths import absolute
-    from humanline.system.terminal import redact
     from humanline.train.config.secrets import hidden
 
     reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from humanline.cli.common import (
-    Commands,
-    add_preset,
-    add_recipe,
-    complain,
-    load,
-    quiet_libraries,
-    say,
-)
+from humanline.cli.common import Commands, add_preset, add_recipe, load, quiet_libraries, say, until_stopped
+from humanline.system.terminal import told, visible
 
 if TYPE_CHECKING:
     from humanline.train.config import TrainConfig
@@ -29,6 +22,9 @@ def answer_commands(commands: Commands) -> None:
     inspect.add_argument("--model", help="folder or hub:NAME; RECIPE|FILE is then a file (default: the recipe's model)")
     inspect.add_argument("--rows", type=int, metavar="N", help="score N rows drawn at random (default: all)")
     inspect.add_argument("--own-samples", type=int, default=0, metavar="N", help="answers of the model to compare with")
+    inspect.add_argument(
+        "--probe", type=int, metavar="STEPS", help="train a throw-away copy: drift and clipping by quartile"
+    )
     inspect.add_argument("--keep-quartiles", metavar="2,3,4", help="write the rows of these quartiles to --out")
     inspect.add_argument("--scored", help="of a recipe in rounds: answers that are scored already (default: made here)")
     inspect.add_argument("--keep-pass-rate", metavar="0.2:0.8", help="write the prompts of this band to --out")
@@ -51,7 +47,7 @@ def answer_commands(commands: Commands) -> None:
     evaluate.add_argument(
         "--harness-task", action="store_true", help="only write a task of lm-evaluation-harness, and its command"
     )
-    evaluate.add_argument("--quiet", action="store_true", help="show no progress")
+    evaluate.add_argument("--quiet", action="store_true", help="say nothing but the file's name")
     add_preset(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
@@ -60,11 +56,13 @@ def answer_commands(commands: Commands) -> None:
     rate.add_argument("overrides", nargs="*", metavar="key=value", help="replace values of the judge's file")
     rate.add_argument("--against", required=True, metavar="ANSWERS", help="the baseline's; joined by the prompts' ids")
     rate.add_argument("--judge", metavar="FILE", help="YAML file that says who judges (default: the answers' scores)")
-    rate.add_argument("--words", nargs="+", default=[], metavar="FILE", help="words.jsonl of folders: not asked again")
+    rate.add_argument(
+        "--words", nargs="+", default=[], metavar="FOLDER", help="of other win rates: what was said there is not asked"
+    )
     rate.add_argument("--out", required=True, help="folder to make, or to go on with")
     rate.add_argument("--name", help="of the model, for humanline compare (default: what its file tells)")
     rate.add_argument("--seed", type=int, help="of the model's training run (default: what its file tells)")
-    rate.add_argument("--quiet", action="store_true", help="show no progress")
+    rate.add_argument("--quiet", action="store_true", help="say nothing but the file's name")
     rate.set_defaults(run=_win_rate)
 
     alpaca = commands.add_parser("alpaca", help="AlpacaEval's files: make model_outputs.json, read annotations.json")
@@ -96,9 +94,6 @@ def answer_commands(commands: Commands) -> None:
 
 def _inspect_data(options: argparse.Namespace) -> int:
     from humanline.evaluate.inspect_run import config_of_file
-    from humanline.system.progress import CountProgress
-    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
-    from humanline.system.terminal import told
 
     if options.rows is not None and options.rows < 1:
         raise ValueError(f"--rows must be >= 1; got {options.rows}")
@@ -106,26 +101,35 @@ def _inspect_data(options: argparse.Namespace) -> int:
         raise ValueError(f"--own-samples must be >= 0; got {options.own_samples}")
     if options.model is not None and options.preset:
         raise ValueError("--preset changes a recipe; with --model there is none")
+    if options.model is not None and options.probe is not None:
+        raise ValueError(
+            "--probe trains as a recipe says, and a file with --model has none: no objective, transform, schedule or "
+            f"learning rate. Give the recipe: humanline inspect-data RECIPE data.train={options.data} "
+            f"model={options.model} --probe {options.probe}"
+        )
+    _refuse_other_kind(options.data, options.model)
     options.recipe = options.data
-    with StopSignal() as stop, contextlib.ExitStack() as shown:
 
-        def counted(what: str) -> CountProgress:
-            return shown.enter_context(CountProgress(what, show=not options.quiet))
+    def work(**how: Any) -> list[str]:
+        quiet_libraries()
+        if options.model is None:
+            config = load(options)
+        else:
+            config = config_of_file(options.data, options.model, options.overrides)
+        inspect = _inspect_rows if config.rounds is None else _inspect_prompts
+        lines, paths = inspect(config, options, **how)
+        return [told(line, keep="\n") for line in [*lines, *map(str, paths)]]
 
-        try:
-            quiet_libraries()
-            if options.model is None:
-                config = load(options)
-            else:
-                config = config_of_file(options.data, options.model, options.overrides)
-            inspect = _inspect_rows if config.rounds is None else _inspect_prompts
-            lines, paths = inspect(config, options, stop=stop, say=say(options), progress=counted)
-        except StopRequested as request:
-            complain(options, str(request))
-            return EXIT_STOPPED
-    for line in [*lines, *map(str, paths)]:
-        print(told(line, keep="\n"))
-    return 0
+    return until_stopped(options, work)
+
+
+def _refuse_other_kind(data: str, model: str | None) -> None:
+    """Raise ValueError if there is a file of rows where a recipe is expected, or the other way about."""
+    kind = Path(data).suffix.lower()
+    if model is None and kind in (".jsonl", ".ndjson", ".parquet"):
+        raise ValueError(f"{data} is no recipe; say which model finds its rows how probable: {data} --model MODEL")
+    if model is not None and kind in (".yaml", ".yml"):
+        raise ValueError(f"with --model a file of rows is expected; a recipe takes another model by model={model}")
 
 
 def _inspect_rows(config: TrainConfig, options: argparse.Namespace, **how: Any) -> tuple[list[str], list[Path]]:
@@ -133,26 +137,32 @@ def _inspect_rows(config: TrainConfig, options: argparse.Namespace, **how: Any) 
     from humanline.evaluate.filters import quartiles_named
     from humanline.evaluate.inspect_run import NAME, inspect_data
     from humanline.evaluate.inspection import describe
+    from humanline.plots import check as check_figures
     from humanline.system.progress import ReadingProgress
 
     _refuse_options(options, "rows with answers", "scored", "keep_pass_rate")
     keep = quartiles_named(options.keep_quartiles) if options.keep_quartiles is not None else ()
+    if options.out is not None:
+        check_figures()
     counting = ReadingProgress(not options.quiet)
-    given = {"out": options.out, "rows": options.rows, "own_samples": options.own_samples}
+    given = {"out": options.out, "rows": options.rows, "own_samples": options.own_samples, "probe": options.probe}
     found = inspect_data(config, **given, keep_quartiles=keep, counting=counting, **how)
     if options.out is None:
         return list(describe(found)), []
-    from humanline.plots import write_levels
+    from humanline.plots import write_figure
 
-    return list(describe(found)), [Path(options.out) / NAME, *write_levels(options.out, found)]
+    return list(describe(found)), [Path(options.out) / NAME, *write_figure(options.out, "levels", found)]
 
 
 def _inspect_prompts(config: TrainConfig, options: argparse.Namespace, **how: Any) -> tuple[list[str], list[Path]]:
     """Inspect prompts by the scores of answers to them; return what to say, and the files that were written."""
     from humanline.evaluate.filters import band_named
     from humanline.evaluate.inspect_prompts import NAME, inspect_prompts
+    from humanline.evaluate.probe import refuse_probe
     from humanline.evaluate.prompt_rates import describe_rates
 
+    if options.probe is not None:
+        refuse_probe(config, options.probe)
     _refuse_options(options, "prompts", "rows", "own_samples", "keep_quartiles")
     band = band_named(options.keep_pass_rate) if options.keep_pass_rate is not None else None
     found = inspect_prompts(config, out=options.out, scored=options.scored, band=band, **how)
@@ -169,9 +179,6 @@ def _refuse_options(options: argparse.Namespace, what: str, *names: str) -> None
 def _evaluate(options: argparse.Namespace) -> int:
     from humanline.evaluate.accuracy import evaluate_preferences
     from humanline.evaluate.run import evaluate
-    from humanline.system.progress import CountProgress
-    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
-    from humanline.system.terminal import visible
 
     if any(k < 1 for k in options.k):
         raise ValueError(f"--k must be >= 1; got {min(options.k)}")
@@ -181,63 +188,48 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise ValueError("--reference is for --preferences FILE")
     if options.harness_task:
         return _harness_task(options)
-    with StopSignal() as stop, contextlib.ExitStack() as shown:
-        try:
-            config = load(options)
-            quiet_libraries()
-            how: dict[str, Any] = {"name": options.name, "seed": options.seed, "stop": stop, "say": say(options)}
-            how["progress"] = lambda what: shown.enter_context(CountProgress(what, show=not options.quiet))
-            if options.preferences is not None:
-                path = evaluate_preferences(
-                    config, options.preferences, options.out, reference=options.reference, **how
-                )
-            else:
-                path = evaluate(
-                    config, options.out, prompts=options.prompts, samples=options.samples, ks=options.k, **how
-                )
-        except StopRequested as request:
-            complain(options, str(request))
-            return EXIT_STOPPED
-    print(visible(str(path)))
-    return 0
+
+    def work(**how: Any) -> list[str]:
+        config = load(options)
+        quiet_libraries()
+        how |= {"name": options.name, "seed": options.seed}
+        if options.preferences is not None:
+            path = evaluate_preferences(config, options.preferences, options.out, reference=options.reference, **how)
+        else:
+            path = evaluate(config, options.out, prompts=options.prompts, samples=options.samples, ks=options.k, **how)
+        return [visible(str(path))]
+
+    return until_stopped(options, work)
 
 
 def _win_rate(options: argparse.Namespace) -> int:
     from humanline.evaluate.judge_config import read_judge
     from humanline.evaluate.win_rate import win_rate
-    from humanline.system.progress import CountProgress
-    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
-    from humanline.system.terminal import visible
 
     if options.judge is None and (options.overrides or options.words):
         raise ValueError("--words and key=value are about a judge: name one, --judge FILE")
-    with StopSignal() as stop:
-        try:
-            judge = None if options.judge is None else read_judge(options.judge, options.overrides)
-            with CountProgress("questions", show=judge is not None and not options.quiet) as progress:
-                path = win_rate(
-                    options.answers,
-                    options.against,
-                    options.out,
-                    judge=judge,
-                    words=options.words,
-                    name=options.name,
-                    seed=options.seed,
-                    stop=stop,
-                    say=say(options),
-                    progress=progress,
-                )
-        except StopRequested as request:
-            complain(options, str(request))
-            return EXIT_STOPPED
-    print(visible(str(path)))
-    return 0
+
+    def work(*, progress: Callable[[str], Any], **how: Any) -> list[str]:
+        judge = None if options.judge is None else read_judge(options.judge, options.overrides)
+        path = win_rate(
+            options.answers,
+            options.against,
+            options.out,
+            judge=judge,
+            words=options.words,
+            name=options.name,
+            seed=options.seed,
+            progress=None if judge is None else progress("questions"),
+            **how,
+        )
+        return [visible(str(path))]
+
+    return until_stopped(options, work)
 
 
 def _alpaca(options: argparse.Namespace) -> int:
     from humanline.evaluate.alpaca_eval.annotations import evaluate_annotations
     from humanline.evaluate.alpaca_eval.outputs import write_model_outputs
-    from humanline.system.terminal import visible
 
     how = {"name": options.name, "say": say(options), "instructions": options.instructions}
     if options.way == "outputs":
@@ -250,7 +242,6 @@ def _alpaca(options: argparse.Namespace) -> int:
 
 def _harness_task(options: argparse.Namespace) -> int:
     from humanline.evaluate.harness import write_task
-    from humanline.system.terminal import visible
 
     unused = [f"--{name}" for name in ("samples", "name", "seed", "k") if getattr(options, name) not in (None, [])]
     if unused:
@@ -266,7 +257,10 @@ def _compare(options: argparse.Namespace) -> int:
     from humanline.evaluate.declared import declared_by
     from humanline.evaluate.records import read_evaluation
     from humanline.evaluate.report import describe, write_comparison
-    from humanline.system.terminal import told, visible
+    from humanline.plots import check as check_figures
+
+    if options.out is not None:
+        check_figures()
 
     names = ("test", "margin", "baseline", "unit")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
@@ -275,9 +269,9 @@ def _compare(options: argparse.Namespace) -> int:
     for line in describe(found):
         print(told(line))
     if options.out is not None:
-        from humanline.plots import write_differences
+        from humanline.plots import write_figure
 
         written = write_comparison(options.out, found)
-        for path in [written, *write_differences(written.parent, found)]:
+        for path in [written, *write_figure(written.parent, "differences", found)]:
             print(visible(str(path)))
     return 0

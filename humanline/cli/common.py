@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from humanline.system.terminal import shorten, told
+
 if TYPE_CHECKING:
+    from humanline.system.progress import CountProgress
     from humanline.train.config import TrainConfig
 
 LONGEST_LINE = 4000  # characters of a message; names and texts from outside may be of any length
@@ -22,8 +26,6 @@ EXIT_UNREAD = 141  # what a shell makes of SIGPIPE
 
 def complain(options: argparse.Namespace, text: str) -> None:
     """Print a message that may hold names and texts from outside."""
-    from humanline.system.terminal import shorten, told
-
     lines = told(f"humanline {options.command}: {text}", keep="\n").split("\n")
     try:
         print("\n".join(shorten(line, LONGEST_LINE) for line in lines), file=sys.stderr, flush=True)
@@ -36,7 +38,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the command line, and end."""
-        from humanline.system.terminal import told
         from humanline.train.config.secrets import hidden
 
         super().error(told(hidden(message, sent=True)))
@@ -84,6 +85,34 @@ def set_up_allocator() -> None:
 
 def say(options: argparse.Namespace) -> Callable[[str], None]:
     """Return a function that prints a line to standard error, or nothing if the command is to be quiet."""
-    from humanline.system.terminal import told
-
     return lambda text: None if options.quiet else print(told(text, keep="\n"), file=sys.stderr, flush=True)
+
+
+def until_stopped(options: argparse.Namespace, work: Callable[..., Sequence[str]]) -> int:
+    """Do what can be stopped and gone on with, print its lines, and return the exit code: 0, or 75 once it was stopped.
+
+    Parameters
+    ----------
+    options : Namespace
+        With `quiet`.
+    work : callable
+        Takes `stop` (a StopSignal), `say` (prints a line to standard error) and `progress` (given what is counted, the
+        display of it); returns lines that are fit to be shown.
+    """
+    from humanline.system.progress import CountProgress
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+
+    with StopSignal() as stop:
+        try:
+            with contextlib.ExitStack() as shown:
+
+                def counted(what: str) -> CountProgress:
+                    return shown.enter_context(CountProgress(what, show=not options.quiet))
+
+                lines = work(stop=stop, say=say(options), progress=counted)
+        except StopRequested as request:
+            complain(options, str(request))
+            return EXIT_STOPPED
+    for line in lines:
+        print(line)
+    return 0

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-from humanline.cli.common import (
-    Commands,
-    quiet_libraries,
-)
-
-if TYPE_CHECKING:
-    pass
+from humanline.cli.common import Commands, quiet_libraries
+from humanline.system.terminal import visible
 
 
 def recipe_commands(commands: Commands) -> None:
@@ -67,7 +61,6 @@ def _ls(options: argparse.Namespace) -> int:
 
 def _cp(options: argparse.Namespace) -> int:
     from humanline.recipes import copy
-    from humanline.system.terminal import visible
 
     print(visible(str(copy(options.name, options.destination))))
     return 0
@@ -88,14 +81,11 @@ def _new_model(options: argparse.Namespace) -> int:
         max_length=options.max_length,
         seed=options.seed,
     )
-    from humanline.system.terminal import visible
-
     print(visible(str(path)))
     return 0
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from humanline.system.terminal import visible
     from humanline.train.policy.merge import merge
 
     quiet_libraries()

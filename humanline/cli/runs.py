@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from humanline.cli.common import (
     EXIT_BROKEN,
@@ -18,9 +17,7 @@ from humanline.cli.common import (
     quiet_libraries,
     set_up_allocator,
 )
-
-if TYPE_CHECKING:
-    pass
+from humanline.system.terminal import told
 
 
 def run_commands(commands: Commands) -> None:
@@ -131,7 +128,6 @@ def _launch(options: argparse.Namespace) -> int:
 def _validate(options: argparse.Namespace) -> int:
     import shlex
 
-    from humanline.system.terminal import told
     from humanline.train.preflight.validate import validate
 
     config = load(options)
@@ -153,8 +149,6 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from humanline.system.terminal import told
-
     config = load(options)
     from humanline.train.preflight.fits import estimate_run
 

@@ -5,20 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from humanline.cli.common import (
-    Commands,
-    add_preset,
-    complain,
-    load,
-    quiet_libraries,
-    say,
-    set_up_allocator,
-)
-
-if TYPE_CHECKING:
-    pass
+from humanline.cli.common import Commands, add_preset, load, quiet_libraries, say, set_up_allocator, until_stopped
+from humanline.system.terminal import visible
 
 
 def stage_commands(commands: Commands) -> None:
@@ -54,27 +44,18 @@ def _score(options: argparse.Namespace) -> int:
     return _stage(options, "completions", lambda config, **how: score(config, options.samples, options.out, **how))
 
 
-def _stage(options: argparse.Namespace, what: str, work: Callable[..., Path]) -> int:
+def _stage(options: argparse.Namespace, what: str, stage: Callable[..., Path]) -> int:
     """Run a stage that can be stopped and gone on with."""
-    from humanline.system.progress import CountProgress
-    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
-    from humanline.system.terminal import visible
 
-    with StopSignal() as stop:
-        try:
-            config = load(options)
-            quiet_libraries()
-            with CountProgress(what, show=not options.quiet) as progress:
-                path = work(config, stop=stop, say=say(options), progress=progress)
-        except StopRequested as request:
-            complain(options, str(request))
-            return EXIT_STOPPED
-    print(visible(str(path)))
-    return 0
+    def work(*, progress: Callable[[str], Any], **how: Any) -> list[str]:
+        config = load(options)
+        quiet_libraries()
+        return [visible(str(stage(config, progress=progress(what), **how)))]
+
+    return until_stopped(options, work)
 
 
 def _pair(options: argparse.Namespace) -> int:
-    from humanline.system.terminal import visible
     from humanline.train.online.commands import pair
 
     print(visible(str(pair(load(options), options.scored, options.out, say=say(options)))))

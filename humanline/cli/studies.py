@@ -5,16 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from humanline.cli.common import (
-    Commands,
-    complain,
-    quiet_libraries,
-)
-
-if TYPE_CHECKING:
-    pass
+from humanline.cli.common import Commands, complain, quiet_libraries
+from humanline.system.terminal import visible
 
 
 def study_commands(commands: Commands) -> None:
@@ -55,7 +48,6 @@ def _sim(options: argparse.Namespace) -> int:
     from humanline.sim.worlds import FULL_WORLDS, QUICK_WORLDS, study_worlds
     from humanline.system.progress import CountProgress
     from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
-    from humanline.system.terminal import visible
 
     processes = options.processes if options.processes is not None else len(os.sched_getaffinity(0))
     if options.worlds and options.claims:
@@ -101,7 +93,6 @@ def _sim(options: argparse.Namespace) -> int:
 
 def _figures(options: argparse.Namespace) -> int:
     from humanline.plots import write_figures
-    from humanline.system.terminal import visible
 
     for path in write_figures(options.out, options.names):
         print(visible(str(path)))

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from humanline.evaluate.answers import SAMPLES, SCORED
-from humanline.evaluate.folder import drop_unbegun, take_folder
-from humanline.evaluate.model_files import files_of
+from humanline.evaluate.folder import held_folder
+from humanline.evaluate.model_files import files_of, files_of_rewards
 from humanline.evaluate.preference import Judged, items_of_verdicts, summarise_verdicts, verdict_of_scores
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
-from humanline.evaluate.run import as_rounds, prompts_of, scoring_of, whose
+from humanline.evaluate.run import as_rounds, kept_in, prompts_of, reading_of, scoring_of, whose
 from humanline.evaluate.summary import mean_fact
 from humanline.system.files import output_path, write_text
 from humanline.system.stop import StopSignal
@@ -82,12 +82,15 @@ def evaluate_preferences(
         prepared = as_rounds(config, preferences)
         rule = same_settings({"source": {"scoring": scoring_of(prepared).model_dump(mode="json")}})
         rule = {key.removeprefix("source.scoring."): value for key, value in rule.items()}
-        plan |= {"scoring": rule}
+        plan |= {
+            "scoring": rule,
+            "files of rewards": files_of_rewards(scoring_of(prepared)),
+            "data": reading_of(config),
+        }
     else:
         rule = {"kind": "implicit", "reference": reference, "max_length": config.data.max_length}
         plan |= rule | {"model": config.model, "files": files_of(config.model), "of reference": files_of(reference)}
-    take_folder(folder, flat(plan))
-    try:
+    with held_folder(folder, flat(plan), say):
         if reference is None:
             pairs = _by_scoring(prepared, preferences, folder, stop, say, progress)
         else:
@@ -106,8 +109,6 @@ def evaluate_preferences(
                 summary,
             ),
         )
-    finally:
-        drop_unbegun(folder)
     for line in _described(summary):
         say(line)
     return folder / NAME
@@ -160,7 +161,9 @@ def _by_scoring(
     if not (folder / SAMPLES).is_file():
         rollouts = _as_rollouts(prepared, preferences)
         write_text(folder / SAMPLES, json_rows([one.row() for one in rollouts]))
-    if not (folder / SCORED).is_file():
+    if (folder / SCORED).is_file():
+        say(kept_in(folder))
+    else:
         score(
             prepared,
             str(folder / SAMPLES),
@@ -276,9 +279,8 @@ def _sums(config: TrainConfig, batches: Sequence[Any], device: Any, count: Calla
     logprobs_of = logprobs_pass(policy.to(device))
     found: list[list[float]] = []
     for batch in batches:
-        block = batch.block.to(device)
-        logprobs, half = logprobs_of(block).cpu().double(), len(batch.units)
-        totals = logprobs.where(block.mask.cpu(), 0.0).sum(1).tolist()
+        half = len(batch.units)
+        totals = logprobs_of(batch.block.to(device)).double().sum(1).tolist()  # prompts and padding have 0
         found += [[chosen, rejected] for chosen, rejected in zip(totals[:half], totals[half:], strict=True)]
         count(half)
     return found

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from humanline.evaluate.records import NAME, EvaluationError, prompt_digest, read_evaluation
-from humanline.system.paths import PathError, absolute
+from humanline.evaluate.records import NAME, EvaluationError, in_full, prompt_digest, read_evaluation
 from humanline.train.online.ledger import each_line
 from humanline.train.online.stages import read_rollouts, read_scores
 from humanline.train.online.types import Rollout, Score
@@ -59,10 +57,7 @@ def read_answers(path: str) -> Answers:
     EvaluationError, LedgerError
         If there is no such file, it has no rows, a prompt's id is there twice or has no answer.
     """
-    try:
-        file = absolute(path)
-    except PathError as error:
-        raise EvaluationError(f"{path!r} {error}") from None
+    file = in_full(path)
     name, seed, scoring = file.stem, None, None
     if file.is_dir():
         folder = file
@@ -73,17 +68,33 @@ def read_answers(path: str) -> Answers:
             name, seed, scoring = evaluation.name, evaluation.seed, evaluation.settings.get("scoring")
     if not file.is_file():
         raise EvaluationError(f"{path!r} is no file of answers, and no folder of `humanline evaluate` that has one")
-    rollouts = read_rollouts(file)
-    if not rollouts:
-        raise EvaluationError(f"{path!r} has no rows")
-    repeated = [one for one, count in Counter(rollout.id for rollout in rollouts).items() if count > 1]
-    if repeated:
-        raise EvaluationError(f"{path!r}: {len(repeated)} prompts are there twice, such as {repeated[0]!r}")
-    empty = [rollout.id for rollout in rollouts if not rollout.completions]
-    if empty:
-        raise EvaluationError(f"{path!r}: {len(empty)} prompts have no answer, such as {empty[0]!r}")
+    rollouts = read_each_once(file)
     scored = all("scores" in row for row in each_line(file, whole=True))
     return Answers(file, name, seed, scoring, rollouts, read_scores(file, rollouts) if scored else None)
+
+
+def read_each_once(file: Path) -> list[Rollout]:
+    """Read a file of answers; raise EvaluationError if it has no rows, a prompt's id is there twice or has no answer.
+
+    LedgerError is raised as `humanline.train.online.stages.read_rollouts` does.
+    """
+    rollouts = read_rollouts(file)
+    if not rollouts:
+        raise EvaluationError(f"{str(file)!r} has no rows")
+    lines: dict[str, int] = {}
+    for number, rollout in enumerate(rollouts, start=1):
+        if (first := lines.setdefault(rollout.id, number)) != number:
+            count = len(rollouts) - len({one.id for one in rollouts})
+            raise EvaluationError(
+                f"{file}:{number}: the prompt {rollout.id!r} is there twice, first in line {first}; {count} rows are "
+                "repeated ones"
+            )
+        if not rollout.completions:
+            count = sum(not one.completions for one in rollouts)
+            raise EvaluationError(
+                f"{file}:{number}: the prompt {rollout.id!r} has no answer; {count} of {len(rollouts)} have none"
+            )
+    return rollouts
 
 
 def join(model: Answers, baseline: Answers) -> list[Joined]:

@@ -29,7 +29,9 @@ from humanline.stats import (
     sign_flip_test,
 )
 
-_POWER = 0.8
+_SIDES = {"difference": 2, "non-inferiority": 1, "equivalence": 1}
+#: Of a single one-sided test. Both of equivalence pass, for equal models, in at least 1 - 2 (1 - .9) of all cases.
+_POWERS = {"difference": 0.8, "non-inferiority": 0.8, "equivalence": 0.9}
 _Systems = Mapping[str, Mapping[int | None, Evaluation]]  # by name and seed
 
 
@@ -57,9 +59,11 @@ class Contrast:
         The same, corrected for the family; None outside of it.
     margin : NonInferiority, Equivalence or None
     detectable : float
-        The smallest difference that these data would have shown in 80 of 100 cases.
+        The smallest difference that these data would have shown in 80 of 100 cases, as far as they go before a
+        correction for the family; of a test with a margin, the smallest margin that they would have shown of models
+        that are truly equal.
     needed : dict
-        How many items, or seeds, the wanted difference needs; None where no number does.
+        How many items, or seeds, the wanted difference, or margin, needs for that; None where no number does.
     left_out : dict
         Items, seeds and samples that are not in the comparison, by what is wrong with them; counts.
     """
@@ -82,13 +86,21 @@ class Contrast:
     left_out: Mapping[str, int]
 
     def verdict(self, level: float) -> str:
-        """Return what is shown at a level, in words; of a family at the corrected p-value."""
+        """Return what is shown at a level, in words; of a family at the corrected p-value.
+
+        A difference is shown where the test finds it and the interval does not hold 0.
+        """
         shown = (self.p if self.adjusted is None else self.adjusted) <= level
         if isinstance(self.margin, NonInferiority):
             return f"not worse by {self.margin.margin:g}" if shown and self.margin.holds else "not shown"
         if isinstance(self.margin, Equivalence):
             return f"equal within {self.margin.margin:g}" if shown and self.margin.holds else "not shown"
+        shown = shown and self.interval.excludes_zero
         return ("better" if self.estimate.mean > 0 else "worse") if shown else "no difference shown"
+
+    def at_odds(self, level: float) -> bool:
+        """Return whether test and interval, which rest on different assumptions, disagree on a difference."""
+        return self.margin is None and (self.p <= level) != self.interval.excludes_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +155,19 @@ def compare(evaluations: Sequence[Evaluation], declared: Declared | None = None)
         replace(one, adjusted=float(adjusted[one.name]) if one.name in adjusted else None) for one in contrasts
     ]
     remarks = [f"{one.name}: {count} {what}, left out" for one in contrasts for what, count in one.left_out.items()]
+    remarks += [
+        f"{one.name}: {one.how} and Student's interval disagree; a difference counts as shown where both find it"
+        for one in corrected
+        if one.at_odds(plan.level)
+    ]
     if len(family) == 1:
         remarks.append("the family has one member: there is nothing to correct for")
+    remarks += [
+        f"{one.name}: all differences are {one.estimate.mean:g}, which tells nothing of how much they vary; p, "
+        "interval and the numbers above take them for all that there are"
+        for one in corrected
+        if one.estimate.error == 0
+    ]
     return Comparison(declared, baseline, unit, why, tuple(corrected), tuple(remarks))
 
 
@@ -209,18 +232,21 @@ def _contrast(
     ours, theirs, left_out, binary = _joined(name, model, baseline, against)
     table = ours - theirs
     items, seeds = table.shape
-    _refuse_unit(plan, ours, theirs)
+    _refuse_margin(plan, ours, theirs)
+    short = [what for what, count in (("items", items), ("seeds", seeds)) if unit in (what, "both") and count < 2]
+    if short:
+        raise EvaluationError(
+            f"{name!r} and {baseline!r} have one of {' and one of '.join(short)} in common; a comparison over {unit} "
+            "needs at least two"
+        )
     if unit == "seeds":
         estimate = mean_estimate(table.mean(0).tolist())
     elif unit == "items":
         estimate = mean_estimate(table.mean(1).tolist())
     else:
         estimate = crossed_estimate(table)
-    if not estimate.degrees:
-        raise EvaluationError(
-            f"{name!r} and {baseline!r} have one of {unit} in common; a comparison needs at least two"
-        )
-    confidence, margin, sides = 1 - plan.level, _margin(plan, estimate), 2 if plan.margin is None else 1
+    confidence, margin = 1 - plan.level, _margin(plan, estimate)
+    sides, power = _SIDES[plan.test], _POWERS[plan.test]
     p, how = (margin.p, "Student's t") if margin is not None else _difference(table, unit, estimate, binary)
     how += f", {estimate.degrees:.1f} degrees of freedom" if unit == "both" else ""
     return Contrast(
@@ -237,8 +263,8 @@ def _contrast(
         p=p,
         adjusted=None,
         margin=margin,
-        detectable=detectable_difference(estimate, power=_POWER, level=plan.level, sides=sides),
-        needed=_needed(table, unit, estimate, plan, sides),
+        detectable=detectable_difference(estimate, power=power, level=plan.level, sides=sides),
+        needed=_needed(table, unit, estimate, plan),
         left_out=left_out,
     )
 
@@ -259,21 +285,19 @@ def _difference(table: NDArray[np.float64], unit: Unit, estimate: Estimate, bina
     return float(sign_flip_test(table.mean(1 if unit == "items" else 0))), "sign flips"
 
 
-def _needed(
-    table: NDArray[np.float64], unit: Unit, estimate: Estimate, plan: Plan, sides: int
-) -> dict[str, int | None]:
+def _needed(table: NDArray[np.float64], unit: Unit, estimate: Estimate, plan: Plan) -> dict[str, int | None]:
     """Return how many items, or seeds, show the wanted difference; nothing where none is wanted."""
-    wanted = plan.wanted or plan.margin
+    wanted, sides, power = plan.wanted or plan.margin, _SIDES[plan.test], _POWERS[plan.test]
     if not wanted:
         return {}
     if unit == "both":
         return {
-            more: needed_crossed(table, wanted, more=more, power=_POWER, level=plan.level, sides=sides)
+            more: needed_crossed(table, wanted, more=more, power=power, level=plan.level, sides=sides)
             for more in ("items", "seeds")
         }
     count = table.shape[0 if unit == "items" else 1]
     deviation = estimate.error * math.sqrt(count)
-    return {unit: needed_pairs(deviation, wanted, power=_POWER, level=plan.level, sides=sides)}
+    return {unit: needed_pairs(deviation, wanted, power=power, level=plan.level, sides=sides)}
 
 
 def _joined(
@@ -332,7 +356,7 @@ def _refuse_other_prompt(items: Sequence[Item], name: str, baseline: str) -> Non
         )
 
 
-def _refuse_unit(plan: Plan, ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> None:
+def _refuse_margin(plan: Plan, ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> None:
     """Refuse a margin that any two models would pass."""
     values = np.concatenate([ours.ravel(), theirs.ravel()])
     if plan.margin is not None and plan.margin >= 1 and values.min() >= 0 and values.max() <= 1:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline.evaluate.filters import JsonLines
+from humanline.evaluate.model_files import files_of_rewards
 from humanline.evaluate.prompt_rates import PromptRates, rates_as_json, rates_of
 from humanline.evaluate.records import EvaluationError
 from humanline.evaluate.run import prompts_of
@@ -108,12 +109,15 @@ def _scored_here(
     }
     # As they are written down, so that no file name hangs on a secret.
     scoring = same_settings({"source": {"scoring": rounds.scoring.model_dump(mode="json")}})
+    scoring |= {"files of rewards": files_of_rewards(rounds.scoring)}
     samples = folder / f"samples-{_digest(drawn)}.jsonl"
     target = folder / f"scored-{_digest(drawn | {'scoring': scoring})}.jsonl"
+    if target.is_file():
+        say(f"answers and scores are those in {target}; without it they are scored anew")
+        return target
     if not samples.is_file():
         sample(config, str(samples), stop=stop, say=say, progress=progress("prompts"))
-    if not target.is_file():
-        score(config, str(samples), str(target), stop=stop, say=say, progress=progress("completions"))
+    score(config, str(samples), str(target), stop=stop, say=say, progress=progress("completions"))
     return target
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import json
 import os
@@ -15,8 +16,8 @@ import numpy as np
 from humanline.evaluate.file_facts import FileFacts, facts_of
 from humanline.evaluate.filters import Filtered, JsonLines
 from humanline.evaluate.inspection import Inspection, as_json
-from humanline.evaluate.levels import RowScores
 from humanline.evaluate.own_answers import own_answers
+from humanline.evaluate.probe import plan_probe, refuse_probe, run_probe
 from humanline.evaluate.records import EvaluationError
 from humanline.evaluate.score_rows import BUDGET, Due, Progress, ScoreBook, key_of, score_due, score_plan
 from humanline.evaluate.verdict import Own
@@ -24,7 +25,9 @@ from humanline.system.files import output_path, write_text
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
+from humanline.train.config.secrets import written
 from humanline.train.data.counting import Counting, uncounted
+from humanline.train.data.levels import RowScores
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.units import SIDES, Units
 from humanline.train.online.commands import Say
@@ -39,40 +42,44 @@ def inspect_data(
     out: str | None = None,
     rows: int | None = None,
     own_samples: int = 0,
+    probe: int | None = None,
     keep_quartiles: Sequence[int] = (),
     stop: StopSignal | None = None,
     say: Say = show,
     counting: Counting = uncounted,
     progress: Callable[[str], Progress | None] = lambda what: None,
 ) -> Inspection:
-    """Score the answers of data.train under the model of a recipe, without training, and return what they tell.
+    """Score the answers of data.train under the model of a recipe, and return what they tell.
 
-    Every score is kept as soon as it is there: beside the data in FILE.scores, or in `out`.
+    Every score is kept as soon as it is there: beside the data in FILE.scores, or in `out`. Nothing is trained but, if
+    asked for, a copy that is thrown away.
 
     Parameters
     ----------
     config : TrainConfig
-        Read are its model, data, template, limits, precision and layout of passes.
+        Read are its model, data, template, limits, precision and layout of passes; for a probe all of it.
     out : str, optional
         Folder for inspection.json and scores; made if need be.
     rows : int >= 1, optional
         Score so many rows, drawn at random.
     own_samples : int >= 0
         Answers of the model itself, to as many of the prompts, whose level the data's is held against.
+    probe : int >= 2, optional
+        Train a throw-away copy for so many steps, and look at the tokens of each row (`probe.py`).
     keep_quartiles : sequence of int in 1 .. 4
         Write the rows of these quartiles to `out`; default: none are written.
     stop : StopSignal, optional
     say, counting : callable
     progress : callable
-        Returns what is called with (done, due), or None, for "prompts" and for "answers".
+        Returns what is called with (done, due), or None, for "prompts", for "answers" and for "steps".
 
     Raises
     ------
     EvaluationError, DataError, ModelError, ValueError, OSError
-        If the recipe's rows are prompts, or data or model cannot be used; if rows are to be kept, and there is no
-        `out`, only some are scored, they are no lines of a file, or there are no quartiles.
+        If the recipe's rows are prompts, or data or model cannot be used; if a probe would tell nothing; if rows are to
+        be kept, and there is no `out`, only some are scored, they are no lines of a file, or there are no quartiles.
     FloatingPointError
-        If the model gives an answer no finite log-probability.
+        If the model gives an answer no finite log-probability, or the probe's training is not finite.
     StopRequested
         If `stop` was asked; what is scored is kept.
     """
@@ -80,6 +87,8 @@ def inspect_data(
     from humanline.train.policy.build import checked_model
     from humanline.train.run.processes import start_accelerator
 
+    if probe is not None:
+        refuse_probe(config, probe)
     if config.rounds is not None:
         raise EvaluationError("this recipe's rows are prompts, whose answers do not exist yet: see `inspect_prompts`")
     lines = None
@@ -92,11 +101,12 @@ def inspect_data(
     place = _place_of(config, out)
     accelerator = start_accelerator()
     if accelerator.num_processes > 1:
-        raise EvaluationError("humanline inspect-data works in one process")
+        raise EvaluationError("this command works in one process: start it without a launcher")
     checked = checked_model(config, accelerator.device)
     units, report = read_units(config, config.data.train, checked.renderer, counting=counting)
     facts = facts_of(units, report, checked.tokenizer)
     picked = _picked(facts, rows, config.seed)
+    planned = None if probe is None else plan_probe(config, units, checked, accelerator.device, probe, say)
     book = ScoreBook(place, score_plan(config))
     own: list[TokenSequence] = []
     if own_samples:
@@ -116,6 +126,9 @@ def inspect_data(
         _score(config, due, book, checked, accelerator.device, stop, say, progress("answers"))
     else:
         say(f"the scores of all answers are in {book.path}")
+    probed = None
+    if planned is not None:
+        probed = run_probe(config, units, picked, planned, stop=stop, progress=progress("steps"))
     data = config.data
     found = Inspection(
         model=config.model,
@@ -126,12 +139,25 @@ def inspect_data(
         labels=np.frombuffer(bytes(units.labels), dtype=np.uint8).astype(np.int64)[picked] if units.labels else None,
         example=_example(config, units, checked.renderer),
         own=Own(_own_scores(own, book), sum(one.truncated for one in own)) if own else None,
+        probe=probed,
     )
     if out is not None:
         write_text(place.parent / NAME, json.dumps(as_json(found), indent=1, allow_nan=False) + "\n")
+    elif probe is not None:
+        say(f"the probe is kept in {_keep_probe(config, found, probe, place)}")
     if lines is not None:
         say(str(_keep(lines, found, keep_quartiles, place.parent)))
     return found
+
+
+def _keep_probe(config: TrainConfig, found: Inspection, steps: int, folder: Path) -> Path:
+    """Write a probe beside the scores, with its recipe, in the place of an earlier one of the same; return its file."""
+    recipe = written(config)
+    plan = json.dumps([score_plan(config), recipe, steps, len(found.names)], sort_keys=True)
+    path = folder / f"probe-{hashlib.sha256(plan.encode()).hexdigest()[:16]}.json"
+    tree = {"recipe": recipe, "inspection": as_json(found)}
+    write_text(path, json.dumps(tree, indent=1, allow_nan=False) + "\n")
+    return path
 
 
 def _keep(lines: JsonLines, found: Inspection, wanted: Sequence[int], folder: Path) -> Filtered:
@@ -214,13 +240,13 @@ def _score(
     from humanline.train.data.run_data import pad_id
     from humanline.train.policy.build import build_policy
     from humanline.train.policy.logprobs import check_logprobs
-    from humanline.train.preflight.hardware import TYPICAL, matmul_rate
+    from humanline.train.preflight.hardware import seconds_here
     from humanline.train.step.reference import logprobs_pass
 
     tokens = sum(one.length for one in due)
     parameters = sum(one.numel() for one in checked.outline.parameters())
     work = 2.0 * parameters * tokens
-    seconds = 0.0 if work < _AT_ONCE else work / (TYPICAL * matmul_rate(device, config.training.precision))
+    seconds = seconds_here(work, device, config.training.precision)
     say(
         f"{len(due)} answers of {tokens:,} tokens are to be scored: {work:.2g} operations (2 for each parameter and "
         f"token), about {max(1, round(seconds)):,} s here"
@@ -337,4 +363,3 @@ def _kind_of(file: str) -> tuple[dict[str, Any], str]:
 
 
 _LENGTH = 1024
-_AT_ONCE = 1e9  # operations that any device does in a moment

@@ -8,27 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from humanline.evaluate.drift import Drift, Probe, describe_probe, probe_as_json
 from humanline.evaluate.file_facts import FileFacts, describe_facts, facts_as_json
-from humanline.evaluate.levels import (
-    Floats,
+from humanline.evaluate.levels import histogram_lines, longer_rejected, preferred_of
+from humanline.evaluate.verdict import Own, Verdict, describe_verdict, judge, verdict_as_json
+from humanline.train.data.levels import (
     Ints,
     Level,
     Quartiles,
     RowScores,
-    histogram_lines,
-    level_of,
-    longer_rejected,
-    preferred_of,
-    quartiles_of,
-)
-from humanline.evaluate.verdict import (
-    Own,
-    Verdict,
-    describe_verdict,
+    deciding_part,
     estimate_as_json,
-    judge,
+    levels_by_part,
+    quarters_of,
+    quartiles_of,
     told_as,
-    verdict_as_json,
 )
 
 FORMAT = 1
@@ -54,6 +48,8 @@ class Inspection:
         One row as the loss sees it.
     own : Own or None
         The model's own answers.
+    probe : Probe or None
+        What some steps of training did to the rows' tokens.
     """
 
     model: str
@@ -64,11 +60,12 @@ class Inspection:
     labels: Ints | None
     example: str
     own: Own | None = None
+    probe: Probe | None = None
 
     @property
     def deciding(self) -> str:
         """Return what the level of a row is taken of."""
-        return "pair" if len(self.scores.parts) == 2 else self.scores.parts[0]
+        return deciding_part(self.scores)
 
     @property
     def quartiles(self) -> Quartiles | None:
@@ -83,22 +80,12 @@ class Inspection:
 
     def levels(self) -> dict[str, Level]:
         """Return the level of each part by its name, the deciding one last."""
-        scores, parts = self.scores, dict[str, Level]()
-        if len(scores.parts) == 2:
-            parts = {part: level_of(scores, part) for part in scores.parts}
-        elif self.labels is not None:
-            for name, label in (("desirable", 1), ("undesirable", 0)):
-                if (own := self.labels == label).any():
-                    parts[name] = level_of(scores.take(own))
-        return parts | {self.deciding: level_of(scores)}
+        return levels_by_part(self.scores, self.labels)
 
-    def by_quartile(self) -> list[tuple[Level, float, float]]:
-        """Return the level of each quartile, and the lowest and highest level of its rows; nothing without them."""
-        found, values = self.quartiles, self.scores.levels
-        if found is None:
-            return []
-        marks = [found.numbers == number for number in (1, 2, 3, 4)]
-        return [(level_of(self.scores.take(own)), *_range(values[own])) for own in marks]
+    def drifts(self, probe: Probe) -> dict[str, Drift]:
+        """Return what a probe did to the tokens of all rows, of their parts and of their quartiles."""
+        found = self.quartiles
+        return probe.drifts(None if found is None else found.numbers, self.labels)
 
 
 def describe(inspection: Inspection) -> Iterator[str]:
@@ -117,12 +104,14 @@ def describe(inspection: Inspection) -> Iterator[str]:
         found = preferred_of(scores)
         yield (
             f"chosen answer more probable than the rejected one: {found.whole} as whole answers, {found.per_token} "
-            "per token (mean over prompts; ties count one half)"
+            f"per token (mean over {prompts} prompts; ties count one half)"
         )
         yield f"rejected answers are longer than chosen ones by {told_as(longer_rejected(scores), '+.2f')} tokens"
     yield f"histogram of rows by level ({inspection.deciding}, nats per token):"
     yield from (f"  {line}" for line in histogram_lines(scores.levels))
-    yield from describe_verdict(inspection.verdict, inspection.own)
+    yield from describe_verdict(inspection.verdict, inspection.own, probed=inspection.probe is not None)
+    if inspection.probe is not None:
+        yield from describe_probe(inspection.probe, inspection.drifts(inspection.probe))
 
 
 def _level_lines(inspection: Inspection) -> Iterator[str]:
@@ -138,33 +127,35 @@ def _level_lines(inspection: Inspection) -> Iterator[str]:
 
 
 def _quartile_lines(inspection: Inspection) -> Iterator[str]:
-    found = inspection.by_quartile()
+    found = quarters_of(inspection.scores)
     if not found:
         values = inspection.scores.levels
         yield (
             f"no quartiles: levels of {len(values)} rows from {values.min():.6f} to {values.max():.6f}, so few of them "
             "different that one would be empty; rows of one level share a quartile"
         )
-    for number, (level, low, high) in enumerate(found, start=1):
-        yield f"  quartile {number}  {told_as(level.nats)}  rows from {low:.3f} to {high:.3f}; {level.rows} rows"
+    for number, one in enumerate(found, start=1):
+        span = f"rows from {one.low:.3f} to {one.high:.3f}; {one.level.rows} rows"
+        yield f"  quartile {number}  {told_as(one.level.nats)}  {span}"
 
 
 def as_json(inspection: Inspection) -> dict[str, Any]:
     """Return an inspection as JSON can say it; numbers that are not known are null."""
-    scores, found = inspection.scores, inspection.quartiles
+    scores, quarters = inspection.scores, quarters_of(inspection.scores)
     tree: dict[str, Any] = {
         "format": FORMAT,
         "model": inspection.model,
         "how": inspection.how,
         "file": facts_as_json(inspection.facts),
         "rows": len(scores),
+        "prompts": len(np.unique(scores.prompts)),
         "decides": inspection.deciding,
         "levels": {name: _level(level) for name, level in inspection.levels().items()},
-        "quartiles": None
-        if found is None
-        else [_level(level) | {"from": low, "to": high} for level, low, high in inspection.by_quartile()],
+        "quartiles": [_level(one.level) | {"from": one.low, "to": one.high} for one in quarters] or None,
         "verdict": verdict_as_json(inspection.verdict, inspection.own),
     }
+    if inspection.probe is not None:
+        tree["probe"] = probe_as_json(inspection.probe, inspection.drifts(inspection.probe))
     if len(scores.parts) == 2:
         preferred = preferred_of(scores)
         tree["chosen_more_probable"] = {"whole": asdict(preferred.whole), "per_token": asdict(preferred.per_token)}
@@ -176,7 +167,3 @@ def _level(level: Level) -> dict[str, Any]:
     bits = None if level.bits_per_byte is None else estimate_as_json(level.bits_per_byte)
     nats = estimate_as_json(level.nats)
     return {"nats_per_token": nats, "bits_per_byte": bits, "rows": level.rows, "tokens": level.tokens}
-
-
-def _range(values: Floats) -> tuple[float, float]:
-    return float(values.min()), float(values.max())

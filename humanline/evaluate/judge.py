@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from humanline.evaluate.judge_config import PLACEHOLDER, JudgeConfig
 from humanline.system.files import make_folder
 from humanline.train.data.messages import Messages
-from humanline.train.online.ledger import append, each_line, read_lines
+from humanline.train.online.ledger import LedgerError, append, each_line, read_lines
 from humanline.train.online.rewards.cache import content_key
 from humanline.train.online.rewards.verdict import LONGEST_COMPLETION, Verdict, shown
 from humanline.train.online.samplers.http import BadAnswer, Client, Refused, Sleep, api_key, parse, quoted
@@ -26,6 +26,7 @@ from humanline.train.online.samplers.under_way import finish
 from humanline.train.online.types import SamplerError
 
 PATH = "/v1/chat/completions"
+WORDS = "words.jsonl"  # where a judge's words are kept
 _HOPELESS = frozenset({401, 403, 404, 405})  # what one request is refused for, all are
 
 
@@ -63,7 +64,7 @@ class Words:
     path : Path
         Made if it is missing, with its folder. A torn end, which a kill has left, is cut off.
     others : iterable of Path
-        Files that are read and not written.
+        Files that are read and not written, or folders with one.
 
     Raises
     ------
@@ -75,10 +76,15 @@ class Words:
         self._path = path
         self._known: dict[str, Told] = {}
         make_folder(path.parent)
-        rows = [row for other in others for row in each_line(other)]
-        for row in [*rows, *read_lines(path)]:
-            if isinstance(row.get("text"), str) and isinstance(row.get("finish"), str):
-                self._known[str(row.get("key"))] = Told(row["text"], row["finish"])
+        files = [other / WORDS if other.is_dir() else other for other in others]
+        for file, rows in [*((other, each_line(other)) for other in files), (path, read_lines(path))]:
+            for number, row in enumerate(rows, start=1):
+                if not all(isinstance(row.get(name), str) for name in ("key", *Told._fields)):
+                    raise LedgerError(
+                        f"{file}:{number}: not what a judge has said; give {WORDS} of a folder that humanline win-rate "
+                        "--judge has made, or the folder"
+                    )
+                self._known[row["key"]] = Told(row["text"], row["finish"])
 
     def get(self, key: str) -> Told | None:
         """Return what was said to a question, or None."""

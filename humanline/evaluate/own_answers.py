@@ -1,8 +1,8 @@
 """A few answers of the model itself to the prompts of a set: what its level is on text that it has written.
 
 They are drawn by the sampler of `humanline sample`, at the temperature that log-probabilities are taken at and from the
-whole distribution. Minus their level is then an unbiased estimate of the policy's entropy a token, up to answers that
-are cut at their limit.
+whole distribution. Minus their level is then an estimate of the policy's entropy a token, the better the more answers
+there are, and of its first tokens alone where answers are cut at their limit.
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ def own_answers(
     asked = _asking(config)
     assert asked.rounds is not None
     sampling = asked.rounds.sampling.model_dump(mode="json")
-    text = json.dumps([score_plan(config), sampling, config.seed, config.data.max_length, rows], sort_keys=True)
-    name = f"own-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    prompts, answers = folder / f"{name}.prompts.jsonl", folder / f"{name}.jsonl"
+    # Prompts are named by what they are, for their names are in the draws: a copy of the model answers as it does.
+    prompts = folder / f"own-{_digest(rows)}.prompts.jsonl"
+    plan = [score_plan(config), sampling, config.seed, config.data.max_length, rows]
+    answers = folder / f"own-{_digest(plan)}.jsonl"
     if not answers.is_file():
         make_folder(folder)
         write_text(prompts, json_rows(rows))
@@ -87,6 +88,10 @@ def own_answers(
             if one.ids:
                 found.append(TokenSequence((*prompt, *one.ids), len(prompt), one.truncated))
     return found
+
+
+def _digest(what: Any) -> str:
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _drawn(units: Units, picked: Sequence[int] | np.ndarray, count: int, seed: int) -> list[int]:

@@ -33,6 +33,24 @@ class EvaluationError(ValueError):
     """An evaluation that cannot be read, or files that cannot be compared."""
 
 
+def in_full(path: str | Path) -> Path:
+    """Return a path in full; raise EvaluationError if no file can have it."""
+    try:
+        return absolute(path)
+    except PathError as error:
+        raise EvaluationError(f"{str(path)!r} {error}") from None
+
+
+def text_of_file(path: str | Path, inside: str = "") -> str:
+    """Return the text of a file, or of the file `inside` a folder; raise EvaluationError if it cannot be read."""
+    file = in_full(path)
+    try:
+        return (file / inside if file.is_dir() else file).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise EvaluationError(f"{path}: cannot be read: {reason}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """What a model reached on one item.
@@ -108,15 +126,9 @@ def read_evaluation(path: str | Path) -> Evaluation:
         If there is no such file, it is none of `humanline evaluate`, or of another format; if an item is repeated, has
         no sample, or a value is neither a finite number nor null with a status.
     """
-    try:
-        file = absolute(path)
-        file = file / NAME if file.is_dir() else file
-        text = file.read_text(encoding="utf-8")
-    except PathError as error:
-        raise EvaluationError(f"{str(path)!r} {error}") from None
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise EvaluationError(f"{path}: cannot be read: {reason}") from None
+    if (folder := in_full(path)).is_dir() and not (folder / NAME).exists():
+        raise EvaluationError(f"{path}: this folder holds no {NAME}, which `humanline evaluate` writes")
+    text = text_of_file(path, NAME)
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:

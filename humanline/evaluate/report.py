@@ -88,20 +88,22 @@ def _cells(one: Contrast, level: float) -> list[str]:
 
 
 def _could_have_shown(one: Contrast) -> str:
-    sides = {NonInferiority: "a loss", Equivalence: "a difference"}.get(type(one.margin), "a difference")
     if not math.isfinite(one.detectable):
         return "these data could show no difference of any size"
-    return f"with 80 % power these data show {sides} of {one.detectable:.2g}"
+    size = f"{one.detectable:.2g}"
+    if isinstance(one.margin, NonInferiority):
+        return f"with 80 % power these data show a model that is as good to be not worse by {size}"
+    if isinstance(one.margin, Equivalence):
+        return f"with 80 % power these data show models that are equal to be so within {size}"
+    return f"with 80 % power these data show a difference of {size}"
 
 
 def _needs(one: Contrast, wanted: float | None) -> str:
     if not one.needed:
         return ""
-    counts = [
-        f"{'no number' if count is None else count} of {what}" if count is None else f"{count} {what}"
-        for what, count in one.needed.items()
-    ]
-    return f"; {wanted:g} needs {' or '.join(counts)}"
+    enough = [f"{count} {what}" for what, count in one.needed.items() if count is not None]
+    never = [f"no number of {what} is enough for {wanted:g}" for what, count in one.needed.items() if count is None]
+    return "".join(f"; {part}" for part in ([f"{wanted:g} needs {' or '.join(enough)}"] if enough else []) + never)
 
 
 def _finite(tree: Any) -> Any:

@@ -8,20 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from humanline.evaluate.answers import SAMPLES, SCORED
-from humanline.evaluate.folder import drop_unbegun, take_folder
-from humanline.evaluate.model_files import files_of
-from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
+from humanline.evaluate.answers import SAMPLES, SCORED, read_each_once
+from humanline.evaluate.folder import held_folder
+from humanline.evaluate.model_files import files_of, files_of_rewards
+from humanline.evaluate.records import NAME, Evaluation, EvaluationError, in_full, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
 from humanline.system.files import output_path
 from humanline.system.folders import finish_removal, remove_folder
-from humanline.system.paths import PathError, absolute
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
 from humanline.train.config.rounds import RoundsSource, SamplingConfig, ScoringConfig
 from humanline.train.online.commands import Progress, Say, sample, score
-from humanline.train.online.ledger import digest, each_line
+from humanline.train.online.ledger import digest
 from humanline.train.online.stages import read_rollouts, read_scores
 from humanline.train.online.types import Rollout
 from humanline.train.run.fingerprint import flat, same_settings
@@ -80,31 +79,30 @@ def evaluate(
     source = None if samples is None else _file(samples)
     plan = _plan(prepared, source)
     target = folder / NAME
-    take_folder(folder, plan)
     asked = source or folder / SAMPLES
-    try:
-        if not (folder / SCORED).is_file():
+    with held_folder(folder, plan, say):
+        if (folder / SCORED).is_file():
+            say(kept_in(folder))
+        else:
             with _whole_model(prepared, folder, say) as whole:
                 if not asked.is_file():
                     sample(whole, str(asked), stop=stop, say=say, progress=progress("prompts"))
                 score(whole, str(asked), str(folder / SCORED), stop=stop, say=say, progress=progress("completions"))
-    finally:
-        drop_unbegun(folder)
-    rollouts, scoring = read_rollouts(folder / SCORED), scoring_of(prepared)
-    _say_uneven(rollouts, prepared, say)
-    scores = read_scores(folder / SCORED, rollouts)
-    summary = summarise(rollouts, scores, key=key_of(scoring), ks=ks)
-    found_name, found_seed = whose(Path(config.model))
-    write_evaluation(
-        target,
-        Evaluation(
-            name or found_name,
-            found_seed if seed is None else seed,
-            _settings(prepared, rollouts, given=source is not None),
-            items_of(rollouts, scores),
-            summary,
-        ),
-    )
+        rollouts, scoring = read_rollouts(folder / SCORED), scoring_of(prepared)
+        _say_uneven(rollouts, prepared, say)
+        scores = read_scores(folder / SCORED, rollouts)
+        summary = summarise(rollouts, scores, key=key_of(scoring), ks=ks)
+        found_name, found_seed = whose(Path(config.model))
+        write_evaluation(
+            target,
+            Evaluation(
+                name or found_name,
+                found_seed if seed is None else seed,
+                _settings(prepared, rollouts, given=source is not None),
+                items_of(rollouts, scores),
+                summary,
+            ),
+        )
     for line in describe_summary(summary):
         say(line)
     return target
@@ -203,6 +201,7 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
     assert config.rounds is not None
     plan: dict[str, Any] = {
         "scoring": same_settings({"source": {"scoring": config.rounds.scoring.model_dump(mode="json")}}),
+        "files of rewards": files_of_rewards(config.rounds.scoring),
     }
     if samples is not None:
         return flat(plan | {"samples": digest(samples)})
@@ -217,10 +216,20 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
             "engine": config.rounds.sampling.engine.kind,
             "answers a prompt": config.rounds.samples,
             "seed": config.seed,
-            "max_length": config.data.max_length,
+            "data": reading_of(config),
             "precision": config.training.precision,
         }
     )
+
+
+def kept_in(folder: Path) -> str:
+    """Return a line about scores that are not made again: nobody knows whether a function has changed since."""
+    return f"answers and scores are those in {folder / SCORED}; in another --out they are made anew"
+
+
+def reading_of(config: TrainConfig) -> dict[str, Any]:
+    """Return how rows are read and turned into tokens: what else than the file makes answers other ones."""
+    return config.data.model_dump(mode="json", exclude={"train", "eval", "shape"})
 
 
 def prompts_of(path: str) -> str:
@@ -254,11 +263,8 @@ def _say_uneven(rollouts: Sequence[Rollout], config: TrainConfig, say: Say) -> N
 
 
 def _file(path: str) -> Path:
-    try:
-        file = absolute(path)
-    except PathError as error:
-        raise EvaluationError(f"{path!r} {error}") from None
+    file = in_full(path)
     if not file.is_file():
         raise EvaluationError(f"{path!r} is no file")
-    next(iter(each_line(file, whole=True)), None)
+    read_each_once(file)  # before anything is scored
     return file

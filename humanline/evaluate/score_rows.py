@@ -90,8 +90,8 @@ class ScoreBook:
         self.path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
         self._plan, self._scores = dict(plan), dict[str, Kept]()
         for number, row in enumerate(read_lines(self.path), start=1):
-            if number == 1 and row.get("plan") == self._plan:
-                continue
+            if row.get("plan") == self._plan:
+                continue  # the first line, or two: of processes that began at the same moment
             key, value, octets = row.get("key"), row.get("sum"), row.get("bytes")
             if not (isinstance(key, str) and isinstance(value, float) and isinstance(octets, int)) or not (
                 math.isfinite(value)

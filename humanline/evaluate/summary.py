@@ -78,7 +78,8 @@ def summarise(
     Raises
     ------
     EvaluationError
-        If nothing was scored, or a k is larger than the number of scored answers of every problem.
+        If nothing was scored, a k is larger than the number of scored answers of every problem, or there are ks of
+        scores that are not all 0 or 1.
 
     Notes
     -----
@@ -107,6 +108,10 @@ def summarise(
     means = [math.fsum(values) / len(values) for values in known if values]
     binary = all(value in (0.0, 1.0) for values in known for value in values)
     if not binary:
+        if ks:
+            raise EvaluationError(
+                "--k asks for pass@k, which there is of scores of 0 and 1 alone; some are neither: leave it out"
+            )
         summary["score"] = mean_fact(means, confidence)
         return summary
     single = max(map(len, known)) == 1

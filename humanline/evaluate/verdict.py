@@ -12,12 +12,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from humanline.evaluate.levels import RowScores, level_of
-from humanline.stats import Estimate, ratio_difference
+from humanline.stats import Estimate, ratio_difference, slice_sums
+from humanline.train.data.levels import (
+    PAPER_RANGE,
+    RowScores,
+    Side,
+    against_paper,
+    estimate_as_json,
+    level_of,
+    side_of_paper,
+    told_as,
+)
 
-#: Mean log-probability per token, nats, of the rows in the worst quartile of the paper's Figure 6.
-PAPER_RANGE = (-1.03, -0.36)
-Side = Literal["below", "within", "above"]
 OwnSide = Literal["below", "at", "above", "unknown"]
 
 
@@ -91,18 +97,13 @@ def judge(scores: RowScores, numbers: np.ndarray | None, own: Own | None) -> Ver
     own : Own or None
     """
     level = level_of(scores).nats
-    low, high = PAPER_RANGE
-    paper: Side = "below" if level.mean < low else "above" if level.mean > high else "within"
+    paper = side_of_paper(level.mean)
     if own is None:
         return Verdict(level, paper)
-    quarters = [] if numbers is None else [scores.take(numbers == number) for number in (1, 2, 3, 4)]
-    gaps = tuple(_gap(quarter, own.scores) for quarter in quarters)
-    return Verdict(level, paper, level_of(own.scores).nats, _gap(scores, own.scores), gaps)
-
-
-def _gap(scores: RowScores, own: RowScores) -> Estimate:
-    ours, theirs = ((one.sums.sum(1), one.tokens.sum(1), one.prompts.tolist()) for one in (scores, own))
-    return ratio_difference(ours, theirs)
+    ours, theirs = ((one.sums.sum(1), one.tokens.sum(1), one.prompts.tolist()) for one in (scores, own.scores))
+    marks = [] if numbers is None else [numbers == number for number in (1, 2, 3, 4)]
+    gaps = tuple(ratio_difference(slice_sums(*ours, scores.levels, inside), theirs) for inside in marks)
+    return Verdict(level, paper, level_of(own.scores).nats, ratio_difference(ours, theirs), gaps)
 
 
 _OWN_WORDS = {
@@ -114,14 +115,12 @@ _OWN_WORDS = {
 }
 
 
-def describe_verdict(verdict: Verdict, own: Own | None) -> Iterator[str]:
-    """Yield the lines of a verdict, with its reasons."""
-    low, high = PAPER_RANGE
-    where = {"below": "below", "within": "inside", "above": "above"}[verdict.paper]
-    yield (
-        f"verdict      {verdict.level.mean:.3f} nats per token lies {where} [{low:g}, {high:g}], the paper's worst "
-        "quartile, of one model, one tokenizer and one data set"
-    )
+def describe_verdict(verdict: Verdict, own: Own | None, *, probed: bool = False) -> Iterator[str]:
+    """Yield the lines of a verdict, with its reasons; `probed`: lines about clipping follow."""
+    yield f"verdict      {against_paper(verdict.level.mean)}"
+    half = verdict.level.interval().half_width
+    if any(abs(verdict.level.mean - edge) <= half for edge in PAPER_RANGE):
+        yield f"  its interval, {told_as(verdict.level)}, holds an edge of that range: it may lie on the other side"
     if own is None or verdict.own_level is None or verdict.gap is None:
         yield "  the model's own level, a yardstick for any model, is not known: --own-samples N measures it"
     else:
@@ -135,19 +134,21 @@ def describe_verdict(verdict: Verdict, own: Own | None) -> Iterator[str]:
             yield f"  quartile {number}  {told_as(gap, '+.3f')}  {side_of(gap)}"
         if verdict.disagree:
             yield f"  the two yardsticks disagree: {_why(verdict)}"
-    yield "  nearer or farther, not good or bad; of clipping nothing is said, which takes training"
+    silent = "" if probed else "; of clipping nothing is said, which takes training (--probe STEPS)"
+    yield f"  nearer or farther, not good or bad{silent}"
 
 
 def _why(verdict: Verdict) -> str:
     assert verdict.own_level is not None
-    own = f"{verdict.own_level.mean:.3f}"
+    own = told_as(verdict.own_level)
     if verdict.own == "below":
         return (
             f"the level is above the paper's range, and this model is surer still of its own answers ({own}); its own "
             "level is of this model and these prompts, the range is not"
         )
+    theirs = "not told apart from" if verdict.own == "at" else "above"
     return (
-        f"the level is low by the paper's range, but so is that of this model's own answers ({own}), whose tokens, "
+        f"the level is low by the paper's range, but {theirs} that of this model's own answers ({own}), whose tokens, "
         "entropy or training differ from the paper's model; its own level is of this model and these prompts"
     )
 
@@ -172,17 +173,3 @@ def verdict_as_json(verdict: Verdict, own: Own | None) -> dict[str, Any]:
         },
         "disagree": verdict.disagree,
     }
-
-
-def told_as(estimate: Estimate, form: str = ".3f") -> str:
-    """Return an estimate with half the width of its 95 % interval, in words where that is not known."""
-    half = estimate.interval().half_width
-    known = f"± {half:{form.removeprefix('+')}}" if np.isfinite(half) else "(interval not known)"
-    return f"{estimate.mean:{form}} {known}"
-
-
-def estimate_as_json(estimate: Estimate) -> dict[str, float | None]:
-    """Return an estimate with its standard error and 95 % interval; null where one prompt tells nothing of them."""
-    half = estimate.interval().half_width
-    bounds = {"se": estimate.error, "low": estimate.mean - half, "high": estimate.mean + half}
-    return {"value": estimate.mean} | {name: one if np.isfinite(one) else None for name, one in bounds.items()}

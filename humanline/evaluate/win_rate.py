@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from humanline.evaluate.answers import Answers, Joined, digest_of_answers, join, read_answers, texts
-from humanline.evaluate.folder import drop_unbegun, take_folder
-from humanline.evaluate.judge import Judge, Question, Words
+from humanline.evaluate.folder import held_folder
+from humanline.evaluate.judge import WORDS, Judge, Question, Words
 from humanline.evaluate.judge_config import JudgeConfig
 from humanline.evaluate.preference import (
     Judged,
@@ -18,11 +18,11 @@ from humanline.evaluate.preference import (
     items_of_verdicts,
     summarise_verdicts,
     verdict_of_scores,
+    worth,
 )
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
 from humanline.evaluate.summary import mean_fact
 from humanline.system.files import output_path, write_text
-from humanline.system.lock import FolderLock, LockHeldError
 from humanline.system.stop import SamplingStopped, StopRequested, StopSignal
 from humanline.system.terminal import show
 from humanline.train.online.commands import Progress, Say
@@ -30,7 +30,7 @@ from humanline.train.online.ledger import json_rows
 from humanline.train.online.rewards.verdict import Verdict
 from humanline.train.online.types import Score
 
-WORDS, VERDICTS = "words.jsonl", "verdicts.jsonl"
+VERDICTS = "verdicts.jsonl"
 
 
 def win_rate(
@@ -62,7 +62,7 @@ def win_rate(
         Is shown each pair in both orders; equal answers are a tie without it. Default: the answers' scores decide,
         which both files must hold, and equal scores are a tie.
     words : sequence of str
-        Files words.jsonl of other folders: what the judge has said there is not asked again.
+        Other folders, or their files words.jsonl: what the judge has said there is not asked again.
     name, seed : optional
         Of the model, for `humanline compare`; default: what its file tells.
     stop : StopSignal, optional
@@ -113,6 +113,8 @@ def win_rate(
         say(line)
     if any(left_out.values()):
         say(f"left out: {left_out['model']} prompts that only the model answered, {left_out['baseline']} the baseline")
+    if judge is not None and summary["without_verdict"]:
+        say(_why_lost(judged))
     if judge is not None and set(summary["without_verdict"]) & {"server", "not_asked"}:
         say("give the same command again to ask for what has no answer yet")
     return folder / NAME
@@ -145,25 +147,16 @@ def _rule(ours: Answers, theirs: Answers, judge: JudgeConfig | None) -> dict[str
 
 @contextlib.contextmanager
 def _held(folder: Path, plan: dict[str, Any], stop: StopSignal | None, say: Say) -> Iterator[None]:
-    """Keep the folder of an evaluation from every other process, and remove it if nothing came of it."""
-    take_folder(folder, plan)
-    lock = FolderLock(folder)
+    """Hold the folder of an evaluation, and stop at safe points only."""
     try:
-        lock.take(wait=True, say=lambda text: say(f"--out {str(folder)!r}: {text}"))
-    except LockHeldError as error:
-        raise EvaluationError(f"--out {str(folder)!r} is {error}") from None
-    if stop is not None:
-        stop.hold()
-    try:
-        yield
-        lock.refuse_lost()
+        with held_folder(folder, plan, say):
+            if stop is not None:
+                stop.hold()
+            yield
     except SamplingStopped:
         name = stop.requested if stop is not None and stop.requested is not None else "a signal"
         kept = f"what was said is kept in {folder}, and the same command goes on with it"
         raise StopRequested(name, f"stopped by {name}; {kept}") from None
-    finally:
-        drop_unbegun(folder)
-        lock.release()
 
 
 def _by_judge(
@@ -174,7 +167,11 @@ def _by_judge(
     stop: StopSignal | None,
     progress: Progress | None,
 ) -> list[list[Orders]]:
-    """Return the verdicts on all pairs, each shown in both orders; equal answers are tied unseen."""
+    """Return the verdicts on all pairs, each shown in both orders; equal answers are tied unseen.
+
+    Where the asking ended early, equal answers are counted as far as others were asked: all of them would draw the rate
+    to one half. They are not where the judge gave no verdict at all.
+    """
     pairs = [
         (place, number, ours.rollouts[one.model].prompt, *both)
         for place, one in enumerate(joined)
@@ -199,14 +196,37 @@ def _by_judge(
             progress=progress,
         )
     )
-    for place, number, *_ in due:
+    equal = sorted((prompt_digest(pair[3:]), pair[:2]) for pair in pairs if pair[:2] in found)
+    ended: tuple[str, Verdict] | None = None
+    for place, number, _, model, baseline in due:
         shown_first, shown_second = next(verdicts), next(verdicts)
         turned = None if shown_second.value is None else 1.0 - shown_second.value
         found[place, number] = (shown_first, shown_second._replace(value=turned))
+        lost = next((one for one in (shown_first, shown_second) if one.status == "not_asked"), None)
+        if lost is not None and ended is None:
+            ended = prompt_digest([model, baseline]), lost
+    if due and all(worth(found[pair[:2]]) is None for pair in due):
+        ended = "", ended[1] if ended is not None else _failed(found[due[0][:2]])
+    if ended is not None:  # equal answers behind it would be ties among pairs of which nobody was asked
+        found |= {pair: (ended[1],) for digest, pair in equal if digest >= ended[0]}
     return [
         [found[place, number] for number in range(len(ours.rollouts[one.model].completions))]
         for place, one in enumerate(joined)
     ]
+
+
+def _failed(orders: Orders) -> Verdict:
+    """Return the first verdict of a pair that is none."""
+    return next(verdict for verdict in orders if verdict.value is None)
+
+
+def _why_lost(judged: Sequence[Judged]) -> str:
+    """Return a line about pairs on which a judge has given no verdict."""
+    flat = [orders for one in judged for orders in one.pairs]
+    lost = next(orders for orders in flat if worth(orders) is None)
+    tied = sum(len(orders) == 1 and worth(orders) is not None for orders in flat)
+    more = f"; {tied} pairs of equal answers are tied all the same, which draws the rate to one half" if tied else ""
+    return f"one without a verdict: {_failed(lost).reason}{more}"
 
 
 def _by_scores(ours: Answers, theirs: Answers, one: Joined) -> list[Orders]:

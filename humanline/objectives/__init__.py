@@ -1,8 +1,8 @@
 """Pure tensor functions: token log-probabilities, log-ratio transforms, losses and advantages (needs torch)."""
 
 from humanline.objectives.advantages import group_advantages
-from humanline.objectives.log_ratio import clip_metrics, detach_rejected, rejection_metrics, token_log_ratio
-from humanline.objectives.logprobs import token_logprobs
+from humanline.objectives.log_ratio import clip_marks, detach_rejected, rejection_marks, token_log_ratio
+from humanline.objectives.logprobs import token_kl, token_logprobs
 from humanline.objectives.losses import (
     apo_down_loss,
     apo_zero_loss,
@@ -20,7 +20,7 @@ __all__ = [
     "apo_zero_loss",
     "bco_loss",
     "bco_reference_point",
-    "clip_metrics",
+    "clip_marks",
     "detach_rejected",
     "dpo_loss",
     "group_advantages",
@@ -29,7 +29,8 @@ __all__ = [
     "kto_loss",
     "kto_reference_point",
     "nll_loss",
-    "rejection_metrics",
+    "rejection_marks",
+    "token_kl",
     "token_log_ratio",
     "token_logprobs",
 ]

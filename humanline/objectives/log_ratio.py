@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from humanline import _checks
-from humanline._shapes import Bool, Float, Integer
+from humanline._shapes import Bool, Float
 from humanline.theory import BetaRejection, ClipRange
 
 
@@ -80,10 +80,10 @@ def detach_rejected(
     return torch.where(kept, log_ratio, log_ratio.detach())
 
 
-def clip_metrics(
+def clip_marks(
     log_ratio: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], clip: ClipRange
-) -> dict[str, Integer[Tensor, ""]]:
-    """Count the tokens strictly below and strictly above a clip range.
+) -> dict[str, Bool[Tensor, "B T"]]:
+    """Mark the tokens strictly below and strictly above a clip range.
 
     Parameters
     ----------
@@ -94,23 +94,20 @@ def clip_metrics(
 
     Returns
     -------
-    dict of 0-d tensors
-        ``clipped_low`` and ``clipped_high``: numbers of tokens, to be divided by the global token count.
+    dict of (B, T) bool tensors
+        ``clipped_low`` and ``clipped_high``: no token has both.
     """
-    return {
-        "clipped_low": ((log_ratio < clip.low) & mask).sum(),
-        "clipped_high": ((log_ratio > clip.high) & mask).sum(),
-    }
+    return {"clipped_low": (log_ratio < clip.low) & mask, "clipped_high": (log_ratio > clip.high) & mask}
 
 
-def rejection_metrics(
+def rejection_marks(
     log_ratio: Float[Tensor, "B T"],
     mask: Bool[Tensor, "B T"],
     rejection: BetaRejection,
     policy_draws: Float[Tensor, "B T"],
     ref_draws: Float[Tensor, "B T"],
-) -> dict[str, Integer[Tensor, ""]]:
-    """Count the detached tokens and those whose ratio lies above one of the bounds.
+) -> dict[str, Bool[Tensor, "B T"]]:
+    """Mark the detached tokens and those whose ratio lies above one of the bounds.
 
     Parameters
     ----------
@@ -122,13 +119,13 @@ def rejection_metrics(
 
     Returns
     -------
-    dict of 0-d tensors
-        ``detached`` and ``above_bound``: numbers of tokens, to be divided by the global token count.
+    dict of (B, T) bool tensors
+        ``detached`` and ``above_bound``: a token may have both.
     """
     ratio = log_ratio.detach()
     over = (ratio.exp() > rejection.policy_ratio_bound) | ((-ratio).exp() > rejection.ref_ratio_bound)
     kept = rejection.keeps(ratio, policy_draws, ref_draws)
-    return {"detached": (~kept & mask).sum(), "above_bound": (over & mask).sum()}
+    return {"detached": ~kept & mask, "above_bound": over & mask}
 
 
 def fill_masked(

@@ -25,6 +25,13 @@ FIGURES = (
 STUDY_FIGURES = ("sim_claims", "sim_curves", "sim_stability")
 
 
+def check() -> None:
+    """Raise ModuleNotFoundError if no figure can be drawn, since matplotlib is missing."""
+    from humanline.plots import _style
+
+    _style.check_matplotlib()
+
+
 def write_figures(out: str | Path, names: list[str] | None = None) -> list[Path]:
     """Write NAME.csv, NAME.svg and NAME.png of each figure.
 
@@ -64,14 +71,20 @@ def write_figures(out: str | Path, names: list[str] | None = None) -> list[Path]
 
 
 def write_study_figures(out: str | Path, report: Report) -> list[Path]:
-    """Write NAME.csv, NAME.svg and NAME.png of each of `STUDY_FIGURES`.
+    """Write each of `STUDY_FIGURES` as `write_figure` does, of a study with all the runs that they need."""
+    return [path for name in STUDY_FIGURES for path in write_figure(out, name, report)]
+
+
+def write_figure(out: str | Path, name: str, result: Report | Comparison | Inspection) -> list[Path]:
+    """Write NAME.csv, NAME.svg and NAME.png of a figure that is made from a result.
 
     Parameters
     ----------
     out : path
         Folder that exists. Files of these names in it are replaced.
-    report : Report
-        A study with all the runs that the figures need.
+    name : str
+        One of `STUDY_FIGURES` for a study, "differences" for a comparison, "levels" for an inspection of data.
+    result : Report, Comparison or Inspection
 
     Returns
     -------
@@ -85,35 +98,7 @@ def write_study_figures(out: str | Path, report: Report) -> list[Path]:
     from humanline.plots import _style
 
     _style.check_matplotlib()
-    return [path for name in STUDY_FIGURES for path in _write(Path(out), name, report)]
-
-
-def write_differences(out: str | Path, comparison: Comparison) -> list[Path]:
-    """Write differences.csv, .svg and .png of a comparison to a folder that exists, and return the paths.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing; nothing is then written.
-    """
-    from humanline.plots import _style
-
-    _style.check_matplotlib()
-    return _write(Path(out), "differences", comparison)
-
-
-def write_levels(out: str | Path, inspection: Inspection) -> list[Path]:
-    """Write levels.csv, .svg and .png of an inspection of data to a folder that exists, and return the paths.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing; nothing is then written.
-    """
-    from humanline.plots import _style
-
-    _style.check_matplotlib()
-    return _write(Path(out), "levels", inspection)
+    return _write(Path(out), name, result)
 
 
 def _write(folder: Path, name: str, *source: Any) -> list[Path]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from humanline.system.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,9 +69,12 @@ def note(figure: Figure, text: str) -> None:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write stem.svg and stem.png without a date or a version in them, and return the paths."""
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
+    """Write stem.svg and stem.png, each whole or not at all, without a date or a version, and return the paths."""
+    svg, png = io.BytesIO(), io.BytesIO()
     with style():
-        figure.savefig(paths[0], metadata={"Date": None, "Creator": None})
-        figure.savefig(paths[1], dpi=DPI, metadata={"Software": None})
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
+    for path, drawn in zip(paths, (svg, png), strict=True):
+        write_bytes(path, drawn.getvalue())
     return paths

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from humanline.system.files import write_text
 
 #: The panel of `settings`, in which nothing is drawn.
 SETTING = "setting"
@@ -63,10 +66,11 @@ class Table:
 
 def write(path: Path, rows: Iterable[Row]) -> Path:
     """Write rows as CSV, numbers with 12 significant digits, and return the path."""
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Row._fields)
-        writer.writerows((row.panel, row.series, f"{row.x:.12g}", f"{row.y:.12g}") for row in rows)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row._fields)
+    writer.writerows((row.panel, row.series, f"{row.x:.12g}", f"{row.y:.12g}") for row in rows)
+    write_text(path, text.getvalue())
     return path
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from humanline.evaluate.levels import bins_of
 from humanline.plots import _style
 from humanline.plots._table import SETTING, Row, Table, points, settings
+from humanline.train.data.levels import PAPER_RANGE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,9 +30,6 @@ def rows(inspection: Inspection) -> list[Row]:
         point with the upper edge of the last bin and 0. Panel ``quartile``: the edges of quartiles. Panel ``setting``:
         the level of all rows, the paper's range and, where it is known, the model's own level.
     """
-    from humanline.evaluate.levels import bins_of
-    from humanline.evaluate.verdict import PAPER_RANGE
-
     counts, edges = bins_of(inspection.scores.levels)
     level = inspection.levels()[inspection.deciding]
     out = settings(level=level.nats.mean, paper_low=PAPER_RANGE[0], paper_high=PAPER_RANGE[1])

@@ -7,7 +7,7 @@ from humanline.stats.intervals import Estimate, Interval, mean_estimate, mean_in
 from humanline.stats.margins import Equivalence, NonInferiority, equivalence, non_inferiority
 from humanline.stats.power import detectable_difference, needed_crossed, needed_pairs
 from humanline.stats.proportions import Proportion, clustered_share, mcnemar, wilson_interval
-from humanline.stats.ratios import ratio_difference, ratio_estimate
+from humanline.stats.ratios import ratio_difference, ratio_estimate, slice_sums
 from humanline.stats.samples import majority_at_k, pass_at_k, usual_ks
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "ratio_difference",
     "ratio_estimate",
     "sign_flip_test",
+    "slice_sums",
     "usual_ks",
     "wilson_interval",
 ]

@@ -105,15 +105,20 @@ def write_text(path: Path, text: str | Iterable[str]) -> None:
     parts = [text] if isinstance(text, str) else text
     if iter(parts) is parts:
         parts = list(parts)
-    patient(path, lambda: _write_text(path, parts), lambda: sum(len(part.encode()) for part in parts))
+    patient(path, lambda: _write(path, (part.encode() for part in parts)), lambda: sum(len(p.encode()) for p in parts))
 
 
-def _write_text(path: Path, parts: Iterable[str]) -> None:
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file as `write_text` does, of bytes."""
+    patient(path, lambda: _write(path, [data]), len(data))
+
+
+def _write(path: Path, parts: Iterable[bytes]) -> None:
     partial = partial_of(path)
     try:
         with open(partial, "wb", buffering=0) as file:
             for part in parts:
-                write_all(file.fileno(), part.encode())
+                write_all(file.fileno(), part)
             sync(file.fileno(), path)
         barrier(f"{path.name} written")
         partial.rename(path)

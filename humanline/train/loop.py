@@ -57,8 +57,7 @@ def train(
         If the output folder is in use, or model, data and configuration do not fit together; all before the first
         step, and for a new run before anything is written.
     CheckpointError
-        If no checkpoint can be resumed, with the reason of each or a table of what changed, or a stopped run cannot
-        be saved.
+        If none can be resumed, with the reason of each or a table of what changed, or a stopped run cannot be saved.
     NonFiniteError
         If a log-probability, loss, gradient, held-out metric or final weight is not finite. Examples are named where
         there are any to name, and no model is saved; earlier checkpoints stay.
@@ -151,14 +150,15 @@ def _step(run: Run, step: int, started: float) -> None:
 
     # 5. What happened: read together, so that the device is waited for once.
     summed = reduce(torch.stack(list(sums.values())), "sum")
-    *values, norm = torch.cat([summed, grad_norm.reshape(1)]).tolist()
+    read = torch.cat([summed, grad_norm.reshape(1), *run.data_level.unread(suspects)]).tolist()
     seconds = time.perf_counter() - started
-    metrics_now = dict(zip(sums, values, strict=True)) | of_sampler | {"grad_norm": norm, "lr": lr, "seconds": seconds}
+    metrics_now = dict(zip([*sums, "grad_norm"], read, strict=False)) | of_sampler | {"lr": lr, "seconds": seconds}
     metrics_now["tokens_per_second"] = batch.own_tokens * ranks / seconds
     if "log_ratio_rms" in metrics_now:
         metrics_now["log_ratio_rms"] **= 0.5
     run.watch.write({"step": step, **metrics_now})
     run.trackers.log(metrics_now, step)
+    run.data_level.take(read[len(sums) + 1 :])
     run.progress.step(step, metrics_now)
 
 
@@ -183,10 +183,10 @@ def _prepared(run: Run, at: Position) -> tuple[bool, Position]:
 
 def _evaluated(run: Run, at: Position, last: bool) -> Position:
     """Measure the held-out data if it is time to, and return the position after it."""
-    every, now, evaluator = run.config.evaluation.every, at.updates, run.evaluator
-    if evaluator is None or at.evaluated or not (last or now == 0 or (every and now % every == 0)):
+    every, now = run.config.evaluation.every, at.updates
+    if at.evaluated or not run.looks or not (last or now == 0 or (every and now % every == 0)):
         return replace(at, evaluated=True)
-    metrics = evaluator() if now else evaluator.start()
+    metrics = run.look(now, last)
     refuse_metrics(metrics, now)
     run.watch.write({"updates": now, "held_out": metrics})
     run.trackers.log({f"held_out/{name}": value for name, value in metrics.items()}, now)

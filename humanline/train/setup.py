@@ -24,10 +24,10 @@ from humanline.train.data.pack import pack, unpack
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import RunData, read_data, stream_of
 from humanline.train.data.stream import Batches, FixedBatches, Stream
+from humanline.train.online.distance import Distance, make_distance
 from humanline.train.online.held_out import RolloutEvaluator, refuse_engine
 from humanline.train.online.rewards.check import check_scoring
 from humanline.train.online.rounds import Rounds, make_rounds
-from humanline.train.policy.adapter import Adapter
 from humanline.train.policy.build import (
     CheckedModel,
     build_policy,
@@ -37,7 +37,7 @@ from humanline.train.policy.build import (
     remarks_on,
 )
 from humanline.train.policy.fused import check_fused
-from humanline.train.policy.logprobs import LogprobModel, check_logprobs, refuse_random
+from humanline.train.policy.logprobs import check_logprobs, refuse_random
 from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.policy.shard import Shards, leave_alone, let_go
 from humanline.train.policy.spread import Spread, Whole
@@ -46,7 +46,7 @@ from humanline.train.preflight.exhausted import Known, explaining
 from humanline.train.preflight.fits import refuse_unfit
 from humanline.train.run.alike import refuse_unlike
 from humanline.train.run.checkpoint import Contents, Position
-from humanline.train.run.checkpoints import Checkpoints
+from humanline.train.run.checkpoints import Checkpoints, Unsaved
 from humanline.train.run.collapse import CollapseWatch, watched
 from humanline.train.run.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
 from humanline.train.run.folder import RunFolder
@@ -56,33 +56,12 @@ from humanline.train.run.processes import Processes, asked_to_end, over_ranks, s
 from humanline.train.run.result import RunResult
 from humanline.train.run.state import ModuleState, OfEach, OptimizerState, RandomState, Stateful
 from humanline.train.run.tracking import Trackers, check_trackers, start_trackers
+from humanline.train.step.data_level import DataLevel, data_level_of
 from humanline.train.step.held_out import Evaluator, held_out_evaluator
 from humanline.train.step.loss import ObjectiveStep
 from humanline.train.step.reference import BaseModel, LogprobsAhead, LogprobsOf, Reference, SecondModel, logprobs_pass
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What the steps of a run change.
-
-    Parameters
-    ----------
-    policy : LogprobModel
-    spread : Spread
-        How it lies in the processes.
-    optimizer
-        As accelerate wraps it.
-    adapter : Adapter or None
-        What is trained in place of the policy's own weights.
-    logprobs_of : callable
-        Gives the policy's token log-probabilities of a block, without gradient.
-    """
-
-    policy: LogprobModel
-    spread: Spread
-    optimizer: Any
-    adapter: Adapter | None
-    logprobs_of: LogprobsOf
+from humanline.train.step.trained import Trained
+from humanline.train.step.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +80,12 @@ class Run:
     batches : Batches
     references : sequence of Reference
         The reference of the objective, where it has one, and the anchor of its KL term, where that is another.
+    data_level : DataLevel
+        Of the run's own data, told after step 0.
     evaluator : optional
         What measures the policy on held-out data.
+    distance : Distance or None
+        What measures how far it has travelled.
     steps : int
         In rounds, at most.
     start : Position
@@ -125,7 +108,9 @@ class Run:
     objective: ObjectiveStep
     batches: Batches
     references: Sequence[Reference]
+    data_level: DataLevel
     evaluator: Evaluator | RolloutEvaluator | None
+    distance: Distance | None
     steps: int
     start: Position
     checkpoints: Checkpoints
@@ -135,10 +120,29 @@ class Run:
     progress: RunProgress
     told: list[dict[str, Any]]
 
+    @property
+    def looks(self) -> bool:
+        """Return whether there is anything to look at the policy by."""
+        return self.evaluator is not None or self.distance is not None
+
+    def look(self, updates: int, last: bool) -> dict[str, float]:
+        """Return the held-out metrics of the policy as it is after so many updates, and how far it has travelled."""
+        metrics: dict[str, float] = {}
+        if self.evaluator is not None:
+            metrics |= self.evaluator() if updates else self.evaluator.start()
+        if self.distance is not None:
+            metrics |= self.distance(updates, last)
+        return metrics
+
 
 @contextlib.contextmanager
 def set_up(
-    config: TrainConfig, *, resume: bool = False, stop: StopSignal | None = None, show_progress: bool = True
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    stop: StopSignal | None = None,
+    show_progress: bool = True,
+    trial: Trial | None = None,
 ) -> Iterator[Run | RunResult]:
     """Give a run that is ready for its next step, or the result of one that is finished already.
 
@@ -148,12 +152,16 @@ def set_up(
     ----------
     config, resume, stop, show_progress
         As in `humanline.train.loop.train`.
+    trial : Trial, optional
+        Give the first steps of a run on fixed data, to be looked at; default: the whole run.
 
     Raises
     ------
     OutputError, ModelError, DataError, ValueError, CheckpointError, NeighbourError, StopRequested, MemoryRanOutError
         As `humanline.train.loop.train` does.
     """
+    if trial is not None and config.rounds is not None:
+        raise ValueError("a trial needs fixed data: the answers of rounds do not exist before they are drawn")
     folder = RunFolder(config.output, resume=resume, say=RunProgress(0, show_progress).say)
     how = config.training
     try:
@@ -166,7 +174,8 @@ def set_up(
             check, ending = safe_points(stop, meeting.reduce, folder.lost), asked_to_end(stop, folder.lost)
             processes = Processes(accelerator, over_ranks(accelerator), check, ending, meeting)
             with contextlib.ExitStack() as begun:
-                run = _set_up(config, folder, processes, stop, show_progress and processes.rank == 0, known, begun)
+                show = show_progress and processes.rank == 0
+                run = _set_up(config, folder, processes, stop, show, known, begun, trial)
                 begun.pop_all()  # it is the run's from here on
             yield run
     finally:
@@ -182,6 +191,7 @@ def _set_up(
     show: bool,
     known: Known,
     begun: contextlib.ExitStack,
+    trial: Trial | None,
 ) -> Run | RunResult:
     """Return a run, or its result; what has threads or processes of its own by then is ended by `begun`."""
     torch.manual_seed(config.seed)
@@ -195,23 +205,29 @@ def _set_up(
         if processes.on_main(folder.is_finished):
             RunProgress(0, show).say(f"finished already: {folder.final}")
             return RunResult.read(folder)
-    given = _read(config, processes, show)
+    given = _read(config, processes, show, saves=trial is None)
     known.of_model(given.model.outline, given.stream, given.steps, processes.device)
     trained = _load(config, given.data, processes)
     fingerprints = _fingerprints(config, given, trained, processes)
-    objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device)
-    progress = RunProgress(given.steps, show)
+    steps, observe = (given.steps, None) if trial is None else (min(given.steps, trial.steps), trial.observe)
+    objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device, observe)
+    progress = RunProgress(steps, show)
     told: list[dict[str, Any]] = []
-    batches: Batches = FixedBatches(given.stream, given.steps, processes.device)
+    batches: Batches = FixedBatches(given.stream, steps, processes.device)
     evaluator: Evaluator | RolloutEvaluator | None = None
     if config.rounds is not None:
         rounds = _rounds(config, given, folder, trained, processes, progress, told)
         batches, evaluator = rounds, rounds.evaluator(given.data.held_out)
     elif given.data.sets.held_out:
         evaluator = _evaluator(config, given, trained.logprobs_of, processes)
-    references = _references(config, batches, trained, processes, progress)
-    shared, own = _states(trained, batches, evaluator, references, processes, config.seed)
-    checkpoints = _checkpoints(config, settings, folder, shared, own, fingerprints, processes)
+    distance = make_distance(
+        config, given.data.travelled, given.model.renderer, folder, trained, batches, processes, progress
+    )
+    data_level = data_level_of(config, len(given.data.sets.train), folder, processes, progress.say)
+    references = _references(config, batches, trained, processes, progress, data_level)
+    shared, own = _states(trained, batches, evaluator, distance, references, processes, config.seed)
+    kind = Checkpoints if trial is None else Unsaved
+    checkpoints = _checkpoints(kind, config, settings, folder, shared, own, fingerprints, processes)
     reports = given.data.sets.reports
     for line in [*map(str, reports.values()), *describe_adapter(config, given.model.outline), *given.remarks]:
         progress.say(line)
@@ -227,6 +243,7 @@ def _set_up(
         start = {"start weights": trained_hash(trained.policy, processes.reduce), **fingerprints}
     processes.on_main(lambda: folder.begin(settings, of_data, start, progress.say))
     at = restored or Position()
+    data_level.begin(at.updates)
     progress.begin(at.updates)
     is_main = processes.accelerator.is_main_process
     log = folder.open_log(is_main)
@@ -239,7 +256,9 @@ def _set_up(
         objective=objective,
         batches=batches,
         references=references,
+        data_level=data_level,
         evaluator=evaluator,
+        distance=distance,
         steps=given.steps,
         start=at,
         checkpoints=checkpoints,
@@ -262,7 +281,7 @@ class _Given:
     remarks: list[str]
 
 
-def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
+def _read(config: TrainConfig, processes: Processes, show: bool, *, saves: bool) -> _Given:
     """Read all but the weights, and refuse what cannot be trained, or not here."""
     model = processes.alike(lambda: checked_model(config, processes.device))
     for remark in remarks_on(config, model.outline, processes.device):
@@ -271,7 +290,7 @@ def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
 
     def batches() -> tuple[Stream, int]:
         stream, steps = stream_of(config, data, model.renderer, rank=processes.rank, ranks=processes.ranks)
-        refuse_unfit(config, model.outline, stream, steps, processes.device)
+        refuse_unfit(config, model.outline, stream, steps, processes.device, data.travelled)
         return stream, steps
 
     stream, steps = processes.alike(batches)
@@ -279,7 +298,8 @@ def _read(config: TrainConfig, processes: Processes, show: bool) -> _Given:
 
     def refuse() -> None:
         sets, ranks = data.sets, processes.ranks
-        bytes_written(config, model.outline, stream, steps, sets.held_out, ranks, len(data.held_out)).refuse()
+        if saves:
+            bytes_written(config, model.outline, stream, steps, sets.held_out, ranks, len(data.held_out)).refuse()
         if config.rounds is not None:
             refuse_engine(config)
             remarks.extend(check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out]))
@@ -378,7 +398,12 @@ def _evaluator(config: TrainConfig, given: _Given, logprobs_of: LogprobsOf, proc
 
 
 def _references(
-    config: TrainConfig, batches: Batches, trained: Trained, processes: Processes, progress: RunProgress
+    config: TrainConfig,
+    batches: Batches,
+    trained: Trained,
+    processes: Processes,
+    progress: RunProgress,
+    data_level: DataLevel,
 ) -> list[Reference]:
     """Return the reference of the objective, if it has one, and then the anchor of its KL term, if that is another."""
 
@@ -389,7 +414,13 @@ def _references(
             return BaseModel(trained.logprobs_of, trained.adapter.off)
         snapshots = batches.schedule(schedule)
         return LogprobsAhead(
-            snapshots, trained.logprobs_of, batches, processes.device, processes.reduce, progress.scoring
+            snapshots,
+            trained.logprobs_of,
+            batches,
+            processes.device,
+            processes.reduce,
+            progress.scoring,
+            data_level.hear,
         )
 
     if not config.objective.needs_reference:
@@ -401,6 +432,7 @@ def _states(
     trained: Trained,
     batches: Batches,
     evaluator: Evaluator | RolloutEvaluator | None,
+    distance: Distance | None,
     references: Sequence[Reference],
     processes: Processes,
     seed: int,
@@ -412,6 +444,8 @@ def _states(
     }
     if isinstance(batches, Rounds):
         shared["rounds"] = batches
+    if distance is not None:
+        shared["distance"] = distance
     own: dict[str, OfEach] = {"random": RandomState(processes.device, seed)}
     for index, reference in enumerate(references):  # the base of an adapter keeps nothing
         if isinstance(reference, SecondModel):
@@ -424,6 +458,7 @@ def _states(
 
 
 def _checkpoints(
+    kind: type[Checkpoints],
     config: TrainConfig,
     settings: Mapping[str, Any],
     folder: RunFolder,
@@ -443,7 +478,7 @@ def _checkpoints(
         rank=processes.rank,
         ranks=processes.ranks,
     )
-    return Checkpoints(
+    return kind(
         folder.checkpoints,
         config.checkpoint,
         contents,

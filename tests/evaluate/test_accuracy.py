@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import statistics
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from humanline.cli import main
 from humanline.evaluate.records import read_evaluation
@@ -18,24 +19,15 @@ from humanline.train.data.sets import read_units
 from humanline.train.policy.build import build_policy, checked_model
 from humanline.train.step.held_out import Evaluator
 from humanline.train.step.reference import logprobs_pass
+from tests.helpers.recipes import recipe_that_evaluates
 from tests.helpers.rounds import SCORED
 from tests.helpers.toy_rewards import digits
 
 
 @pytest.fixture
 def recipe(toy, tmp_path, monkeypatch) -> str:
-    tree = {
-        "model": toy["model"],
-        "output": str(tmp_path / "run"),
-        "objective": {"kind": "dpo"},
-        "data": {"train": toy["pairs"], "max_length": 64},
-        "training": {"steps": 1, "batch_size": 2},
-        "optimizer": {"lr": 1e-3},
-        "evaluation": {"scoring": SCORED, "batch_size": 5},
-    }
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     monkeypatch.chdir(tmp_path)
-    return "recipe.yaml"
+    return recipe_that_evaluates(toy, tmp_path, data={}, evaluation={"scoring": SCORED, "batch_size": 5})
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +67,11 @@ def test_a_reward_rates_both_answers(recipe):
     assert [list(item.values) for item in found.items] == wins
     assert found.summary["accuracy"]["value"] == pytest.approx(statistics.fmean(map(statistics.fmean, wins)), abs=1e-12)
     assert found.summary["margin"]["value"] == pytest.approx(statistics.fmean(margins), abs=1e-12)
+    for name, place in (("chosen", 1), ("rejected", 2)):
+        means = [statistics.fmean(one[place] for one in rated if one[0] == p) for p in "pqr"]
+        assert found.summary[name]["value"] == pytest.approx(statistics.fmean(means), abs=1e-12)
+    error = statistics.stdev(margins) / 3**0.5
+    assert found.summary["margin"]["se"] == pytest.approx(error, rel=1e-9)
     assert (found.summary["pairs"], found.summary["problems"]) == (4, 3)
     before = Path("a/scored.jsonl").read_bytes()
     assert run(recipe, "--preferences", pairs, "--out", "a") == 0  # nothing is scored twice
@@ -109,6 +106,70 @@ def test_the_implicit_reward_is_that_of_training(recipe, toy, changed):
     assert found.summary["accuracy"]["value"] == pytest.approx(told["accuracy"], abs=1e-12)
     assert found.summary["margin"]["value"] == pytest.approx(told["margin"], abs=1e-5)
     assert found.summary["pairs"] == 9 and found.summary["without_verdict"] == {}
+
+
+def test_pairs_of_one_prompt_are_one_problem_under_a_reference_too(recipe, toy, changed, capsys):
+    """Log-ratios are sums over the answer and its end token alone, from plain passes; means are over prompts."""
+    from transformers import AutoModelForCausalLM
+
+    texts = [("1 ab", "ab", "bca"), ("1 ab", "abcd", "b"), ("2 c", "c", "dddddd"), ("3 dab", "abd", "d")]
+    pairs = write([{"prompt": p, "chosen": c, "rejected": r} for p, c, r in texts])
+    assert run(recipe, f"model={changed}", "--preferences", pairs, "--reference", toy["model"], "--out", "a") == 0
+    found = read_evaluation("a")
+    assert (found.summary["pairs"], found.summary["problems"]) == (4, 3)
+    assert sorted(len(item.values) for item in found.items) == [1, 1, 2]
+    config = load_config(recipe)
+    units, _ = read_units(config, pairs, checked_model(config, torch.device("cpu")).renderer)
+    ours, theirs = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (changed, toy["model"]))
+
+    def total(model, one) -> float:
+        ids = torch.tensor([one.ids])
+        with torch.no_grad():
+            logprobs = model(ids).logits[0].double().log_softmax(-1)
+        return sum(logprobs[i - 1, one.ids[i]].item() for i in range(one.prompt_length, len(one.ids)))
+
+    rated = [[total(ours, one) - total(theirs, one) for one in unit.sequences] for unit in units]
+    by_prompt = [rated[:2], rated[2:3], rated[3:]]
+    for name, value in (
+        ("chosen", lambda pair: pair[0]),
+        ("rejected", lambda pair: pair[1]),
+        ("margin", lambda pair: pair[0] - pair[1]),
+        ("accuracy", lambda pair: float(pair[0] > pair[1])),
+    ):
+        wanted = statistics.fmean(statistics.fmean(map(value, own)) for own in by_prompt)
+        assert found.summary[name]["value"] == pytest.approx(wanted, abs=1e-5), name
+    # Another reference, or another limit, is another evaluation.
+    words = "--preferences", pairs, "--out", "a"
+    assert run(recipe, f"model={changed}", *words, "--reference", changed) == 2
+    assert "--out" in capsys.readouterr().err
+    assert run(recipe, f"model={changed}", *words, "--reference", toy["model"], "data.max_length=60") == 2
+
+
+def test_another_model_in_the_place_of_the_reference_is_another_evaluation(recipe, toy, capsys):
+    shutil.copytree(toy["model"], "reference")
+    words = "--preferences", toy["held_out"], "--reference", "reference", "--out", "a"
+    assert run(recipe, *words) == 0
+    os.utime("reference/model.safetensors", (1, 1))
+    assert run(recipe, *words) == 2
+    assert "holds an evaluation of another model" in capsys.readouterr().err
+
+
+def test_a_rating_that_is_no_number_is_counted_and_no_verdict(recipe, toy, monkeypatch):
+    """Its pair is in no mean, and its share is of all pairs."""
+    from humanline.evaluate import accuracy
+
+    sums = accuracy._sums
+
+    def broken(*args):
+        found = sums(*args)
+        found[3][1] = float("inf")
+        return found
+
+    monkeypatch.setattr(accuracy, "_sums", broken)
+    assert run(recipe, "--preferences", toy["held_out"], "--reference", toy["model"], "--out", "a") == 0
+    found = read_evaluation("a").summary
+    assert found["without_verdict"] == {"not_finite": 1} and found["without_verdict_share"] == pytest.approx(1 / 9)
+    assert found["margin"]["problems"] == found["accuracy"]["problems"] == 8 == found["ties"]
 
 
 def test_a_model_is_no_better_than_itself(recipe, toy):

@@ -17,6 +17,7 @@ import pytest
 from humanline.cli import main
 from humanline.evaluate.alpaca_eval.annotations import read_annotations, summarise_annotations
 from humanline.evaluate.records import read_evaluation
+from humanline.stats import clustered_share, wilson_interval
 
 GIVEN = "ALPACA_EVAL_ANNOTATIONS"  # a folder with annotations.json, and the package's numbers in metrics.json
 
@@ -58,6 +59,22 @@ def test_numbers_are_those_of_the_definition():
     assert (found["n_total"], found["missing"]) == (9, 3)
     assert found["discrete_win_rate"] == pytest.approx(100 * (4 + 1) / 9, abs=1e-12)
     assert found["avg_length"] == statistics.fmean(range(12))
+    Path("b.json").write_text("\ufeff" + Path("a.json").read_text())  # as some editors begin a file
+    assert summarise_annotations(read_annotations("b.json")) == found
+
+
+@pytest.mark.parametrize("preferences", [[1, 2, 2, 1.5, 1.25, 2, 1.75], [1, 2, 2, 2, 1, 2, 2]])
+def test_the_interval_is_that_of_shares_or_wilson_s_for_yes_and_no(preferences, capsys):
+    values = [one - 1 for one in preferences]
+    file = write("a.json", [annotation(n, p) for n, p in enumerate(preferences)])
+    found = summarise_annotations(read_annotations(file))["interval"]
+    binary = all(value in (0, 1) for value in values)
+    expected = wilson_interval(int(sum(values)), len(values)) if binary else clustered_share(values)
+    assert (found["value"], found["low"], found["high"]) == (expected.share, expected.low, expected.high)
+    assert main(["alpaca", "annotations", file, "--out", "a.eval.json"]) == 0
+    said = capsys.readouterr().err
+    assert f"95 % interval of the rate {100 * expected.low:.2f} to {100 * expected.high:.2f} %" in said
+    assert f"win rate {100 * sum(values) / len(values):.4f} %" in said
 
 
 def test_the_packages_own_annotations_give_its_published_rate():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -12,7 +13,15 @@ import scipy.stats
 from humanline.evaluate.compare import compare
 from humanline.evaluate.declared import Declared, Plan, read_plan
 from humanline.evaluate.records import Evaluation, EvaluationError, Item, read_evaluation, write_evaluation
-from humanline.stats import holm, non_inferiority
+from humanline.evaluate.report import as_json, describe
+from humanline.stats import (
+    crossed_estimate,
+    detectable_difference,
+    holm,
+    needed_crossed,
+    needed_pairs,
+    non_inferiority,
+)
 from humanline.train.config.read import ConfigError
 
 SETTINGS = {"prompts": {"sha256": "a1"}, "sampling": {"temperature": 0.7}, "scoring": {"reward": "math"}}
@@ -108,11 +117,15 @@ def test_what_only_one_side_has_is_counted_and_left_out():
     seeds = [evaluation("a", [1, 0], seed=s) for s in (0, 1, 2)] + [evaluation("b", [0, 0], seed=s) for s in (1, 2, 5)]
     (one,) = compare(seeds).contrasts
     assert one.seeds == 2 and one.left_out == {"seeds that only one of both has": 2}
+    assert compare(seeds[::-1]).contrasts[0].left_out == one.left_out
 
 
 def test_a_lost_sample_of_several_is_counted_too():
     (one,) = compare([evaluation("a", [(1, None), (0, 1)]), evaluation("b", [(1, 1), (1, 1)])]).contrasts
     assert one.left_out == {"single samples without a score": 1} and one.baseline_mean == 0.75
+    lost = evaluation("a", [(1, None, None), (0, 1, 1)], seed=0)
+    (one,) = compare([lost, evaluation("b", [(1, 1, 0), (1, 1, 0)], seed=4)]).contrasts
+    assert one.left_out == {"single samples without a score": 2}
 
 
 def test_the_smallest_difference_that_could_have_been_shown():
@@ -125,6 +138,160 @@ def test_the_smallest_difference_that_could_have_been_shown():
         for given in (noise, noise + 5, 2 * noise)
     )
     assert one == pytest.approx(shifted, rel=1e-9) and twice == pytest.approx(2 * one, rel=1e-9)
+
+
+@pytest.mark.parametrize("shift", [-0.4, 0.4])
+@pytest.mark.parametrize("unit", ["items", "seeds", "both"])
+def test_each_unit_has_its_test_its_error_and_its_need(unit, shift):
+    """Mean differences of items or of seeds, or the table of both: p-values, intervals at the plan's level, numbers."""
+    rng = np.random.default_rng(7)
+    table = shift + rng.normal(size=(12, 1)) + 0.3 * rng.normal(size=(1, 5)) + 0.5 * rng.normal(size=(12, 5))
+    files = [evaluation("a", [0.0] * 12, seed=s) for s in range(5)]
+    files += [evaluation("b", table[:, s].tolist(), seed=s) for s in range(5)]
+    (found,) = compare(files, planned(unit=unit, level=0.1, wanted=0.6)).contrasts
+    assert (found.items, found.seeds, found.unit) == (12, 5, unit)
+    if unit == "both":
+        degrees, error = found.estimate.degrees, found.estimate.error
+        expected = 2 * scipy.stats.t.sf(abs(table.mean()) / error, degrees)
+        assert crossed_estimate(table) == found.estimate and set(found.needed) == {"items", "seeds"}
+        assert None not in found.needed.values() and found.needed["items"] != found.needed["seeds"]
+        for more in ("items", "seeds"):
+            assert found.needed[more] == needed_crossed(table, 0.6, more=more, level=0.1)
+        assert found.how == f"Student's t, items by seeds, {degrees:.1f} degrees of freedom"
+    else:
+        means = table.mean(1 if unit == "items" else 0)
+        degrees, error = len(means) - 1, means.std(ddof=1) / math.sqrt(len(means))
+        signs = np.array(list(itertools.product([1, -1], repeat=len(means))))
+        expected = np.mean(np.abs(signs @ means) >= abs(means.sum()) - 1e-12)
+        assert found.needed == {unit: needed_pairs(float(means.std(ddof=1)), 0.6, level=0.1)}
+        assert found.how == "sign flips"
+    assert found.p == pytest.approx(expected, rel=1e-9)
+    assert (found.estimate.degrees, found.estimate.error) == pytest.approx((degrees, error), rel=1e-12)
+    assert found.interval.half_width == pytest.approx(scipy.stats.t.ppf(0.95, degrees) * error, rel=1e-9)
+    assert found.detectable == detectable_difference(found.estimate, level=0.1)
+    assert found.verdict(0.1) in ("no difference shown", "better" if table.mean() > 0 else "worse")
+
+
+def test_what_is_wanted_goes_before_the_margin():
+    rng = np.random.default_rng(8)
+    files = [evaluation("a", [0.0] * 30), evaluation("b", rng.normal(size=30).tolist())]
+    for plan, wanted in (({"wanted": 0.1}, 0.1), ({}, 0.5)):
+        (found,) = compare(files, planned(test="non-inferiority", margin=0.5, level=0.01, **plan)).contrasts
+        deviation = found.estimate.error * math.sqrt(30)
+        assert found.needed == {"items": needed_pairs(deviation, wanted, level=0.01, sides=1)}
+        assert found.margin == non_inferiority(found.estimate, 0.5, confidence=0.99)
+        assert found.detectable == detectable_difference(found.estimate, level=0.01, sides=1)
+
+
+def test_a_family_decides_by_the_corrected_p_value():
+    """Each verdict is of its own p-value, corrected, whatever the order of the family; level itself is shown."""
+    zero = evaluation("start", [0.0] * 8)
+    files = [zero] + [evaluation(f"m{n}", [1.0] * (8 - n) + [-1.0] * n) for n in range(3)]
+    found = compare(files, planned(family=("m2", "m1", "m0"), level=0.09))
+    p = [2 / 2**8, 2 * 9 / 2**8, 2 * 37 / 2**8]
+    assert [one.p for one in found.contrasts] == p
+    assert [one.adjusted for one in found.contrasts] == pytest.approx([3 * p[0], 2 * p[1], p[2]])
+    assert [one.verdict(0.09) for one in found.contrasts] == ["better", "no difference shown", "no difference shown"]
+    assert found.contrasts[0].verdict(3 * p[0]) == "better"
+    assert describe(found)[4].split()[9:11] == [f"{p[0]:.2g}", f"{3 * p[0]:.2g}"]
+    ours = [0.3, -0.2, 0.1, 0.05, 0.2, 0.0]
+    margins = [evaluation("start", [0.0] * 6)] + [evaluation(name, ours) for name in "abc"]
+    for test, margin in (("non-inferiority", 0.09), ("equivalence", 0.24)):
+        for one in compare(margins, planned(test=test, margin=margin)).contrasts:
+            assert one.p < 0.05 < one.adjusted == pytest.approx(3 * one.p) and one.verdict(0.05) == "not shown"
+            assert one.margin.holds
+
+
+def test_seeds_of_one_model_alone_are_no_sample_of_seeds():
+    """Then the unit is items; and seeds are joined by their numbers, whatever the order of the files."""
+    files = [evaluation("a", [1, 0, 1], seed=1)] + [evaluation("b", [s, 1, s], seed=s) for s in (2, 0, 1)]
+    found = compare(files)
+    assert found.unit == "items" and found.contrasts[0].mean == 1.0
+    turned = [evaluation("a", [s, 0, 0], seed=s) for s in (0, 1, 2)]
+    turned += [evaluation("b", [s, 0, 0.5], seed=s) for s in (2, 0, 1)]
+    table = compare(turned, planned(unit="both")).contrasts[0]
+    assert table.estimate.mean == pytest.approx(0.5 / 3) and table.left_out == {}
+    assert compare(turned, planned(unit="seeds")).contrasts[0].estimate.error == 0  # each is 1/6 better
+
+
+def test_a_margin_in_another_unit_is_refused_of_shares_alone():
+    files = [evaluation("a", [-3.0, 0.5, 1.0]), evaluation("b", [-3.0, 0.5, 0.0])]
+    assert compare(files, planned(test="non-inferiority", margin=2.0)).contrasts[0].margin.margin == 2.0
+
+
+def bare(power: float, tests: int) -> float:
+    """Margin, in standard errors, at which so many one-sided z-tests at .05 all pass for equal models."""
+    return float(scipy.stats.norm.ppf(0.95) + scipy.stats.norm.ppf(1 - (1 - power) / tests))
+
+
+@pytest.mark.parametrize(("test", "tests"), [("non-inferiority", 1), ("equivalence", 2)])
+def test_the_power_of_a_margin_is_that_for_equal_models(test, tests):
+    """Of equivalence both one-sided tests must pass: 80 % needs .9 of each."""
+    rng = np.random.default_rng(4)
+    files = [evaluation("a", [0.0] * 2000), evaluation("b", rng.normal(size=2000).tolist())]
+    (found,) = compare(files, planned(test=test, margin=0.05)).contrasts
+    error = found.estimate.error
+    assert found.detectable == pytest.approx(bare(0.8, tests) * error, rel=2e-3)
+    assert found.needed["items"] == pytest.approx(2000 * (bare(0.8, tests) * error / 0.05) ** 2, rel=2e-3)
+    drawn = rng.normal(0.0, error, size=20_000)
+    passed = (drawn > 1.645 * error - found.detectable) & (
+        (drawn < found.detectable - 1.645 * error) if tests == 2 else True
+    )
+    assert passed.mean() == pytest.approx(0.8, abs=0.015)
+
+
+def test_one_common_seed_is_no_sample_of_seeds():
+    """Nor one common item of items: what holds for both needs two of both, whatever each model has alone."""
+    files = [evaluation("a", [1, 0, 1], seed=s) for s in (0, 1)] + [evaluation("b", [0, 0, 1], seed=s) for s in (1, 2)]
+    with pytest.raises(EvaluationError, match="have one of seeds in common; a comparison over both needs at least two"):
+        compare(files)
+    assert compare(files, planned(unit="items")).contrasts[0].seeds == 1
+    with pytest.raises(EvaluationError, match="one of seeds in common"):
+        compare(files, planned(unit="seeds"))
+    files = [evaluation(n, [1, 0], seed=s, ids=["q", n]) for n in "ab" for s in (0, 1)]
+    with pytest.raises(EvaluationError, match="one of items in common"):
+        compare(files)
+
+
+def test_a_difference_is_shown_where_test_and_interval_find_it():
+    """Six differences of one sign, one of them large: sign flips find it, while Student's interval holds 0."""
+    ours = [0.1, 0.1, 0.1, 0.1, 0.1, 9.0]
+    found = compare([evaluation("a", [0.0] * 6), evaluation("b", ours)])
+    (one,) = found.contrasts
+    assert one.p == 2 / 2**6 < 0.05 and not one.interval.excludes_zero
+    assert one.verdict(0.05) == "no difference shown"
+    assert any("sign flips and Student's interval disagree" in line for line in found.remarks)
+    few = compare([evaluation("a", [0] * 100), evaluation("b", [1] * 5 + [0] * 95)])  # 5 to 0: p = .0625
+    assert few.contrasts[0].interval.excludes_zero and few.contrasts[0].verdict(0.05) == "no difference shown"
+    assert any("McNemar's exact test and Student's interval disagree" in line for line in few.remarks)
+    more = compare([evaluation("a", [0] * 100), evaluation("b", [1] * 9 + [0] * 91)])
+    assert more.contrasts[0].verdict(0.05) == "better" and not any("disagree" in line for line in more.remarks)
+
+
+def test_the_lines_say_what_the_numbers_are():
+    """Signs, sides, bounds in order and what is needed, as the plan has them."""
+    rng = np.random.default_rng(5)
+    values = {(n, s): rng.normal(d, 1, 30) for n, d in (("a", 0.0), ("b", -2.0)) for s in (0, 1, 2)}
+    files = [evaluation(n, one.tolist(), seed=s) for (n, s), one in values.items()]
+    found = compare(files, planned(wanted=0.01, level=0.1))
+    (one,) = found.contrasts
+    lines = describe(found)
+    assert "model's value minus that of 'a'; intervals of 90 %" in lines[2]
+    table = np.stack([values["b", s] - values["a", s] for s in range(3)], 1)
+    cells = lines[4].split()
+    assert cells[:3] == ["b", "30", "3"] and cells[-1] == "worse" == one.verdict(0.1)
+    assert [float(cell) for cell in cells[3:6]] == pytest.approx(
+        [np.mean([values["b", s] for s in range(3)]), np.mean([values["a", s] for s in range(3)]), table.mean()],
+        abs=1e-4,
+    )
+    half = scipy.stats.t.ppf(0.95, one.estimate.degrees) * one.estimate.error
+    assert [float(cells[6]), float(cells[8])] == pytest.approx([table.mean() - half, table.mean() + half], abs=1e-4)
+    assert "no number of items is enough for 0.01" in lines[5] and "80 % power" in lines[5]
+    tree = as_json(found)
+    assert tree["declared"]["before"] and not as_json(compare(files))["declared"]["before"]
+    assert tree["contrasts"][0]["verdict"] == "worse"
+    turned = compare(files, planned(baseline="b")).contrasts[0]
+    assert turned.estimate == -compare(files).contrasts[0].estimate and turned.verdict(0.05) == "better"
 
 
 @pytest.mark.parametrize(
@@ -227,9 +394,13 @@ class TestFiles:
     def test_a_missing_file(self, tmp_path):
         with pytest.raises(EvaluationError, match="cannot be read: No such file"):
             read_evaluation(Path(tmp_path / "none.json"))
+        with pytest.raises(EvaluationError, match=r"this folder holds no evaluation\.json"):
+            read_evaluation(tmp_path)
 
 
 def test_infinite_errors_are_no_result():
-    """Two items that agree: no width, and nothing is needed to show any difference."""
-    (found,) = compare([evaluation("a", [0.5, 0.5]), evaluation("b", [0.5, 0.5])]).contrasts
+    """Two items that agree: no width, and nothing is needed to show any difference, which is said."""
+    comparison = compare([evaluation("a", [0.5, 0.5]), evaluation("b", [0.5, 0.5])])
+    (found,) = comparison.contrasts
+    assert any("all differences are 0, which tells nothing of how much they vary" in one for one in comparison.remarks)
     assert found.p == 1.0 and found.interval.half_width == 0.0 and math.isfinite(found.detectable)

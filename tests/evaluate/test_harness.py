@@ -19,6 +19,7 @@ from humanline.evaluate.harness import mean_of_known, result_of
 from humanline.evaluate.records import read_evaluation
 from humanline.train.online.ledger import read_lines
 from humanline.train.policy.load import load_tokenizer
+from tests.helpers.recipes import recipe_that_evaluates
 
 NUMBER = {"rewards": [{"kind": "number"}], "workers": 1}
 
@@ -28,18 +29,9 @@ def recipe(toy, tmp_path, monkeypatch) -> str:
     """A recipe in the current folder that asks 48 prompts with a digit as the right answer once each."""
     prompts = [row | {"answer": str(number % 10)} for number, row in enumerate(read_lines(Path(toy["prompts"])))]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
-    tree = {
-        "model": toy["model"],
-        "output": str(tmp_path / "run"),
-        "objective": {"kind": "dpo"},
-        "data": {"train": toy["pairs"], "eval": "prompts.jsonl", "max_length": 64},
-        "training": {"steps": 1, "batch_size": 2},
-        "optimizer": {"lr": 1e-3},
-        "evaluation": {"sampling": {"max_tokens": 20}, "scoring": NUMBER},
-    }
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     monkeypatch.chdir(tmp_path)
-    return "recipe.yaml"
+    evaluation = {"sampling": {"max_tokens": 20}, "scoring": NUMBER}
+    return recipe_that_evaluates(toy, tmp_path, data={"eval": "prompts.jsonl"}, evaluation=evaluation)
 
 
 def run(*words: str) -> int:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from humanline.cli import main
 from humanline.evaluate.inspect_run import config_of_file, inspect_data
-from humanline.evaluate.score_rows import ScoreBook, key_of, passes_of
+from humanline.evaluate.model_files import files_of
+from humanline.evaluate.score_rows import ScoreBook, key_of, passes_of, score_plan
 from humanline.train.online.ledger import LedgerError
 from tests.helpers.support import config
 
@@ -84,11 +90,65 @@ def test_a_second_look_runs_no_model(toy, tmp_path, monkeypatch):
     assert np.array_equal(turned.scores.sums, first.scores.sums[::-1])
 
 
+def test_a_copy_of_the_model_draws_the_same_answers(toy, tmp_path):
+    """Whatever its folder and the times of its files: the seed decides."""
+    first = look(toy, tmp_path / "a", own_samples=6)
+    model = shutil.copytree(toy["model"], tmp_path / "copy", copy_function=shutil.copyfile)
+    again = look(toy, tmp_path / "b", own_samples=6, model=str(model))
+    assert np.array_equal(first.own.scores.sums, again.own.scores.sums)
+    assert np.array_equal(first.own.scores.tokens, again.own.scores.tokens)
+    other = look(toy, tmp_path / "c", own_samples=6, seed=5)
+    assert not np.array_equal(first.own.scores.sums, other.own.scores.sums)
+
+
+def test_all_that_scores_depend_on_tells_them_apart(toy, tmp_path):
+    """And nothing else does: a longer run, or a seed where nothing is drawn, keeps them."""
+
+    def plan(**changes) -> str:
+        return json.dumps(score_plan(config(toy, tmp_path / "run", **changes)), sort_keys=True)
+
+    lora = {"adapter": {"rank": 4}}
+    kept = plan()
+    assert plan(training__steps=77, optimizer__lr=0.5, seed=9) == kept
+    others = [
+        plan(model=str(shutil.copytree(toy["model"], tmp_path / "copy"))),
+        plan(training__precision="bf16"),
+        plan(training__precision="bf16", training__weights="bf16"),
+        plan(training__padding="free"),
+        plan(training__temperature=0.5),
+        plan(**lora),
+        plan(**lora, seed=9),
+        plan(adapter={"rank": 8}),
+    ]
+    assert len({kept, *others}) == len(others) + 1
+
+
 def test_another_model_or_precision_is_scored_anew(toy, tmp_path):
     first = look(toy, tmp_path)
     other = look(toy, tmp_path, training__temperature=2.0)
     assert not np.allclose(first.scores.sums, other.scores.sums)
     assert len(list((tmp_path / "look/scores").iterdir())) == 2
+
+
+@pytest.mark.parametrize("size", [3, 4096, 10_000, 3_000_000])
+def test_other_weights_of_the_same_size_and_time_are_another_model(tmp_path, size):
+    """As copying and unpacking may leave them: whatever has changed a fifteenth of a file is seen."""
+    random = np.random.default_rng(0)
+    before = random.bytes(size)
+
+    def look_at(content: bytes) -> dict[str, str]:
+        for name, text in (("model.safetensors", content), ("config.json", b"{}")):
+            (tmp_path / name).write_bytes(text)
+            os.utime(tmp_path / name, (1e9, 1e9))
+        return files_of(str(tmp_path))
+
+    first = look_at(before)
+    assert look_at(before) == first and len(first) == 2
+    part = size // 15 + 1
+    for start in (0, int(random.integers(size - part + 1)), size - part):
+        other = bytes(255 - byte for byte in before[start : start + part])
+        second = look_at(before[:start] + other + before[start + part :])
+        assert [name for name in first if first[name] != second[name]] == ["model.safetensors"]
 
 
 def test_an_inspection_that_was_stopped_goes_on(toy, tmp_path, monkeypatch):
@@ -142,6 +202,18 @@ def test_a_damaged_score_is_named(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_processes_that_begin_at_the_same_moment_share_scores(tmp_path):
+    """Each may have written the plan; that is no damage, and what both scored is there."""
+    from humanline.evaluate.score_rows import Kept
+
+    book, other = ScoreBook(tmp_path, {"model": "a"}), ScoreBook(tmp_path / "b", {"model": "a"})
+    book.add({"x": Kept(-1.0, 1)})
+    other.add({"y": Kept(-2.0, 1)})
+    book.path.write_bytes(book.path.read_bytes() + other.path.read_bytes())
+    both = ScoreBook(tmp_path, {"model": "a"})
+    assert (both["x"].total, both["y"].total) == (-1.0, -2.0)
+
+
 def test_the_file_is_looked_through(toy, tmp_path):
     """Repeats, swapped pairs, an answer on both sides, cut answers: each is counted, with its place."""
     rows = [
@@ -180,6 +252,17 @@ def test_the_command_says_and_writes_what_it_found(toy, tmp_path, capsys, monkey
     assert {"levels.png", "levels.csv", "scores"} <= {path.name for path in Path("found").iterdir()}
 
 
+def test_what_cannot_be_drawn_is_said_before_any_work(toy, tmp_path, capsys, monkeypatch):
+    """Not after the hours that scoring may take; without --out there is no figure, and no need of matplotlib."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ["inspect-data", toy["pairs"], "--model", toy["model"], "--quiet", "--out", "found"]
+    for command in (words, ["compare", "a", "b", "--out", "found"]):
+        assert main(command) == 2
+        assert "the package 'matplotlib' is missing" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_rows_with_labels_and_answers_alone(toy, tmp_path):
     """Labelled answers have a level each; one row has a level, no interval and no quartile."""
     found = look(
@@ -189,6 +272,17 @@ def test_rows_with_labels_and_answers_alone(toy, tmp_path):
         data={"train": toy["unpaired"], "max_length": 64, "shape": "unpaired"},
     )
     assert list(found.levels()) == ["desirable", "undesirable", "answer"]
+    desirable = [json.loads(line)["label"] for line in Path(toy["unpaired"]).read_text().splitlines()]
+    wanted = found.scores.sums[desirable].sum() / found.scores.tokens[desirable].sum()
+    assert found.levels()["desirable"].nats.mean == pytest.approx(wanted, rel=1e-12)
+    part = look(
+        toy,
+        tmp_path / "a",
+        rows=11,
+        objective={"kind": "kto"},
+        data={"train": toy["unpaired"], "max_length": 64, "shape": "unpaired"},
+    )
+    assert part.labels.tolist() == [desirable[found.names.index(name)] for name in part.names]
     one = tmp_path / "one.jsonl"
     one.write_text(Path(toy["pairs"]).read_text().splitlines(keepends=True)[0])
     alone = look(toy, tmp_path / "b", data__train=str(one))
@@ -205,7 +299,8 @@ def test_what_cannot_be_inspected_leaves_nothing(toy, tmp_path, capsys, monkeypa
         ([toy["pairs"], "--model", "nowhere"], "nowhere"),
         ([toy["pairs"], "--model", toy["model"], "--rows", "0"], "--rows must be >= 1"),
         ([toy["pairs"], "--model", toy["model"], "data.max_length=100000"], "positions of the model"),
-        ([toy["pairs"]], "pairs.jsonl"),
+        ([toy["pairs"]], "--model MODEL"),
+        (["tiny.yaml", "--model", toy["model"]], f"model={toy['model']}"),
         ([toy["pairs"], "--model", toy["model"], "--out", "bad.jsonl"], "is a file"),
         (["none.jsonl", "--model", toy["model"], "--out", "found"], "none.jsonl"),
         ([toy["pairs"], "--model", toy["model"], "--scored", "x"], "--scored is not for rows with answers"),
@@ -280,6 +375,76 @@ def test_rows_of_known_probabilities_are_split_into_the_right_quartiles(toy, tmp
     ordered = sorted(levels)
     edges = [ordered[8], ordered[17], ordered[26]]  # the 9th, 18th and 27th of 35
     assert found.quartiles.numbers.tolist() == [1 + sum(level > edge for edge in edges) for level in levels]
+
+
+def of_clusters(x: np.ndarray, y: np.ndarray, clusters: np.ndarray) -> tuple[float, float, float]:
+    """A ratio of sums with its interval, from Cochran's formula in plain loops."""
+    ratio, names = x.sum() / y.sum(), sorted(set(clusters))
+    off = [(x - ratio * y)[clusters == name].sum() for name in names]
+    error = np.sqrt(len(names) / (len(names) - 1) * np.square(off).sum()) / y.sum()
+    half = scipy.stats.t.ppf(0.975, len(names) - 1) * error
+    return ratio, ratio - half, ratio + half
+
+
+def test_every_number_is_that_of_the_model_s_table(toy, tmp_path, capsys):
+    """In inspection.json and in what is printed: levels, bits per byte of two-byte letters, shares, lengths, counts."""
+    from humanline.train.data.run_data import read_data, renderer_of
+    from humanline.train.policy.load import load_tokenizer
+
+    model, table = known_model(toy, tmp_path / "known")
+    random = np.random.default_rng(2)
+    texts = ["".join(random.choice([*"abcdefgh", "é"], size)) for size in random.integers(2, 9, 60)]
+    rows = [
+        {"prompt": f"{number % 11} a", "chosen": f"a{texts[number]}", "rejected": f"b{texts[30 + number]}b"}
+        for number in range(30)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["inspect-data", str(file), "--model", model, "--out", str(tmp_path / "look"), "data.max_length=64"]
+    assert main([*words, "--quiet"]) == 0
+    said, tree = capsys.readouterr().out, json.loads((tmp_path / "look/inspection.json").read_text())
+    settings = config_of_file(str(file), model, ["data.max_length=64"])
+    units = read_data(settings, renderer_of(settings, load_tokenizer(model))).sets.train
+    answers = [[one.ids[one.prompt_length - 1 :] for one in unit.sequences] for unit in units]
+    sums = np.array([[sum(table[a, b] for a, b in itertools.pairwise(ids)) for ids in own] for own in answers])
+    tokens = np.array([[len(ids) - 1 for ids in own] for own in answers])
+    octets = np.array([[len(row[side].encode()) for side in ("chosen", "rejected")] for row in rows])
+    assert (octets > [[len(row["chosen"]), len(row["rejected"])] for row in rows]).any()
+    prompts = np.array([row["prompt"] for row in rows])
+    assert (tree["rows"], tree["prompts"], tree["file"]["prompts"]) == (30, 11, 11)
+    assert "of 30 rows with 11 prompts, before" in said and "mean over 11 prompts" in said
+    for name, columns in (("chosen", [0]), ("rejected", [1]), ("pair", [0, 1])):
+        found, of = tree["levels"][name], [one[:, columns].sum(1) for one in (sums, tokens, octets)]
+        for unit, expected in (
+            ("nats_per_token", of_clusters(of[0], of[1], prompts)),
+            ("bits_per_byte", of_clusters(-of[0] / np.log(2), of[2], prompts)),
+        ):
+            assert [found[unit][key] for key in ("value", "low", "high")] == pytest.approx(expected, abs=1e-5)
+            assert f"{expected[0]:.3f} ± {expected[2] - expected[0]:.3f}" in said
+        assert (found["rows"], found["tokens"]) == (30, of[1].sum())
+    levels = sums.sum(1) / tokens.sum(1)
+    for number, found in enumerate(tree["quartiles"]):
+        own = np.argsort(levels)[[0, 8, 15, 23][number] : [8, 15, 23, 30][number]]
+        assert found["nats_per_token"]["value"] == pytest.approx(sums[own].sum() / tokens[own].sum(), abs=1e-5)
+        assert (found["rows"], found["tokens"]) == (len(own), tokens[own].sum())
+        assert [found["from"], found["to"]] == pytest.approx([levels[own].min(), levels[own].max()], abs=1e-5)
+        assert f"rows from {found['from']:.3f} to {found['to']:.3f}; {len(own)} rows" in said
+    shares = []
+    for name, values in (("whole", sums), ("per_token", sums / tokens)):
+        wins = (values[:, 0] > values[:, 1]).astype(float)
+        shares.append(np.mean([wins[prompts == one].mean() for one in sorted(set(prompts))]))
+        assert tree["chosen_more_probable"][name]["share"] == pytest.approx(shares[-1], abs=1e-12)
+    assert shares[0] != shares[1] and f"{shares[0]:.3f} (" in said.split(" as whole answers")[0].splitlines()[-1]
+    longer = of_clusters((tokens[:, 1] - tokens[:, 0]).astype(float), np.ones(30), prompts)
+    assert tree["rejected_longer_by_tokens"]["value"] == pytest.approx(longer[0], abs=1e-12)
+    assert f"longer than chosen ones by {longer[0]:+.2f} ± {longer[2] - longer[0]:.2f} tokens" in said
+
+
+def test_a_part_of_the_rows_is_said_to_be_one(toy, tmp_path, capsys):
+    words = ["inspect-data", toy["pairs"], "--model", toy["model"], "--out", str(tmp_path / "look"), "--quiet"]
+    assert main(words) == 0 and "drawn at random" not in capsys.readouterr().out
+    assert main([*words, "--rows", "9"]) == 0
+    assert "of 9 rows, drawn at random of 48 with " in capsys.readouterr().out
 
 
 def test_rows_of_one_level_have_no_quartiles(toy, tmp_path, capsys):

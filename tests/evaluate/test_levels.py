@@ -7,16 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from humanline.evaluate.levels import (
-    RowScores,
-    bins_of,
-    histogram_lines,
-    level_of,
-    longer_rejected,
-    preferred_of,
-    quartiles_of,
-)
+from humanline.evaluate.levels import bins_of, histogram_lines, longer_rejected, preferred_of
 from humanline.stats import ratio_estimate
+from humanline.train.data.levels import RowScores, level_of, quartiles_of
 
 
 def scores(levels: list[float], tokens: list[int] | None = None, prompts: list[int] | None = None) -> RowScores:
@@ -36,6 +29,14 @@ def test_quartiles_of_different_values_hold_equal_numbers_of_them(count):
     for number in (1, 2, 3):  # every value of a quartile lies below every value of the next one
         assert values[found.numbers == number].max() < values[found.numbers == number + 1].min()
         assert values[found.numbers == number].max() == found.edges[number - 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "numbers"), [(5, [1, 1, 2, 3, 4]), (6, [1, 1, 2, 3, 3, 4]), (7, [1, 1, 2, 2, 3, 3, 4])]
+)
+def test_an_edge_is_the_value_at_the_upper_place(count, numbers):
+    """At ceil(k n / 4) of the values in order: of seven at the second, the fourth and the sixth."""
+    assert quartiles_of(np.arange(float(count))).numbers.tolist() == numbers
 
 
 def test_equal_values_share_a_quartile():

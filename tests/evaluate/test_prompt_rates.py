@@ -92,6 +92,12 @@ def test_prompts_of_a_band_are_kept(recipe, capsys, monkeypatch):
     wanted = [line for n, line in enumerate(lines, start=1) if means[f"prompts.jsonl:{n}"] == 0.5]
     assert 0 < len(wanted) < 48
     assert Path("found/kept-pass-rate-0.5-0.5.jsonl").read_bytes() == b"".join(wanted)
+    left = {row["row"]: row["why"] for row in read_lines(Path("found/kept-pass-rate-0.5-0.5.left.jsonl"))}
+    assert left == {
+        name: "pass rate below 0.5" if mean < 0.5 else "pass rate above 0.5"
+        for name, mean in means.items()
+        if mean != 0.5
+    }
     from humanline.evaluate import inspect_prompts
 
     for stage in ("sample", "score"):
@@ -99,6 +105,13 @@ def test_prompts_of_a_band_are_kept(recipe, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["inspect-data", recipe, "--scored", str(scored)]) == 0
     assert "all answers score the same on" in capsys.readouterr().out
+    rows = read_lines(scored)
+    rows[3]["scores"][0] |= {"value": None, "status": "timeout", "parts": {}}
+    Path("lost.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    band = ["--keep-pass-rate", "0:1", "--quiet"]
+    assert main(["inspect-data", recipe, "--scored", "lost.jsonl", "--out", "lost", *band]) == 0
+    left = read_lines(Path("lost/kept-pass-rate-0-1.left.jsonl"))
+    assert left == [{"row": rows[3]["id"], "why": "fewer than two scored answers"}]
     Path("prompts.jsonl").write_bytes(b"".join([lines[1], lines[0], *lines[2:]]))
     assert main([*words, "--scored", str(scored), "--keep-pass-rate", "0:1"]) == 2
     assert "prompts.jsonl:1: the answers that were scored are to another prompt" in capsys.readouterr().err

@@ -7,12 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
-import yaml
 
 from humanline.cli import main
 from humanline.evaluate import run as evaluating
 from humanline.evaluate.records import read_evaluation
+from humanline.system.lock import FolderLock
 from humanline.train.online.ledger import read_lines
+from tests.helpers.recipes import recipe_that_evaluates
 from tests.helpers.rounds import SCORED
 from tests.helpers.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 
@@ -20,22 +21,10 @@ from tests.helpers.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 @pytest.fixture
 def recipe(toy, tmp_path, monkeypatch) -> str:
     """A recipe of fixed data in the current folder, whose evaluation asks two answers each of 48 prompts."""
-    tree = {
-        "model": toy["model"],
-        "output": str(tmp_path / "run"),
-        "objective": {"kind": "dpo"},
-        "data": {"train": toy["pairs"], "eval": toy["prompts"], "max_length": 64},
-        "training": {"steps": 1, "batch_size": 2},
-        "optimizer": {"lr": 1e-3},
-        "evaluation": {
-            "samples": 2,
-            "sampling": {"max_tokens": 10, "engine": {"kind": "generate", "batch_size": 96}},
-            "scoring": SCORED,
-        },
-    }
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    sampling = {"max_tokens": 10, "engine": {"kind": "generate", "batch_size": 96}}
+    evaluation = {"samples": 2, "sampling": sampling, "scoring": SCORED}
     monkeypatch.chdir(tmp_path)
-    return "recipe.yaml"
+    return recipe_that_evaluates(toy, tmp_path, data={"eval": toy["prompts"]}, evaluation=evaluation)
 
 
 def run(*words: str) -> int:
@@ -119,10 +108,76 @@ def test_what_cannot_be_evaluated_leaves_nothing(recipe, tmp_path, capsys):
 def test_a_folder_of_another_evaluation_is_left_alone(recipe, capsys):
     assert run("evaluate", recipe, "--out", "a", "--quiet") == 0
     before = Path("a/evaluation.json").read_bytes()
-    for other in ("evaluation.samples=3", "evaluation.sampling.temperature=0.5", "seed=5"):
+    others = ["evaluation.samples=3", "evaluation.sampling.temperature=0.5", "seed=5", "data.template=plain"]
+    for other in [*others, "data.max_length=63", "data.ignore=[else]"]:
         assert run("evaluate", recipe, other, "--out", "a", "--quiet") == 2
         assert "another model, other prompts or other settings" in capsys.readouterr().err
     assert Path("a/evaluation.json").read_bytes() == before
+
+
+def test_scores_of_a_reward_model_that_has_changed_are_no_scores(recipe, capsys, monkeypatch):
+    """Another one in the same folder is told by its files; what is kept is said to be kept."""
+    monkeypatch.setattr(evaluating, "score", lambda config, samples, out, **_: _score_all(samples, out))
+    Path("judge").mkdir()
+    Path("judge/model.safetensors").write_text("one")
+    write_answers([("1", ["b"])])
+    scoring = "evaluation.scoring={rewards: [{kind: model, model: judge}]}"
+    words = ("evaluate", recipe, scoring, "--samples", "some.jsonl", "--out", "a")
+    assert run(*words) == 0
+    assert "scores are those in" not in capsys.readouterr().err
+    assert run(*words) == 0
+    assert "scores are those in" in capsys.readouterr().err
+    Path("judge/model.safetensors").write_text("other")
+    assert run(*words) == 2
+    assert "another model, other prompts or other settings" in capsys.readouterr().err
+
+
+def write_answers(answers: list[tuple[str, list[str]]]) -> None:
+    drawn = {"ids": [], "finish": "end", "logprobs": None}
+    asked = {"policy": "p", "prompt": [{"role": "user", "content": "a"}], "extra": {}}
+    rows = [{"id": name, **asked, "completions": [{"text": one, **drawn} for one in own]} for name, own in answers]
+    Path("some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _score_all(samples: str, out: str) -> None:
+    rows = read_lines(Path(samples))
+    for row in rows:
+        row["scores"] = [{"value": 1.0, "status": "ok", "parts": {}} for _ in row["completions"]]
+    Path(out).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_one_process_at_a_time_works_in_a_folder(recipe, toy, capsys, monkeypatch):
+    """Another one ends at once, and leaves what the first has begun as it is."""
+    for stage in ("sample", "score"):
+        monkeypatch.setattr(evaluating, stage, lambda *_, **__: pytest.fail("two at once"))
+    Path("a").mkdir()
+    lock = FolderLock(Path("a"))
+    lock.take(wait=False, say=lambda text: None)
+    try:
+        for words in ([], ["--preferences", toy["pairs"]]):
+            assert run("evaluate", recipe, *words, "--out", "a", "--quiet") == 2
+            assert "in use" in capsys.readouterr().err
+        lock.refuse_lost()
+    finally:
+        lock.release()
+
+
+def test_answers_that_cannot_be_summed_up_are_not_scored_first(recipe, capsys, monkeypatch):
+    """A repeated item, and one without an answer, is named with file and line before any work, and nothing is left."""
+    monkeypatch.setattr(evaluating, "score", lambda *_, **__: pytest.fail("scored"))
+    for answers, message in (
+        ([("a", ["x"]), ("b", ["x"]), ("a", ["y"])], "some.jsonl:3: the prompt 'a' is there twice, first in line 1"),
+        ([("a", ["x"]), ("b", [])], "some.jsonl:2: the prompt 'b' has no answer"),
+        ("\n", "some.jsonl:2: damaged: it is blank; mend this line, or leave it out"),
+        ("[" * 100_000, "some.jsonl:2: damaged: maximum recursion depth exceeded"),
+    ):
+        write_answers([("a", ["x"])] if isinstance(answers, str) else answers)
+        if isinstance(answers, str):
+            with open("some.jsonl", "a") as file:
+                file.write(f"{answers}\n{{}}\n")
+        assert run("evaluate", recipe, "--samples", "some.jsonl", "--out", "a", "--quiet") == 2
+        assert message in capsys.readouterr().err
+        assert not Path("a").exists()
 
 
 def test_the_most_probable_answer_alone(recipe):
@@ -147,6 +202,7 @@ def test_what_a_run_has_left_is_evaluated_under_its_name(recipe, tmp_path, adapt
     assert {path.name for path in Path("found").iterdir()} == {
         "evaluation.json",
         "plan.json",
+        "run.lock.1",
         "samples.jsonl",
         "scored.jsonl",
     }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 
 import pytest
 import scipy.stats
 
 from humanline.evaluate.records import EvaluationError
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
+from humanline.stats import clustered_share
 from humanline.train.config.rounds import ScoringConfig
 from humanline.train.data.messages import Message
 from humanline.train.online.rewards.math_answer import math_verdict
@@ -107,6 +109,49 @@ def test_scores_that_are_no_verdicts_have_students_interval():
     assert "pass@1" not in found
 
 
+def test_standard_errors_and_counts_are_those_of_problems():
+    """The error is s / sqrt(n) of the problems' means, each counted as often as it is there."""
+    rollouts = [rollout(name, "1", "22") for name in "abcd"]
+    for given in ([(1, 1), (0, 1), (0, 1), (0, 0)], [(0.5, 1), (0, 0.25), (0.25, 0), (2, 0)]):
+        found = summarise(rollouts, [scores(*own) for own in given])
+        means = [sum(own) / 2 for own in given]
+        fact = found["score"]
+        assert fact["problems"] == 4 and fact["value"] == pytest.approx(statistics.fmean(means), rel=1e-12)
+        assert fact["se"] == pytest.approx(statistics.stdev(means) / 2, rel=1e-12)
+        lines = describe_summary(found)
+        assert f"score: {fact['value']:.4f} ({fact['low']:.4f} to {fact['high']:.4f}, standard" in lines[1]
+        assert fact["low"] < fact["value"] < fact["high"]
+        assert found["tokens"] == (2 + 3) / 2 and "4 problems, 2 samples each, 2 tokens an answer" in lines[0]
+
+
+def test_votes_are_of_scored_answers_of_problems_that_have_enough():
+    """An answer without a score has no vote; a problem with fewer than k scores is in no number at k."""
+    rollouts = [rollout("a", "1", "2", "2"), rollout("b", "3", "4", "4"), rollout("c", "5", "5", "6")]
+    given = [scores(1, None, None), scores(1, 0, None), scores(0, 0, 1)]
+    found = summarise(rollouts, given, key=NUMBER, ks=[1, 2, 3])
+    assert [found[f"majority@{k}"]["problems"] for k in (1, 2, 3)] == [3, 2, 1]
+    assert found["majority@1"]["value"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    # Of b's 3 and 4 one is drawn; of c 5 wins in one choice of three, and is drawn in half of the others.
+    assert found["majority@2"]["value"] == pytest.approx((1 / 2 + 2 / 3 / 2) / 2)
+    assert found["majority@3"]["value"] == 0.0
+    assert found["pass@2"]["value"] == pytest.approx((1 + 2 / 3) / 2) and found["pass@2"]["problems"] == 2
+
+
+def test_problems_with_one_score_among_others_with_several_have_the_clustered_interval():
+    rollouts = [rollout(str(n), "x", "y") for n in range(12)]
+    given = [scores(1, None) if n % 3 == 0 else scores(n % 2, 1) for n in range(12)]
+    means = [1.0 if n % 3 == 0 else (n % 2 + 1) / 2 for n in range(12)]
+    found, expected = summarise(rollouts, given)["score"], clustered_share(means)
+    assert (found["low"], found["high"]) == (expected.low, expected.high)
+
+
+def test_answers_that_look_alike_and_are_scored_apart_are_two():
+    """A checker may read more than what a vote goes by."""
+    found = summarise([rollout("a", "x 3", "y 3", "z 3")], [scores(0, 0, 1)], key=NUMBER, ks=[3])
+    assert found["majority@3"]["value"] == 0.0
+    assert key_of(ScoringConfig.model_validate({"rewards": [{"kind": "number"}, {"kind": "math"}]})) is None
+
+
 def test_one_problem_has_no_interval():
     found = summarise([rollout("a", "x", "y")], [scores(0.2, 0.4)])
     assert found["score"]["low"] is None and "interval not known" in describe_summary(found)[1]
@@ -121,3 +166,5 @@ def test_what_is_refused():
         summarise([rollout("a", "x", "y")], [scores(None, None)])
     with pytest.raises(EvaluationError, match="pass@3 needs 3 scored answers of a problem; there are 2 at most"):
         summarise([rollout("a", "x", "y")], [scores(1, 0)], ks=[3])
+    with pytest.raises(EvaluationError, match="of scores of 0 and 1 alone"):
+        summarise([rollout("a", "x", "y")], [scores(0.5, 0)], ks=[2])

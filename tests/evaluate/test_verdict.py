@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from humanline.evaluate.inspect_run import inspect_data
-from humanline.evaluate.levels import RowScores, quartiles_of
 from humanline.evaluate.verdict import Own, describe_verdict, judge, verdict_as_json
 from humanline.stats import ratio_difference, ratio_estimate
 from humanline.train.config.rounds import SamplingConfig
+from humanline.train.data.levels import RowScores, quartiles_of, told_as
 from tests.helpers.support import config, run
 
 
@@ -44,6 +45,42 @@ def test_the_verdict_flips_where_levels_cross(data, own, side, paper, disagree):
     assert ("disagree" in said) == disagree and "not good or bad" in said and "3 of them cut" in said
     assert len(found.gaps) == 4 and found.gaps[0].mean < found.gaps[3].mean
     json.dumps(verdict_as_json(found, theirs), allow_nan=False)
+
+
+def test_words_go_no_further_than_intervals():
+    """An edge of the range inside the interval is said; own answers not told apart are not called low too."""
+    found = judge(rows(-1.0), None, None)
+    assert found.paper == "within" and found.level.mean - found.level.interval().half_width < -1.03
+    assert "holds an edge of that range" in "\n".join(describe_verdict(found, None))
+    found = judge(rows(-0.7), None, None)
+    assert "holds an edge" not in "\n".join(describe_verdict(found, None))
+    few = rows(-0.5, range(100, 103))
+    few.sums[:] = [[-1.0], [-1.0], [-8.0]]  # -1/3 nats per token, and next to nothing is known of it
+    found = judge(rows(-0.5), None, Own(few, 0))
+    assert (found.own, found.paper, found.disagree) == ("at", "within", True) and found.own_level.mean > -0.36
+    said = "\n".join(describe_verdict(found, Own(few, 0)))
+    assert "not told apart from that of this model's own answers (-0.333 ± " in said and "so is" not in said
+
+
+def test_numbers_are_written_as_they_are():
+    """Value, bounds and gap with their signs, of all rows and of each quartile, which holds its own rows alone."""
+    ours, theirs = rows(-2.0), Own(rows(-0.5, range(100, 130)), 0)
+    numbers = quartiles_of(ours.levels).numbers
+    found = judge(ours, numbers, theirs)
+    tree = verdict_as_json(found, theirs)["own"]
+    own = theirs.scores.levels
+    assert tree["level"]["value"] == pytest.approx(own.mean(), abs=1e-12)
+    assert tree["gap"]["value"] == pytest.approx(ours.levels.mean() - own.mean(), abs=1e-12)
+    half = scipy.stats.t.ppf(0.975, 29) * math.hypot(
+        *(one.std(ddof=1) / math.sqrt(len(one)) for one in (ours.levels, own))
+    )
+    assert [tree["gap"]["low"], tree["gap"]["high"]] == pytest.approx(
+        [tree["gap"]["value"] - half, tree["gap"]["value"] + half], abs=1e-12
+    )
+    for number, gap in enumerate(tree["gap_by_quartile"], start=1):
+        assert gap["value"] == pytest.approx(ours.levels[numbers == number].mean() - own.mean(), abs=1e-12)
+        assert gap["low"] < gap["value"] < gap["high"]
+    assert told_as(found.gap, "+.3f") == f"{tree['gap']['value']:+.3f} ± {half:.3f}"
 
 
 def test_without_own_answers_the_paper_s_range_alone_is_said():
@@ -110,6 +147,9 @@ def test_own_answers_lie_at_the_own_level_and_others_below(toy, learnt, tmp_path
     mine = inspect_data(settings, out=str(tmp_path / "mine"), own_samples=48, say=lambda text: None)
     assert not mine.verdict.gap.interval(0.9999).excludes_zero
     assert mine.own is not None and len(mine.own.scores) >= 40
+    (drawn,) = (one for one in (tmp_path / "mine/scores").glob("own-*.jsonl") if "prompts" not in one.name)
+    ends = [one["finish"] for line in drawn.read_text().splitlines() for one in json.loads(line)["completions"]]
+    assert mine.own.truncated == ends.count("length") < len(ends) == len(mine.own.scores)
     assert {*mine.own.scores.prompts.tolist()} == {*mine.scores.prompts.tolist()}  # so that they share clusters
     distant = tmp_path / "distant.jsonl"
     pairs = [json.loads(line) for line in Path(toy["pairs"]).read_text().splitlines()]

@@ -171,7 +171,8 @@ def test_what_was_said_is_not_asked_again(files, capsys):
         assert run("--judge", judge_file(url), "verdict=(?P<first>left)|(?P<second>right)", out="out2") == 0
         assert run("--judge", judge_file(url)) == 2  # another rule in the folder that was begun: nothing is read in it
         assert len(server.asked) == 2 * N + (2 * N - 7)
-        again = "--words", "out/words.jsonl", "out2/words.jsonl"
+        again = "--words", "out/words.jsonl", "out2"
+        assert run("--judge", judge_file(url), "--words", "out2/verdicts.jsonl", out="out3") == 2
         assert run("--judge", judge_file(url), "verdict=(?i)(?P<first>left)|(?P<second>right)", *again, out="out3") == 0
         assert len(server.asked) == 2 * N + (2 * N - 7)
     assert read_evaluation("out3").summary["win_rate"]["value"] == 0.5
@@ -349,6 +350,30 @@ def test_equal_answers_are_tied_unseen(files):
     code, asked = judged(honest)
     assert code == 0 and len(asked) == 2
     assert read_evaluation("out").summary["ties"] == N - 1
+
+
+def test_equal_answers_are_no_result_of_a_judge_who_says_nothing(files, capsys):
+    """A dead judge leaves no rate of one half; one whose budget ends, a rate of a part of all pairs, equal ones too."""
+    write_answers("theirs.jsonl", {str(n): [f"{'bad' if n % 3 else 'good'} {n}"] for n in range(N)})
+    for reply, status in ((Reply({}, status=500), "server"), (says("purple"), "unread")):
+        assert judged(lambda asked, reply=reply: reply, out=status)[0] == 2
+        assert f"none of {N} pairs of answers has a verdict: {N} {status}" in capsys.readouterr().err
+    assert judged(lambda asked: Reply({}, status=500), give_up=2, concurrency=1, out="ended")[0] == 2
+    assert "2 requests in a row failed (judge.give_up); the last: " in capsys.readouterr().err
+    counted = []
+    for budget in (2, 6, 10, 14, 16, 18):
+        with serving(honest) as server:
+            words = "--judge", judge_file(server.url, budget=budget, concurrency=1)
+            assert (
+                main(["win-rate", "ours.jsonl", "--against", "theirs.jsonl", "--out", f"budget-{budget}", *words]) == 0
+            )
+        said = capsys.readouterr().err
+        assert ("the budget of" in said) == (budget < 16) and ("draws the rate" not in said or budget < 16)
+        found = read_evaluation(f"budget-{budget}").summary
+        assert found["wins"] == min(budget // 2, 8)
+        assert found["wins"] + found["ties"] + found["without_verdict"].get("not_asked", 0) == N
+        counted.append(found["ties"])
+    assert counted == sorted(counted) and counted[0] < 4 == counted[-1]
 
 
 def test_nothing_in_an_answer_stands_for_another_part(files):

@@ -1,4 +1,4 @@
-"""Run the toy task under `python -m torch.distributed.run`: a script for test_distributed.py.
+"""Run the toy task in several processes, forked or under `python -m torch.distributed.run`: for test_distributed.py.
 
 A job is {"config", "resume", "stop_after", "full", "expect"}: `stop_after` asks one process alone to stop once the log
 has so many steps, `full` has the main process find so many times no space for a checkpoint, `expect` names the

@@ -1,7 +1,7 @@
 """Start training runs in forked processes and kill them: a script that `kills.py` talks to.
 
 Everything heavy is imported once; every run is a child of its own, so that a kill costs no start-up. Each line of
-standard input is a job, each line of standard output its outcome.
+standard input is a job, each line of standard output its outcome. What a job's `by` names, a module of ours, plays it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import importlib
 import json
 import os
 import resource
@@ -134,5 +135,8 @@ if __name__ == "__main__":
     warm_up(sys.argv[1])
     for line in sys.stdin:
         job = json.loads(line)
-        outcome = run(job) if "shell" not in job else {"code": subprocess.run(job["shell"]).returncode}
+        if "shell" in job:
+            outcome = {"code": subprocess.run(job["shell"]).returncode}
+        else:
+            outcome = importlib.import_module(job["by"]).run(job) if "by" in job else run(job)
         print(json.dumps(outcome), flush=True)

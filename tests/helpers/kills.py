@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
 from humanline.train.config import TrainConfig
 from humanline.train.run.metrics import read_metrics
-from tests.helpers.processes import Answering
+from tests.helpers.processes import Answering, free_port
 from tests.helpers.support import without_timing
 
 KILLED = -9
@@ -31,7 +32,7 @@ class Server:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.process.close()
+        self.process.close(at_once=True)
 
     def run(self, config: TrainConfig, *, resume: bool = False, **when: Any) -> dict[str, Any]:
         """Run a configuration; `kill_at=n` kills it at its n-th write barrier, `kill_after`, `stop_after` in seconds.
@@ -53,17 +54,29 @@ class Server:
         barriers.unlink(missing_ok=True)
         return outcome
 
+    def ranks(self, module: str, *words: object, folder: Path, ranks: int = 2, imports: Iterable[str] = ()) -> str:
+        """Run the `main` of a module in processes that share a run (`forked_ranks.py`), and return what they said."""
+        job = {"module": module, "words": list(map(str, words)), "folder": str(folder), "ranks": ranks}
+        outcome = self.play("tests.helpers.forked_ranks", job | {"port": free_port(), "imports": list(imports)})
+        said = "".join(outcome["said"])
+        assert outcome["codes"] == [0] * ranks, f"{outcome['codes']}: {said[-9000:]}"
+        return said
+
+    def play(self, module: str, job: dict[str, Any]) -> dict[str, Any]:
+        """Have a module's `run` play a job."""
+        return self.process.ask({"by": module, **job})
+
     def shell(self, *words: object) -> None:
         """Run a command where the server's file system can be seen."""
         assert self.process.ask({"shell": list(map(str, words))})["code"] == 0, words
 
 
 def result_of(config: TrainConfig) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Return the checksums of the finished model's files and the metrics without timings."""
+    """Return the checksums of the finished model's files and of `levels.json`, and the metrics without timings."""
     folder = Path(config.output)
     files = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (folder / "final").iterdir()
+        for path in [*(folder / "final").iterdir(), *folder.glob("levels.json")]
         if path.name != "manifest.json"
     }
     return files, without_timing(list(read_metrics(folder / "metrics.jsonl")))

@@ -1,13 +1,12 @@
-"""Run pairs of processes of one run, have one of them die, raise or hang, and see how the other ends: a script.
+"""Run pairs of processes of one run, have one of them die, raise or hang, and see how the other ends.
 
-`test_neighbours.py` talks to it. Everything heavy is imported once and each process is forked, so that a pair costs
-little more than its work. Each line of standard input is a job, each line of standard output its outcome.
+`fork_server.py` calls `run`, for `test_neighbours.py` and others: each process is forked, so that a pair costs little
+more than its work.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import signal
 import sys
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.state import PartialState
 
 import humanline
 import humanline.train.online.stages as stages
@@ -31,7 +29,7 @@ import humanline.train.step.loss as objective
 import humanline.train.step.reference as reference
 from humanline.cli import main
 from humanline.system.identity import Identity
-from tests.helpers.fork_server import warm_up
+from tests.helpers.forked_ranks import become
 
 PLACES = {
     "load": (policy, "load_tokenizer"),
@@ -74,13 +72,7 @@ def harm(place: str, how: str, after: int, note: Path) -> None:
 
 
 def child(job: dict[str, Any], rank: int, log: Path) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job["port"])}
-    for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY)):
-        os.dup2(os.open(os.devnull, flags), number)
-    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-    PartialState._reset_state()
+    become(rank, 2, job["port"], log)
     if "periods" in job:
         neighbours.PERIODS = dataclasses.replace(neighbours.PERIODS, **job["periods"])
     if job.get("elsewhere"):  # as if the two were on two machines
@@ -133,9 +125,3 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "seconds": [ended[rank] - since for rank in range(2)],
         "said": [log.read_text(encoding="utf-8", errors="replace") for log in logs],
     }
-
-
-if __name__ == "__main__":
-    warm_up(sys.argv[1])
-    for line in sys.stdin:
-        print(json.dumps(run(json.loads(line))), flush=True)

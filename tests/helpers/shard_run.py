@@ -1,4 +1,4 @@
-"""Runs under `python -m torch.distributed.run`: a script for test_sharded_processes.py.
+"""Runs of several processes, forked or under `python -m torch.distributed.run`: for test_sharded_processes.py.
 
     shard_run.py OUT JOBS.json
 

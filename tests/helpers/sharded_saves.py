@@ -1,13 +1,14 @@
-"""Save a state that two processes share out, in forked processes that are killed: a script for test_shares.py.
+"""Save a state that two processes share out, in forked processes that are killed: `fork_server.py` calls `run`.
 
-Each line of standard input is a job: {"folder", "store", "overlap", "kill": [rank, number]}, where a process is killed
+For test_shares.py. A job is {"folder", "store", "overlap", "kill": [rank, number]}, where a process is killed
 at a write barrier of its third save, which with "overlap" a thread writes; with "starved", a process, that one cannot
 write files until the save is tried again.
-Each line of standard output is its outcome: the exit codes, and the barriers that each process passed in that save.
+Its outcome is the exit codes, and the barriers that each process passed in that save.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
@@ -133,7 +134,17 @@ def third(saves: Checkpoints, part: Part, overlap: bool) -> None:
         raise CheckpointError(said[0])
 
 
+@functools.cache
+def warm_up() -> None:
+    """Import what torch imports where it is first needed, and all that `do_at` looks through."""
+    import humanline.train.loop  # noqa: F401
+
+    with as_rank(0, 1) as mesh:
+        list(map(share_of, Part(mesh, 0).state().values()))
+
+
 def run(job: dict[str, Any]) -> dict[str, Any]:
+    warm_up()
     pids = []
     for rank in range(RANKS):
         pid = os.fork()
@@ -156,12 +167,3 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
                 os.kill(other, signal.SIGKILL)
     barriers = [path.read_text() for path in sorted(Path(job["folder"]).glob("*.barriers"))]
     return {"codes": [codes[pid] for pid in pids], "barriers": [json.loads(text) for text in barriers]}
-
-
-if __name__ == "__main__":
-    import humanline.train.loop  # noqa: F401, all that `do_at` looks through
-
-    with as_rank(0, 1) as mesh:  # what torch imports where it is first needed
-        list(map(share_of, Part(mesh, 0).state().values()))
-    for line in sys.stdin:
-        print(json.dumps(run(json.loads(line))), flush=True)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from humanline.objectives import (
-    clip_metrics,
+    clip_marks,
     detach_rejected,
     dpo_loss,
     grpo_loss,
-    rejection_metrics,
+    rejection_marks,
     token_log_ratio,
 )
 from humanline.theory import BetaRejection, BetaShape, ClipRange
@@ -100,21 +100,23 @@ def test_a_ratio_beyond_its_type_never_gives_a_nan_gradient(log_ratio, advantage
         assert loss.isfinite() and x.grad.item() == 0
 
 
-def test_clip_metrics_count_each_side_once():
-    """Tokens strictly below and strictly above are counted, those on a bound and masked ones are not."""
+def test_clip_marks_tell_the_sides_apart():
+    """Tokens strictly below and strictly above are marked, those on a bound and masked ones are not."""
     values = torch.tensor([[-2.0, -1.5, 0.0, 1.5, 2.0, 3.0]])
     mask = torch.tensor([[True, True, True, True, True, False]])
-    counts = clip_metrics(values, mask, CLIP)
-    assert (counts["clipped_low"].item(), counts["clipped_high"].item()) == (1, 1)
+    marks = clip_marks(values, mask, CLIP)
+    assert marks["clipped_low"].tolist() == [[True, False, False, False, False, False]]
+    assert marks["clipped_high"].tolist() == [[False, False, False, False, True, False]]
 
 
-def test_rejection_metrics_count_detached_and_above_bound():
-    """Detached tokens and ratios above either bound are counted under the mask."""
+def test_rejection_marks_detached_and_above_bound():
+    """Detached tokens and ratios above either bound are marked under the mask."""
     values = torch.tensor([[0.0, 0.0, 1.0, -1.0, 1.0]])
     mask = torch.tensor([[True, True, True, True, False]])
     rejected = torch.tensor([[True, False, False, False, True]])
-    counts = rejection_metrics(values, mask, SHARP, *draws_that_reject(values, rejected))
-    assert (counts["detached"].item(), counts["above_bound"].item()) == (1, 2)
+    marks = rejection_marks(values, mask, SHARP, *draws_that_reject(values, rejected))
+    assert marks["detached"].tolist() == [[True, False, False, False, False]]
+    assert marks["above_bound"].tolist() == [[False, False, True, True, False]]
 
 
 @pytest.mark.wrong_shapes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 from humanline.cli import main
 from humanline.plots import FIGURES, _style, _table, write_figures
+from humanline.system import files
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "figures"
@@ -204,3 +207,23 @@ def test_explore_shows_a_figure_with_or_without_widgets(monkeypatch):
         explore("nothing")
     with pytest.raises(ValueError, match="setting must be one of 'prospects', 'seed', 'spread'; got 'gamma'"):
         explore("bound", gamma=(0.0, 1.0, 0.1))
+
+
+def test_a_full_disk_leaves_no_half_figure(tmp_path, monkeypatch):
+    """The file is named; what was there before is as it was."""
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    _style.save(figure, tmp_path / "a")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(handle: int, data: bytes) -> None:
+        os.write(handle, data[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "write_all", full)
+    figure.suptitle("another one")
+    for write in (lambda: _style.save(figure, tmp_path / "a"), lambda: _table.write(tmp_path / "a.csv", [])):
+        with pytest.raises(OSError, match=r"/a\.(svg|csv) cannot be written: No space left on device"):
+            write()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -38,6 +38,33 @@ def test_the_error_is_that_of_the_way_that_counts():
     assert crossed_estimate(of_items[None]) == over_items
 
 
+@pytest.mark.parametrize(("of_items", "of_seeds"), [(1.0, 1.0), (0.5, 2.0), (2.0, 0.8)])
+def test_error_and_degrees_are_satterthwaite_s(of_items, of_seeds):
+    """Variances of both ways less that of the rest, which both hold, from plain loops over the table."""
+    (table,) = tables(1, 7, 4, of_items, of_seeds, mean=0.3)
+    found = crossed_estimate(table)
+    rows, columns, mean = table.mean(1), table.mean(0), table.mean()
+    rest = sum((table[i, s] - rows[i] - columns[s] + mean) ** 2 for i in range(7) for s in range(4)) / (6 * 3)
+    squares = {6: 4 * np.var(rows, ddof=1), 3: 7 * np.var(columns, ddof=1), 18: -rest}
+    both = sum(squares.values())
+    assert both > max(squares.values())
+    assert found.error == pytest.approx(np.sqrt(both / 28), rel=1e-12)
+    assert found.degrees == pytest.approx(both**2 / sum(one**2 / df for df, one in squares.items()), rel=1e-12)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_error_is_never_below_that_of_one_way(turned):
+    """Where seeds vary less than the rest does, that over items stands, with its degrees of freedom; and turned."""
+    items = np.array([2.0, -1.0, 0.5, 3.0, -2.0])[:, None]
+    rest = 0.6 * np.array([[1, -1, 0], [-1, 0, 1], [0, 1, -1], [1, 0, -1], [-1, 0, 1]])
+    table = items + rest
+    of_items, of_seeds, left = mean_squares(table)
+    assert of_seeds < left < of_items
+    found = crossed_estimate(table.T if turned else table)
+    over_items = mean_estimate(table.mean(1).tolist())
+    assert (found.error, found.degrees) == (pytest.approx(over_items.error, rel=1e-12), 4)
+
+
 @pytest.mark.parametrize(
     "what", ["both", *(pytest.param(one, marks=pytest.mark.slow) for one in SIZES if one != "both")]
 )

@@ -65,6 +65,11 @@ def test_coverage():
     assert abs(covered / trials - 0.95) < hoeffding(trials)
 
 
+def test_zero_lies_in_an_interval_of_zero_alone():
+    assert not mean_interval([0.0, 0.0]).excludes_zero and not Interval(0.5, 0.5).excludes_zero
+    assert mean_interval([0.1, 0.1]).excludes_zero and not mean_interval([0.1]).excludes_zero
+
+
 def test_equal_values_have_a_width_of_zero():
     """Equal values give that value and no width, also where their rounded sum is not their number times it."""
     rng, rounded = random.Random(1), 0

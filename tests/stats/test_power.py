@@ -34,10 +34,11 @@ def test_the_power_at_the_smallest_difference(pairs, sides, power, level):
 
 
 @pytest.mark.parametrize("difference", [0.05, 0.3, 1.0, 4.0])
-def test_the_smallest_number_of_pairs(difference):
-    pairs = needed_pairs(1.0, difference)
-    assert power_of(difference, 1.0, pairs, 0.05, 2) >= 0.8
-    assert pairs == 2 or power_of(difference, 1.0, pairs - 1, 0.05, 2) < 0.8
+@pytest.mark.parametrize(("power", "level", "sides"), [(0.8, 0.05, 2), (0.8, 0.05, 1), (0.6, 0.2, 1)])
+def test_the_smallest_number_of_pairs(difference, power, level, sides):
+    pairs = needed_pairs(1.0, difference, power=power, level=level, sides=sides)
+    assert power_of(difference, 1.0, pairs, level, sides) >= power
+    assert pairs == 2 or power_of(difference, 1.0, pairs - 1, level, sides) < power
 
 
 def test_published_numbers():
@@ -84,3 +85,38 @@ def test_more_items_or_more_seeds():
     assert needed_crossed(of_items, 0.05, more="seeds") is None
     items = needed_crossed(of_items, 0.05, more="items")
     assert items == pytest.approx(needed_pairs(float(of_items.mean(1).std(ddof=1)), 0.05), rel=0.01)
+
+
+def crossed_power(table: np.ndarray, difference: float, items: int, seeds: int, level: float, sides: int) -> float:
+    """Power with so many items and seeds, of effects with the variances that the table shows."""
+    i, s = table.shape
+    rows, columns, mean = table.mean(1, keepdims=True), table.mean(0, keepdims=True), table.mean()
+    rest = ((table - rows - columns + mean) ** 2).sum() / ((i - 1) * (s - 1))
+    of_items, of_seeds = max(rows.var(ddof=1) - rest / s, 0.0), max(columns.var(ddof=1) - rest / i, 0.0)
+    squares = {items - 1: seeds * of_items + rest, seeds - 1: items * of_seeds + rest}
+    both, noise = sum(squares.values()) - rest, (items - 1) * (seeds - 1)
+    degrees = both**2 / (sum(one**2 / df for df, one in squares.items()) + rest**2 / noise)
+    if both <= max(squares.values()):  # as the larger way alone
+        degrees, both = max((one, df) for df, one in squares.items())[1], max(squares.values())
+    shift = difference / math.sqrt(both / (items * seeds))
+    return float(scipy.stats.nct.sf(scipy.stats.t.ppf(1 - level / sides, degrees), degrees, shift))
+
+
+@pytest.mark.parametrize("more", ["items", "seeds"])
+@pytest.mark.parametrize(("level", "sides"), [(0.05, 2), (0.1, 1)])
+@pytest.mark.parametrize("what", ["both", "rest"])
+def test_the_smallest_number_of_either(more, level, sides, what):
+    """Against the noncentral t with the variances of another table; and where one way varies less than the rest."""
+    rng = np.random.default_rng(3)
+    noise = rng.normal(size=(30, 6))
+    if what == "rest":
+        table = noise - 0.9 * noise.mean(0) - 0.9 * noise.mean(1, keepdims=True)
+        difference = 0.2
+    else:
+        table, difference = noise + rng.normal(size=(30, 1)) + 0.4 * rng.normal(size=(1, 6)), 0.62
+    found = needed_crossed(table, difference, more=more, level=level, sides=sides)
+    at = [crossed_power(table, difference, *((n, 6) if more == "items" else (30, n)), level, sides) for n in (found, 2)]
+    assert at[0] >= 0.8 and (found == 2 or at[1] < 0.8)
+    if found > 2:
+        fewer = (found - 1, 6) if more == "items" else (30, found - 1)
+        assert crossed_power(table, difference, *fewer, level, sides) < 0.8

@@ -62,6 +62,18 @@ def test_to_take_samples_for_independent_covers_too_little():
     assert np.mean(covered) < 0.6
 
 
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@pytest.mark.parametrize("shares", [[0.0, 0.25, 1.0, 0.5, 0.5], [0.25] * 20])
+def test_clustered_shares_solve_wilsons_equation(shares, confidence):
+    """At both ends the distance from the mean is t standard errors of as many trials as the items are worth."""
+    found, count = clustered_share(shares, confidence=confidence), len(shares)
+    mean, variance = np.mean(shares), np.var(shares, ddof=1) / count
+    trials = mean * (1 - mean) / variance if variance else count
+    quantile = scipy.stats.t.ppf((1 + confidence) / 2, count - 1)
+    for end in (found.low, found.high):
+        assert abs(end - mean) == pytest.approx(quantile * math.sqrt(end * (1 - end) / trials), rel=1e-9)
+
+
 def test_shares_that_are_all_equal():
     """Nothing is known of how items differ: as many trials as items."""
     for share in (0.0, 0.25, 1.0):

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from humanline.stats import majority_at_k, pass_at_k
+from humanline.stats import majority_at_k, pass_at_k, usual_ks
 
 
 @pytest.mark.parametrize("samples", range(1, 8))
@@ -34,6 +34,10 @@ def test_majority_at_k_is_the_mean_over_all_choices(counts):
 
 def test_majority_of_one_is_the_share_of_correct_answers():
     assert majority_at_k([30, 20, 14], [False, True, False], 1) == pytest.approx(20 / 64, abs=1e-15)
+
+
+def test_the_usual_ks_are_powers_of_two_and_all():
+    assert [usual_ks(n) for n in (1, 2, 3, 6, 8)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 6], [1, 2, 4, 8]]
 
 
 def test_large_numbers_are_exact():

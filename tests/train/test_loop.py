@@ -218,6 +218,7 @@ class TestOutput:
             "config.json",
             "data.json",
             "final",
+            "levels.json",
             "metrics.jsonl",
             "run.lock.1",
             "start.json",

@@ -17,8 +17,9 @@ from humanline.train.policy.errors import ModelError
 from humanline.train.run.metrics import read_metrics
 from humanline.train.run.result import RunResult
 from humanline.train.setup import set_up
+from humanline.train.step.trial import Trial
 from tests.helpers.rounds import online
-from tests.helpers.support import config, same, weights
+from tests.helpers.support import CLIP, config, same, steps, weights, without_timing
 
 
 def test_a_run_is_ready_before_its_steps_are_taken(toy, tmp_path):
@@ -29,6 +30,39 @@ def test_a_run_is_ready_before_its_steps_are_taken(toy, tmp_path):
             run.steps = 9
         result = take_steps(run)
     assert same(weights(result), weights(train(config(toy, tmp_path / "whole"), show_progress=False)))
+
+
+def test_a_trial_is_the_beginning_of_a_run_and_saves_nothing(toy, tmp_path):
+    """Its metrics are the first of the whole run's, bit for bit; no checkpoint or model is written, whatever the disk.
+
+    Each micro-batch is shown once, with its log-ratios and what the transform does to them.
+    """
+    changes = {"transform": CLIP, "training__micro_batch_size": 4, "optimizer__warmup_fraction": 0.5}
+    changes |= {"checkpoint": {"every": 1}}
+    whole = without_timing(steps(train(config(toy, tmp_path / "whole", **changes), show_progress=False)))
+    seen = []
+
+    def observe(step, batch, log_ratio, marks):
+        assert log_ratio.shape == batch.block.mask.shape and not log_ratio.requires_grad
+        seen.append((step, *(int(marks[name].sum()) for name in ("clipped_low", "clipped_high"))))
+
+    given = config(toy, tmp_path / "trial", **changes)
+    with set_up(given, show_progress=False, trial=Trial(3, observe)) as run:
+        assert run.steps == 8 and run.batches.end == 3
+        result = take_steps(run)
+    assert without_timing(steps(result)) == whole[:3]
+    assert [step for step, *_ in seen] == [0, 0, 1, 1, 2, 2] and sum(low + high for _, low, high in seen) > 0
+    assert {path.name for path in (tmp_path / "trial").iterdir() if "lock" not in path.name} == {
+        "config.json",
+        "data.json",
+        "levels.json",
+        "metrics.jsonl",
+        "start.json",
+    }
+    in_rounds = online(toy, toy["prompts"], tmp_path / "rounds")
+    with pytest.raises(ValueError, match="fixed data"), set_up(in_rounds, trial=Trial(3, observe)):
+        pass
+    assert not (tmp_path / "rounds").exists()
 
 
 def test_a_finished_run_is_its_result(toy, tmp_path):

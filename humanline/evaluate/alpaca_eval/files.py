@@ -7,21 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from humanline.evaluate.records import EvaluationError
+from humanline.evaluate.records import EvaluationError, text_of_file
 from humanline.system.files import output_path
-from humanline.system.paths import PathError, absolute
 
 
 def objects(path: str) -> list[tuple[int, dict[str, Any]]]:
     """Return the objects of a JSON list with the lines that they begin in."""
-    try:
-        text = absolute(path).read_text(encoding="utf-8")
-    except PathError as error:
-        raise EvaluationError(f"{path!r} {error}") from None
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise EvaluationError(f"{path}: cannot be read: {reason}") from None
-    rows = list(_each(path, text))
+    rows = list(_each(path, text_of_file(path)))
     if not rows:
         raise EvaluationError(f"{path}: the list is empty")
     return rows

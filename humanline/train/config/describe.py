@@ -42,7 +42,7 @@ def describe_config(config: TrainConfig) -> str:
     when += [f"every {config.checkpoint.minutes:g} minutes"] if config.checkpoint.minutes else []
     lines = {"variant": describe_variant(config)}
     if config.objective.needs_reference:
-        lines |= {"transform": _transform(config), "reference": _reference(config)}
+        lines |= {"transform": describe_transform(config), "reference": describe_reference(config)}
     lines |= {
         "training": f"{length} of {batch} {units_in_words(config)}{micro}; {how}; "
         f"lr {config.optimizer.lr:g}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; seed {config.seed}",
@@ -58,6 +58,13 @@ def describe_config(config: TrainConfig) -> str:
         asked = config.evaluation
         if config.data.eval is not None and (asked.samples > 1 or asked.sampling is not None):
             lines["looks"] = f"held-out answers: {asked.samples} a prompt, {_sampling(config.asking)}"
+    distance = config.evaluation.distance
+    if distance is not None:
+        back = {"end": ", at the end both ways", "looks": ", both ways", "never": ""}[distance.to_start]
+        lines["distance"] = (
+            f"KL from the start at every look{back}; {distance.samples} answers a prompt to at most {distance.limit} "
+            f"prompts of {distance.prompts or config.data.eval}, {_sampling(config.travelling)}"
+        )
     if config.adapter is not None:
         lines["adapter"] = _adapter(config.adapter)
     if config.tracking.trackers:
@@ -111,7 +118,8 @@ def describe_variant(config: TrainConfig) -> str:
     return f"{config.objective.title}, {name}"
 
 
-def _transform(config: TrainConfig) -> str:
+def describe_transform(config: TrainConfig) -> str:
+    """Return what happens to log-ratios, in words."""
     transform = config.transform
     if transform.kind == "clip":
         return f"token log-ratios clipped to [{transform.log_eps_low:g}, {transform.log_eps_high:g}] nats"
@@ -121,7 +129,8 @@ def _transform(config: TrainConfig) -> str:
     return "none: log-ratios as they are"
 
 
-def _reference(config: TrainConfig) -> str:
+def describe_reference(config: TrainConfig) -> str:
+    """Return which earlier policy is the reference, and how it is had, in words."""
     schedule = config.reference.schedule
     if schedule.kind == "never":
         what = "the initial policy throughout"
@@ -132,6 +141,8 @@ def _reference(config: TrainConfig) -> str:
     else:
         what = f"the policy at the start of each round of {schedule.round_steps or config.round_steps} steps"
     how = "a second model in memory" if config.reference.storage == "model" else "scored ahead, no second model"
+    if config.reference.storage != "model" and config.adapter is not None and schedule.kind == "never":
+        how = "the base with its adapter switched off, no second model"
     anchor = "; KL against the initial policy" if config.reference.baseline == "initial" else ""
     return f"{what}; {how}{anchor}"
 

@@ -13,9 +13,9 @@ from pydantic import Field, model_validator
 from humanline._checks import refuse_twice
 from humanline.schedule import Never, PositiveInt, Schedule
 from humanline.train.config.base import IN_FLOAT32, Fraction, NonEmpty, NonNegative, Positive, Section, Temperature
+from humanline.train.config.evaluation import EvaluationConfig
 from humanline.train.config.objective import OBJECTIVES, AnyShape, NoTransform, Objective, Shape, Transform
-from humanline.train.config.rounds import FixedSource, RoundsSource, SamplingConfig, ScoringConfig, Source
-from humanline.train.config.secrets import learn
+from humanline.train.config.rounds import FixedSource, GenerateEngine, RoundsSource, SamplingConfig, Source
 
 
 class ReferenceConfig(Section):
@@ -194,39 +194,6 @@ class OptimizerConfig(Section):
     """What the running means of gradients are kept in; 8bit (torchao) takes a quarter of the memory."""
 
 
-class EvaluationConfig(Section):
-    """When to look at the held-out set, always at the start and the end, and how `humanline evaluate` asks a model."""
-
-    every: PositiveInt | None = None
-    """Steps between looks at the held-out set."""
-    batch_size: PositiveInt = 32
-    """Units a forward pass."""
-    limit: PositiveInt | None = None
-    """How many rows of the held-out set are used, the first that fit; the others are checked, and not tokenised."""
-    samples: PositiveInt = 1
-    """Answers to a held-out prompt, in rounds and by `humanline evaluate`."""
-    sampling: SamplingConfig | None = None
-    """How these are drawn; default: as source.sampling says. What the section leaves out has its own default, not the
-    value of source.sampling, but for the engine, which is that of the rounds."""
-    scoring: ScoringConfig | None = None
-    """humanline evaluate: how answers are scored; default: as source.scoring says."""
-
-    @model_validator(mode="after")
-    def _answers_differ(self) -> EvaluationConfig:
-        if self.samples > 1 and self.sampling is not None and self.sampling.temperature == 0:
-            raise ValueError(
-                f"evaluation.samples is {self.samples}, but at evaluation.sampling.temperature: 0 all are the same; "
-                "set samples: 1, or a temperature"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _learn_secrets(self) -> EvaluationConfig:
-        if self.sampling is not None and self.sampling.engine.kind == "server":
-            learn({"engine": self.sampling.engine.model_dump(mode="json")})
-        return self
-
-
 class CheckpointConfig(Section):
     """When a run writes down all it needs to go on: every so many steps, or minutes, and whenever it is stopped."""
 
@@ -290,6 +257,15 @@ class TrainConfig(Section):
     def asking(self) -> SamplingConfig:
         """Return how answers to held-out prompts are drawn."""
         return self.evaluation.sampling or (SamplingConfig() if self.rounds is None else self.rounds.sampling)
+
+    @property
+    def travelling(self) -> SamplingConfig:
+        """Return how answers are drawn by which the distance from the start is measured."""
+        batch = GenerateEngine(batch_size=self.evaluation.batch_size)
+        own = SamplingConfig(engine=batch) if self.rounds is None else self.rounds.sampling
+        distance = self.evaluation.distance
+        most = own.max_tokens if distance is None else distance.max_tokens or own.max_tokens
+        return own.model_copy(update={"temperature": 1.0, "top_p": 1.0, "max_tokens": most})
 
     @property
     def own_baseline(self) -> bool:
@@ -412,6 +388,13 @@ class TrainConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _distance_fits(self) -> TrainConfig:
+        if self.evaluation.distance is not None:
+            shared = self.training.sharding == "full"
+            self.evaluation.distance.refuse_unfit(self.rounds, shared, self.data.eval is not None)
+        return self
+
+    @model_validator(mode="after")
     def _rounds_fit(self) -> TrainConfig:
         schedule, rounds = self.reference.schedule, self.rounds
         if rounds is None:
@@ -491,6 +474,6 @@ class TrainConfig(Section):
                 )
             if self.adapter.base == "bf16" and self.training.precision != "bf16":
                 raise ValueError("adapter.base: bf16 is computed with in bf16: set training.precision: bf16 too")
-        if self.evaluation.every is not None and self.data.eval is None:
+        if self.evaluation.every is not None and self.data.eval is None and self.evaluation.distance is None:
             raise ValueError("evaluation.every needs a held-out set: data.eval")
         return self

@@ -25,6 +25,7 @@ def pack(data: RunData) -> bytes:
         "reports": _REPORTS.dump_python(data.sets.reports, mode="json"),
         "contexts": _CONTEXTS.dump_python(data.contexts, mode="json"),
         "held_out": _CONTEXTS.dump_python(data.held_out, mode="json"),
+        "travelled": _CONTEXTS.dump_python(data.travelled, mode="json"),
     }
     arrays = {"texts": np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)}
     for name, units in (("train", data.sets.train), ("held_out", data.sets.held_out)):
@@ -39,11 +40,15 @@ def unpack(packed: bytes, config: TrainConfig, renderer: Renderer) -> RunData:
     arrays = load(packed)
     texts = json.loads(arrays["texts"].tobytes())
     reports = _REPORTS.validate_python(texts["reports"])
-    contexts, held_out = (_CONTEXTS.validate_python(texts[name]) for name in ("contexts", "held_out"))
+    contexts, held_out, travelled = (
+        _CONTEXTS.validate_python(texts[name]) for name in ("contexts", "held_out", "travelled")
+    )
     if config.rounds is not None:
-        return RunData(DataSets(rehearsal(config, contexts, renderer), reports=reports), contexts, held_out)
+        sets = DataSets(rehearsal(config, contexts, renderer), reports=reports)
+        return RunData(sets, contexts, held_out, travelled)
     train = Units.of_arrays(under("train/", arrays))
     if config.data.eval is None:
-        return RunData(DataSets(train, reports=reports))
+        return RunData(DataSets(train, reports=reports), travelled=travelled)
     measured = Units.of_arrays(under("held_out/", arrays))
-    return RunData(DataSets(train, measured, measured.pairs() if measured.taken_apart else [], reports))
+    sets = DataSets(train, measured, measured.pairs() if measured.taken_apart else [], reports)
+    return RunData(sets, travelled=travelled)

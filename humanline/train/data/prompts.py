@@ -19,7 +19,7 @@ from humanline.train.data.messages import Given, Message, Messages
 from humanline.train.data.render import Renderer
 from humanline.train.data.rows import SetReader
 from humanline.train.data.sets import Report
-from humanline.train.data.shapes import INSTRUCTING, PromptOnly
+from humanline.train.data.shapes import INSTRUCTING, Example, PromptOnly, Shape
 from humanline.train.data.source import DataError
 from humanline.train.data.tokenize import Tokenizing, in_batches
 from humanline.train.data.units import Names
@@ -33,13 +33,14 @@ def read_contexts(
     limit: int | None = None,
     *,
     sampling: SamplingConfig | None = None,
+    shape: Shape = "prompt",
 ) -> tuple[list[Context], Report]:
     """Read, check and tokenise a set of prompts.
 
     Parameters
     ----------
     config : TrainConfig
-        Whose source is rounds.
+        Whose source is rounds, unless `sampling` is given.
     path : str
         A file or a set of the hub, as `read_set` takes it.
     renderer : Renderer
@@ -50,24 +51,27 @@ def read_contexts(
     sampling : SamplingConfig, optional
         Its system_prompt is put before prompts that begin with no message of the system or the developer; default:
         source.sampling.
+    shape : {"prompt", "preference", "unpaired", "completion"}
+        What a row holds; of one that holds more than a prompt nothing else is used.
 
     Raises
     ------
     FileNotFoundError, DataError, ValueError
         As `read_set` and `tokenize`.
     """
-    reader = SetReader(path, "prompt", columns=config.data.columns, ignore=config.data.ignore, counting=counting)
-    rounds = config.rounds
-    assert rounds is not None
-    system, name = (sampling or rounds.sampling).system_prompt, reader.source.name
+    reader = SetReader(path, shape, columns=config.data.columns, ignore=config.data.ignore, counting=counting)
+    if sampling is None:
+        assert config.rounds is not None
+        sampling = config.rounds.sampling
+    system, name = sampling.system_prompt, reader.source.name
     names, duplicates = Names(), Duplicates()
     tokenizing: Tokenizing[PromptOnly] = Tokenizing(renderer)
     kept: list[PromptOnly] = []
     problems: list[str] = []
 
-    def prompts(rows: Iterable[PromptOnly]) -> Iterator[PromptOnly]:
+    def prompts(rows: Iterable[Example]) -> Iterator[PromptOnly]:
         for row in rows:
-            extra, wrong = _plain(row.extra)
+            extra, wrong = _plain(row.extra if isinstance(row, PromptOnly) else row.given.columns())
             problems.extend(
                 f"{row.id}: column {column!r} holds a {kind}, which is no JSON" for column, kind in wrong.items()
             )

@@ -5,6 +5,7 @@ The loop runs on them; `humanline validate` only checks that they can be made.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Sequence
@@ -15,12 +16,13 @@ from humanline.train.config import TrainConfig
 from humanline.train.config.objective import ObjectiveSection
 from humanline.train.data.batch import Unit
 from humanline.train.data.counting import Counting, uncounted
-from humanline.train.data.messages import Message
+from humanline.train.data.messages import Message, Messages
 from humanline.train.data.prompts import Context, Draw, contexts_hash, read_contexts
 from humanline.train.data.render import Renderer
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.sets import DataSets, Report, read_sets
 from humanline.train.data.stream import Stream
+from humanline.train.data.travelled import read_travelled
 from humanline.train.data.units import units_hash
 
 
@@ -42,11 +44,14 @@ class RunData:
         In rounds its units are as long as those of a round can be, and stand for them.
     contexts, held_out : list of Context
         Prompts, in rounds.
+    travelled : list of Context
+        Prompts by whose answers the distance from the start is measured.
     """
 
     sets: DataSets
     contexts: list[Context] = field(default_factory=list)
     held_out: list[Context] = field(default_factory=list)
+    travelled: list[Context] = field(default_factory=list)
 
     @property
     def probe(self) -> tuple[int, ...]:
@@ -62,6 +67,8 @@ class RunData:
             data = {"training data": contexts_hash(self.contexts), "held-out data": contexts_hash(self.held_out)}
         else:
             data = {"training data": units_hash(self.sets.train), "held-out data": units_hash(self.sets.held_out)}
+        if self.travelled:
+            data["prompts of evaluation.distance"] = contexts_hash(self.travelled)
         return data | passes
 
 
@@ -71,10 +78,15 @@ def read_data(config: TrainConfig, renderer: Renderer, counting: Counting = unco
     Raises
     ------
     FileNotFoundError, DataError, ValueError
-        As `read_sets` and `read_contexts` do.
+        As `read_sets`, `read_contexts` and `read_travelled` do.
     """
     if config.rounds is None:
-        return RunData(read_sets(config, renderer, counting))
+        sets = read_sets(config, renderer, counting)
+        if config.evaluation.distance is None:
+            return RunData(sets)
+        trained, scored = (_prompt_keys(units) for units in (sets.train, sets.held_out))
+        found, sets.reports["distance"] = read_travelled(config, renderer, _key_of_ids, trained, scored, counting)
+        return RunData(sets, travelled=found)
     contexts, report = read_contexts(config, config.data.train, renderer, counting)
     reports: dict[str, Report] = {"train": report}
     held_out: list[Context] = []
@@ -86,7 +98,30 @@ def read_data(config: TrainConfig, renderer: Renderer, counting: Counting = unco
         )
         shared = _count_shared(held_out, contexts, (asking.system_prompt, config.rounds.sampling.system_prompt))
         reports["held_out"] = replace(reports["held_out"], prompts_in_training=shared)
-    return RunData(DataSets(rehearsal(config, contexts, renderer), reports=reports), contexts, held_out)
+    travelled: list[Context] = []
+    if config.evaluation.distance is not None:
+        asked = (config.rounds.sampling.system_prompt, config.asking.system_prompt)
+        key = functools.partial(_bare, system=config.travelling.system_prompt)
+        of_training, of_looks = (
+            {_bare(one, system) for one in own} for own, system in zip((contexts, held_out), asked, strict=True)
+        )
+        travelled, reports["distance"] = read_travelled(config, renderer, key, of_training, of_looks, counting)
+    sets = DataSets(rehearsal(config, contexts, renderer), reports=reports)
+    return RunData(sets, contexts, held_out, travelled)
+
+
+def _prompt_keys(units: Sequence[Unit]) -> set[int]:
+    """Return what `_key_of_ids` gives of the prompts of units."""
+    return {hash(unit.sequences[0].ids[: unit.sequences[0].prompt_length]) for unit in units}
+
+
+def _key_of_ids(context: Context) -> int:
+    return hash(context.ids)
+
+
+def _bare(context: Context, system: str | None) -> Messages:
+    """Return a prompt without the system prompt that was put before it."""
+    return context.prompt[1:] if context.prompt[0] == Message("system", system or "") else context.prompt
 
 
 def _count_shared(first: Sequence[Context], second: Sequence[Context], systems: tuple[str | None, str | None]) -> int:
@@ -94,8 +129,7 @@ def _count_shared(first: Sequence[Context], second: Sequence[Context], systems: 
     if systems[0] == systems[1]:
         return len({context.ids for context in first} & {context.ids for context in second})
     ours, theirs = (
-        {one.prompt[1:] if one.prompt[0] == Message("system", system or "") else one.prompt for one in contexts}
-        for contexts, system in zip((first, second), systems, strict=True)
+        {_bare(one, system) for one in contexts} for contexts, system in zip((first, second), systems, strict=True)
     )
     return len(ours & theirs)
 

@@ -32,6 +32,7 @@ class Report:
     prompts_in_training: int | None = None  # of a held-out set: how many of them also occur in the training set
     columns: Columns | None = None  # read and ignored
     beyond_limit: int = 0  # rows that were checked and not tokenised, of which `lengths` counts none
+    note: str = ""  # what its prompts are for
 
     def __str__(self) -> str:
         parts = [f"{self.path}: {self.lengths}"]
@@ -43,6 +44,7 @@ class Report:
             parts.append(f"{self.duplicates.contradictions} contradictions")
         if self.prompts_in_training:
             parts.append(f"{self.prompts_in_training} of {self.prompts} prompts also occur in the training set")
+        parts += [self.note] if self.note else []
         return "; ".join(parts)
 
 

@@ -169,7 +169,8 @@ def rollout_of(row: Mapping[str, Any], place: str, advice: str) -> Rollout:
     try:
         return Rollout.from_row(row)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise LedgerError(f"{place}: no row of samples ({type(error).__name__}: {error}); {advice}") from None
+        why = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+        raise LedgerError(f"{place}: no row of samples ({why}); {advice}") from None
 
 
 def _share(contexts: Sequence[Context], size: int | None, rank: int, ranks: int) -> list[list[Context]]:

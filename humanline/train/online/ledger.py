@@ -22,6 +22,7 @@ from humanline.system.files import Lines, barrier, flush, sync, write_all
 
 State = Literal["PLANNED", "SAMPLED", "SCORED", "PAIRED", "TRAINING", "DONE"]
 STATES: tuple[State, ...] = get_args(State)
+_ANEW = "remove the file to do its work again"
 
 
 class LedgerError(ValueError):
@@ -126,17 +127,18 @@ def each_line(path: Path, *, whole: bool = False) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, start=1):
             if not whole and not line.endswith(b"\n"):
                 return
-            yield parse_line(path, number, line)
+            yield parse_line(path, number, line, "mend this line, or leave it out" if whole else _ANEW)
 
 
-def parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """Return a line's row; raise LedgerError, with its place, if it is none."""
+def parse_line(path: Path, number: int, line: bytes, advice: str = _ANEW) -> dict[str, Any]:
+    """Return a line's row; raise LedgerError, with its place and advice, if it is none."""
     try:
         row = json.loads(line)
         if not isinstance(row, dict):
             raise ValueError("no object")
-    except ValueError as error:
-        raise LedgerError(f"{path}:{number}: damaged: {error}; remove the file to do its work again") from None
+    except (ValueError, RecursionError) as error:
+        why = error if line.strip() else "it is blank"
+        raise LedgerError(f"{path}:{number}: damaged: {why}; {advice}") from None
     return row
 
 

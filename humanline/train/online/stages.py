@@ -224,8 +224,8 @@ class Served(Protocol):
         """Put the server to sleep, where it is to leave its GPU to scoring and training."""
 
 
-class RoundStages:
-    """Sample and score in a round's folder, over all processes of a run.
+class SamplingStages:
+    """Sample in a folder, over all processes of a run.
 
     Parameters
     ----------
@@ -233,11 +233,7 @@ class RoundStages:
         Completions a context.
     seed : int
     sampler : Sampler
-    make_scorer : callable
-        Returns the Scorer; called when there is something to score, and so when the run's folder is its own.
     processes : Processes
-    scoring : ScoringConfig
-        Says how many completions may have no score.
     trainable : Trainable
         The check that samples must pass.
     served : ServedWeights, optional
@@ -251,18 +247,14 @@ class RoundStages:
         samples: int,
         seed: int,
         sampler: Sampler,
-        make_scorer: Callable[[], Scorer],
         processes: Processes,
         *,
-        scoring: ScoringConfig,
         trainable: Trainable,
         served: Served | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        self.samples, self.seed, self.sampler, self.make_scorer = samples, seed, sampler, make_scorer
-        self._scorer: Scorer | None = None
-        self.trainable = trainable
-        self.processes, self.scoring, self.served, self.progress = processes, scoring, served, progress
+        self.samples, self.seed, self.sampler, self.trainable = samples, seed, sampler, trainable
+        self.processes, self.served, self.progress = processes, served, progress
 
     @HERE.doing("sampling")
     def sample(
@@ -325,6 +317,47 @@ class RoundStages:
         if self.served is not None:
             self.served.rest()
 
+    def close(self) -> None:
+        """Close the sampler."""
+        self.sampler.close()
+
+    def _told(self, what: str) -> Progress | None:
+        if self.progress is None:
+            return None
+        tell = self.progress
+        return lambda done, due: tell(what, done, due)
+
+
+class RoundStages(SamplingStages):
+    """Sample and score in a round's folder, over all processes of a run.
+
+    Parameters
+    ----------
+    samples, seed, sampler, processes, trainable, served, progress
+        As in `SamplingStages`.
+    make_scorer : callable
+        Returns the Scorer; called when there is something to score, and so when the run's folder is its own.
+    scoring : ScoringConfig
+        Says how many completions may have no score.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        seed: int,
+        sampler: Sampler,
+        make_scorer: Callable[[], Scorer],
+        processes: Processes,
+        *,
+        scoring: ScoringConfig,
+        trainable: Trainable,
+        served: Served | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        super().__init__(samples, seed, sampler, processes, trainable=trainable, served=served, progress=progress)
+        self.make_scorer, self.scoring = make_scorer, scoring
+        self._scorer: Scorer | None = None
+
     @property
     def scorer(self) -> Scorer:
         """Return the scorer."""
@@ -385,12 +418,6 @@ class RoundStages:
 
     def close(self) -> None:
         """Close sampler and scorer."""
-        self.sampler.close()
+        super().close()
         if self._scorer is not None:
             self._scorer.close()
-
-    def _told(self, what: str) -> Progress | None:
-        if self.progress is None:
-            return None
-        tell = self.progress
-        return lambda done, due: tell(what, done, due)

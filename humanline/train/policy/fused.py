@@ -9,10 +9,9 @@ taken on trust: `check_fused` compares it with the model's own code before a run
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.logprobs import LogprobModel
+from humanline.train.policy.switched import Switched, switched_in, switched_off
 
 # What the norm of a kind of model adds to its weights, and where it rounds, in the words of the package.
 _NORMS = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), (0.0, "llama"))
@@ -78,13 +78,13 @@ def check_fused(policy: LogprobModel, ids: Sequence[int], *, gradient: bool) -> 
         thousandth of that deviation; or if the gradients differ by more than 32 roundings of their norm (a
         thousandth in float32).
     """
-    if not _fused_in(policy.model):
+    if not switched_in(policy.model, _Fused):
         return
     input_ids = torch.tensor([list(ids)], device=policy.model.device)
     mask = torch.ones((1, len(ids) - 1), dtype=torch.bool, device=input_ids.device)
     with torch.no_grad():
         scored = policy(input_ids, mask)
-        with _plain(policy.model):
+        with switched_off(policy.model, _Fused):
             logits, plain = policy.own_logits(input_ids), policy(input_ids, mask)
     trained, own = _with_gradient(policy, input_ids, mask, gradient)
     eps, deviation = torch.finfo(logits.dtype).eps, logits.float().std().item()
@@ -97,7 +97,7 @@ def check_fused(policy: LogprobModel, ids: Sequence[int], *, gradient: bool) -> 
         )
     if own is None:
         return
-    with _plain(policy.model):
+    with switched_off(policy.model, _Fused):
         right = _with_gradient(policy, input_ids, mask, gradient)[1]
     assert right is not None
     share = ((own - right).norm() / right.norm()).item()
@@ -129,32 +129,15 @@ def _fault(what: str) -> str:
     return f"training.layers: liger: on this device its kernels {what}; set training.layers: plain"
 
 
-class _Fused:
+class _Fused(Switched):
     """The pass of a module by a fused kernel; by its own code while it is switched off."""
 
-    def __init__(self, plain: Callable[..., Any], fused: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, plain)  # transformers looks at what a module takes
-        self.plain, self.fused, self.on = plain, fused, True
+    def __init__(self, own: Callable[..., Any], fused: Callable[..., Any]) -> None:
+        super().__init__(own)
+        self.fused = fused
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        return (self.fused if self.on else self.plain)(*args, **options)
-
-
-def _fused_in(model: nn.Module) -> list[_Fused]:
-    return [one for module in model.modules() if isinstance(one := vars(module).get("forward"), _Fused)]
-
-
-@contextlib.contextmanager
-def _plain(model: nn.Module) -> Iterator[None]:
-    """Let a model compute with its own code for as long as the context lasts."""
-    switched = _fused_in(model)
-    try:
-        for one in switched:
-            one.on = False
-        yield
-    finally:
-        for one in switched:
-            one.on = True
+        return (self.fused if self.on else self.own)(*args, **options)
 
 
 _Functions = dict[str, Callable[..., Any]]

@@ -9,9 +9,10 @@ is wanted and have no fixed order either: they are switched off.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -39,6 +40,17 @@ def in_order(attend: Callable[..., Tensor], query: Tensor, key: Tensor, value: T
         return attend(query, key, value)
     result: Tensor = _Entered.apply(attend(*_Left.apply(query, key, value)))  # type: ignore[no-untyped-call]
     return result
+
+
+@contextlib.contextmanager
+def put_back() -> Iterator[None]:
+    """Put back, at the end of the context, what was on before a backward pass that failed within an attention."""
+    try:
+        yield
+    finally:
+        if _BEFORE:
+            torch.set_deterministic_debug_mode(_BEFORE[0])
+            _BEFORE.clear()
 
 
 @functools.cache

@@ -119,10 +119,10 @@ class LogprobModel(nn.Module):
         return torch.zeros(mask.shape, dtype=logprobs.dtype, device=logprobs.device).index_put((rows, places), logprobs)
 
     @contextlib.contextmanager
-    def untempered(self) -> Iterator[None]:
-        """Give log-probabilities at temperature 1, computed by our own function, for as long as the context lasts."""
+    def untempered(self, logprobs: TokenLogprobs = token_logprobs) -> Iterator[None]:
+        """Give log-probabilities at temperature 1, by our own function or another, for as long as the context lasts."""
         before = self.logprobs, self.temperature
-        self.logprobs, self.temperature = token_logprobs, 1.0
+        self.logprobs, self.temperature = logprobs, 1.0
         try:
             yield
         finally:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from humanline.train.policy.layers import decoder_layers
 from humanline.train.policy.logprobs import LogprobModel
+from humanline.train.policy.switched import Switched, switched_off
 
 _CHECKPOINT = "_gradient_checkpointing_func"  # under this name transformers keeps what checkpoints a module
 
@@ -58,17 +59,9 @@ def compute_in(policy: LogprobModel, dtype: torch.dtype) -> None:
         vars(policy)[name] = _InCopies(getattr(policy, name), rest, dtype)
 
 
-@contextlib.contextmanager
-def as_kept(model: nn.Module) -> Iterator[None]:
+def as_kept(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Let the layers of a policy's model compute in the type of their weights for as long as the context lasts."""
-    switched = [one for module in model.modules() if isinstance(one := vars(module).get("forward"), _InCopies)]
-    try:
-        for one in switched:
-            one.on = False
-        yield
-    finally:
-        for one in switched:
-            one.on = True
+    return switched_off(model, _InCopies)
 
 
 @contextlib.contextmanager
@@ -141,21 +134,21 @@ def fit_for_gradients(copies: int, gradients: int) -> bool:
     return copies <= gradients
 
 
-class _InCopies:
+class _InCopies(Switched):
     """A function of a group of modules, in the course of which their parameters are copies in another type."""
 
     def __init__(self, function: Callable[..., Any], modules: Iterable[nn.Module], dtype: torch.dtype) -> None:
-        functools.update_wrapper(self, function)  # transformers looks at what a layer takes
-        self.function, self.dtype, self.on = function, dtype, True
+        super().__init__(function)
+        self.dtype = dtype
         self.modules = [module for module in modules if module._parameters]
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Call the function on inputs in the other type."""
         if not self.on:
-            return self.function(*args, **options)
+            return self.own(*args, **options)
         args, options = _cast(args, self.dtype), _cast(options, self.dtype)
         with _in_place(_copies(self.modules, self.dtype)):
-            return self.function(*args, **options)
+            return self.own(*args, **options)
 
 
 def _checkpointed(

@@ -40,7 +40,7 @@ class Writes:
     model : int
         Of the finished model.
     rounds : int
-        Of samples, scores and served weights; all but the weights are kept.
+        Of samples, scores and served weights; all but the weights are kept. And of answers of the start.
     trackers : int
     """
 
@@ -131,7 +131,7 @@ def bytes_written(
         checkpoint=(1 + config.second_models) * sizes.weights + sizes.states + logprobs * ranks,
         metrics=_A_STEP * steps,
         model=sizes.weights,
-        rounds=_of_rounds(config, steps, sizes.weights, prompts),
+        rounds=_of_rounds(config, steps, sizes.weights, prompts) + _of_distance(config),
         trackers=_A_STEP_TRACKED * steps if "tensorboard" in config.tracking.trackers else 0,
     )
 
@@ -146,6 +146,14 @@ def _of_rounds(config: TrainConfig, steps: int, weights: int, prompts: int) -> i
     answers = 2 * prompts * config.evaluation.samples  # are there twice as a look ends, and removed after it
     looks = (_A_TOKEN * config.asking.max_tokens + _A_SCORE) * answers
     return (_A_TOKEN * rounds.sampling.max_tokens + _A_SCORE) * completions + copies * weights + looks
+
+
+def _of_distance(config: TrainConfig) -> int:
+    distance = config.evaluation.distance
+    if distance is None:
+        return 0
+    answers = 3 * distance.limit * distance.samples  # the start's, and the policy's of a look, twice as that ends
+    return _A_TOKEN * config.travelling.max_tokens * answers
 
 
 def _logprob_bytes(batch: StepBatch) -> int:

@@ -15,6 +15,7 @@ from humanline.system.out_of_memory import MemoryRanOutError, bytes_asked, is_ou
 from humanline.system.terminal import shorten
 from humanline.train.config import TrainConfig
 from humanline.train.data.stream import Stream
+from humanline.train.policy.in_order import put_back
 from humanline.train.preflight.fits import describe_suggestions
 from humanline.train.preflight.hardware import GIB, Device, capacity, used
 from humanline.train.preflight.memory import Estimator
@@ -64,7 +65,8 @@ def explaining(config: TrainConfig, checkpoints: Path) -> Iterator[Known]:
     """
     known = Known(config, checkpoints)
     try:
-        yield known
+        with put_back():  # before anything is estimated
+            yield known
     except Exception as error:
         if isinstance(error, MemoryRanOutError) or not is_out_of_memory(error):
             raise

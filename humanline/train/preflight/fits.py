@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from humanline.train.config import TrainConfig
+from humanline.train.data.prompts import Context
 from humanline.train.data.stream import Stream
 from humanline.train.preflight.hardware import GIB, TYPICAL, Device, EstimateError, capacity, device_of, swap
 from humanline.train.preflight.memory import Estimate, Estimator, generous_bytes
 from humanline.train.preflight.suggest import gpus_needed, suggest
-from humanline.train.preflight.workload import Workload, cheap_shape
+from humanline.train.preflight.workload import Workload, block_of_answers, cheap_shape
 
 
 class DoesNotFitError(ValueError):
@@ -51,6 +52,7 @@ def describe(
         (f"optimizer states ({config.optimizer.states})", static.states),
         ("gradients on their way between GPUs", static.buckets),
         ("second model(s) (reference.storage: model)", static.second_models),
+        ("weights of the start, for a look (evaluation.distance.to_start)", estimate.start),
         *_of_shards(config, estimate),
         ("activations, at most", estimate.activations),
         ("output head, at most: a chunk of logits, head weight and its gradient", estimate.logits),
@@ -235,8 +237,9 @@ def workload_of(config: TrainConfig, ranks: int, tokenizer: Any = None) -> Workl
         why = textwrap.shorten(str(error).splitlines()[0], 160, placeholder=" ...")
         return Workload.at_limits(config, ranks=ranks, why=why)
     stream, steps = stream_of(config, data, renderer, ranks=ranks)
+    answers = block_of_answers(config, data.travelled)
     if config.rounds is not None:
-        work = Workload.of_stream(stream, steps)
+        work = Workload.of_stream(stream, steps, travelled=answers)
         what = "every answer is taken to be as long as it may be; sampling and reward models are not counted"
         if config.rounds.overlap:
             what += ", nor the second process, which has the weights once more"
@@ -245,10 +248,20 @@ def workload_of(config: TrainConfig, ranks: int, tokenizer: Any = None) -> Workl
     batches = [] if evaluator is None else [evaluator.batch, evaluator.pairs]
     micros = [micro for batch in batches if batch is not None for micro in batch.micro_batches]
     held_out = [block for micro in micros for block in (micro.block, micro.mismatched) if block is not None]
-    return Workload.of_stream(stream, steps, held_out)
+    work = Workload.of_stream(stream, steps, held_out, answers)
+    if answers is None:
+        return work
+    return replace(work, remark="the answers by which evaluation.distance is measured are not counted while drawn")
 
 
-def refuse_unfit(config: TrainConfig, outline: Any, stream: Stream, steps: int, device: torch.device) -> None:
+def refuse_unfit(
+    config: TrainConfig,
+    outline: Any,
+    stream: Stream,
+    steps: int,
+    device: torch.device,
+    travelled: Sequence[Context] = (),
+) -> None:
     """Refuse a run that cannot fit into its device, before its weights are loaded.
 
     A run that is small beside the device is let through at once. Any other is let through unless its weights,
@@ -266,6 +279,8 @@ def refuse_unfit(config: TrainConfig, outline: Any, stream: Stream, steps: int, 
         Length of the run.
     device : torch.device
         Where it will train.
+    travelled : sequence of Context
+        Prompts by which the distance from the start is measured.
 
     Raises
     ------
@@ -276,7 +291,7 @@ def refuse_unfit(config: TrainConfig, outline: Any, stream: Stream, steps: int, 
     try:
         if generous_bytes(config, outline, *cheap_shape(stream, config)) < memory / 4:
             return
-        workload = Workload.of_stream(stream, steps)
+        workload = Workload.of_stream(stream, steps, travelled=block_of_answers(config, travelled))
         estimator = Estimator(outline, cuda=device.type == "cuda")
         estimate = estimator.estimate(config, workload)
         if estimate.lower_bound <= memory:

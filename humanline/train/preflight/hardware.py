@@ -13,6 +13,8 @@ GIB = 2**30
 CUDA_ITSELF = 0.75 * GIB  # its context, kernels and the workspace of matrix products; an assumption
 TYPICAL = 0.55  # of the rate of a large matrix product: what a good training step of a large model reaches
 
+_AT_ONCE = 1e9  # FLOPs that any device does in a moment
+
 
 class EstimateError(ValueError):
     """A question that cannot be answered."""
@@ -101,6 +103,11 @@ def used(device: torch.device) -> tuple[float, float]:
         free, _ = torch.cuda.mem_get_info(device)
         return float(torch.cuda.max_memory_allocated(device)), float(free + torch.cuda.memory_reserved(device))
     return in_proc("self/status", "VmHWM") or 0.0, capacity(device)
+
+
+def seconds_here(work: float, device: torch.device, precision: str) -> float:
+    """Return about how many seconds so many FLOPs take on a device, at the rate that a good training step reaches."""
+    return 0.0 if work < _AT_ONCE else work / (TYPICAL * matmul_rate(device, precision))
 
 
 def matmul_rate(device: torch.device, precision: str) -> float:

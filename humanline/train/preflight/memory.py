@@ -91,6 +91,12 @@ def static_bytes(config: TrainConfig, outline: Any, *, ranks: int = 1) -> Static
     )
 
 
+def _start_bytes(config: TrainConfig, static: Static) -> int:
+    """Return the bytes of the start's weights where a look reads them again; an adapter is switched off."""
+    distance = config.evaluation.distance
+    return 0 if distance is None or distance.to_start == "never" or config.adapter is not None else static.weights
+
+
 def _shared_copies(config: TrainConfig, static: Static) -> int:
     """Return the bytes of copies of weights that passes without gradient share, 0 if they share none."""
     training = config.training
@@ -146,6 +152,8 @@ class Estimate:
         What a forward and backward pass hold at most beyond `static`, in the decoder and beyond that in the head.
     window : int
         Log-probabilities computed ahead, in host memory.
+    start : int
+        The start's weights, which a look at the distance from it may read again.
     copies : int
         What a thread writes a checkpoint from, in host memory; 0 if `checkpoint.overlap` asks for none.
     phases : dict
@@ -161,6 +169,7 @@ class Estimate:
     activations: int
     logits: int
     window: int
+    start: int
     copies: int
     phases: dict[str, int]
     flops: dict[str, float] = field(default_factory=dict)
@@ -236,6 +245,14 @@ class Estimator:
         if workload.held_out is not None:
             held_out = self._run(config, workload.held_out, backward=False, whole=sharded is None, shares=copies > 0)
             phases["held-out evaluation"] = kept + copies + unpacked + _without_gradient(held_out, sharded)
+        start = _start_bytes(config, static)
+        if workload.travelled is not None:
+            # The start makes copies of its own, pass by pass, where the policy's are shared.
+            run = self._run(
+                config, workload.travelled, backward=False, whole=sharded is None, shares=copies > 0 and not start
+            )
+            size = kept + copies + unpacked + start + _without_gradient(run, sharded)
+            phases["distance from the start"] = size + self._hidden(config, workload.travelled)
         window = config.window_steps(workload.steps) * workload.window
         overlaps = config.checkpoint.overlap == "always" or (config.checkpoint.overlap == "auto" and self.cuda)
         copies = static.saved if overlaps else 0
@@ -249,6 +266,7 @@ class Estimator:
             activations=unpacked + max(one.activations for one in passes),
             logits=max(round(max(one.run["head"], one.run["head backward"]) - one.run["held"]) for one in passes),
             window=window,
+            start=start,
             copies=copies,
             phases=phases,
             flops=self._flops(config, workload, passes[-1].run, forward_only),
@@ -296,6 +314,13 @@ class Estimator:
                 config, self.outline, block, backward=backward, accumulates=accumulates, cuda=self.cuda, shares=shares
             )
         return self._runs[key]
+
+    def _hidden(self, config: TrainConfig, block: Block) -> int:
+        """Return the bytes of the policy's hidden states that wait for the start's, where kl_to_start is measured."""
+        if config.evaluation.distance is None or config.evaluation.distance.to_start == "never":
+            return 0
+        width: int = self.outline.get_output_embeddings().weight.shape[1]
+        return int(block.mask.sum()) * width * TYPES[config.training.precision].itemsize
 
     def _unpacked(self, config: TrainConfig) -> int:
         """Return the bytes of the largest layer kept in 4 bits, unpacked to compute with it."""
@@ -419,4 +444,4 @@ def generous_bytes(config: TrainConfig, outline: Any, rows: int, width: int) -> 
     # Each layer's inputs and outputs and what is made of them, all pairs of tokens, copies of the head, weights of
     # experts summed with their additions, and gradients of these sums, all float32; and copies of all weights.
     passes = 4 * (8 * rows * width * between + 6 * heads * rows * width * width + 4 * head + 4 * sums) + (1 << 29)
-    return static.kept + static.gradients + 2 * static.weights + passes + copies
+    return static.kept + static.gradients + 2 * static.weights + passes + copies + _start_bytes(config, static)

@@ -169,6 +169,11 @@ def _look_at_rows(config: TrainConfig, findings: _Findings) -> None:
                 rows, columns = read_set(path, config.data_shape, columns=ours, ignore=ignore)
                 findings.show(f"data         {path}: {len(rows)} rows, not tokenised")
                 findings.show(f"columns      {columns.also_read(scored_columns(config), ours)}")
+    distance = config.evaluation.distance
+    with findings.about("evaluation.distance.prompts"):
+        if distance is not None and distance.prompts is not None:
+            rows, _ = read_set(distance.prompts, "prompt", ignore=config.data.ignore)
+            findings.show(f"data         {distance.prompts}: {len(rows)} rows, not tokenised")
 
 
 def _look_at_data(config: TrainConfig, renderer: Renderer, findings: _Findings) -> RunData | None:
@@ -245,7 +250,7 @@ def _without_effect(config: TrainConfig, processes: int) -> list[str]:
         return remarks
     if config.keeps_groups and "score_margin" in rounds.model_fields_set:
         remarks.append("source.score_margin is for best_worst: here whole groups are kept, whatever their scores")
-    if "batch_size" in config.evaluation.model_fields_set:
+    if "batch_size" in config.evaluation.model_fields_set and config.evaluation.distance is None:
         remarks.append(
             "evaluation.batch_size is for fixed data: held-out prompts are answered as the engine of sampling says"
         )

@@ -11,6 +11,7 @@ import torch
 
 from humanline.train.config import TrainConfig
 from humanline.train.data.batch import Block
+from humanline.train.data.prompts import Context
 from humanline.train.data.stream import Stream
 
 LOOKED_AT = 64  # steps of a run whose batches are formed to find the largest
@@ -67,6 +68,8 @@ class Workload:
     steps, ranks : int
     remark : str
         Where these numbers do not come from the data.
+    travelled : Block or None
+        The largest by which the distance from the start is measured.
     """
 
     first: Block
@@ -80,9 +83,12 @@ class Workload:
     steps: int
     ranks: int = 1
     remark: str = ""
+    travelled: Block | None = None
 
     @classmethod
-    def of_stream(cls, stream: Stream, steps: int, held_out: Sequence[Block] = ()) -> Workload:
+    def of_stream(
+        cls, stream: Stream, steps: int, held_out: Sequence[Block] = (), travelled: Block | None = None
+    ) -> Workload:
         """Look at the first batches of a run; raise ValueError as the stream does.
 
         Parameters
@@ -93,6 +99,8 @@ class Workload:
             Length of the run.
         held_out : sequence of Block
             Of the evaluation.
+        travelled : Block, optional
+            Of the distance from the start (`block_of_answers`).
         """
         size = functools.partial(_size, padding=stream.padding)
         looked_at = min(steps, LOOKED_AT)
@@ -113,6 +121,7 @@ class Workload:
             ),
             steps=steps,
             ranks=stream.ranks,
+            travelled=travelled,
         )
 
     @classmethod
@@ -147,6 +156,7 @@ class Workload:
             steps=training.steps or 0,
             ranks=ranks,
             remark=f"every row is taken to have {width} tokens (data.max_length), all in the loss: {why}",
+            travelled=block_of_answers(config),
         )
 
     def with_rows(self, share: float) -> Workload:
@@ -159,6 +169,21 @@ class Workload:
         return replace(
             self, first=first, later=later if passes > 1 else None, without_gradient=without_gradient, passes=passes
         )
+
+
+def block_of_answers(config: TrainConfig, prompts: Iterable[Context] = ()) -> Block | None:
+    """Return the largest block by which the distance from the start is measured, if it is; all labels count in it.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    prompts : iterable of Context
+        By which it is measured; default: as long as they may be.
+    """
+    if config.evaluation.distance is None:
+        return None
+    longest = max((len(one.ids) for one in prompts), default=config.data.max_length)
+    return full_block(config.evaluation.batch_size, min(config.data.max_length, longest + config.travelling.max_tokens))
 
 
 def full_block(rows: int, width: int) -> Block:

@@ -337,3 +337,19 @@ class Checkpoints:
         """Return a value that changes whenever there is something new to save: updates, evaluation, steps ahead."""
         ahead = self.contents.ahead
         return position.updates, position.evaluated, ahead if any(ahead) else ()
+
+
+class Unsaved(Checkpoints):
+    """The checkpoints of a run that is only looked at: none is ever written, nor is its model."""
+
+    def save(self, position: Position, *, ending: bool = False) -> Path:
+        """Write nothing, and return where checkpoints of a run would be."""
+        return self.folder
+
+    def save_if_due(
+        self, position: Position, say: Callable[[str], None], *, scoring: Callable[[], None] | None = None
+    ) -> None:
+        """Write nothing."""
+
+    def save_or_keep(self, position: Position, write: Callable[[], None]) -> None:
+        """Write nothing."""

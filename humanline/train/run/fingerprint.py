@@ -29,6 +29,7 @@ _FREE = (
     "training.stall_minutes",
     "training.collapse",
     "evaluation.scoring",
+    "evaluation.distance.to_start",
     "source.too_few",
     "source.scoring.failed",
     "source.scoring.failed_share",
@@ -58,6 +59,7 @@ _FREE_ON_FIXED_DATA = ("evaluation.samples", "evaluation.sampling")  # where `hu
 # Settings that came later, with the value that says what held before: runs from before them go on.
 _LATER: dict[str, Any] = {
     "data.ignore": [],
+    "evaluation.distance": None,
     "evaluation.limit": None,
     "evaluation.samples": 1,
     "evaluation.sampling": None,

@@ -2,7 +2,9 @@
 
 config.json data.json    what the run was given, and what became of its data
 start.json               fingerprints of what it began with: weights, data, template, tokenizer
+levels.json              how probable the start policy finds the data (humanline.train.step.data_level); not in rounds
 metrics.jsonl            a line a step, an evaluation and a round, and one if the run has broken
+distance/start.jsonl     answers of the start, by which the policy's distance from it is measured
 rounds/                  what each round sampled and what it was worth (humanline.train.online.make)
 checkpoints/step-N/      everything that is needed to go on after N updates
 final/                   the finished model
@@ -19,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from humanline.system.disk import nearest, tell
+from humanline.system.disk import StoppedWaiting, nearest, tell
 from humanline.system.files import (
     DamagedError,
     OutputError,
@@ -33,7 +35,7 @@ from humanline.system.files import (
     write_text,
 )
 from humanline.system.folders import sweep, verify_folder
-from humanline.system.lock import FolderLock, LockHeldError, is_lock
+from humanline.system.lock import FolderLock, LockHeldError, LockLostError, is_lock
 from humanline.train.run.fingerprint import differences, same_settings
 from humanline.train.run.metrics import MetricsLog
 
@@ -68,7 +70,8 @@ class RunFolder:
         self.also: list[Callable[[], None]] = []  # what else `ready` has to see to
         self.config, self.data, self.start = (self.path / f"{n}.json" for n in ("config", "data", "start"))
         self.metrics, self.checkpoints, self.final = (self.path / n for n in ("metrics.jsonl", "checkpoints", "final"))
-        self.rounds = self.path / "rounds"
+        self.rounds, self.distance = self.path / "rounds", self.path / "distance"
+        self.levels = self.path / "levels.json"
 
     def refuse_unfit(self) -> None:
         """Raise OutputError if the folder is not free, or, with `resume`, holds something else than a run."""
@@ -195,6 +198,8 @@ class RunFolder:
             if self.resume:
                 say(said)
             write_text(self.metrics, "")
+        with contextlib.suppress(OSError, ValueError):  # of an earlier process of the run
+            self._texts[self.levels] = self.levels.read_text(encoding="utf-8")
         trees = {self.config: config, self.data: data}
         for path, tree in trees.items():
             self._texts[path] = json.dumps(tree, indent=2) + "\n"
@@ -205,6 +210,23 @@ class RunFolder:
         """Return the log of the run's metrics, which `ready` looks after; a process that does not write has none."""
         self._log = MetricsLog(self.metrics if writes else None, self.remake, self.refuse_lost, self.lost)
         return self._log
+
+    def kept_levels(self) -> dict[str, Any] | None:
+        """Return what `keep_levels` has kept, None if there is nothing that can be read."""
+        with contextlib.suppress(OSError, ValueError):
+            tree = json.loads(self.levels.read_text(encoding="utf-8"))
+            return tree if isinstance(tree, dict) else None
+        return None
+
+    def keep_levels(self, tree: dict[str, Any]) -> None:
+        """Write down how probable the start policy finds the data; raise WriteError if that cannot be.
+
+        Where the run is asked to stop while it waits for space, or has lost its folder, `ready` writes it later.
+        """
+        self._texts[self.levels] = json.dumps(tree, indent=1, allow_nan=False) + "\n"
+        with contextlib.suppress(StoppedWaiting, LockLostError):
+            self.refuse_lost()
+            write_text(self.levels, self._texts[self.levels])
 
     def ready(self) -> None:
         """Make sure, before a save, that the folder and all metrics are there; raise as `remake` and `patient` do."""

@@ -35,6 +35,7 @@ from humanline.train.run.tensor_files import HostCopies, TensorFile, write_files
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 Facts = dict[str, dict[str, Any]]  # size and SHA-256 of files, by their names
+_LOOK = 0.2  # seconds between two looks at how far a thread has come that is waited for
 _LISTEN = 2.0  # seconds for which a process that waits for space does not hear that another one was asked to stop
 
 
@@ -216,7 +217,7 @@ class Writing:
     def __init__(self, target: Path, files: Sequence[TensorFile]) -> None:
         self.seconds = 0.0  # that it took
         self._target, self._files, self._began = target, files, time.monotonic()
-        self._unwanted = threading.Event()
+        self._unwanted, self._pieces = threading.Event(), 0
         self._facts: Facts = {}
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
@@ -228,8 +229,15 @@ class Writing:
         return not self._thread.is_alive()
 
     def result(self) -> Facts:
-        """Wait for it and return what `write_files` returned; raise what it raised."""
-        self._thread.join()
+        """Wait for it and return what `write_files` returned; raise what it raised.
+
+        What it gets done meanwhile is noted as done here: on a slow disk this process does not stand still.
+        """
+        while not self.ended:
+            pieces = self._pieces
+            self._thread.join(_LOOK)
+            if self._pieces > pieces:
+                HERE.touch()
         if self._error is not None:
             raise self._error
         return self._facts
@@ -241,12 +249,14 @@ class Writing:
 
     def _run(self) -> None:
         try:
-            self._facts = write_files(self._target, self._files, self._refuse_unwanted)
+            self._facts = write_files(self._target, self._files, self._piece)
         except BaseException as error:
             self._error = error
         self.seconds = time.monotonic() - self._began
 
-    def _refuse_unwanted(self) -> None:
+    def _piece(self) -> None:
+        """Count a piece; nothing is noted as done by it, or training that stands still would not be found out."""
+        self._pieces += 1
         if self._unwanted.is_set():
             raise GivenUpError
 

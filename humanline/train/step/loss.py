@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from humanline import objectives
-from humanline._shapes import Float, Integer
-from humanline.objectives import clip_metrics, detach_rejected, rejection_metrics, token_log_ratio
+from humanline._shapes import Bool, Float
+from humanline.objectives import clip_marks, detach_rejected, rejection_marks, token_log_ratio
 from humanline.theory import BetaRejection, ClipRange
 from humanline.train.config.objective import BetaTransform, ClipTransform, ObjectiveSection, Transform
 from humanline.train.data.batch import Block, MicroBatch
@@ -42,6 +42,9 @@ class StepFacts:
     rejection: BetaRejection | None = None
 
 
+# Told of each micro-batch: its step, itself, its untransformed log-ratios (R, T - 1), nats and without gradient, and by
+# name which of its tokens the transform has acted on, (R, T - 1) bool.
+Observe = Callable[[int, MicroBatch, Tensor, Mapping[str, Tensor]], None]
 Losses = tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]
 
 
@@ -156,10 +159,20 @@ class ObjectiveStep:
     seed : int
         Key of the Beta draws, with (step, row, token).
     device : torch.device
+    observe : Observe, optional
+        Told of every micro-batch whose log-ratios a loss was computed from.
     """
 
-    def __init__(self, objective: ObjectiveSection, transform: Transform, seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        objective: ObjectiveSection,
+        transform: Transform,
+        seed: int,
+        device: torch.device,
+        observe: Observe | None = None,
+    ) -> None:
         self.objective, self.transform, self.seed, self.device = objective, transform, seed, device
+        self.observe = observe
         self.unit_loss = _OF_UNIT[objective.unit](objective)
         self.clip: ClipRange | None = transform.build() if isinstance(transform, ClipTransform) else None
 
@@ -229,21 +242,24 @@ class ObjectiveStep:
         assert ref is not None
         mask = batch.block.mask
         raw = token_log_ratio(logprobs, ref, mask)
-        log_ratio, counts = self._transform(raw, batch.block, facts)
+        log_ratio, marks = self._transform(raw, batch.block, facts)
+        if self.observe is not None:
+            self.observe(facts.step, batch, raw.detach(), marks)
         to_anchor = raw if baseline is None else token_log_ratio(logprobs, baseline, mask)
         loss, metrics = self.unit_loss(facts, batch, log_ratio, to_anchor)
-        counts["log_ratio_rms"] = raw.detach().square().sum()
-        return loss, metrics | {name: count / facts.tokens for name, count in counts.items()}
+        sums = {name: marked.sum() for name, marked in marks.items()}
+        sums["log_ratio_rms"] = raw.detach().square().sum()
+        return loss, metrics | {name: one / facts.tokens for name, one in sums.items()}
 
     def _transform(
         self, log_ratio: Float[Tensor, "R T"], block: Block, facts: StepFacts
-    ) -> tuple[Float[Tensor, "R T"], dict[str, Integer[Tensor, ""]]]:
+    ) -> tuple[Float[Tensor, "R T"], dict[str, Bool[Tensor, "R T"]]]:
         if self.clip is not None:
-            return self.clip.clip(log_ratio), clip_metrics(log_ratio, block.mask, self.clip)
+            return self.clip.clip(log_ratio), clip_marks(log_ratio, block.mask, self.clip)
         if facts.rejection is not None:
             draws = beta_draws(facts.rejection, self.seed, facts.step, block)
-            counts = rejection_metrics(log_ratio, block.mask, facts.rejection, *draws)
-            return detach_rejected(log_ratio, facts.rejection, *draws), counts
+            marks = rejection_marks(log_ratio, block.mask, facts.rejection, *draws)
+            return detach_rejected(log_ratio, facts.rejection, *draws), marks
         return log_ratio, {}
 
     def _mismatched(

@@ -31,6 +31,7 @@ from humanline.train.step.kept import Kept, KeptLogprobs, find_kept, kept_state
 
 LogprobsOf = Callable[[Block], Tensor]  # token log-probabilities of a block, without gradient
 BatchLogprobs = tuple[Tensor, Tensor | None]  # of a micro-batch's rows, and of its mismatched pairs
+Heard = Callable[[int, MicroBatch, Tensor], None]  # told of a step's micro-batch what the start policy gives its rows
 _UNSEEN = 1 << 24  # log-probabilities, over all processes, that a window computes before it looks at them
 _ON_DEVICE = 1 << 26  # bytes of a window that wait on the device
 
@@ -73,6 +74,8 @@ class LogprobsAhead:
         Reduction over ranks, so that all of them stop together.
     progress : callable, optional
         Called with (done, due) while a window is computed.
+    heard : callable, optional
+        Called with what the policy computes before the first update.
 
     Raises
     ------
@@ -88,9 +91,10 @@ class LogprobsAhead:
         device: torch.device,
         reduce: Reduce,
         progress: Callable[[int, int], None] | None = None,
+        heard: Heard = lambda step, batch, logprobs: None,
     ) -> None:
         self.schedule, self.logprobs_of, self.batches = schedule, logprobs_of, batches
-        self.device, self.reduce, self.progress = device, reduce, progress
+        self.device, self.reduce, self.progress, self.heard = device, reduce, progress, heard
         self.window: dict[int, list[Kept]] = {}
         self.next_step = 0
         self._scored_at, self._unseen = 0, list[int]()  # the steps at whose numbers nobody has looked yet
@@ -107,7 +111,7 @@ class LogprobsAhead:
                 if self.progress is not None:
                     self.progress(done, len(due))
                 batch = self.batches.step(ahead)
-                self.window[ahead] = [self._kept(micro.to(self.device)) for micro in batch.micro_batches]
+                self.window[ahead] = [self._kept(ahead, micro.to(self.device)) for micro in batch.micro_batches]
                 self.next_step = ahead + 1
                 self._unseen.append(ahead)
                 tokens += batch.total_tokens  # of all processes, so that these settle together
@@ -180,13 +184,17 @@ class LogprobsAhead:
         steps = sorted({int(name.partition("/")[0]) for name in first if name != "next_step"})
         if steps != list(range(self.next_step - len(steps), self.next_step)):
             raise DamagedError(f"its window ends before step {self.next_step} or has gaps")
-        found = find_kept(
-            itertools.chain([first], others), {f"{step}/": self.batches.step(step).micro_batches for step in steps}
-        )
+        wanted = {f"{step}/": self.batches.step(step).micro_batches for step in steps}
+        found = find_kept(itertools.chain([first], others), wanted)
         self.window = {step: found[f"{step}/"] for step in steps}
+        for step in steps if 0 in self.window else ():  # before the first update
+            for micro, (rows, _) in zip(wanted[f"{step}/"], self.window[step], strict=True):
+                self.heard(step, micro, rows.in_block(micro.block))
 
-    def _kept(self, micro: MicroBatch) -> Kept:
+    def _kept(self, step: int, micro: MicroBatch) -> Kept:
         rows, other = _of_both(self.logprobs_of, micro)
+        if self._scored_at == 0:
+            self.heard(step, micro, rows)
         return (
             KeptLogprobs.of(micro.block, rows),
             None if micro.mismatched is None or other is None else KeptLogprobs.of(micro.mismatched, other),

@@ -234,7 +234,8 @@ def test_every_field_is_read_by_a_run(toy, tmp_path, monkeypatch):
         configs.append(config(toy, tmp_path / f"unpaired-{name}", section, data=unpaired, training=epochs))
     configs += [config(toy, tmp_path / name, row, training__steps=1) for name, row in EVERY_OBJECTIVE.items()]
     lora = {"targets": ["q_proj"], "base": "float32"}
-    configs.append(config(toy, tmp_path / "lora", training__steps=1, adapter=lora))
+    far = {"prompts": str(tmp_path / "prompts.jsonl"), "limit": 2, "samples": 1, "max_tokens": 2}
+    configs.append(config(toy, tmp_path / "lora", training__steps=1, adapter=lora, evaluation={"distance": far}))
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"{i} + 1", "answer": f"#### {i + 1}"}) + "\n" for i in range(8)))
     rewards = [

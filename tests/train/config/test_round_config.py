@@ -10,11 +10,12 @@ import pyarrow.parquet
 import pytest
 
 from humanline.train.config import TrainConfig
-from humanline.train.config.describe import describe_config
+from humanline.train.config.describe import describe_config, describe_reference
 from humanline.train.data.prompts import read_contexts
 from humanline.train.data.render import Renderer
 from humanline.train.data.source import DataError
 from humanline.train.preflight.validate import validate
+from tests.helpers.support import config as tiny_run
 
 SCORING = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:digits"}]}
 SERVER = {"kind": "server", "url": "http://127.0.0.1:9", "new_weights": {"kind": "path"}}
@@ -202,3 +203,16 @@ def test_validate_looks_at_rounds(toy, tmp_path, capsys):
     few = good | {"source": source(rounds | {"contexts_per_round": 30}, max_tokens=8)}
     with pytest.raises(ValueError, match="contexts_per_round 30 is larger than the data: 20 prompts"):
         validate(TrainConfig.model_validate(few))
+
+
+def test_where_the_reference_comes_from_is_told(toy, tmp_path):
+    """An adapter's base is at hand throughout, so that nothing is scored ahead for it."""
+    off, ahead = "the base with its adapter switched off", "scored ahead"
+    for reference, adapter, wanted in [
+        ({"schedule": {"kind": "never"}}, {"rank": 4}, off),
+        ({"schedule": {"kind": "never"}}, None, ahead),
+        (BEFORE, {"rank": 4}, ahead),
+        (BEFORE | {"storage": "model"}, {"rank": 4}, "a second model in memory"),
+    ]:
+        given = tiny_run(toy, tmp_path / "run", reference=reference, adapter=adapter)
+        assert wanted in describe_reference(given) and (wanted == ahead) == (given.window_steps(8) > 0)

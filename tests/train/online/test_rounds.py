@@ -34,7 +34,7 @@ from humanline.train.run.metrics import read_metrics
 from humanline.train.run.processes import NonFiniteError, RoundError
 from tests.helpers.cases import AtStep
 from tests.helpers.files import leftovers
-from tests.helpers.kills import KILLED, Server, result_of
+from tests.helpers.kills import KILLED, result_of
 from tests.helpers.rounds import DRAWN, online, round_files
 from tests.helpers.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
 from tests.helpers.support import OBJECTIVES, same, steps, weights
@@ -441,12 +441,6 @@ class TestNothingScored:
         (tmp_path / "mended").touch()
         result = train(settings, resume=True, show_progress=False)
         assert result.final["without_score"] == 0 and len(steps(result)) == 2
-
-
-@pytest.fixture(scope="module")
-def server(toy):
-    with Server(toy["model"]) as server:
-        yield server
 
 
 class TestFaults:

@@ -83,6 +83,22 @@ def test_a_server_that_takes_new_weights_is_proved_to(toy, prompts, tmp_path, ca
     assert "warning: a server's weights are proved by" in said  # fewer than 2000 tokens here
 
 
+def test_the_distance_is_measured_by_answers_of_the_server(toy, prompts, tmp_path):
+    """Drawn from the whole law whatever rounds are drawn with; the policy's at the end from weights it has by then."""
+    own = tmp_path / "own.jsonl"
+    own.write_text("".join(json.dumps({"prompt": f"{i} hgf"}) + "\n" for i in range(100, 106)))
+    far = {"every": 1, "distance": {"prompts": str(own), "samples": 4}}
+    with serving(ModelServer(toy["model"])) as server:
+        config = online(toy, prompts, tmp_path / "run", server.url, sampling={"temperature": 0.5}, evaluation=far)
+        train(config, show_progress=False)
+        of_distance = [one for one in server.asked if "hgf" in json.dumps((one.body or {}).get("messages", ""))]
+    looks = [row["held_out"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "held_out" in row]
+    assert len(looks) == 4 and looks[0]["kl_from_start"] == 0
+    assert [("kl_to_start" in one) for one in looks] == [False, False, False, True]
+    assert looks[-1]["kl_to_start"] > 0 and looks[-1]["kl_to_start_answers"] == 24
+    assert [one.body["temperature"] for one in of_distance] == [1.0] * 48
+
+
 @pytest.mark.parametrize("given,told", [("echo", None), ("echo", bf16), (None, None)])
 def test_a_server_that_ignores_new_weights_ends_the_run(toy, prompts, tmp_path, given, told):
     """Before it is sampled from again; with a server that takes them, the run goes on to its end."""

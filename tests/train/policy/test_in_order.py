@@ -11,10 +11,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from humanline.system.out_of_memory import MemoryRanOutError
 from humanline.train.policy import in_order as module
 from humanline.train.policy.in_order import in_order, sum_in_order
 from humanline.train.policy.logprobs import LogprobModel
+from humanline.train.preflight import exhausted
 from tests.helpers.gpu import block_on, model_on
+from tests.helpers.support import config
 
 ON, OFF = 2, 0
 
@@ -68,6 +71,38 @@ def test_order_is_asked_for_in_attention_alone(trained):
     assert set(Spied.seen) == ({("in", ON), ("out", OFF)} if trained else set())
     with torch.no_grad():
         assert torch.equal(in_order(attend, *(x * 2 for x in leaves)), plain[0])
+
+
+class Failing(torch.autograd.Function):
+    """The identity, in whose backward pass memory runs out."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        Spied.seen.append(("failing", torch.get_deterministic_debug_mode()))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+def test_nothing_is_left_on_after_memory_has_run_out_within_attention(toy, tmp_path, monkeypatch):
+    """What was on before is put back before anything is estimated, and so for the next run of the process."""
+    inputs = [torch.randn((2, 2, 8, 4)).requires_grad_() for _ in range(3)]
+
+    def fail() -> None:
+        in_order(lambda *given: Failing.apply(attend(*given)), *inputs).sum().backward()
+
+    def estimate(device) -> None:
+        Spied.seen.append(("estimate", torch.get_deterministic_debug_mode()))
+        raise ValueError
+
+    monkeypatch.setattr(exhausted, "used", estimate)
+    with pytest.raises(MemoryRanOutError), exhausted.explaining(config(toy, tmp_path), tmp_path) as known:
+        known.of_model(outline=None, stream="a stream", steps=1, device=torch.device("cpu"))
+        fail()
+    assert Spied.seen == [("failing", ON), ("estimate", OFF)]
+    assert torch.get_deterministic_debug_mode() == OFF
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

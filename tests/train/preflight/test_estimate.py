@@ -30,7 +30,7 @@ from humanline.train.preflight import fits as budget
 from humanline.train.preflight import suggest as changes
 from humanline.train.preflight.dry_run import FLOPS, STRETCHES, DryRunError, _run, dry_run
 from humanline.train.preflight.fits import DoesNotFitError, refuse_unfit, workload_of
-from humanline.train.preflight.hardware import GIB, EstimateError, device_of
+from humanline.train.preflight.hardware import GIB, Device, EstimateError, device_of
 from humanline.train.preflight.memory import Estimator, _shared_copies, generous_bytes, static_bytes
 from humanline.train.preflight.suggest import suggest
 from humanline.train.preflight.workload import Workload, cheap_shape, full_block
@@ -695,6 +695,33 @@ def test_numbers_out_of_range_are_refused():
         device_of(-2.0, None, "float32")
 
 
+def test_a_look_at_the_distance_takes_the_start_once_more(toy, tmp_path):
+    """Its weights, the hidden states that wait for its pass, and that pass; none of it where it is not read again."""
+
+    def estimate(to_start: str, **changes: Any) -> Any:
+        distance = {"prompts": toy["prompts"], "max_tokens": 8, "to_start": to_start}
+        data = {"train": toy["completions"], "max_length": 64}
+        evaluation = {"batch_size": 24, "distance": distance}
+        given = config(toy, tmp_path / "a", {"kind": "nll"}, data=data, evaluation=evaluation, **changes)
+        outline = load_outline(given.model)
+        return Estimator(outline, cuda=False).estimate(given, limits(given)), given, outline
+
+    found, given, outline = estimate("end")
+    never, *_ = estimate("never")
+    lora, *_ = estimate("end", adapter={"rank": 4})
+    weights = 4 * sum(one.numel() for one in outline.parameters())
+    hidden = 4 * 16 * 24 * 63
+    name = "distance from the start"
+    assert (found.start, never.start, lora.start) == (weights, 0, 0)
+    assert found.phases[name] - never.phases[name] == weights + hidden
+    assert generous_bytes(given, outline, 8, 64) > generous_bytes(estimate("never")[1], outline, 8, 64) + weights - 1
+    lines = "\n".join(budget.describe(given, outline, limits(given), found, Device("here", 1 << 40, False)))
+    assert "weights of the start, for a look" in lines
+    assert limits(given).travelled.input_ids.shape == (24, 64)
+    plain = config(toy, tmp_path / "a")
+    assert name not in Estimator(outline, cuda=False).estimate(plain, limits(plain)).phases
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Against measured peaks
 
@@ -710,6 +737,10 @@ MEASURED: dict[str, dict[str, Any]] = {
     "kto": {"objective": {"kind": "kto"}},
     "lora": {"adapter": {"rank": 8}},
     "8-bit states": {"optimizer": {"lr": 1e-6, "states": "8bit"}},
+    "distance": {
+        "training": {"micro_batch_size": 1},
+        "evaluation": {"batch_size": 16, "distance": {"prompts": "far.jsonl", "limit": 8, "max_tokens": 200}},
+    },
 }
 
 
@@ -740,7 +771,8 @@ def test_estimates_are_within_a_tenth_of_measured_peaks(measurable, tmp_path, mo
         "training": {"steps": 2, "batch_size": 4, "micro_batch_size": 2},
         "optimizer": {"lr": 1e-6},
     }
-    for section, change in MEASURED[name].items():
+    write_data(tmp_path / "far.jsonl", 80, (1, 2))
+    for section, change in json.loads(json.dumps(MEASURED[name]).replace("far.jsonl", f"{tmp_path}/far.jsonl")).items():
         tree[section] = tree["training"] | change if section == "training" else change
     given = TrainConfig.model_validate(tree)
     estimate = Estimator(load_outline(given.model), cuda=False).estimate(given, workload_of(given, 1))

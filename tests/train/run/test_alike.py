@@ -11,10 +11,8 @@ from tests.train.run.test_neighbours import Pairs, fixed
 
 
 @pytest.fixture(scope="module")
-def pairs(toy):
-    made = Pairs(toy["model"])
-    yield made
-    made.process.close(at_once=True)
+def pairs(server):
+    return Pairs(server)
 
 
 @pytest.mark.slow

@@ -40,18 +40,13 @@ def mounts_are_allowed(folder: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def server(toy, tmp_path_factory):
+def small(toy, tmp_path_factory):
     """A process that forks runs, with a file system of 80 MiB that it alone sees mounted, where that is allowed."""
     folder = tmp_path_factory.mktemp("small")
-    with Server(toy["model"], mount=folder if mounts_are_allowed(folder) else None) as server:
-        yield server
-
-
-@pytest.fixture
-def small(server):
-    if server.mount is None:
+    if not mounts_are_allowed(folder):
         pytest.skip("mounting is not allowed here")
-    return server, server.mount
+    with Server(toy["model"], mount=folder) as server:
+        yield server, folder
 
 
 class TestARealFullDisk:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from humanline.system.launcher import too_slow_to_stop
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
+from humanline.train.config.evaluation import EvaluationConfig
 from humanline.train.data.stream import StepBatch
 from humanline.train.loop import train
 from humanline.train.online.rounds import Rounds
@@ -24,7 +25,7 @@ from humanline.train.run import checkpoints
 from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.metrics import read_metrics
 from tests.conftest import ROOT
-from tests.helpers.kills import result_of
+from tests.helpers.kills import Server, result_of
 from tests.helpers.processes import free_port
 from tests.helpers.support import CLIP, OBJECTIVES, REJECT, SCHEDULES, config
 
@@ -38,13 +39,21 @@ def job(
     return {"config": config.model_dump(), **facts}
 
 
-def two_processes(tmp_path, jobs: list[dict], count: int = 2) -> str:
+def two_processes(tmp_path, jobs: list[dict], count: int = 2, server: Server | None = None) -> str:
     """Run jobs (`ddp_run.py`) in so many gloo processes, one after the other, and return what they printed.
 
-    In every job all processes run the policy equally often, also those that a stop or an error ended.
+    In every job all processes run the policy equally often, also those that a stop or an error ended. A launcher starts
+    the processes, or, if it is given, `server` forks them.
     """
     tasks = tmp_path / "tasks.json"
     tasks.write_text(json.dumps(jobs))
+    said = launched(tasks, count) if server is None else server.ranks("tests.helpers.ddp_run", tasks, folder=tmp_path)
+    passes = Counter(re.findall(r"^.*: \d+ passes$", said, re.MULTILINE))
+    assert passes.total() == count * len(jobs) and not any(times % count for times in passes.values()), passes
+    return said
+
+
+def launched(tasks: Path, count: int) -> str:
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(count), "--master_port", str(free_port())]
     result = subprocess.run(
         [sys.executable, *launcher, "tests/helpers/ddp_run.py", str(tasks)],
@@ -55,8 +64,6 @@ def two_processes(tmp_path, jobs: list[dict], count: int = 2) -> str:
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
     assert result.returncode == 0, result.stderr[-9000:]
-    passes = Counter(re.findall(r"^.*: \d+ passes$", result.stderr, re.MULTILINE))
-    assert passes.total() == count * len(jobs) and not any(times % count for times in passes.values()), passes
     return result.stderr
 
 
@@ -124,8 +131,27 @@ def online(toy, folder, name="online", call="digits", scoring=(), **changes) -> 
     )
 
 
+def far(toy, folder) -> TrainConfig:
+    """A run that measures how far it travels, by ten answers in three passes, of which one process has the odd one."""
+    prompts = folder.parent / "far.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"{i} hgfe"}) + "\n" for i in range(100, 105)))
+    distance = {"prompts": str(prompts), "samples": 2, "max_tokens": 6, "to_start": "looks"}
+    given = settings(toy, folder, "far", "dpo")
+    evaluation = EvaluationConfig.model_validate({"batch_size": 4, "every": 2, "distance": distance})
+    return given.model_copy(update={"evaluation": evaluation})
+
+
 def row_count(batch: StepBatch) -> int:
     return sum(len(micro.rows) for micro in batch.micro_batches)
+
+
+def numbers_in(path: Path) -> list[float]:
+    """Return all numbers of a JSON file in their order."""
+    found: list[float] = []
+    json.loads(
+        path.read_text(), object_hook=lambda tree: found.extend(v for v in tree.values() if v.__class__ in (int, float))
+    )
+    return found
 
 
 def trained(folder) -> dict[str, torch.Tensor]:
@@ -134,11 +160,11 @@ def trained(folder) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "names",
-    [("kto", "local", "packed"), pytest.param(tuple(VARIANTS), marks=pytest.mark.slow)],
-    ids=["three of them", "all"],
+    "names,forked",
+    [(("kto", "local", "packed"), True), pytest.param(tuple(VARIANTS), False, marks=pytest.mark.slow)],
+    ids=["three of them", "all, launched"],
 )
-def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch, names):
+def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch, server, names, forked):
     """Two gloo processes compute what one does, for the variants named; all of them are slow. They go on together.
 
     Groups are split, kept whole (`local`), or so ragged that one process has a row less than the other. Loss, z_0,
@@ -157,6 +183,7 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch, names):
             *(job(variant(toy, two, name)) for name in names),
             job(online(toy, two)),
             job(ragged(toy, two)),
+            job(far(toy, two)),
             job(online(toy, two, "stopped-online"), stop_after=1, expect=("StopRequested",)),
             job(online(toy, two, "stopped-online"), resume=True),
             job(online(toy, two, "unscored", "nan", {"failed": 0.0}), expect=UNSCORED),
@@ -169,19 +196,26 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch, names):
             job(broken, expect=("CollapseError",)),
             job(broken, resume=True, expect=("CollapseError",)),
         ],
+        server=server if forked else None,
     )
     assert said.count("the run has broken; the main process says how") == 2  # of the other process, each time
     assert said.count("the run seems to have broken, after 2 updates") == 2
     rows, step = [], Rounds.step
     monkeypatch.setattr(Rounds, "step", lambda self, s: (rows.append(row_count(b := step(self, s))), b)[1])
-    for name in (*names, "online", "ragged"):
-        make = {"online": online, "ragged": ragged}.get(name, lambda toy, folder, name=name: variant(toy, folder, name))
+    for name in (*names, "online", "ragged", "far"):
+        make = {"online": online, "ragged": ragged, "far": far}.get(
+            name, lambda toy, folder, name=name: variant(toy, folder, name)
+        )
         one = make(toy, tmp_path / "one")
         single = train(one, show_progress=False)
         mine, theirs = (list(read_metrics(tmp_path / where / name / "metrics.jsonl")) for where in ("one", "two"))
         for row, other_row in zip(mine, theirs, strict=True):
             for key in set(row) - {"seconds", "tokens_per_second"}:
                 assert other_row[key] == pytest.approx(row[key], rel=2e-3, abs=2e-5), (name, key)
+        levels = [tmp_path / where / name / "levels.json" for where in ("one", "two")]
+        assert [path.exists() for path in levels] == [name in names] * 2  # in rounds there are none
+        if name in names:
+            assert numbers_in(levels[1]) == pytest.approx(numbers_in(levels[0]), abs=1e-5)
         alone = trained(single.model)
         for key, tensor in trained(two / name / "final").items():
             torch.testing.assert_close(tensor, alone[key], rtol=1e-3, atol=2e-4)
@@ -191,6 +225,9 @@ def test_two_ranks_do_what_one_does(toy, tmp_path, monkeypatch, names):
     for file in ("plan.json", "samples.jsonl", "scores.jsonl", "kept.jsonl"):
         parts = [(tmp_path / where / "online" / "rounds" / "00000" / file).read_bytes() for where in ("one", "two")]
         assert parts[0] == parts[1], file
+
+    starts = [(tmp_path / where / "far" / "distance" / "start.jsonl").read_bytes() for where in ("one", "two")]
+    assert starts[0] == starts[1]
 
     assert said.count("round 0: 48 of 48 completions have no score (48 not_finite)") == 2
     for name, tensor in trained(two / "stopped-online" / "final").items():

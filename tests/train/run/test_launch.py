@@ -30,10 +30,8 @@ STEP = {"module": "humanline.train.step.loss", "name": "ObjectiveStep.loss", "af
 
 
 @pytest.fixture(scope="module")
-def pairs(toy):
-    made = Pairs(toy["model"])
-    yield made
-    made.process.close(at_once=True)
+def pairs(server):
+    return Pairs(server)
 
 
 class Launched:

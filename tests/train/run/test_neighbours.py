@@ -24,8 +24,8 @@ from humanline.train.run.neighbours import Card, Periods, _Watch, _where
 from humanline.train.run.processes import computing_limit
 from humanline.train.step.held_out import Evaluator
 from tests.conftest import ROOT
-from tests.helpers.kills import result_of
-from tests.helpers.processes import Answering, free_port
+from tests.helpers.kills import Server, result_of
+from tests.helpers.processes import free_port
 from tests.helpers.support import config
 
 QUICK = {"tick": 0.2, "unheard": 10, "unreachable": 10, "grace": 2.0, "patience": 4.0}
@@ -35,8 +35,8 @@ REWARD = {"kind": "function", "call": "tests.helpers.toy_rewards:digits"}
 class Pairs:
     """A process that forks two for each run (`neighbours_run.py`)."""
 
-    def __init__(self, model: str) -> None:
-        self.process = Answering("tests.helpers.neighbours_run", model)
+    def __init__(self, server: Server) -> None:
+        self.server = server
 
     def run(self, settings: Any, *, resume: bool = False, periods: Any = QUICK, **job: Any) -> dict[str, Any]:
         recipe = Path(settings.output).with_suffix(".yaml")
@@ -45,14 +45,12 @@ class Pairs:
         job |= {"recipe": str(recipe), "resume": resume, "port": free_port()}
         if periods is not None:
             job["periods"] = periods
-        return self.process.ask(job)
+        return self.server.play("tests.helpers.neighbours_run", job)
 
 
 @pytest.fixture(scope="module")
-def pairs(toy):
-    made = Pairs(toy["model"])
-    yield made
-    made.process.close(at_once=True)
+def pairs(server):
+    return Pairs(server)
 
 
 def fixed(toy, folder, **changes: Any) -> Any:

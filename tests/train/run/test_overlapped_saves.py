@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from humanline.system.activity import HERE
 from humanline.system.disk import of_run
 from humanline.system.folders import verify_folder
 from humanline.system.lock import LockLostError
@@ -232,6 +234,32 @@ def test_numbers_that_are_not_finite_end_all_processes_and_the_save_under_way_is
     with pytest.raises(NonFiniteError), held.saves:
         raise NonFiniteError("nan")
     assert held.there() == {1: 1.0} and not leftovers(held.folder)
+
+
+def test_waiting_for_a_thread_that_gets_on_is_not_standing_still(held, monkeypatch):
+    """What the thread writes is noted as done while it is waited for, and only then."""
+    touched, waiting = [], []
+    result = saving.Writing.result
+
+    def touch() -> None:
+        touched.append((threading.current_thread().name, bool(waiting)))
+        if waiting and len(touched) > 2:
+            held.go.set()
+
+    def waited(writing: saving.Writing) -> Any:
+        waiting.append(writing)
+        return result(writing)
+
+    held.point(1)
+    monkeypatch.setattr(HERE, "touch", touch)
+    monkeypatch.setattr(saving.Writing, "result", waited)
+    given_up = threading.Timer(10, held.go.set)  # else it would wait for ever without a note
+    given_up.start()
+    time.sleep(0.05)  # in which the thread writes, and nobody waits for it
+    assert not touched
+    held.saves.save(Position(1))
+    given_up.cancel()
+    assert len(touched) > 2 and set(touched) == {(threading.main_thread().name, True)} and held.there() == {1: 1.0}
 
 
 def test_a_wait_that_is_interrupted_leaves_no_thread_behind(held, monkeypatch):

@@ -67,11 +67,16 @@ NARROW: dict[str, tuple[Any, dict[str, Any]]] = {  # in bf16 what is padded besi
 }
 
 
-def launched(processes: int, out: Path, jobs: dict[str, Any], script: str = "shard_run.py") -> None:
-    """Run jobs, or what else a script of tests/helpers makes of them, in so many processes."""
+def written(out: Path, jobs: dict[str, Any]) -> Path:
+    """Make the folder for what jobs come to, and write them to a file in it."""
     out.mkdir()
     (out / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    arguments = [str(ROOT / "tests/helpers" / script), str(out), str(out / "jobs.json")]
+    return out / "jobs.json"
+
+
+def launched(processes: int, out: Path, jobs: dict[str, Any], script: str = "shard_run.py") -> None:
+    """Run jobs, or what else a script of tests/helpers makes of them, in so many processes that a launcher starts."""
+    arguments = [str(ROOT / "tests/helpers" / script), str(out), str(written(out, jobs))]
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--master_port", str(free_port())]
     result = subprocess.run(
         [sys.executable, *launcher, *arguments],
@@ -122,7 +127,7 @@ def assert_close(one: Path, other: Path, name: str) -> None:
         )
 
 
-def test_two_processes_that_share_out_a_policy(toy, tmp_path):
+def test_two_processes_that_share_out_a_policy(toy, tmp_path, server):
     """Losses, gradient norms, z_0, held-out metrics and weights are within 2e-6 of those of one process.
 
     A pass without gradient gathers each group once and sends nothing else, and an update sends nothing. Where numbers
@@ -131,7 +136,8 @@ def test_two_processes_that_share_out_a_policy(toy, tmp_path):
     (tmp_path / "one").mkdir()
     run_jobs(tmp_path / "one", jobs_of(toy, tmp_path / "one", FEW, "none"))
     more = {"counts": ("dpo", {}), "still": ("kto", STILL)}
-    launched(2, tmp_path / "two", jobs_of(toy, tmp_path / "two", FEW | more, "full"))
+    jobs = written(tmp_path / "two", jobs_of(toy, tmp_path / "two", FEW | more, "full"))
+    server.ranks("tests.helpers.shard_run", tmp_path / "two", jobs, folder=tmp_path, imports=["peft"])
     for name in FEW:
         assert_close(tmp_path / "one", tmp_path / "two", name)
     found, other = (json.loads((tmp_path / f"two/counts-{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1))

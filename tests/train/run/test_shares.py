@@ -21,7 +21,6 @@ from humanline.train.run.state import OptimizerState, as_dtensor, copy_in
 from humanline.train.run.tensor_files import write_files
 from tests.helpers import sharded_saves
 from tests.helpers.kills import KILLED
-from tests.helpers.processes import Answering
 from tests.helpers.ranks import as_rank, rows_of
 
 
@@ -357,9 +356,8 @@ def test_hashes_of_weights_are_those_of_earlier_versions():
     ("overlap", "every"),
     [(True, 6), *(pytest.param(overlap, every, marks=pytest.mark.slow) for overlap, every in ((0, 6), (0, 1), (1, 1)))],
 )
-def test_a_kill_at_the_writes_of_a_save_by_two_processes_costs_that_save_at_most(tmp_path, every, overlap):
+def test_a_kill_at_the_writes_of_a_save_by_two_processes_costs_that_save_at_most(tmp_path, server, every, overlap):
     """Killed at write barriers of either process, a save leaves the one before it or itself, whole, and no pickle."""
-    saves = Answering("tests.helpers.sharded_saves")
 
     def save(name, *kill, **more):
         folder = tmp_path / name
@@ -372,33 +370,30 @@ def test_a_kill_at_the_writes_of_a_save_by_two_processes_costs_that_save_at_most
             "overlap": overlap,
             **more,
         }
-        return folder, saves.ask(job)
+        return folder, server.play("tests.helpers.sharded_saves", job)
 
-    try:
-        _, alone = save("alone", -1, 0)
-        assert alone["codes"] == [0, 0]
-        names = alone["barriers"][0]
-        sealed = names.index("step-00000003 named")
-        assert "step-00000003: policy-slices-1-0.safetensors flushed" in alone["barriers"][1] and len(names) > 10
-        taken = []
-        for rank, passed in enumerate(alone["barriers"]):
-            for number in range(rank % every, len(passed), every):
-                folder, outcome = save(f"{rank}-{number}", rank, number)
-                where = f"process {rank}, barrier {number}: {passed[number]}"
-                assert outcome["codes"][rank] == KILLED, where
-                refuse_pickles(folder)
-                taken.append(newest(folder, where))
-                assert taken[-1] == (3 if rank == 0 and number >= sealed else 2), where
-        assert {2, 3} == set(taken)
-        for rank in (0, 1):  # one that cannot write its rows
-            folder, outcome = save(f"starved-{rank}", -1, 0, starved=rank)
-            assert outcome["codes"] == [0, 0]
-            said = [(folder / f"{other}.refused").read_text() for other in (0, 1)]
-            assert all("no checkpoint could be written after 3 updates: " in text for text in said), said
-            assert "File too large" in said[rank] and newest(folder, "starved") == 3
-            assert not list((folder / "checkpoints").glob(".*"))
-    finally:
-        saves.close()
+    _, alone = save("alone", -1, 0)
+    assert alone["codes"] == [0, 0]
+    names = alone["barriers"][0]
+    sealed = names.index("step-00000003 named")
+    assert "step-00000003: policy-slices-1-0.safetensors flushed" in alone["barriers"][1] and len(names) > 10
+    taken = []
+    for rank, passed in enumerate(alone["barriers"]):
+        for number in range(rank % every, len(passed), every):
+            folder, outcome = save(f"{rank}-{number}", rank, number)
+            where = f"process {rank}, barrier {number}: {passed[number]}"
+            assert outcome["codes"][rank] == KILLED, where
+            refuse_pickles(folder)
+            taken.append(newest(folder, where))
+            assert taken[-1] == (3 if rank == 0 and number >= sealed else 2), where
+    assert {2, 3} == set(taken)
+    for rank in (0, 1):  # one that cannot write its rows
+        folder, outcome = save(f"starved-{rank}", -1, 0, starved=rank)
+        assert outcome["codes"] == [0, 0]
+        said = [(folder / f"{other}.refused").read_text() for other in (0, 1)]
+        assert all("no checkpoint could be written after 3 updates: " in text for text in said), said
+        assert "File too large" in said[rank] and newest(folder, "starved") == 3
+        assert not list((folder / "checkpoints").glob(".*"))
 
 
 def refuse_pickles(folder):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from humanline.train.config import TrainConfig
 from humanline.train.config.rounds import SamplingConfig
 from humanline.train.data.render import Renderer
-from humanline.train.online.stages import RoundStages
+from humanline.train.online.stages import RoundStages, SamplingStages
 from humanline.train.online.trainable import Trainable, vocabulary_of
 from humanline.train.online.types import Sampler, Scorer
 from humanline.train.policy.load import TYPES
@@ -186,23 +186,69 @@ def make_held_out_stages(
     sampling = config.evaluation.sampling
     if sampling is None:
         return stages
-    by_server = sampling.engine.kind == "server"
-    sampler: Sampler
-    if by_server:
-        from humanline.train.online.samplers.server import OtherSettings, ServerSampler
-
-        assert isinstance(stages.sampler, ServerSampler)  # of the same engine (`refuse_engine`)
-        sampler = OtherSettings(stages.sampler, sampling)
-    else:
-        sampler = _own_sampler(config, sampling, policy.model, renderer, processes)
     return RoundStages(
         config.evaluation.samples,
         config.seed,
-        sampler,
+        _sampler_under(config, sampling, policy.model, renderer, stages, processes),
         lambda: stages.scorer,
         processes,
         scoring=stages.scoring,
         trainable=Trainable(renderer, sampling.max_tokens, vocabulary_of(policy.model)),
-        served=stages.served if by_server else None,
+        served=stages.served if sampling.engine.kind == "server" else None,
         progress=stages.progress,
     )
+
+
+def make_distance_stages(
+    config: TrainConfig,
+    policy: Any,
+    renderer: Renderer,
+    stages: RoundStages | None,
+    processes: Processes,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> SamplingStages:
+    """Return the stages that draw the answers by which the distance from the start is measured.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        With a section evaluation.distance.
+    policy, renderer, processes
+        As in `make_held_out_stages`.
+    stages : RoundStages or None
+        Of rounds, where the run has any.
+    progress : callable, optional
+
+    Raises
+    ------
+    ValueError
+        As samplers do.
+    """
+    assert config.evaluation.distance is not None
+    sampling = config.travelling
+    return SamplingStages(
+        config.evaluation.distance.samples,
+        config.seed,
+        _sampler_under(config, sampling, policy.model, renderer, stages, processes),
+        processes,
+        trainable=Trainable(renderer, sampling.max_tokens, vocabulary_of(policy.model)),
+        served=stages.served if stages is not None and sampling.engine.kind == "server" else None,
+        progress=progress,
+    )
+
+
+def _sampler_under(
+    config: TrainConfig,
+    sampling: SamplingConfig,
+    model: Any,
+    renderer: Renderer,
+    stages: RoundStages | None,
+    processes: Processes,
+) -> Sampler:
+    """Return a sampler under other settings than those of rounds; a server is the one that these have."""
+    if sampling.engine.kind != "server":
+        return _own_sampler(config, sampling, model, renderer, processes)
+    from humanline.train.online.samplers.server import OtherSettings, ServerSampler
+
+    assert stages is not None and isinstance(stages.sampler, ServerSampler)  # of the same engine (`refuse_engine`)
+    return OtherSettings(stages.sampler, sampling)
