@@ -266,6 +266,7 @@ class TestRuns:
         assert {one["kl_from_start_answers"] for one in looks} == {32.0}
         assert not (Path(given.output) / "distance" / "look").exists()
 
+    @pytest.mark.slow
     def test_looks_without_a_held_out_set_and_both_ways(self, toy, own_prompts, tmp_path):
         """The distance alone is enough to look at; with `looks` the way back is 0 at the start too."""
         given = travelling(toy, tmp_path / "a", own_prompts, "looks", training={"steps": 4, "batch_size": 8})
