@@ -1,0 +1,100 @@
+"""What a testbed is: a task that needs nothing from outside, with a scorer, and sizes for the models that learn it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+#: Who writes the answers of which pairs are made: the start model itself, one that learned other answers about as good,
+#: or one that learned better ones.
+Source = Literal["near", "far", "better"]
+#: What prompts are for: to make pairs or sample in rounds, for held-out pairs, for the score, for the distance. No
+#: prompt is in two parts, nor among those that the start model learned from.
+Part = Literal["train", "pairs", "score", "distance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A tiny Llama from random weights and how it learns a task by next tokens, before any alignment.
+
+    Parameters
+    ----------
+    hidden_size, layers, heads : int
+    steps, batch_size : int
+        Of learning the task.
+    lr : float
+    """
+
+    hidden_size: int
+    layers: int
+    heads: int
+    steps: int
+    batch_size: int
+    lr: float
+
+
+class Task(Protocol):
+    """A language of prompts and answers, and what an answer is worth. Everything is the same on every machine."""
+
+    def rows(self, source: Source, seed: int) -> list[dict[str, str]]:
+        """Return rows {"prompt", "completion"} that a model of this kind learns from; they differ between seeds."""
+        ...
+
+    def prompts(self, part: Part) -> list[str]:
+        """Return the prompts of a part: different ones."""
+        ...
+
+    def score(self, prompt: str, answer: str) -> float:
+        """Return what an answer is worth."""
+        ...
+
+    def judged(self, prompt: str, answer: str) -> float:
+        """Return what the judge says it is worth: the score itself, or the score with noise.
+
+        The noise is a function of prompt and answer, so that a judge asked twice says the same.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Testbed:
+    """A task at a size.
+
+    Parameters
+    ----------
+    name : str
+    task : Task
+    size : Size
+    reward : str
+        ``module:function`` of `Task.judged`, as a reward of rounds.
+    max_tokens : int
+        Of an answer, its end token included.
+    max_length : int
+        Of prompt and answer, tokens.
+    vocab_size : int
+        Of the tokenizer, which is trained on the start model's rows.
+    description : str
+        One sentence.
+    """
+
+    __test__ = False  # for pytest, which would take it for a test by its name
+
+    name: str
+    task: Task
+    size: Size
+    reward: str
+    max_tokens: int
+    max_length: int
+    vocab_size: int
+    description: str
+
+
+def as_rows(prompts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return prompts as rows of a data file."""
+    return [{"prompt": prompt} for prompt in prompts]
+
+
+def last_text(prompt: Sequence[Mapping[str, str]]) -> str:
+    """Return the text of a prompt's last message, which rewards are given as messages."""
+    return prompt[-1]["content"]
