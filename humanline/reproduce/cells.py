@@ -1,0 +1,148 @@
+"""The declared grid: which settings are run on every testbed, fixed before the first result, losing ones included.
+
+A cell is one setting. It is run from several start models, and from each of these on several draws of the pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from humanline.reproduce.testbeds.base import Source
+
+Objective = Literal["dpo", "kto", "grpo"]
+Variant = Literal[
+    "offline",  # the reference is the start model
+    "humanline",  # log-ratios are clipped, and the reference is synced every k steps before the update
+    "sync only",
+    "clip only",
+    "trust region",  # the reference is synced after the update, and nothing is clipped
+    "online",  # pairs are drawn anew in every round, whose policy is the reference
+    "online humanline",
+]
+OBJECTIVES: tuple[Objective, ...] = ("dpo", "kto", "grpo")
+VARIANTS: tuple[Variant, ...] = (
+    "offline",
+    "humanline",
+    "sync only",
+    "clip only",
+    "trust region",
+    "online",
+    "online humanline",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One setting of the grid.
+
+    Parameters
+    ----------
+    objective : "dpo", "kto" or "grpo"
+    variant : str
+        One of `VARIANTS`.
+    lr : float
+        Learning rate.
+    beta : float or None
+        Of DPO and KTO.
+    clip_eps : float or None
+        GRPO's own clip.
+    every : int or None
+        Steps between syncs (k), where the reference is synced.
+    passes : int
+        Over the pairs.
+    data : Source
+        Who wrote the answers of the pairs; rounds sample from the policy, whatever this says.
+    """
+
+    objective: Objective
+    variant: Variant
+    lr: float
+    beta: float | None = None
+    clip_eps: float | None = None
+    every: int | None = None
+    passes: int = 1
+    data: Source = "near"
+
+    @property
+    def is_online(self) -> bool:
+        """Return whether pairs are drawn from the policy in rounds."""
+        return self.variant in ("online", "online humanline")
+
+    @property
+    def name(self) -> str:
+        """Return what tells this cell from every other, for people and for files."""
+        parts = [self.objective, self.variant.replace(" ", "-"), f"lr{self.lr:g}"]
+        parts += [f"beta{self.beta:g}"] if self.beta is not None else []
+        parts += [f"eps{self.clip_eps:g}"] if self.clip_eps is not None else []
+        parts += [f"k{self.every}"] if self.every is not None else []
+        parts += [f"{self.passes}passes"] if self.passes != 1 else []
+        parts += [self.data] if self.data != "near" else []
+        return "-".join(parts)
+
+
+#: What each objective is run with, in every combination.
+LRS = (1e-4, 3e-4, 1e-3)
+SCALES: dict[Objective, tuple[dict[str, float], ...]] = {
+    "dpo": ({"beta": 0.1}, {"beta": 1.0}, {"beta": 5.0}),
+    "kto": ({"beta": 0.25}, {"beta": 1.0}),
+    "grpo": ({"clip_eps": 0.15}, {"clip_eps": 0.5}, {"clip_eps": 1.0}),
+}
+SYNCS = (1, 8, 32)
+#: Where the other variants, several passes and other data are looked at: two rates, one k, one scale.
+FEW_LRS = (1e-4, 3e-4)
+FEW_SCALE: dict[Objective, dict[str, float]] = {"dpo": {"beta": 1.0}, "kto": {"beta": 0.25}, "grpo": {"clip_eps": 0.5}}
+FEW_SYNC = 8
+#: Scales of online runs, with `FEW_LRS`.
+ONLINE_SCALES: dict[Objective, tuple[dict[str, float], ...]] = {
+    "dpo": ({"beta": 0.1}, {"beta": 1.0}),
+    "kto": ({"beta": 0.25}, {"beta": 1.0}),
+    "grpo": ({"clip_eps": 0.15}, {"clip_eps": 0.5}),
+}
+
+
+def core() -> list[Cell]:
+    """Return the cells that the hypotheses are about: offline, humanline and online runs of one pass over near data."""
+    return [*_main(), *_online()]
+
+
+def around() -> list[Cell]:
+    """Return the other cells: sync or clip alone, the trust region, several passes, far and better data."""
+    return [*_parts(), *_more()]
+
+
+def _main() -> Iterator[Cell]:
+    for objective in OBJECTIVES:
+        for scale in SCALES[objective]:
+            for lr in LRS:
+                yield Cell(objective, "offline", lr, **scale)  # type: ignore[arg-type]
+                for every in SYNCS:
+                    yield Cell(objective, "humanline", lr, every=every, **scale)  # type: ignore[arg-type]
+
+
+def _online() -> Iterator[Cell]:
+    for objective in OBJECTIVES:
+        for scale in ONLINE_SCALES[objective]:
+            for lr in FEW_LRS:
+                yield Cell(objective, "online", lr, **scale)  # type: ignore[arg-type]
+                yield Cell(objective, "online humanline", lr, every=FEW_SYNC, **scale)  # type: ignore[arg-type]
+
+
+def _parts() -> Iterator[Cell]:
+    for objective in OBJECTIVES:
+        scale = FEW_SCALE[objective]
+        for lr in FEW_LRS:
+            yield Cell(objective, "sync only", lr, every=FEW_SYNC, **scale)  # type: ignore[arg-type]
+            yield Cell(objective, "clip only", lr, **scale)  # type: ignore[arg-type]
+            yield Cell(objective, "trust region", lr, every=FEW_SYNC, **scale)  # type: ignore[arg-type]
+
+
+def _more() -> Iterator[Cell]:
+    kinds: tuple[tuple[int, Source], ...] = ((4, "near"), (1, "far"), (1, "better"))
+    for objective in OBJECTIVES:
+        scale = FEW_SCALE[objective]
+        for passes, data in kinds:
+            for lr in FEW_LRS:
+                yield Cell(objective, "offline", lr, passes=passes, data=data, **scale)  # type: ignore[arg-type]
+                yield Cell(objective, "humanline", lr, every=FEW_SYNC, passes=passes, data=data, **scale)  # type: ignore[arg-type]
