@@ -348,3 +348,25 @@ def test_two_scorers_of_one_file_pay_once(tmp_path):
         assert other.refresh() and other.get(content_key("y")) is None
         file.write(line[20:])
     assert not other.refresh() and other.get(content_key("y")).value == 1.0
+
+
+def test_dear_values_are_written_at_once_and_flushed_to_the_disk_together(tmp_path, monkeypatch):
+    """A kill costs no call of a function; a hundred cheap ones in a row do not wait for a hundred flushes of a disk."""
+    from humanline.train.online.rewards import cache as module
+
+    synced, now = [], [100.0]
+    monkeypatch.setattr(module, "sync", lambda file, path: synced.append(path.read_bytes().count(b"\n")))
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    path = tmp_path / "cache.jsonl"
+    cache = ScoreCache(path)
+    for place in range(100):
+        now[0] += 0.004
+        cache.put(content_key(place), Verdict(float(place)))
+        cache.flush(dear=True)
+        assert path.read_bytes().count(b"\n") == place + 1
+    assert 2 <= len(synced) <= 4
+    cache.flush()
+    assert synced[-1] == 100
+    cache.flush()
+    assert synced.count(100) == 1  # what is there already is not flushed again
+    cache.close()

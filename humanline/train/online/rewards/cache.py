@@ -16,6 +16,7 @@ from humanline.system.files import make_folder, sync, write_all
 from humanline.train.online.rewards.verdict import Verdict
 
 _UNFLUSHED = 1.0  # seconds of cheap results that a kill may cost
+_UNSYNCED = 0.1  # seconds of dear ones that a loss of power may cost; a kill costs none
 
 
 class ScoreCache:
@@ -44,7 +45,8 @@ class ScoreCache:
         self._torn = False  # whether the file may end in the middle of a line, by a kill or a write that failed
         self._failed = False
         self._lines: list[str] = []
-        self._flushed = time.monotonic()
+        self._flushed = self._synced = time.monotonic()
+        self._unsynced = False
         if path is None:
             return
         for other in others:
@@ -80,24 +82,40 @@ class ScoreCache:
         if self._file is not None:
             self._lines.append(json.dumps({"key": key.hex(), "value": verdict.value, "reason": verdict.reason}) + "\n")
 
-    def flush(self, *, now: bool = True) -> None:
-        """Write what was put, flushed to the disk; unless `now`, at most about once a second."""
-        if not self._lines or self._file is None:
+    def flush(self, *, dear: bool | None = None) -> None:
+        """Write what was put, and flush it to the disk.
+
+        Parameters
+        ----------
+        dear : bool, optional
+            Whether values that cost something were put, by a call of a function: they are written at once, and flushed
+            to the disk if that was not done in the last tenth of a second (a flush takes longer than a cheap function).
+            Cheap ones are written about once a second. Default: all is written and flushed.
+        """
+        if self._file is None or not (self._lines or (dear is None and self._unsynced)):
             return
-        if now or time.monotonic() - self._flushed > _UNFLUSHED:
+        now = time.monotonic()
+        if dear is not False or now - self._flushed > _UNFLUSHED:
             self._failed = True
-            patient(self._path, self._write, sum(map(len, self._lines)))
+            patient(self._path, lambda: self._write(dear is None or now - self._synced > _UNSYNCED), self._room())
             self._failed = False
             self._lines.clear()
             self._flushed = time.monotonic()
 
-    def _write(self) -> None:
+    def _room(self) -> int:
+        return sum(map(len, self._lines))
+
+    def _write(self, synced: bool) -> None:
         """Append all lines, on a line of their own: others may have appended behind a torn end."""
         assert self._file is not None
-        torn, self._torn = self._torn, True
-        write_all(self._file, b"\n" * torn + "".join(self._lines).encode())
-        sync(self._file, self._path)
-        self._torn = False
+        if self._lines:
+            torn, self._torn = self._torn, True
+            write_all(self._file, b"\n" * torn + "".join(self._lines).encode())
+            self._torn = False
+            self._unsynced = True
+        if synced:
+            sync(self._file, self._path)
+            self._synced, self._unsynced = time.monotonic(), False
 
     def close(self) -> None:
         """Flush and close the file; where a flush has failed, that has been said, and is not tried again."""

@@ -155,7 +155,7 @@ class RewardScorer:
                 asked = [conversations[number][key] for key in keys]
                 for verdicts in model.run([one for one, _ in asked], [tools for _, tools in asked]):
                     done = [(keys[at], verdict) for at, verdict in verdicts]
-                    yield from self._deliver(done, wanting, known, flush=True)
+                    yield from self._deliver(done, wanting, known, dear=True)
         finally:
             self._cache.flush()
             for model in self._models.values():
@@ -173,7 +173,7 @@ class RewardScorer:
             for verdicts in running:
                 done = [(keys[at], verdict) for at, verdict in verdicts]
                 paid = any(tasks[key]["kind"] == "function" for key, _ in done)
-                yield from self._deliver(done, wanting, known, flush=paid)
+                yield from self._deliver(done, wanting, known, dear=paid)
         finally:
             running.close()  # type: ignore[attr-defined]
 
@@ -183,7 +183,7 @@ class RewardScorer:
         wanting: dict[bytes, list[tuple[Item, int]]],
         known: dict[Item, dict[int, Verdict]],
         *,
-        flush: bool,
+        dear: bool,
     ) -> Iterator[tuple[int, int, Score]]:
         items = []
         for key, verdict in done:
@@ -191,7 +191,7 @@ class RewardScorer:
             for item, number in wanting.pop(key, ()):
                 known[item][number] = verdict
                 items.append(item)
-        self._cache.flush(now=flush)  # before anyone else is told
+        self._cache.flush(dear=dear)  # before anyone else is told
         yield from self._complete(known, items)
 
     def _complete(
