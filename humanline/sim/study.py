@@ -6,8 +6,7 @@ import contextlib
 import hashlib
 import json
 import math
-import sqlite3
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from humanline.sim.measures import perceive, utility_gap, win_rate
 from humanline.sim.run import Run, Trace, simulate
 from humanline.sim.threads import one_thread
 from humanline.sim.world import check_seeds, whole
+from humanline.system.kept import KeptResults
 from humanline.theory import Identity, total_variation
 
 #: What is kept of a run, one number a seed.
@@ -183,7 +183,8 @@ def run_study(
     seeds, processes = check_seeds(seeds), whole("processes", processes, 1)
     keys = {name: _key(run, seeds) for name, run in runs.items()}
     by_key = {key: runs[name] for name, key in keys.items()}
-    kept = _read(Path(store))
+    file = KeptResults(Path(store))
+    kept = file.read()
     missing = {key: run for key, run in by_key.items() if key not in kept}
     done = len(by_key) - len(missing)
     if progress is not None:
@@ -191,7 +192,7 @@ def run_study(
     with contextlib.closing(_measured(missing, seeds, processes)) as results:
         for key, result in results:
             kept[key] = json.dumps(result)
-            _keep(Path(store), key, by_key[key], kept[key])
+            file.keep(key, repr(by_key[key]), kept[key])
             done += 1
             if progress is not None:
                 progress(done, len(by_key))
@@ -222,30 +223,6 @@ def _measured(
                     other.cancel()
         if failure is not None:
             raise failure
-
-
-def _read(store: Path) -> dict[str, str]:
-    """Return the rows that a store keeps; a missing store is made."""
-    with _named(store), contextlib.closing(sqlite3.connect(store)) as database:
-        with database:
-            database.execute("CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, run TEXT, result TEXT)")
-        return dict(database.execute("SELECT key, result FROM results"))
-
-
-def _keep(store: Path, key: str, run: Run, result: str) -> None:
-    with _named(store), contextlib.closing(sqlite3.connect(store)) as database, database:
-        database.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", (key, repr(run), result))
-
-
-@contextlib.contextmanager
-def _named(store: Path) -> Iterator[None]:
-    """Turn SQLite's errors into an OSError that names the store."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise OSError(f"{store}: {error}; what it keeps is not lost, the same study goes on") from error
-    except sqlite3.DatabaseError as error:
-        raise OSError(f"{store}: {error}; results of a study would be kept there, so take another folder") from error
 
 
 def _key(run: Run, seeds: Sequence[int]) -> str:
