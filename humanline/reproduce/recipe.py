@@ -1,0 +1,103 @@
+"""A cell of the grid as a configuration that `humanline train` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from humanline.reproduce.cells import Cell
+from humanline.reproduce.start import ANSWERS, MARGIN, Pairs
+from humanline.reproduce.testbeds.base import Testbed
+
+CLIP = {"kind": "clip", "log_eps_low": -1.5, "log_eps_high": 1.5}  # Table 1
+BATCH = 16  # pairs a step, or groups of two
+ROUNDS = 5
+KL_COEF = 0.01  # of GRPO's penalty
+WARMUP = 0.1
+
+
+def recipe(
+    cell: Cell,
+    testbed: Testbed,
+    *,
+    model: Path,
+    pairs: Pairs,
+    prompts: Path,
+    distance: Path,
+    output: Path,
+    seed: int,
+) -> dict[str, Any]:
+    """Return the configuration of a run of a cell.
+
+    Online runs take the prompts of the pairs in rounds, all of them once, with as many answers to each as the pairs
+    were chosen from: as many steps, and as many questions to the judge.
+
+    Parameters
+    ----------
+    cell : Cell
+    testbed : Testbed
+    model : Path
+        The start model.
+    pairs : Pairs
+    prompts, distance : Path
+        Files of prompts: those of the pairs, and those on which distances are measured.
+    output : Path
+    seed : int
+        Of the order of the data, or of prompts and samples.
+    """
+    many = 2 if cell.objective == "kto" else 1  # it learns from single answers
+    steps = max(1, pairs.count // BATCH) * cell.passes
+    found: dict[str, Any] = {
+        "model": str(model),
+        "output": str(output),
+        "seed": seed,
+        "objective": _objective(cell),
+        "transform": CLIP if cell.variant in ("humanline", "clip only", "online humanline") else {"kind": "none"},
+        "reference": _reference(cell),
+        "data": {"train": str(pairs.file), "shape": "preference", "max_length": testbed.max_length},
+        "training": {"steps": steps, "batch_size": BATCH * many},
+        "optimizer": {"lr": cell.lr, "warmup_fraction": WARMUP},
+        "evaluation": {
+            "batch_size": 256,
+            "distance": {"prompts": str(distance), "limit": 256, "samples": 4, "max_tokens": testbed.max_tokens},
+        },
+    }
+    if cell.is_online:
+        found["data"] = {"train": str(prompts), "max_length": testbed.max_length}
+        found["training"] = {"batch_size": BATCH * many}
+        found["source"] = _rounds(testbed, pairs)
+    return found
+
+
+def _objective(cell: Cell) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": cell.objective}
+    found |= {} if cell.beta is None else {"beta": cell.beta}
+    found |= {} if cell.clip_eps is None else {"clip_eps": cell.clip_eps}
+    return found | ({"kl_coef": KL_COEF} if cell.objective == "grpo" else {})
+
+
+def _reference(cell: Cell) -> dict[str, Any]:
+    if cell.variant in ("humanline", "sync only"):
+        return {"schedule": {"kind": "before_step", "every": cell.every}}
+    if cell.variant == "trust region":
+        return {"schedule": {"kind": "after_step", "every": cell.every}}
+    if cell.variant == "online":
+        return {"schedule": {"kind": "each_round"}}
+    if cell.variant == "online humanline":
+        return {"schedule": {"kind": "before_step", "every": cell.every}, "round_start": "sync"}
+    return {"schedule": {"kind": "never"}}
+
+
+def _rounds(testbed: Testbed, pairs: Pairs) -> dict[str, Any]:
+    contexts = pairs.scorer_calls // ANSWERS
+    return {
+        "kind": "rounds",
+        "contexts_per_round": contexts // ROUNDS,
+        "samples": ANSWERS,
+        "count": ROUNDS,
+        "select": "best_worst",
+        "score_margin": MARGIN,
+        "too_few": "skip",
+        "sampling": {"max_tokens": testbed.max_tokens, "engine": {"kind": "generate", "batch_size": 512}},
+        "scoring": {"rewards": [{"kind": "function", "call": testbed.reward}], "workers": 1},
+    }

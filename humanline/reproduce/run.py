@@ -1,0 +1,136 @@
+"""One run of a cell: trained as `humanline train` trains, then measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from humanline.reproduce.answers import Measured, Model, measure
+from humanline.reproduce.cells import Cell
+from humanline.reproduce.outcome import Outcome
+from humanline.reproduce.recipe import recipe
+from humanline.reproduce.start import SCORE_SEED, make_pairs, make_start, prompt_file
+from humanline.reproduce.testbeds.base import Testbed
+from humanline.stats import mean_estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run of a cell: from which start model, with which draw of the pairs and their order.
+
+    Parameters
+    ----------
+    testbed : Testbed
+    cell : Cell
+    start, draw : int
+    """
+
+    testbed: Testbed
+    cell: Cell
+    start: int
+    draw: int
+
+    @property
+    def name(self) -> str:
+        """Return what tells this run from every other, for people and for files."""
+        return f"{self.testbed.name}/{self.cell.name}-start{self.start}-draw{self.draw}"
+
+
+def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
+    """Train and measure one run; its start model and pairs are made if they are not there.
+
+    Parameters
+    ----------
+    job : Job
+    folder : Path
+        Start models and pairs lie in ``starts`` there, and the run in ``runs`` while it goes on.
+    keep_runs : bool
+        Whether the run's folder stays.
+
+    Raises
+    ------
+    ModelError, OSError, ValueError
+        As `humanline.train.loop.train` does; a run whose numbers are not finite any more is an outcome, and no error.
+    """
+    from humanline.train.config import TrainConfig
+    from humanline.train.loop import train
+    from humanline.train.run.metrics import read_metrics
+    from humanline.train.run.processes import NonFiniteError
+
+    testbed, starts = job.testbed, folder / "starts"
+    start = make_start(testbed, "near", job.start, starts)
+    pairs = make_pairs(testbed, job.cell.data, job.start, job.draw, starts)
+    output = folder / "runs" / job.name
+    shutil.rmtree(output, ignore_errors=True)
+    config = recipe(
+        job.cell,
+        testbed,
+        model=start.model,
+        pairs=pairs,
+        prompts=prompt_file(testbed, "pairs", starts),
+        distance=prompt_file(testbed, "distance", starts),
+        output=output,
+        seed=100 * job.start + job.draw,
+    )
+    began = time.perf_counter()
+    try:
+        result = train(TrainConfig.model_validate(config), show_progress=False)
+    except NonFiniteError:
+        status, held_out, measured = "not finite", {}, None
+    else:
+        status, held_out = "done", result.final
+        measured = measure(Model(testbed, result.model), SCORE_SEED, start.measured.entropy)
+    seconds = time.perf_counter() - began
+    rows = list(read_metrics(output / "metrics.jsonl"))
+    if not keep_runs:
+        shutil.rmtree(output, ignore_errors=True)
+    return _outcome(job, status, start.measured.score, measured, held_out, rows, pairs.scorer_calls, seconds)
+
+
+def _outcome(
+    job: Job,
+    status: str,
+    start_score: float,
+    measured: Measured | None,
+    held_out: dict[str, float],
+    rows: list[dict[str, Any]],
+    scorer_calls: int,
+    seconds: float,
+) -> Outcome:
+    steps = [row for row in rows if "step" in row]
+    unknown = Measured(*[math.nan] * len(Measured.__dataclass_fields__))
+    found = asdict(measured or unknown)
+    clipped = [row["clipped_low"] + row["clipped_high"] for row in steps if "clipped_low" in row]
+    saturation = [row["saturation"] for row in steps[-max(1, len(steps) // 10) :] if "saturation" in row]
+    distances = ("kl_to_start", "kl_to_start_se", "kl_from_start", "kl_from_start_se")
+    return Outcome(
+        testbed=job.testbed.name,
+        cell=job.cell,
+        start=job.start,
+        draw=job.draw,
+        status=status,
+        start_score=start_score,
+        **found,
+        **{name: held_out.get(name, math.nan) for name in distances},
+        clipped=mean_estimate(clipped).mean if clipped else math.nan,
+        saturation=mean_estimate(saturation).mean if saturation else math.nan,
+        updates=len(steps),
+        scorer_calls=scorer_calls,
+        seconds=seconds,
+    )
+
+
+def as_text(outcome: Outcome) -> str:
+    """Return an outcome as JSON."""
+    return json.dumps(asdict(outcome))
+
+
+def from_text(text: str) -> Outcome:
+    """Return the outcome that `as_text` wrote."""
+    fields = json.loads(text)
+    return Outcome(**{**fields, "cell": Cell(**fields["cell"])})

@@ -1,0 +1,185 @@
+"""What the runs on a testbed begin from: start models, and the pairs that are made of a model's answers.
+
+Both are made once and kept: a folder that holds what it should is taken as it is, and anything else in its place, left
+by a run that was killed, is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from humanline.reproduce.answers import Measured, Model, measure
+from humanline.reproduce.testbeds.base import Part, Source, Testbed, as_rows
+from humanline.system.files import make_folder, write_text
+
+ANSWERS = 8  # to a prompt, of which the best and the worst make a pair
+MARGIN = 0.01  # by which their scores must differ
+SCORE_SEED = 7  # of the draws that are scored: one for all models, so that they differ in nothing else
+_HELD_OUT = 100  # rows of the start model's
+_FACTS = "facts.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A start model.
+
+    Parameters
+    ----------
+    model : Path
+    perplexity : (float, float)
+        Held-out, before and after it learned the task.
+    measured : Measured
+    """
+
+    model: Path
+    perplexity: tuple[float, float]
+    measured: Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Preference pairs of a model's answers, best against worst by the judge.
+
+    Parameters
+    ----------
+    file : Path
+    count : int
+    scorer_calls : int
+    gap : float
+        Mean difference of the judge's scores.
+    """
+
+    file: Path
+    count: int
+    scorer_calls: int
+    gap: float
+
+
+def make_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Start:
+    """Return the start model of that kind and seed, trained from random weights unless the folder has it."""
+    place = folder / testbed.name / f"{source}-{seed}"
+    facts = _kept(place, testbed, source, seed)
+    if facts is None:
+        new_folder(place)
+        facts = _train_start(testbed, source, seed, place)
+        write_text(place / _FACTS, json.dumps({"made_of": _made_of(testbed, source, seed), **facts}, indent=1) + "\n")
+    before, after = facts["perplexity"]
+    return Start(place / "start" / "final", (before, after), Measured(**facts["measured"]))
+
+
+def _train_start(testbed: Testbed, source: Source, seed: int, place: Path) -> dict[str, Any]:
+    from humanline.train.config import TrainConfig
+    from humanline.train.loop import train
+    from humanline.train.policy.new_model import new_model
+
+    rows, size = testbed.task.rows(source, seed), testbed.size
+    text = write_rows(place / "train.jsonl", rows[:-_HELD_OUT])
+    blank = new_model(
+        place / "blank",
+        text=text,
+        vocab_size=testbed.vocab_size,
+        hidden_size=size.hidden_size,
+        layers=size.layers,
+        heads=size.heads,
+        max_length=testbed.max_length,
+        seed=seed,
+    )
+    config = TrainConfig.model_validate(
+        {
+            "model": str(blank),
+            "output": str(place / "start"),
+            "seed": seed,
+            "objective": {"kind": "nll"},
+            "data": {
+                "train": text,
+                "eval": write_rows(place / "held-out.jsonl", rows[-_HELD_OUT:]),
+                "max_length": testbed.max_length,
+            },
+            "training": {"steps": size.steps, "batch_size": size.batch_size},
+            "optimizer": {"lr": size.lr, "warmup_fraction": 0.05},
+        }
+    )
+    result = train(config, show_progress=False)
+    measured = measure(Model(testbed, result.model), SCORE_SEED)
+    return {"perplexity": [result.initial["perplexity"], result.final["perplexity"]], "measured": asdict(measured)}
+
+
+def make_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: Path) -> Pairs:
+    """Return pairs of answers that a model of that kind gives; the model must be there already (`make_start`).
+
+    Answers are drawn at temperature 1. A prompt gives the best and the worst of 8 by the judge, and none if these
+    differ by less than .01.
+    """
+    place = folder / testbed.name / f"{source}-{start}" / f"pairs-{draw}"
+    facts = _kept(place, testbed, source, start)
+    if facts is None:
+        new_folder(place)
+        facts = _draw_pairs(testbed, make_start(testbed, source, start, folder).model, draw, place)
+        write_text(place / _FACTS, json.dumps({"made_of": _made_of(testbed, source, start), **facts}, indent=1) + "\n")
+    return Pairs(place / "pairs.jsonl", facts["count"], facts["scorer_calls"], facts["gap"])
+
+
+def _draw_pairs(testbed: Testbed, model: Path, draw: int, place: Path) -> dict[str, Any]:
+    answers = Model(testbed, model).draw("pairs", ANSWERS, draw)
+    judged = answers.judged(testbed)
+    rows, gaps = [], []
+    for first in range(0, len(judged), ANSWERS):
+        group = [
+            (judged[place], answers.completions[place].text)
+            for place in range(first, first + ANSWERS)
+            if answers.completions[place].text.strip()
+        ]
+        if group and (gap := max(group)[0] - min(group)[0]) >= MARGIN:
+            rows.append({"prompt": answers.prompts[first], "chosen": max(group)[1], "rejected": min(group)[1]})
+            gaps.append(gap)
+    write_rows(place / "pairs.jsonl", rows)
+    return {"count": len(rows), "scorer_calls": len(judged), "gap": sum(gaps) / len(gaps)}
+
+
+def prompt_file(testbed: Testbed, part: Part, folder: Path) -> Path:
+    """Return the file of a part's prompts, written if it is not there."""
+    path = folder / testbed.name / f"{part}.jsonl"
+    make_folder(path.parent)
+    text = "".join(json.dumps(row) + "\n" for row in as_rows(testbed.task.prompts(part)))
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
+    return path
+
+
+def new_folder(place: Path) -> None:
+    """Make a folder anew, whatever a run that was killed has left in its place."""
+    shutil.rmtree(place, ignore_errors=True)
+    make_folder(place)
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Write rows as JSON lines and return the file's path."""
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def _kept(place: Path, testbed: Testbed, source: Source, seed: int) -> dict[str, Any] | None:
+    """Return the facts that a folder keeps, if it holds what would be made now."""
+    if not (place / _FACTS).is_file():
+        return None
+    facts: dict[str, Any] = json.loads((place / _FACTS).read_text(encoding="utf-8"))
+    return facts if facts.pop("made_of") == _made_of(testbed, source, seed) else None
+
+
+def _made_of(testbed: Testbed, source: Source, seed: int) -> str:
+    """Return a digest of all that decides what a start model and its pairs are, but for the code of training."""
+    digest = hashlib.sha256(repr((testbed.name, testbed.size, testbed.max_tokens, testbed.max_length)).encode())
+    digest.update(repr((testbed.vocab_size, ANSWERS, MARGIN, SCORE_SEED)).encode())
+    rows = testbed.task.rows(source, seed)
+    digest.update(json.dumps(rows).encode())
+    for part in ("pairs", "score"):
+        digest.update(json.dumps(testbed.task.prompts(part)).encode())
+    judged = [testbed.task.judged(row["prompt"], row["completion"]) for row in rows[:200]]
+    digest.update(json.dumps(judged).encode())
+    return digest.hexdigest()
