@@ -23,6 +23,7 @@ from humanline.train.policy.load import load_policy
 
 BATCH = 512  # answers that are drawn together
 SAMPLES = 4  # answers to a prompt that are scored
+MATCHED = 2  # the same at the temperature that gives the start's entropy
 #: Between these a temperature is sought that gives the start's entropy; one outside ends at the nearer of them.
 TEMPERATURES = (0.05, 20.0)
 
@@ -40,6 +41,11 @@ class Answers:
 
     prompts: list[str]
     completions: list[Completion]
+
+    def one_each(self) -> Answers:
+        """Return the first answer to every prompt."""
+        first = [place for place, prompt in enumerate(self.prompts) if not place or prompt != self.prompts[place - 1]]
+        return Answers([self.prompts[i] for i in first], [self.completions[i] for i in first])
 
     def scores(self, testbed: Testbed) -> list[float]:
         """Return the true score of each."""
@@ -155,11 +161,11 @@ def measure(model: Model, seed: int, start_entropy: float | None = None) -> Meas
     """
     testbed = model.testbed
     answers = model.draw("score", SAMPLES, seed)
-    logits = model.logits(answers)
+    logits = model.logits(answers.one_each())
     own = entropy(logits)
     temperature = 1.0 if start_entropy is None else temperature_of(logits, start_entropy)
     score = _mean(answers.scores(testbed))
-    matched = score if start_entropy is None else _mean(model.draw("score", SAMPLES, seed, temperature).scores(testbed))
+    matched = score if start_entropy is None else _mean(model.draw("score", MATCHED, seed, temperature).scores(testbed))
     return Measured(
         score=score,
         judged=_mean(answers.judged(testbed)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 from humanline.reproduce.cells import Cell
 
@@ -43,7 +44,7 @@ class Outcome:
     scorer_calls : int
         Answers that the judge was asked about to make the pairs.
     seconds : float
-        Of training, for planning; no result.
+        Of one core, training and measuring; for planning, no result.
     """
 
     testbed: str
@@ -69,3 +70,14 @@ class Outcome:
     updates: int
     scorer_calls: int
     seconds: float
+
+
+def as_text(outcome: Outcome) -> str:
+    """Return an outcome as JSON."""
+    return json.dumps(asdict(outcome))
+
+
+def from_text(text: str) -> Outcome:
+    """Return the outcome that `as_text` wrote."""
+    fields = json.loads(text)
+    return Outcome(**{**fields, "cell": Cell(**fields["cell"])})

@@ -59,7 +59,7 @@ def recipe(
         "optimizer": {"lr": cell.lr, "warmup_fraction": WARMUP},
         "evaluation": {
             "batch_size": 256,
-            "distance": {"prompts": str(distance), "limit": 256, "samples": 4, "max_tokens": testbed.max_tokens},
+            "distance": {"prompts": str(distance), "limit": 640, "samples": 3, "max_tokens": testbed.max_tokens},
         },
     }
     if cell.is_online:

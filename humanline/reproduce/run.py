@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import time
@@ -77,7 +76,7 @@ def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
         output=output,
         seed=100 * job.start + job.draw,
     )
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         result = train(TrainConfig.model_validate(config), show_progress=False)
     except NonFiniteError:
@@ -85,7 +84,7 @@ def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
     else:
         status, held_out = "done", result.final
         measured = measure(Model(testbed, result.model), SCORE_SEED, start.measured.entropy)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     rows = list(read_metrics(output / "metrics.jsonl"))
     if not keep_runs:
         shutil.rmtree(output, ignore_errors=True)
@@ -123,14 +122,3 @@ def _outcome(
         scorer_calls=scorer_calls,
         seconds=seconds,
     )
-
-
-def as_text(outcome: Outcome) -> str:
-    """Return an outcome as JSON."""
-    return json.dumps(asdict(outcome))
-
-
-def from_text(text: str) -> Outcome:
-    """Return the outcome that `as_text` wrote."""
-    fields = json.loads(text)
-    return Outcome(**{**fields, "cell": Cell(**fields["cell"])})

@@ -7,6 +7,7 @@ from answers with fewer swaps. The judge has no noise.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +15,7 @@ from humanline.reproduce.testbeds.base import Part, Size, Source, Testbed, last_
 
 LETTERS = "abcdefghij"
 #: How many words each part has, in the order in which they are drawn.
-PARTS: dict[Part, int] = {"train": 1500, "pairs": 2560, "score": 512, "distance": 256}
+PARTS: dict[Part, int] = {"train": 1500, "pairs": 2560, "score": 512, "distance": 640}
 #: Of these numbers of mistakes each is as likely as another.
 MISTAKES: dict[Source, tuple[int, ...]] = {"near": (0, 1, 1, 2), "far": (0, 1, 1, 2), "better": (0, 0, 0, 1)}
 
@@ -43,7 +44,7 @@ class Letters:
         first = 0
         for name, count in PARTS.items():
             if name == part:
-                return words[first : first + count]
+                return list(words[first : first + count])
             first += count
         raise ValueError(f"no part {part!r}")
 
@@ -78,12 +79,13 @@ def letters_in_place(prompt: Sequence[Mapping[str, str]], completion: str) -> fl
     return Letters().judged(last_text(prompt), completion)
 
 
-def _words(count: int) -> list[str]:
+@functools.cache
+def _words(count: int) -> tuple[str, ...]:
     rng = random.Random(1)
     words: dict[str, None] = {}
     while len(words) < count:
         words["".join(rng.choice(LETTERS) for _ in range(rng.randint(4, 7)))] = None
-    return list(words)
+    return tuple(words)
 
 
 SMALL = Testbed(

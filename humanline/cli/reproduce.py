@@ -1,0 +1,63 @@
+"""`humanline reproduce`: the declared grid on testbeds made on the spot, kept as it goes, judged at the end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from humanline.cli.common import Commands, complain, quiet_libraries
+from humanline.system.terminal import show, visible
+
+
+def reproduce_commands(commands: Commands) -> None:
+    """Add what runs the paper in miniature."""
+    parser = commands.add_parser("reproduce", help="run the declared grid on tasks made on the spot, and judge claims")
+    parser.add_argument("testbeds", nargs="*", metavar="TESTBED", help="run these alone (default: letters)")
+    parser.add_argument("--out", default="reproduce-out", help="folder to write to, or to go on with")
+    parser.add_argument("--starts", type=int, default=3, help="start models (default: 3)")
+    parser.add_argument("--draws", type=int, default=3, help="draws of the pairs from each start model (default: 3)")
+    parser.add_argument("--all", action="store_true", help="also parts alone, trust region, more passes, other data")
+    parser.add_argument("--minutes", type=float, help="begin no run after so many minutes; the same command goes on")
+    parser.add_argument("--processes", type=int, help="runs at a time (default: one for each core)")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.set_defaults(run=_reproduce)
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    quiet_libraries()
+    from humanline.reproduce.cells import around, core
+    from humanline.reproduce.plan import grid_jobs, said_time
+    from humanline.reproduce.suite import kept_results, run_suite
+    from humanline.reproduce.tables import write_outcomes
+    from humanline.system.progress import CountProgress
+    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+
+    folder = Path(options.out)
+    processes = options.processes if options.processes is not None else len(os.sched_getaffinity(0))
+    cells = [*core(), *(around() if options.all else ())]
+    jobs = grid_jobs(options.testbeds or ["letters"], cells, options.starts, options.draws)
+    show(said_time(jobs, kept_results(jobs, folder).outcomes, processes))
+    until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    progress = CountProgress("runs", show=not options.quiet)
+    with StopSignal() as stop:
+
+        def finished(done: int, total: int) -> None:
+            progress(done, total)
+            if stop.requested is not None:
+                raise StopRequested(stop.requested)
+            if until is not None and time.monotonic() > until and done < total:
+                raise StopRequested(f"--minutes {options.minutes:g}")
+
+        stop.hold()
+        try:
+            with progress:
+                results = run_suite(jobs, folder, processes=processes, progress=finished)
+        except StopRequested as request:
+            kept = f"{progress.done} of {progress.total} runs are kept in {folder}; the same command goes on"
+            complain(options, f"{request}: {kept}")
+            return EXIT_STOPPED
+    write_outcomes(folder / "runs.csv", results.outcomes)
+    print(visible(str(folder / "runs.csv")))
+    return 0

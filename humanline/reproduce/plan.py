@@ -1,0 +1,66 @@
+"""Which runs a grid takes, in which order, and how long they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from humanline.reproduce.cells import Cell
+from humanline.reproduce.outcome import Outcome
+from humanline.reproduce.run import Job
+from humanline.reproduce.testbeds.registry import testbed
+
+#: Seconds of one core that a run takes, of one pass offline and online, as measured on this testbed (two idle cores).
+SECONDS: dict[str, tuple[float, float]] = {"letters": (5.0, 25.0)}
+START_SECONDS = 40.0  # a start model and its pairs
+
+
+def grid_jobs(names: Sequence[str], cells: Sequence[Cell], starts: int, draws: int) -> list[Job]:
+    """Return the runs of cells on testbeds, so ordered that what is stopped has all cells of whole draws.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of testbeds.
+    cells : sequence of Cell
+    starts, draws : int >= 1
+        Start models, and draws of the pairs from each.
+
+    Raises
+    ------
+    ValueError
+        If there is no such testbed, or a number is < 1.
+    """
+    if starts < 1 or draws < 1:
+        raise ValueError(f"starts and draws must be >= 1, got {starts} and {draws}")
+    beds = [testbed(name) for name in dict.fromkeys(names)]
+    return [
+        Job(bed, cell, start, draw)
+        for bed in beds
+        for draw in range(draws)
+        for start in range(starts)
+        for cell in cells
+    ]
+
+
+def said_time(jobs: Sequence[Job], kept: Sequence[Outcome], processes: int) -> str:
+    """Return how many runs there are to do, and about how long they take, in words."""
+    done = {(one.testbed, one.cell, one.start, one.draw) for one in kept}
+    due = [job for job in jobs if (job.testbed.name, job.cell, job.start, job.draw) not in done]
+    if not due:
+        return f"{len(jobs)} runs, all of them kept"
+    seconds = sum(expected_seconds(job, kept) for job in due)
+    seconds += START_SECONDS * len({(job.testbed.name, job.cell.data, job.start) for job in due})
+    minutes = seconds / 60 / processes
+    kept_words = f", {len(jobs) - len(due)} of them kept" if len(due) < len(jobs) else ""
+    return f"{len(jobs)} runs{kept_words}; the other {len(due)} take about {minutes:.0f} minutes, {processes} at a time"
+
+
+def expected_seconds(job: Job, kept: Sequence[Outcome]) -> float:
+    """Return how long a run takes: as long as kept ones of its kind, or as was measured once."""
+    alike = [
+        one.seconds / one.cell.passes
+        for one in kept
+        if one.testbed == job.testbed.name and one.cell.is_online == job.cell.is_online
+    ]
+    usual = SECONDS.get(job.testbed.name, SECONDS["letters"])[job.cell.is_online]
+    return job.cell.passes * (sum(alike) / len(alike) if alike else usual)

@@ -1,0 +1,164 @@
+"""Many runs, a few at a time: start models first, then pairs, then the cells; kept as they come."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from humanline._workers import worker_processes
+from humanline.reproduce.outcome import Outcome, as_text, from_text
+from humanline.reproduce.run import Job, run
+from humanline.reproduce.start import make_pairs, make_start
+from humanline.reproduce.testbeds.base import Source
+from humanline.reproduce.testbeds.registry import testbed
+from humanline.reproduce.versions import code_digest, own_digest, task_digest
+from humanline.system.files import make_folder
+from humanline.system.kept import KeptResults
+
+STORE = "results.sqlite"
+Progress = Callable[[int, int], None]
+_THEN = "what is finished is kept, and the same command goes on"
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Outcomes of a suite.
+
+    Parameters
+    ----------
+    outcomes : list of Outcome
+        In the order of the jobs; those that were not run are left out.
+    older : int
+        How many of them other code of training has made than is there now.
+    """
+
+    outcomes: list[Outcome]
+    older: int
+
+
+def run_suite(
+    jobs: Sequence[Job], folder: Path, *, processes: int = 1, keep_runs: bool = False, progress: Progress | None = None
+) -> Results:
+    """Run every job that is not kept yet, and return all outcomes.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        In the order in which they are begun.
+    folder : Path
+        Start models, pairs and results lie there. A result is kept as soon as it is there, by all settings of the run
+        and by the task; by which code it was made is kept with it.
+    processes : int >= 1
+        Runs at a time, one thread each.
+    keep_runs : bool
+        Whether the runs' own folders stay.
+    progress : callable, optional
+        Called with (done, total) of all runs, at the beginning and after every run.
+
+    Raises
+    ------
+    WorkerError
+        If a worker process dies.
+    OSError, ValueError, ModelError
+        As `run` does; runs under way are finished and kept before.
+    """
+    make_folder(folder)
+    store, code = KeptResults(folder / STORE), code_digest()
+    kept = store.read()
+    keys = {job: key_of(job) for job in jobs}
+    missing = [job for job, key in keys.items() if key not in kept]
+    done = len(jobs) - len(missing)
+    if progress is not None:
+        progress(done, len(jobs))
+    if missing:
+        with worker_processes(min(processes, len(missing)), begin=_one_thread, then=_THEN) as pool:
+            _prepare(pool, missing, folder)
+            with closing(_finished(pool, missing, folder, keep_runs)) as results:
+                for job, outcome in results:
+                    kept[keys[job]] = f"{code} {as_text(outcome)}"
+                    store.keep(keys[job], job.name, kept[keys[job]])
+                    done += 1
+                    if progress is not None:
+                        progress(done, len(jobs))
+    return read_results(jobs, kept, code)
+
+
+def kept_results(jobs: Sequence[Job], folder: Path) -> Results:
+    """Return the outcomes of those jobs that a folder keeps; nothing is run."""
+    store = KeptResults(folder / STORE)
+    return read_results(jobs, store.read() if store.path.is_file() else {}, code_digest())
+
+
+def read_results(jobs: Iterable[Job], kept: Mapping[str, str], code: str) -> Results:
+    """Return the outcomes of jobs among kept results."""
+    texts = [kept[key] for key in map(key_of, jobs) if key in kept]
+    parts = [text.split(" ", 1) for text in texts]
+    return Results([from_text(text) for _, text in parts], sum(made_by != code for made_by, _ in parts))
+
+
+def _prepare(pool: ProcessPoolExecutor, jobs: Sequence[Job], folder: Path) -> None:
+    """Make the start models of runs, those that write their pairs, and then the pairs."""
+    starts = folder / "starts"
+    wanted: dict[tuple[Any, ...], None] = {}
+    for job in jobs:
+        for source in dict.fromkeys(("near", job.cell.data)):
+            wanted[(job.testbed.name, source, job.start)] = None
+    _all(pool, _start, [(*one, starts) for one in wanted])
+    pairs = dict.fromkeys((job.testbed.name, job.cell.data, job.start, job.draw) for job in jobs)
+    _all(pool, _pairs, [(*one, starts) for one in pairs])
+
+
+def _all(pool: ProcessPoolExecutor, work: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> None:
+    for future in as_completed([pool.submit(work, *one) for one in arguments]):
+        future.result()
+
+
+def _start(name: str, source: Source, seed: int, starts: Path) -> None:
+    make_start(testbed(name), source, seed, starts)
+
+
+def _pairs(name: str, source: Source, start: int, draw: int, starts: Path) -> None:
+    make_pairs(testbed(name), source, start, draw, starts)
+
+
+def _finished(
+    pool: ProcessPoolExecutor, jobs: Sequence[Job], folder: Path, keep_runs: bool
+) -> Generator[tuple[Job, Outcome], None, None]:
+    """Yield each outcome as it is there; if a run fails, those under way are yielded before its error is raised."""
+    waiting = {pool.submit(run, job, folder, keep_runs=keep_runs): job for job in jobs}
+    failure: BaseException | None = None
+    for future in as_completed(waiting):
+        if future.cancelled():
+            continue
+        error = future.exception()
+        if error is None:
+            yield waiting[future], future.result()
+        elif failure is None:
+            failure = error
+            for other in waiting:
+                other.cancel()
+    if failure is not None:
+        raise failure
+
+
+def key_of(job: Job) -> str:
+    """Return the key of a run's result: of all its settings, and of the task as it is."""
+    bed = job.testbed
+    said = (bed.name, bed.size, bed.max_tokens, bed.max_length, bed.vocab_size, job.cell, job.start, job.draw)
+    return hashlib.sha256(
+        f"{said!r} {task_digest(type(bed.task).__module__.rpartition('.')[2])} {own_digest()}".encode()
+    ).hexdigest()
+
+
+def _one_thread() -> None:
+    import torch
+
+    from humanline.system.imports import quiet_libraries
+
+    torch.set_num_threads(1)
+    quiet_libraries()
