@@ -21,6 +21,7 @@ from humanline.cli.common import (
     complain,
 )
 from humanline.cli.recipes import model_commands, recipe_commands
+from humanline.cli.reproduce import reproduce_commands
 from humanline.cli.runs import run_commands
 from humanline.cli.stages import stage_commands
 from humanline.cli.studies import study_commands
@@ -162,6 +163,14 @@ def _is_for_users(error: Exception) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="humanline", description="Perceptual alignment: humanline DPO, KTO and GRPO.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (run_commands, stage_commands, answer_commands, recipe_commands, model_commands, study_commands):
+    for add in (
+        run_commands,
+        stage_commands,
+        answer_commands,
+        recipe_commands,
+        model_commands,
+        study_commands,
+        reproduce_commands,
+    ):
         add(commands)
     return parser

@@ -29,15 +29,17 @@ def _reproduce(options: argparse.Namespace) -> int:
     quiet_libraries()
     from humanline.reproduce.cells import around, core
     from humanline.reproduce.plan import grid_jobs, said_time
+    from humanline.reproduce.report import write_report
+    from humanline.reproduce.rules import Rules
     from humanline.reproduce.suite import kept_results, run_suite
-    from humanline.reproduce.tables import write_outcomes
     from humanline.system.progress import CountProgress
     from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
 
     folder = Path(options.out)
     processes = options.processes if options.processes is not None else len(os.sched_getaffinity(0))
     cells = [*core(), *(around() if options.all else ())]
-    jobs = grid_jobs(options.testbeds or ["letters"], cells, options.starts, options.draws)
+    names = list(dict.fromkeys(options.testbeds or ["letters"]))
+    jobs = grid_jobs(names, cells, options.starts, options.draws)
     show(said_time(jobs, kept_results(jobs, folder).outcomes, processes))
     until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     progress = CountProgress("runs", show=not options.quiet)
@@ -58,6 +60,10 @@ def _reproduce(options: argparse.Namespace) -> int:
             kept = f"{progress.done} of {progress.total} runs are kept in {folder}; the same command goes on"
             complain(options, f"{request}: {kept}")
             return EXIT_STOPPED
-    write_outcomes(folder / "runs.csv", results.outcomes)
-    print(visible(str(folder / "runs.csv")))
+    if results.older:
+        show(f"{results.older} of these runs were made by other code of training or other libraries than are here now")
+    for name in names:
+        of_testbed = [outcome for outcome in results.outcomes if outcome.testbed == name]
+        for path in write_report(folder / name, of_testbed, Rules()):
+            print(visible(str(path)))
     return 0

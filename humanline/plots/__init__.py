@@ -14,6 +14,7 @@ from humanline import _checks
 if TYPE_CHECKING:
     from humanline.evaluate.compare import Comparison
     from humanline.evaluate.inspection import Inspection
+    from humanline.plots.frontier import Picture
     from humanline.sim.report import Report
 
 #: Every figure, and the module of this package that makes it: of the theory, then of the simulator (which needs torch).
@@ -75,7 +76,7 @@ def write_study_figures(out: str | Path, report: Report) -> list[Path]:
     return [path for name in STUDY_FIGURES for path in write_figure(out, name, report)]
 
 
-def write_figure(out: str | Path, name: str, result: Report | Comparison | Inspection) -> list[Path]:
+def write_figure(out: str | Path, name: str, result: Report | Comparison | Inspection | Picture) -> list[Path]:
     """Write NAME.csv, NAME.svg and NAME.png of a figure that is made from a result.
 
     Parameters
@@ -83,8 +84,9 @@ def write_figure(out: str | Path, name: str, result: Report | Comparison | Inspe
     out : path
         Folder that exists. Files of these names in it are replaced.
     name : str
-        One of `STUDY_FIGURES` for a study, "differences" for a comparison, "levels" for an inspection of data.
-    result : Report, Comparison or Inspection
+        One of `STUDY_FIGURES` for a study, "differences" for a comparison, "levels" for an inspection of data,
+        "frontier" for scores and distances.
+    result : Report, Comparison, Inspection or Picture
 
     Returns
     -------

@@ -1,0 +1,101 @@
+"""Score against distance from the start, a panel for each objective, with the curve that offline cells draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from humanline.plots import _style
+from humanline.plots._table import SETTING, Row, Table, points, settings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Points = Sequence[tuple[float, float]]
+_CURVE = "offline curve"
+#: How a series is drawn: colour and marker. Others are drawn in grey.
+LOOKS = {
+    "offline": (_style.BLACK, "o"),
+    "humanline, k = 1": (_style.SKY, "v"),
+    "humanline, k = 8": (_style.BLUE, "s"),
+    "humanline, k = 32": (_style.GREEN, "^"),
+    "online": (_style.RED, "D"),
+    "online humanline, k = 8": (_style.ORANGE, "P"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What the figure shows, for one testbed.
+
+    Parameters
+    ----------
+    start : float
+        Score of the start model.
+    curves : mapping from a panel to points
+        (KL(policy || start), score) along the curve of offline cells; empty where there is none.
+    cells : mapping from a panel to a mapping from a series to points
+        The same of each cell, mean over its runs.
+    """
+
+    start: float
+    curves: Mapping[str, Points]
+    cells: Mapping[str, Mapping[str, Points]]
+
+
+def rows(picture: Picture) -> list[Row]:
+    """Return the numbers of the figure.
+
+    Returns
+    -------
+    list of Row
+        A panel an objective, in it a series for each variant and one, ``offline curve``, for the curve; x: KL(policy ||
+        start) in nats an answer, y: score. Panel ``setting``: the start's score.
+    """
+    out = settings(start=picture.start)
+    for panel, series in picture.cells.items():
+        out += _of(panel, _CURVE, picture.curves.get(panel, ()))
+        for name, found in series.items():
+            out += _of(panel, name, found)
+    return out
+
+
+def _of(panel: str, series: str, found: Points) -> list[Row]:
+    return points(panel, series, *np.array(found).T) if len(found) else []
+
+
+def draw(rows: Sequence[Row]) -> Figure:
+    """Draw the figure from its rows."""
+    with _style.style():
+        return _draw(Table(rows), list(dict.fromkeys(row.panel for row in rows if row.panel != SETTING)))
+
+
+def _draw(table: Table, names: list[str]) -> Figure:
+    title = "How far a run went from its start, and its score there"
+    figure, axes = _style.panels([3.7] * len(names), height=3.9, title=title)
+    for axis, name in zip(axes, names, strict=True):
+        _panel(axis, table, name)
+        axis.set_title(name)
+    axes[0].set_ylabel("score")
+    shown: dict[str, Any] = {}
+    for axis in axes:
+        shown |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=min(len(shown), 8))
+    return figure
+
+
+def _panel(axis: Axes, table: Table, panel: str) -> None:
+    axis.axhline(table.setting("start"), color=_style.GREY, linestyle=":", linewidth=1.2, label="start")
+    for name in table.series(panel):
+        across, up = table.xy(panel, name)
+        if name == _CURVE:
+            axis.plot(across, up, color=_style.BLACK, linewidth=1.3, label="curve of the offline cells")
+            continue
+        colour, marker = LOOKS.get(name, (_style.GREY, "x"))
+        axis.plot(across, up, marker, color=colour, markersize=5, alpha=0.85, label=name)
+    axis.set_xscale("log")
+    axis.set_xlabel("KL(policy || start), nats an answer")
