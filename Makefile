@@ -9,7 +9,7 @@ WORKERS ?= 2
 .PHONY: demo test slow campaign lint gsm8k benchmarks clean
 
 demo: $(VENV)/.train
-	$(BIN)/humanline demo
+	$(BIN)/humanline reproduce --quick
 
 test: $(VENV)/.dev lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu" --durations 8

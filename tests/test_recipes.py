@@ -444,7 +444,7 @@ SAMPLE = [
     "llama3-8b-kto-online-humanline",
     "qwen2.5-1.5b-math-64x-humanline-k12",
 ]
-LETTERS = "source.scoring.rewards=[{kind: function, call: 'humanline.demo:letters_in_place'}]"
+LETTERS = "source.scoring.rewards=[{kind: function, call: 'humanline.reproduce.testbeds.letters:letters_in_place'}]"
 
 
 @pytest.fixture(scope="session")

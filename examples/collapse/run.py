@@ -60,7 +60,7 @@ def offline(objective: dict[str, Any], lr: float, steps: int, *, held_out: bool 
 
 def online(objective: dict[str, Any], lr: float, rounds: int, **more: Any) -> dict[str, Any]:
     """Return a run in rounds, as tiny-online is."""
-    reward = more.pop("reward", "humanline.demo:letters_in_place")
+    reward = more.pop("reward", "humanline.reproduce.testbeds.letters:letters_in_place")
     return {
         "objective": objective,
         "data": {"train": "words.jsonl", "eval": "words-held-out.jsonl", "max_length": 48},
@@ -227,14 +227,19 @@ def warm_up(model: Path) -> None:
 
 def start(work: Path) -> None:
     """Make the demo's start model, its pairs and its words."""
-    from humanline.demo import _start_model
+    from humanline.reproduce.quick import leave_for_recipes
+    from humanline.reproduce.start import make_pairs, make_start
+    from humanline.reproduce.testbeds.letters import SMALL
 
-    print(_start_model(work))
+    begun = make_start(SMALL, "near", 0, work / "starts")
+    print(begun, make_pairs(SMALL, "near", 0, 0, work / "starts"))
+    leave_for_recipes(work, begun)
 
 
 def run(work: Path, job: Job, folder: Path) -> None:
     """Run one job, and note how its model answers words it has never seen."""
-    import humanline.demo as demo
+    from humanline.reproduce.answers import Model
+    from humanline.reproduce.testbeds.letters import SMALL
     from humanline.train.config import TrainConfig
     from humanline.train.loop import train
 
@@ -245,9 +250,8 @@ def run(work: Path, job: Job, folder: Path) -> None:
     outcome: dict[str, Any] = {}
     try:
         result = train(config)
-        words = demo._words(demo.TRAIN_WORDS + demo.PAIR_WORDS + demo.HELD_OUT_WORDS, seed=1)[-demo.HELD_OUT_WORDS :]
-        answers = demo._sample(result.model, words, samples=1, seed=0)
-        outcome["score"] = sum(demo._right(word, answer) for word, (answer,) in answers.items()) / len(words)
+        scores = Model(SMALL, result.model).draw("score", 1, 0).scores(SMALL)
+        outcome["score"] = sum(scores) / len(scores)
         shutil.rmtree(result.model)
     except (ValueError, FloatingPointError) as error:  # a run may also end by itself
         outcome["error"] = str(error).splitlines()[0][:200]

@@ -6,19 +6,13 @@ import argparse
 import os
 from pathlib import Path
 
-from humanline.cli.common import Commands, complain, quiet_libraries
+from humanline.cli.common import Commands, complain
 from humanline.system.terminal import visible
 
 
 def study_commands(commands: Commands) -> None:
     """Add what shows the method and the paper's claims on small problems."""
     from humanline.plots import FIGURES
-
-    demo = commands.add_parser("demo", help="train and align tiny models on a task made on the spot, and compare")
-    demo.add_argument("--out", default="demo-out", help="folder to create (default: demo-out)")
-    demo.add_argument("--seeds", type=int, default=4, help="runs of each cell of the table")
-    demo.add_argument("--processes", type=int, default=2, help="runs at a time")
-    demo.set_defaults(run=_demo)
 
     sim = commands.add_parser("sim", help="judge the paper's claims on problems small enough to be exact")
     sim.add_argument("claims", nargs="*", metavar="CLAIM", help="judge these alone (default: all, with figures)")
@@ -33,14 +27,6 @@ def study_commands(commands: Commands) -> None:
     figures.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(FIGURES)}")
     figures.add_argument("--out", default="figures", help="folder to write to, made if need be (default: figures)")
     figures.set_defaults(run=_figures)
-
-
-def _demo(options: argparse.Namespace) -> int:
-    quiet_libraries()
-    from humanline.demo import demo
-
-    demo(options.out, seeds=options.seeds, processes=options.processes)
-    return 0
 
 
 def _sim(options: argparse.Namespace) -> int:

@@ -63,6 +63,15 @@ class Curves:
         rows = np.arange(len(best))
         return values[rows, best], grid[rows, best]
 
+    def mean_points(self, count: int) -> list[tuple[float, float]]:
+        """Return points (KL, score) along the mean of the curves, where all of them have cells; none if nowhere."""
+        low, high = float(self.low.max()), float(self.high.min())
+        if low >= high:
+            return []
+        log_kl = np.linspace(low, high, count)
+        scores = self.at(np.broadcast_to(log_kl, (len(self.low), count))).mean(0)
+        return [(float(np.exp(x)), float(y)) for x, y in zip(log_kl, scores, strict=True)]
+
 
 def fit_curves(log_kl: Array, scores: Array, degree: int) -> Curves:
     """Fit a polynomial for each start model, (C, M) arrays of cells by start models."""

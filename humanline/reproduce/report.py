@@ -106,19 +106,10 @@ def picture(table: Table, fronts: Mapping[Objective, Comparison]) -> Picture:
         place = (row["kl_to_start"], row["score"])
         if all(map(math.isfinite, place)) and place[0] > 0:
             cells.setdefault(cell.objective.upper(), {}).setdefault(series_of(cell), []).append(place)
-    curves = {str(name).upper(): curve_points(one) for name, one in fronts.items()}
+    found = {name.upper(): one.front.curves for name, one in fronts.items()}
+    curves = {name: [] if one is None else one.mean_points(101) for name, one in found.items()}
     starts = {(key[1]): run.start_score for key, run in table.runs.items()}
     return Picture(float(np.mean(list(starts.values()))), curves, cells)
-
-
-def curve_points(comparison: Comparison) -> list[tuple[float, float]]:
-    """Return points along the mean over starts of the offline curves, where all of them have cells."""
-    curves = comparison.front.curves
-    if curves is None or curves.low.max() >= curves.high.min():
-        return []
-    log_kl = np.linspace(curves.low.max(), curves.high.min(), 101)
-    scores = curves.at(np.broadcast_to(log_kl, (len(curves.low), 101))).mean(0)
-    return [(math.exp(x), float(y)) for x, y in zip(log_kl, scores, strict=True)]
 
 
 def words(table: Table, findings: Sequence[Finding], fronts: Mapping[Objective, Comparison], rules: Rules) -> str:

@@ -126,8 +126,16 @@ def make_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: 
 
 
 def _draw_pairs(testbed: Testbed, model: Path, draw: int, place: Path) -> dict[str, Any]:
-    answers = Model(testbed, model).draw("pairs", ANSWERS, draw)
-    judged = answers.judged(testbed)
+    rows, gaps = pairs_of(Model(testbed, model), "pairs", draw)
+    write_rows(place / "pairs.jsonl", rows)
+    calls = ANSWERS * len(testbed.task.prompts("pairs"))
+    return {"count": len(rows), "scorer_calls": calls, "gap": sum(gaps) / len(gaps)}
+
+
+def pairs_of(model: Model, part: Part, draw: int) -> tuple[list[dict[str, str]], list[float]]:
+    """Return pairs of a model's answers to a part's prompts, and by how much the judge's scores differ in each."""
+    answers = model.draw(part, ANSWERS, draw)
+    judged = answers.judged(model.testbed)
     rows, gaps = [], []
     for first in range(0, len(judged), ANSWERS):
         group = [
@@ -138,8 +146,7 @@ def _draw_pairs(testbed: Testbed, model: Path, draw: int, place: Path) -> dict[s
         if group and (gap := max(group)[0] - min(group)[0]) >= MARGIN:
             rows.append({"prompt": answers.prompts[first], "chosen": max(group)[1], "rejected": min(group)[1]})
             gaps.append(gap)
-    write_rows(place / "pairs.jsonl", rows)
-    return {"count": len(rows), "scorer_calls": len(judged), "gap": sum(gaps) / len(gaps)}
+    return rows, gaps
 
 
 def prompt_file(testbed: Testbed, part: Part, folder: Path) -> Path:

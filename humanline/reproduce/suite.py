@@ -14,14 +14,14 @@ from humanline._workers import worker_processes
 from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import make_pairs, make_start
-from humanline.reproduce.testbeds.base import Source
-from humanline.reproduce.testbeds.registry import testbed
-from humanline.reproduce.versions import code_digest, own_digest, task_digest
+from humanline.reproduce.testbeds.base import Source, Testbed
+from humanline.reproduce.versions import PROTOCOL, code_digest, task_digest
 from humanline.system.files import make_folder
 from humanline.system.kept import KeptResults
 
 STORE = "results.sqlite"
 Progress = Callable[[int, int], None]
+_NEAR: tuple[Source, ...] = ("near",)  # where every run starts
 _THEN = "what is finished is kept, and the same command goes on"
 
 
@@ -104,26 +104,18 @@ def read_results(jobs: Iterable[Job], kept: Mapping[str, str], code: str) -> Res
 def _prepare(pool: ProcessPoolExecutor, jobs: Sequence[Job], folder: Path) -> None:
     """Make the start models of runs, those that write their pairs, and then the pairs."""
     starts = folder / "starts"
-    wanted: dict[tuple[Any, ...], None] = {}
+    wanted: dict[tuple[Testbed, Source, int], None] = {}
     for job in jobs:
-        for source in dict.fromkeys(("near", job.cell.data)):
-            wanted[(job.testbed.name, source, job.start)] = None
-    _all(pool, _start, [(*one, starts) for one in wanted])
-    pairs = dict.fromkeys((job.testbed.name, job.cell.data, job.start, job.draw) for job in jobs)
-    _all(pool, _pairs, [(*one, starts) for one in pairs])
+        for source in (*_NEAR, job.cell.data):
+            wanted[(job.testbed, source, job.start)] = None
+    _all(pool, make_start, [(*one, starts) for one in wanted])
+    pairs = dict.fromkeys((job.testbed, job.cell.data, job.start, job.draw) for job in jobs)
+    _all(pool, make_pairs, [(*one, starts) for one in pairs])
 
 
 def _all(pool: ProcessPoolExecutor, work: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> None:
     for future in as_completed([pool.submit(work, *one) for one in arguments]):
         future.result()
-
-
-def _start(name: str, source: Source, seed: int, starts: Path) -> None:
-    make_start(testbed(name), source, seed, starts)
-
-
-def _pairs(name: str, source: Source, start: int, draw: int, starts: Path) -> None:
-    make_pairs(testbed(name), source, start, draw, starts)
 
 
 def _finished(
@@ -151,7 +143,7 @@ def key_of(job: Job) -> str:
     bed = job.testbed
     said = (bed.name, bed.size, bed.max_tokens, bed.max_length, bed.vocab_size, job.cell, job.start, job.draw)
     return hashlib.sha256(
-        f"{said!r} {task_digest(type(bed.task).__module__.rpartition('.')[2])} {own_digest()}".encode()
+        f"{said!r} {task_digest(type(bed.task).__module__.rpartition('.')[2])} {PROTOCOL}".encode()
     ).hexdigest()
 
 

@@ -8,14 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
-#: Modules of this room that decide what a run is; a change in one makes kept results void.
+#: Raised when what a run is, or how it is measured, changes: results kept under an older number are not used.
+PROTOCOL = 1
+#: Modules of this room that decide it.
 _DECIDE = ("answers", "recipe", "run", "start")
-
-
-@functools.cache
-def own_digest() -> str:
-    """Return a digest of the modules that decide what a run is."""
-    return _digest(_PACKAGE / "reproduce" / f"{name}.py" for name in _DECIDE)
 
 
 @functools.cache
@@ -27,12 +23,16 @@ def task_digest(module: str) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """Return a digest of all code that trains, and of the libraries' versions: a result is kept with it."""
+    """Return a digest of the code that trains and measures and of the libraries' versions: kept with each result.
+
+    Results of other code are used and counted: most changes there change no number.
+    """
     import torch
     import transformers
 
     parts = ("train", "objectives", "theory")
     files = [path for part in parts for path in sorted((_PACKAGE / part).rglob("*.py"))]
+    files += [_PACKAGE / "reproduce" / f"{name}.py" for name in _DECIDE]
     return _digest([*files, _PACKAGE / "schedule.py"], f"{torch.__version__} {transformers.__version__}")
 
 

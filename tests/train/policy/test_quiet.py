@@ -97,7 +97,7 @@ def test_a_run_of_the_command_says_what_is_ours(toy, tmp_path):
     assert result.returncode == 0, result.stderr
     assert not re.search(r"Failed to load|Token indices|LOAD REPORT|torchao|Warning|it/s", result.stderr), result.stderr
     code = (
-        "import humanline.demo as demo; demo._one_thread()\n"
+        "from humanline.system.imports import quiet_libraries; quiet_libraries()\n"
         f"from humanline.train.policy.new_model import new_model; new_model(r'{tmp_path}/new', text=r'{toy['pairs']}', "
         "vocab_size=300, hidden_size=16, heads=2)"
     )
