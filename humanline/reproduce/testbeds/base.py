@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 #: Who writes the answers of which pairs are made: the start model itself, one that learned other answers about as good,
@@ -88,6 +89,33 @@ class Testbed:
     max_length: int
     vocab_size: int
     description: str
+
+
+def dealt(drawn: Iterable[str], sizes: Mapping[Part, int]) -> dict[Part, list[str]]:
+    """Return the prompts of every part: each in turn takes as many as it needs of what is drawn, none of them twice.
+
+    Parameters
+    ----------
+    drawn : iterable of str
+        It may repeat itself, and need not end.
+    sizes : mapping of Part to int
+        How many prompts each part has, in the order in which they are taken.
+
+    Raises
+    ------
+    ValueError
+        If fewer different prompts are drawn than the parts need.
+    """
+    needed = sum(sizes.values())
+    different: dict[str, None] = {}
+    for prompt in drawn:
+        different[prompt] = None
+        if len(different) == needed:
+            break
+    else:
+        raise ValueError(f"only {len(different)} different prompts are drawn, and the parts need {needed}")
+    left = iter(different)
+    return {part: list(islice(left, count)) for part, count in sizes.items()}
 
 
 def as_rows(prompts: Sequence[str]) -> list[dict[str, Any]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from humanline.reproduce.testbeds import letters
+from humanline.reproduce.testbeds import arithmetic, letters
 from humanline.reproduce.testbeds.base import Testbed
 
-TESTBEDS = {bed.name: bed for bed in (letters.SMALL,)}
+TESTBEDS = {bed.name: bed for bed in (letters.SMALL, letters.LARGE, arithmetic.SMALL)}
 
 
 def testbed(name: str) -> Testbed:
