@@ -152,7 +152,7 @@ class Language:
     def make_prompt(self, rng: random.Random) -> str:
         """Return a prompt drawn at random."""
         topic = rng.choice(self.words["topic"])
-        nouns = rng.sample(self.words[topic], rng.choice((2, 3)) + 1)
+        nouns = rng.sample(self.words[topic], rng.choice((3, 4)) + 1)
         others = rng.sample(self.words["verb"], 1) + rng.sample(self.words["modifier"], 1)
         asked = [*sorted(nouns[1:]), others[0]]
         unwanted = [nouns[0], others[1]][: rng.choice((1, 2))]

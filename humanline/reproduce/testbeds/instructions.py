@@ -16,9 +16,9 @@ PARTS: dict[Part, int] = {"train": 2000, "pairs": 2560, "score": 512, "distance"
 #: How many answers a model learns from for each prompt of the first part; they stand together.
 ANSWERS = 4
 HABITS: dict[Source, Habit] = {
-    "near": Habit(0.65, 0.15, 0.25, ("class", "verb", "turn"), 0.4, (1.0,), 0.45, 0.25, (-2, -1, 0, 0, 1)),
-    "far": Habit(0.6, 0.1, 0.3, ("class", "twice", "end"), 0.55, (3.0, 3.0, 1.0, 1.0), 0.5, 0.3, (-1, 0, 0, 1, 1)),
-    "better": Habit(0.85, 0.05, 0.1, ("class", "verb", "turn"), 0.4, (2.0, 1.0), 0.6, 0.2, (-1, 0, 0, 1)),
+    "near": Habit(0.75, 0.15, 0.25, ("class", "verb", "turn"), 0.4, (1.0,), 0.45, 0.25, (-2, -1, 0, 0, 1)),
+    "far": Habit(0.7, 0.1, 0.3, ("class", "twice", "end"), 0.55, (3.0, 3.0, 1.0, 1.0), 0.5, 0.3, (-1, 0, 0, 1, 1)),
+    "better": Habit(0.9, 0.05, 0.1, ("class", "verb", "turn"), 0.4, (2.0, 1.0), 0.6, 0.2, (-1, 0, 0, 1)),
 }
 
 
@@ -101,7 +101,7 @@ def judge_large(prompt: Sequence[Mapping[str, str]], completion: str) -> float:
 SMALL = Testbed(
     name="instructions",
     task=Instructions(
-        Language(seed=1, topics=6, nouns=8, verbs=8, modifiers=10, particles=6, particle_last=False),
+        Language(seed=1, topics=4, nouns=12, verbs=8, modifiers=10, particles=6, particle_last=False),
         Scorer(
             weights={
                 "coverage": 1.5,
@@ -114,8 +114,8 @@ SMALL = Testbed(
                 "voice": 0.5,
                 "charm": 0.5,
             },
-            mean=0.0,
-            sd=1.0,
+            mean=4.17,
+            sd=0.73,
             longer=1.15,
             voice=0.5,
             repeats=0.25,
@@ -124,7 +124,7 @@ SMALL = Testbed(
             seed=1,
         ),
     ),
-    size=Size(hidden_size=64, layers=2, heads=4, steps=900, batch_size=64, lr=3e-3),
+    size=Size(hidden_size=64, layers=2, heads=4, steps=1000, batch_size=32, lr=4e-3),
     reward="humanline.reproduce.testbeds.instructions:judge",
     max_tokens=72,
     max_length=112,
@@ -134,7 +134,7 @@ SMALL = Testbed(
 LARGE = Testbed(
     name="instructions-large",
     task=Instructions(
-        Language(seed=2, topics=8, nouns=8, verbs=10, modifiers=10, particles=8, particle_last=True),
+        Language(seed=2, topics=6, nouns=12, verbs=8, modifiers=8, particles=6, particle_last=True),
         Scorer(
             weights={
                 "coverage": 1.0,
@@ -157,7 +157,7 @@ LARGE = Testbed(
             seed=2,
         ),
     ),
-    size=Size(hidden_size=128, layers=3, heads=4, steps=900, batch_size=64, lr=2e-3),
+    size=Size(hidden_size=128, layers=3, heads=4, steps=1000, batch_size=32, lr=2e-3),
     reward="humanline.reproduce.testbeds.instructions:judge_large",
     max_tokens=72,
     max_length=112,
