@@ -82,7 +82,7 @@ def test_without_scatter_of_the_curve_the_error_is_that_of_a_table_of_cells_by_s
 
 
 def test_the_error_of_the_fit_is_that_of_its_weights():
-    """The variance of offline cells is the sum of squares of what raising each does to the mean, times their variance."""
+    """Offline cells add their variance times the sum of squares of what raising each does to the mean."""
     log_kl, scores = scattered()
     others = np.random.default_rng(2).uniform(0, 1, (7, 3, 2))
     part = excess(fit_curves(log_kl, scores, 2), others, np.zeros_like(others))
@@ -145,7 +145,7 @@ def test_intervals_cover(starts, heights, errors):
 
     Both hold up to three standard errors of a binomial share, as a share of that many grids may miss them.
     """
-    grids = 300
+    grids = 200
     covered, found = coverage(starts, heights, errors, grids=grids, seed=3)
     allowed = 3 * math.sqrt(0.05 * 0.95 / grids)
     assert 0.93 - allowed < covered < 0.97 + allowed

@@ -117,8 +117,9 @@ def test_a_missing_run_leaves_every_verdict_open():
 def test_further_draws_and_other_cells_change_nothing():
     """Runs beyond the declared starts and draws, and cells around the grid, are not judged."""
     rows = outcomes(CLEAR, 0)
-    more = [replace(row, draw=7, score=9.0) for row in rows] + [replace(row, start=5, score=9.0) for row in rows]
-    more += [replace(row, cell=cell, score=9.0) for row, cell in zip(rows, around(), strict=False)]
+    more = [replace(row, draw=row.draw + 3, score=9.0) for row in rows]
+    more += [replace(row, start=row.start + 3, score=9.0) for row in rows]
+    more += [replace(rows[0], cell=cell, score=9.0) for cell in around()]
     assert [repr(one) for one in judge(rows + more, RULES)] == [repr(one) for one in judge(rows, RULES)]
 
 
