@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from humanline.reproduce.cells import Cell, Objective
 from humanline.reproduce.curves import Array, Curves, choose_degree, fit_curves
@@ -22,50 +24,45 @@ class Table:
     ----------
     cells : tuple of C Cell
     starts, draws : tuples of int
-    runs : dict
-        Outcome of (cell, start, draw), where there is one.
+    runs : (C, M, R) array of Outcome, or None where a run has not been made
     """
 
     cells: tuple[Cell, ...]
     starts: tuple[int, ...]
     draws: tuple[int, ...]
-    runs: dict[tuple[Cell, int, int], Outcome]
+    runs: NDArray[Any]
 
     def of(self, *, cells: Iterable[Cell], draws: Iterable[int] | None = None) -> Table:
-        """Return the part with these cells, and these draws."""
-        return Table(tuple(cells), self.starts, self.draws if draws is None else tuple(draws), self.runs)
+        """Return the part with these of its cells, and these of its draws."""
+        cells, draws = tuple(cells), self.draws if draws is None else tuple(draws)
+        places = {cell: place for place, cell in enumerate(self.cells)}
+        rows, columns = [places[cell] for cell in cells], [self.draws.index(draw) for draw in draws]
+        return Table(cells, self.starts, draws, self.runs[rows][:, :, columns])
 
     def values(self, read: Callable[[Outcome], float]) -> Array:
         """Return a (C, M, R) array of what is read of each run; nan where there is none."""
-        found = [
-            [[self._read(read, (cell, start, draw)) for draw in self.draws] for start in self.starts]
-            for cell in self.cells
-        ]
-        return np.array(found, dtype=np.float64).reshape(len(self.cells), len(self.starts), len(self.draws))
-
-    def _read(self, read: Callable[[Outcome], float], key: tuple[Cell, int, int]) -> float:
-        run = self.runs.get(key)
-        return math.nan if run is None else read(run)
+        found = [math.nan if run is None else read(run) for run in self.runs.ravel()]
+        return np.array(found, dtype=np.float64).reshape(self.runs.shape)
 
     @property
     def missing(self) -> int:
         """Return how many runs of these cells have not been made."""
-        keys = ((cell, start, draw) for cell in self.cells for start in self.starts for draw in self.draws)
-        return sum(key not in self.runs for key in keys)
+        return sum(run is None for run in self.runs.ravel())
 
     def collapsed(self) -> int:
         """Return how many runs have no finite score or distance."""
         return int((self.values(lambda run: not is_finite(run)) == 1).sum())
 
 
-def arrange(outcomes: Iterable[Outcome], cells: Iterable[Cell]) -> Table:
-    """Arrange the outcomes of one testbed.
+def arrange(outcomes: Iterable[Outcome], cells: Iterable[Cell], rules: Rules) -> Table:
+    """Arrange the outcomes of one testbed: those of some cells, from the starts and draws that are judged.
 
     Raises
     ------
     ValueError
-        If there is none, they are of several testbeds, or a run is there twice.
+        If there is none of these, outcomes are of several testbeds, or a run is there twice.
     """
+    cells = tuple(cells)
     runs: dict[tuple[Cell, int, int], Outcome] = {}
     testbeds = set()
     for outcome in outcomes:
@@ -77,10 +74,14 @@ def arrange(outcomes: Iterable[Outcome], cells: Iterable[Cell]) -> Table:
                 "keep one of the two runs"
             )
         runs[key] = outcome
-    if len(testbeds) != 1:
-        raise ValueError(f"outcomes: must be of one testbed, have those of {sorted(testbeds)}; judge each by itself")
-    starts, draws = sorted({key[1] for key in runs}), sorted({key[2] for key in runs})
-    return Table(tuple(cells), tuple(starts), tuple(draws), runs)
+    if len(testbeds) > 1:
+        raise ValueError(f"outcomes: must be of one testbed, are of {sorted(testbeds)}; judge each by itself")
+    table = np.empty((len(cells), len(rules.starts), len(rules.draws)), dtype=object)
+    for place, cell in enumerate(cells):
+        table[place] = [[runs.get((cell, start, draw)) for draw in rules.draws] for start in rules.starts]
+    if all(run is None for run in table.ravel()):
+        raise ValueError("outcomes: none is of the cells, starts and draws that are judged")
+    return Table(cells, rules.starts, rules.draws, table)
 
 
 def is_finite(run: Outcome) -> bool:
@@ -148,21 +149,17 @@ def usable(table: Table, rules: Rules) -> tuple[Table, dict[str, str]]:
     """Return the cells that have a run with a log distance from every start, and why others are left out."""
     log_kl = table.values(log_distance(rules))
     left_out: dict[str, str] = {}
-    for cell, values in zip(table.cells, log_kl, strict=True):
-        for start, of_start in zip(table.starts, values, strict=True):
-            if np.isnan(of_start).all():
-                left_out.setdefault(cell.name, _why(table, cell, start))
+    for row, column in np.argwhere(np.isnan(log_kl).all(2)).tolist():
+        left_out.setdefault(table.cells[row].name, f"start {table.starts[column]}: {_why(table.runs[row, column])}")
     return table.of(cells=[cell for cell in table.cells if cell.name not in left_out]), left_out
 
 
-def _why(table: Table, cell: Cell, start: int) -> str:
-    runs = [table.runs.get((cell, start, draw)) for draw in table.draws]
+def _why(runs: Iterable[Outcome | None]) -> str:
+    """Return why none of a cell's runs from a start has a log distance."""
     made = [run for run in runs if run is not None]
     if not made:
-        return f"start {start}: not run"
-    if not any(is_finite(run) for run in made):
-        return f"start {start}: every run collapsed"
-    return f"start {start}: no run moved from its start"
+        return "not run"
+    return "no run moved" if any(is_finite(run) for run in made) else "every run collapsed"
 
 
 @dataclass(frozen=True, slots=True)

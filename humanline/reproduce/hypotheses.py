@@ -120,11 +120,11 @@ def judge(outcomes: Iterable[Outcome], rules: Rules) -> list[Finding]:
     Raises
     ------
     ValueError
-        If outcomes are of several testbeds or none, or a run is there twice.
+        If none is of the grid, they are of several testbeds, or a run is there twice.
     """
-    grid = core()
-    table = arrange(outcomes, grid)
-    testbed = next(iter(table.runs.values())).testbed
+    rows = list(outcomes)
+    table = arrange(rows, core(), rules)
+    testbed = rows[0].testbed
     compared = {objective: compare(table, objective, "humanline", rules) for objective in OBJECTIVES}
     online = [compare(table, objective, "online", rules) for objective in OBJECTIVES]
     found = [

@@ -106,6 +106,7 @@ def _rows(cells: list[Cell], log_kl: np.ndarray[Any, Any], scores: np.ndarray[An
                 score = score_of_cell[start][draw]
                 numbers = {"score": score, "judged": score, "greedy": score, "matched": score}
                 numbers |= {"kl_to_start": math.exp(value), "kl_to_start_se": 0.02 * math.exp(value)}
+                numbers |= {"entropy": 1.0 - 0.1 * value, "length": 8.0 + 0.01 * score * draw}
                 yield Outcome(**(rest | known | numbers | {"cell": cell, "start": start, "draw": draw}))  # type: ignore[arg-type]
 
 
@@ -134,8 +135,9 @@ class Share:
 
 
 def simulate(world: World, rules: Rules, *, grids: int, seed: int = 0) -> list[Share]:
-    """Judge simulated grids and count what comes of each hypothesis."""
+    """Judge simulated grids, of the world's starts and draws, and count what comes of each hypothesis."""
     found: dict[str, list[Finding]] = {}
+    rules = replace(rules, starts=tuple(range(world.starts)), draws=tuple(range(world.draws)))
     for number in range(grids):
         for one in judge(outcomes(world, seed + number), rules):
             found.setdefault(one.hypothesis, []).append(one)
@@ -178,3 +180,17 @@ def scenarios() -> dict[str, World]:
         "humanline at - two margins, a third of the scatter": replace(few, shift=-0.2, online=0.3),
         "humanline at - four margins": replace(level, shift=-0.4, online=-0.2),
     }
+
+
+def power_table(rules: Rules, *, grids: int, seed: int = 0) -> str:
+    """Return what simulated grids come to, in Markdown: the same text for the same arguments."""
+    lines = [
+        "| world | hypothesis | intervals that hold the truth | exclude 0 | holds | fails | no overlap |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, world in scenarios().items():
+        for share in simulate(world, rules, grids=grids, seed=seed):
+            numbers = (share.covered, share.differs, share.holds, share.fails, share.no_overlap)
+            told = " | ".join("" if math.isnan(number) else f"{number:.2f}" for number in numbers)
+            lines.append(f"| {name} | {share.hypothesis} | {told} |")
+    return "\n".join(lines) + "\n"

@@ -35,6 +35,8 @@ class Rules:
         The draw on which GRPO's clips are chosen; it is used for nothing else in H3 and in GRPO's part of H4.
     offline_clips, other_clips : int >= 1
         How many of GRPO's clips offline runs keep, for a curve, and how many humanline runs keep.
+    starts, draws : tuples of int
+        Seeds of start models and of draws that are judged; further ones are not.
     look, held_out : tuples of str
         Testbeds that may be looked at while the procedure is made, and those on which it is run once.
     grid_cells : int
@@ -53,6 +55,8 @@ class Rules:
     tuning_draw: int = 0
     offline_clips: int = 2
     other_clips: int = 1
+    starts: tuple[int, ...] = (0, 1, 2)
+    draws: tuple[int, ...] = (0, 1, 2)
     look: tuple[str, ...] = ("letters", "instructions")
     held_out: tuple[str, ...] = ("arithmetic", "instructions-large", "letters-large")
     grid_cells: int = 120
