@@ -859,7 +859,7 @@ TINY = f"""\
 # The offline variant is the same command with two more arguments (and an output of its own):
 #   humanline train tiny output=runs/tiny-offline transform="{{kind: none}}" reference.schedule="{{kind: never}}"
 # tiny-online, beside this file, has the other two variants, and KTO and GRPO of all four.
-# No run of the paper. On this task k = 1 goes further than is good for it: see studies/frontier, which has all settings.
+# No run of the paper. On this task k = 1 goes further than is good: studies/frontier has all settings.
 model: demo-out/start/final                       # learned to sort letters from noisy examples
 output: runs/tiny
 seed: 0                                           # order of the pairs

@@ -57,7 +57,8 @@ def test_importing_prints_and_warns_nothing():
     """Importing any module, those on transformers and the benchmarks too, writes nothing and raises no warning."""
     result = run(
         "import humanline.theory, humanline.objectives, humanline.sim.report, humanline.train.loop, "
-        "humanline.reproduce.quick, humanline.train.policy.new_model, humanline.train.online.rewards.armorm, benchmarks.__main__"
+        "humanline.reproduce.quick, humanline.train.policy.new_model, humanline.train.online.rewards.armorm, "
+        "benchmarks.__main__"
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 

@@ -1,0 +1,284 @@
+"""Runs of cells and suites of them: measured as they are, kept as they come, the same however they are stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+
+import pytest
+import torch
+
+from humanline.cli import main
+from humanline.reproduce import suite as module
+from humanline.reproduce.answers import Model, entropy, measure, temperature_of
+from humanline.reproduce.cells import VARIANTS, Cell, around, core
+from humanline.reproduce.outcome import as_text, from_text
+from humanline.reproduce.plan import grid_jobs, said_time
+from humanline.reproduce.recipe import recipe
+from humanline.reproduce.run import Job, run
+from humanline.reproduce.start import SCORE_SEED, Pairs, make_pairs, make_start, pairs_of, prompt_file
+from humanline.reproduce.suite import kept_results, run_suite
+from humanline.reproduce.tables import read_outcomes, write_outcomes
+from humanline.train.config import TrainConfig
+from tests.helpers.dying import die
+from tests.helpers.micro_testbed import MICRO
+
+OFFLINE = Cell("dpo", "offline", 1e-3, beta=1.0)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A folder with a start model and a draw of pairs, and these."""
+    folder = tmp_path_factory.mktemp("micro")
+    start = make_start(MICRO, "near", 0, folder / "starts")
+    return folder, start, make_pairs(MICRO, "near", 0, 0, folder / "starts")
+
+
+@pytest.fixture(scope="module")
+def outcome(begun):
+    """One run of a cell."""
+    return run(Job(MICRO, OFFLINE, 0, 0), begun[0], keep_runs=True)
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Workers are too dear for a test of what they are given: the same work is done here."""
+
+    class Here:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def submit(self, work, *arguments, **named):
+            from concurrent.futures import Future
+
+            future = Future()
+            try:
+                future.set_result(work(*arguments, **named))
+            except Exception as error:
+                future.set_exception(error)
+            return future
+
+    monkeypatch.setattr(module, "worker_processes", lambda *_, **__: Here())
+
+
+def test_every_cell_of_the_grid_is_a_recipe_that_training_takes(tmp_path):
+    """Each variant has its transform, schedule and source; online runs ask the judge as often as the pairs did."""
+    pairs = Pairs(tmp_path / "pairs.jsonl", 160, 1280, 0.5)
+    seen = set()
+    for cell in [*core(), *around()]:
+        paths = {"model": tmp_path, "prompts": tmp_path, "distance": tmp_path, "output": tmp_path}
+        config = TrainConfig.model_validate(recipe(cell, MICRO, pairs=pairs, seed=0, **paths))
+        clips = config.transform.kind == "clip"
+        schedule = config.reference.schedule
+        seen.add((cell.variant, clips, schedule.kind))
+        assert getattr(schedule, "every", None) == cell.every and config.optimizer.lr == cell.lr
+        if cell.is_online:
+            rounds = config.rounds
+            assert rounds.contexts_per_round * rounds.count * rounds.samples == pairs.scorer_calls
+        else:
+            assert config.training.steps == 10 * cell.passes
+        assert config.training.batch_size == (32 if cell.objective == "kto" else 16)
+    assert seen == {
+        ("offline", False, "never"),
+        ("humanline", True, "before_step"),
+        ("sync only", False, "before_step"),
+        ("clip only", True, "never"),
+        ("trust region", False, "after_step"),
+        ("online", False, "each_round"),
+        ("online humanline", True, "before_step"),
+    }
+    assert {variant for variant, _, _ in seen} == set(VARIANTS)
+
+
+def test_cells_have_names_that_tell_them_apart():
+    """No two cells of the grid are called the same."""
+    names = [cell.name for cell in [*core(), *around()]]
+    assert len(set(names)) == len(names)
+
+
+def test_pairs_are_the_best_and_the_worst_of_eight_by_the_judge(begun):
+    """Recomputed from answers drawn once more; prompts whose answers the judge finds alike are left out."""
+    _, start, pairs = begun
+    answers = Model(MICRO, start.model).draw("pairs", 8, 0)
+    groups: dict[str, list[str]] = {}
+    for prompt, one in zip(answers.prompts, answers.completions, strict=True):
+        groups.setdefault(prompt, []).append(one.text)
+    rows = [json.loads(line) for line in pairs.file.read_text().splitlines()]
+    assert len(rows) == pairs.count and pairs.scorer_calls == 8 * 160 == len(answers.prompts)
+    gaps = []
+    for row in rows:
+        judged = [MICRO.task.judged(row["prompt"], text) for text in groups[row["prompt"]] if text.strip()]
+        best, worst = (MICRO.task.judged(row["prompt"], row[side]) for side in ("chosen", "rejected"))
+        assert (best, worst) == (max(judged), min(judged)) and best - worst >= 0.01
+        gaps.append(best - worst)
+    assert pairs.gap == pytest.approx(sum(gaps) / len(gaps))
+
+
+def test_a_start_model_and_its_pairs_are_made_once(begun, monkeypatch):
+    """What is there is taken as it is, unless the task has changed or it was not finished."""
+    folder, start, pairs = begun
+    monkeypatch.setattr("humanline.train.loop.train", die)
+    assert make_start(MICRO, "near", 0, folder / "starts") == start
+    assert make_pairs(MICRO, "near", 0, 0, folder / "starts") == pairs
+    monkeypatch.undo()
+    made = []
+    monkeypatch.setattr("humanline.reproduce.start._train_start", lambda *a: made.append(a) or {})
+    other = dataclasses.replace(MICRO, size=dataclasses.replace(MICRO.size, steps=13))
+    copy = shutil.copytree(folder, folder.parent / "copy")
+    with pytest.raises(KeyError):
+        make_start(other, "near", 0, copy / "starts")
+    assert len(made) == 1
+
+
+def test_an_outcome_is_what_its_model_says(begun, outcome):
+    """Scores, length and entropy are recomputed from the model that the run has left; the start's are its own."""
+    folder, start, _ = begun
+    final = Model(MICRO, folder / "runs" / Job(MICRO, OFFLINE, 0, 0).name / "final")
+    answers = final.draw("score", 4, SCORE_SEED)
+    scores = [MICRO.task.score(p, one.text) for p, one in zip(answers.prompts, answers.completions, strict=True)]
+    assert outcome.score == pytest.approx(sum(scores) / len(scores))
+    assert outcome.judged == pytest.approx(
+        sum(MICRO.task.judged(p, o.text) for p, o in zip(answers.prompts, answers.completions, strict=True)) / 40
+    )
+    assert outcome.length == pytest.approx(sum(len(one.ids) for one in answers.completions) / 40)
+    assert outcome.start_score == start.measured.score and outcome.scorer_calls == 1280
+    assert outcome.kl_to_start > 0 and outcome.kl_to_start_se > 0 and math.isnan(outcome.clipped)
+    firsts = [answers.completions[place].logprobs for place in range(0, 40, 4)]
+    logits = final.logits(answers.one_each())
+    assert len(logits) == sum(map(len, firsts))
+    found = logits.log_softmax(-1)
+    ids = torch.tensor([token for place in range(0, 40, 4) for token in answers.completions[place].ids])
+    drawn = torch.tensor([value for one in firsts for value in one])
+    assert torch.allclose(found.gather(1, ids[:, None]).squeeze(1), drawn, atol=1e-4)  # each token's own place
+    assert outcome.entropy == pytest.approx(float(-(found.exp() * found).sum(-1).mean()), abs=1e-6)
+
+
+def test_the_temperature_gives_the_wanted_entropy():
+    """Against a plain search; an entropy that no temperature gives ends at the nearer end."""
+    torch.manual_seed(0)
+    logits = 3 * torch.randn(50, 20)
+    wanted = entropy(logits, 1.7)
+    assert temperature_of(logits, wanted) == pytest.approx(1.7, abs=5e-3)
+    assert temperature_of(logits, 0.0) == 0.05 and temperature_of(logits, 3.1) == 20.0
+
+
+def test_a_start_is_measured_at_its_own_temperature(begun):
+    """Without a start to match the matched score is the score."""
+    measured = measure(Model(MICRO, begun[1].model), SCORE_SEED)
+    assert measured == begun[1].measured and measured.matched == measured.score and measured.temperature == 1.0
+
+
+def test_the_same_seeds_give_the_same_numbers_online_too(begun, tmp_path):
+    """A run of a cell in another folder is equal in everything but its time."""
+    folder, _, _ = begun
+    cell = Cell("grpo", "online humanline", 1e-3, clip_eps=0.15, every=8)
+    shutil.copytree(folder / "starts", tmp_path / "starts")
+    one, other = (run(Job(MICRO, cell, 0, 0), place, keep_runs=False) for place in (folder, tmp_path))
+    assert dataclasses.replace(one, seconds=0.0) == dataclasses.replace(other, seconds=0.0)
+    assert one.updates > 0 and one.clipped >= 0 and not (tmp_path / "runs" / "micro").joinpath(cell.name).exists()
+
+
+def test_a_run_that_is_not_finite_any_more_is_an_outcome(begun, monkeypatch):
+    """It has a status, no score, and no place among the errors."""
+    from humanline.train.run.processes import NonFiniteError
+
+    def broken(config, **_):
+        from pathlib import Path
+
+        Path(config.output).mkdir(parents=True)
+        (Path(config.output) / "metrics.jsonl").write_text('{"step": 0, "loss": 1.0}\n')
+        raise NonFiniteError("nan")
+
+    monkeypatch.setattr("humanline.train.loop.train", broken)
+    found = run(Job(MICRO, OFFLINE, 0, 0), begun[0], keep_runs=False)
+    assert found.status == "not finite" and math.isnan(found.score) and math.isnan(found.kl_to_start)
+    assert found.updates == 1 and from_text(as_text(found)).status == "not finite"
+
+
+def test_a_suite_keeps_what_it_has_and_goes_on(begun, outcome, monkeypatch, in_process):
+    """Nothing is run twice; a failing run ends the suite when those before it are kept; order and values stay."""
+    folder, _, _ = begun
+    cells = [OFFLINE, Cell("dpo", "offline", 2e-3, beta=1.0), Cell("dpo", "offline", 3e-3, beta=1.0)]
+    jobs, asked = [Job(MICRO, cell, 0, 0) for cell in cells], []
+
+    def counted(job, place, *, keep_runs):
+        asked.append(job)
+        if job is jobs[2] and len(asked) < 4:
+            raise OSError("no room")
+        return dataclasses.replace(outcome, cell=job.cell)
+
+    monkeypatch.setattr(module, "run", counted)
+    out = folder / "suite"
+    shutil.copytree(folder / "starts", out / "starts")
+    with pytest.raises(OSError, match="no room"):
+        run_suite(jobs, out)
+    assert len(kept_results(jobs, out).outcomes) == 2
+    told = []
+    results = run_suite(jobs, out, progress=lambda done, total: told.append((done, total)))
+    assert [one.cell for one in results.outcomes] == cells and results.older == 0
+    assert asked == [*jobs, jobs[2]] and told == [(2, 3), (3, 3)]
+    monkeypatch.setattr(module, "code_digest", lambda: "another")
+    assert run_suite(jobs, out).older == 3 and len(asked) == 4
+
+
+def test_a_worker_that_dies_ends_the_suite_with_words(tmp_path, monkeypatch, capsys):
+    """Nobody waits for a process that was killed: the command ends with 2 and says what happened and what to do."""
+    monkeypatch.setattr(module, "make_start", die)
+    monkeypatch.setattr(module, "_one_thread", None)  # which takes seconds to import what no worker needs here
+    assert main(["reproduce", "letters", "--starts", "1", "--draws", "1", "--out", str(tmp_path), "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert "a worker process has died" in said and "the same command goes on" in said
+
+
+def test_runs_are_counted_and_their_time_is_told(outcome):
+    """What is kept is taken off, and gives the time of the rest."""
+    jobs = grid_jobs(["letters"], core(), 3, 3)
+    assert len(jobs) == 9 * 120 and {job.start for job in jobs[:360]} == {0, 1, 2} and jobs[359].draw == 0
+    assert said_time(jobs, [], 2).startswith("1080 runs; the other 1080 take about ")
+    done = [dataclasses.replace(outcome, testbed="letters", cell=job.cell, start=job.start, draw=job.draw) for job in jobs]
+    assert said_time(jobs, done, 2) == "1080 runs, all of them kept"
+    assert said_time(jobs, done[:1000], 2).startswith("1080 runs, 1000 of them kept; the other 80 take")
+    for wrong in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match="starts and draws must be >= 1"):
+            grid_jobs(["letters"], core(), *wrong)
+    with pytest.raises(ValueError, match="no testbed is called 'lettres'; there are letters"):
+        grid_jobs(["lettres"], core(), 1, 1)
+
+
+def test_a_table_of_runs_is_read_as_it_was_written(tmp_path, outcome):
+    """Six digits of every number; what is unknown stays unknown; a foreign file is refused with its place."""
+    broken = dataclasses.replace(outcome, status="not finite", score=math.nan, cell=core()[-1])
+    path = tmp_path / "runs.csv"
+    write_outcomes(path, [outcome, broken])
+    first, second = read_outcomes(path)
+    assert first.cell == outcome.cell and second.cell == core()[-1] and math.isnan(second.score)
+    for field in dataclasses.fields(outcome):
+        wanted, found = getattr(outcome, field.name), getattr(first, field.name)
+        assert found == (pytest.approx(wanted, rel=1e-5, nan_ok=True) if isinstance(wanted, float) else wanted)
+    text = path.read_text()
+    path.write_text(text.replace(",done,", ",done,x"))
+    with pytest.raises(ValueError, match=r"runs.csv, line 2: could not convert"):
+        read_outcomes(path)
+    path.write_text(text.replace("kl_to_start_se", "other"))
+    with pytest.raises(ValueError, match="it has no column 'kl_to_start_se'"):
+        read_outcomes(path)
+
+
+def test_prompt_files_follow_the_task(tmp_path):
+    """A file of another task's prompts is written anew."""
+    path = prompt_file(MICRO, "score", tmp_path)
+    wanted = path.read_text()
+    path.write_text("{}\n")
+    assert prompt_file(MICRO, "score", tmp_path).read_text() == wanted
+    assert [json.loads(line)["prompt"] for line in wanted.splitlines()] == MICRO.task.prompts("score")
+
+
+def test_held_out_pairs_are_of_the_prompts_asked_for(begun):
+    """Pairs of another part have its prompts."""
+    rows, gaps = pairs_of(Model(MICRO, begun[1].model), "score", 0)
+    assert {row["prompt"] for row in rows} <= set(MICRO.task.prompts("score")) and len(rows) == len(gaps)
