@@ -16,6 +16,7 @@ from typing import Any
 
 from humanline.reproduce.answers import Measured, Model, measure
 from humanline.reproduce.testbeds.base import Part, Source, Testbed, as_rows
+from humanline.reproduce.versions import PROTOCOL, task_digest
 from humanline.system.files import make_folder, write_text
 
 ANSWERS = 8  # to a prompt, of which the best and the worst make a pair
@@ -181,12 +182,5 @@ def _kept(place: Path, testbed: Testbed, source: Source, seed: int) -> dict[str,
 
 def _made_of(testbed: Testbed, source: Source, seed: int) -> str:
     """Return a digest of all that decides what a start model and its pairs are, but for the code of training."""
-    digest = hashlib.sha256(repr((testbed.name, testbed.size, testbed.max_tokens, testbed.max_length)).encode())
-    digest.update(repr((testbed.vocab_size, ANSWERS, MARGIN, SCORE_SEED)).encode())
-    rows = testbed.task.rows(source, seed)
-    digest.update(json.dumps(rows).encode())
-    for part in ("pairs", "score"):
-        digest.update(json.dumps(testbed.task.prompts(part)).encode())
-    judged = [testbed.task.judged(row["prompt"], row["completion"]) for row in rows[:200]]
-    digest.update(json.dumps(judged).encode())
-    return digest.hexdigest()
+    said = (task_digest(testbed), source, seed, ANSWERS, MARGIN, SCORE_SEED, PROTOCOL)
+    return hashlib.sha256(repr(said).encode()).hexdigest()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
+
+from humanline.reproduce.testbeds.base import Testbed
 
 _PACKAGE = Path(__file__).parent.parent
 #: Raised when what a run is, or how it is measured, changes: results kept under an older number are not used.
@@ -15,10 +18,16 @@ _DECIDE = ("answers", "recipe", "run", "start")
 
 
 @functools.cache
-def task_digest(module: str) -> str:
-    """Return a digest of a testbed's module."""
-    testbeds = _PACKAGE / "reproduce" / "testbeds"
-    return _digest([testbeds / "base.py", testbeds / f"{module}.py"])
+def task_digest(testbed: Testbed) -> str:
+    """Return a digest of a testbed: of its settings, its prompts, what is learned from, and what the judge says of it."""
+    task = testbed.task
+    limits = (testbed.max_tokens, testbed.max_length, testbed.vocab_size)
+    prompts = [task.prompts(part) for part in ("train", "pairs", "score", "distance")]
+    rows = [task.rows(source, 0) for source in ("near", "far", "better")]
+    some = [row for of_source in rows for row in of_source[:100]]
+    scores = [(task.score(*row.values()), task.judged(*row.values())) for row in some]
+    said = json.dumps([testbed.name, repr(testbed.size), limits, prompts, rows, scores])
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 @functools.cache

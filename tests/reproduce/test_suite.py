@@ -240,7 +240,9 @@ def test_runs_are_counted_and_their_time_is_told(outcome):
     jobs = grid_jobs(["letters"], core(), 3, 3)
     assert len(jobs) == 9 * 120 and {job.start for job in jobs[:360]} == {0, 1, 2} and jobs[359].draw == 0
     assert said_time(jobs, [], 2).startswith("1080 runs; the other 1080 take about ")
-    done = [dataclasses.replace(outcome, testbed="letters", cell=job.cell, start=job.start, draw=job.draw) for job in jobs]
+    done = [
+        dataclasses.replace(outcome, testbed="letters", cell=job.cell, start=job.start, draw=job.draw) for job in jobs
+    ]
     assert said_time(jobs, done, 2) == "1080 runs, all of them kept"
     assert said_time(jobs, done[:1000], 2).startswith("1080 runs, 1000 of them kept; the other 80 take")
     for wrong in ((0, 1), (1, 0)):
