@@ -30,6 +30,7 @@ RULES = {
     "humanline.cli": {"numpy", "scipy", "torch", "transformers", "pydantic"},
     "humanline.theory": {"torch", "matplotlib", "sympy", "scipy", "transformers", "pydantic"},
     "humanline.stats": {"torch", "scipy.stats", "scipy.optimize", "transformers"},
+    "humanline.reproduce.shown": {"torch", "transformers"},
     "humanline.objectives": {"transformers", "accelerate", "pydantic", "datasets", "jaxtyping", "beartype"},
     "humanline.train.step.loss": {"jaxtyping", "beartype"},
     "humanline.schedule": {"numpy", "scipy", "torch", "transformers"},

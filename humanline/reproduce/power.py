@@ -174,10 +174,6 @@ def scenarios() -> dict[str, World]:
         "humanline at - two margins, quadratic, starts differ": replace(
             level, curve="quadratic", shift=-0.2, online=0.3, start_errors=0.01
         ),
-        "humanline at - two margins, 5 starts, starts differ": replace(
-            level, starts=5, shift=-0.2, online=0.3, start_errors=0.01
-        ),
-        "humanline at - two margins, a third of the scatter": replace(few, shift=-0.2, online=0.3),
         "humanline at - four margins": replace(level, shift=-0.4, online=-0.2),
     }
 

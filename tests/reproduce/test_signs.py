@@ -66,24 +66,30 @@ def test_a_curve_that_is_wrong_fails():
 
 
 def test_curves_are_of_other_draws():
-    """Scores of a draw's own offline runs change no prediction about it."""
-    rows = outcomes(World(), 5)
-    rules = replace(RULES, starts=(0, 1))
+    """What a draw's own offline runs scored changes no prediction about it.
 
-    def rights(scale):
-        # of draw 0 alone: orders of scores are kept, so that the truth is the same
-        these = [replace(row, score=scale * row.score) if row.draw == 0 else row for row in rows]
-        table = arrange(these, core(), rules)
-        only = [
-            replace(row, score=math.nan) if row.draw != 0 and row.cell.variant == "humanline" else row for row in these
-        ]
-        assert table.missing == 0
-        return advantages(arrange(only, core(), rules), rules)
+    Humanline runs of the other draws collapse, so that there nothing depends on a score; in draw 0 scores change and
+    keep their order, so that the truth is the same.
+    """
+    rows = [
+        replace(row, status="not finite") if row.draw and row.cell.variant == "humanline" else row
+        for row in outcomes(World(), 5)
+    ]
+    steep = [row if row.draw else replace(row, score=math.exp(60 * row.score)) for row in rows]
+    for rival in RIVALS:
+        assert (compared(rows)[rival].table == compared(steep)[rival].table).all()
 
-    # humanline runs of other draws collapse, so the sign there is the same whatever scores are
-    first, second = rights(1.0), rights(1000.0)
-    seen = [np.abs(a.table - b.table).max() for a, b in zip(first, second, strict=True)]
-    assert max(seen) < 0.5  # other draws' predictions use draw 0, its own do not
+
+def test_distances_beyond_the_range_count_as_its_end():
+    """Further than the furthest offline cell the curve has no opinion against it: it is not extrapolated."""
+    rows = [replace(row, kl_to_start=row.cell.lr * 1e4 / (row.cell.beta or 1.0)) for row in outcomes(CLEAR, 0)]
+    last = {"objective": "dpo", "lr": 1e-3, "beta": 0.1}
+
+    def is_far(row):
+        return row.cell.variant == "humanline" and all(getattr(row.cell, name) == last[name] for name in last)
+
+    rows = [replace(row, kl_to_start=1e5, score=-1.0) if is_far(row) else row for row in rows]
+    assert (compared(rows)["always offline"].table[2] == -0.5).all()
 
 
 def test_collapsed_runs_are_worse_and_two_of_them_tell_nothing():
