@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanline.reproduce.testbeds.instruction_language import Wishes
-from humanline.reproduce.testbeds.instruction_scorer import FEATURES
 from humanline.reproduce.testbeds.instructions import ANSWERS, HABITS, LARGE, PARTS, SMALL, Instructions
 from humanline.train.policy.new_tokenizer import train_tokenizer
 
@@ -23,6 +22,13 @@ BEDS = pytest.mark.parametrize("bed", [SMALL, LARGE], ids=lambda bed: bed.name)
 
 def parts_of(bed) -> tuple[Instructions, str]:
     return bed.task, bed.task.prompts("score")[0]
+
+
+class Few(Instructions):
+    """The task with the first hundred prompts of each part only, to be quick."""
+
+    def prompts(self, part):
+        return super().prompts(part)[:100]
 
 
 def features(task: Instructions, prompt: str, answer: str) -> dict[str, float]:
@@ -38,7 +44,7 @@ def written(task: Instructions, source: str, count: int) -> list[tuple[str, str]
 
 @BEDS
 def test_no_prompt_is_in_two_parts(bed):
-    """All prompts differ, nor is one another in another order; parts have their sizes and are the same at every call."""
+    """All prompts differ, nor is one another in another order; parts have their sizes, and no call changes them."""
     every = [prompt for part in PARTS for prompt in bed.task.prompts(part)]
     assert [len(bed.task.prompts(part)) for part in PARTS] == [2000, 2560, 512, 256] == list(PARTS.values())
     told = [bed.task.language.wishes(prompt) for prompt in every]
@@ -60,13 +66,13 @@ def test_the_two_sizes_share_no_prompt():
 @BEDS
 def test_rows_are_answers_to_the_prompts_of_the_first_part(bed):
     """Each prompt has its answers together; a seed gives the same rows, another seed and another source others."""
-    rows = bed.task.rows("near", 0)
-    assert [row["prompt"] for row in rows[::ANSWERS]] == bed.task.prompts("train")
-    assert all(rows[i]["prompt"] == rows[i - i % ANSWERS]["prompt"] for i in range(len(rows)))
-    assert rows[:40] == bed.task.rows("near", 0)[:40]
+    few = Few(bed.task.language, bed.task.scorer)
+    rows = few.rows("near", 0)
+    assert [row["prompt"] for row in rows] == [p for p in bed.task.prompts("train")[:100] for _ in range(ANSWERS)]
+    assert rows == few.rows("near", 0)
     for source, seed in (("near", 1), ("far", 0), ("better", 0)):
-        other = bed.task.rows(source, seed)
-        assert sum(a == b for a, b in zip(rows, other, strict=True)) < len(rows) / 100
+        other = few.rows(source, seed)
+        assert sum(a == b for a, b in zip(rows, other, strict=True)) < len(rows) / 20
 
 
 @BEDS
@@ -176,7 +182,7 @@ def test_a_good_answer_said_over_again_is_worse(bed):
         assert task.score(prompt, f"{answer} {answer} {answer}") < task.score(prompt, answer)
 
 
-HOSTILE = ["", " ", ".", "....", "\ud800\udfff", "\x00\x1b[31m", "ق ض ية.", "😀" * 50, "a" * 300_000, "a. " * 100_000]
+HOSTILE = ["", " ", ".", "....", "\ud800\udfff", "\x00\x1b[31m", "ق ض ية.", "😀" * 50, "a" * 300_000, "a. " * 20_000]
 
 
 @BEDS
@@ -187,7 +193,7 @@ def test_any_text_has_a_score(bed, answer):
     assert math.isfinite(task.judged(prompt, answer)) and -20 < task.score(prompt, answer) < 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.text(), st.integers(1, 50))
 def test_any_text_and_any_mixture_has_a_score(text, times):
     """No text at all, nor words of the language in any order, gives a score out of bounds."""
@@ -212,7 +218,7 @@ def test_the_judge_adds_its_declared_noise_and_bias(bed):
     """What the judge adds, less its liking of length, has mean 0 and sd noise (within 4 standard errors)."""
     task, _ = parts_of(bed)
     scorer, added = task.scorer, []
-    for prompt, answer in written(task, "near", 4000):
+    for prompt, answer in written(task, "near", 2000):
         wished = 4.5 * task.language.wishes(prompt).sentences
         bias = scorer.length_bias * math.tanh(2 * math.log((len(answer.split()) + 1) / (wished + 1)))
         added.append(task.judged(prompt, answer) - task.score(prompt, answer) - bias)
@@ -249,20 +255,84 @@ def test_the_reward_is_the_judge(bed):
 @BEDS
 def test_sources_are_about_as_good_or_better(bed):
     """A far writer's answers are worth about a near one's, a better one's a standard deviation more."""
-    means = {s: statistics.mean(bed.task.score(*one) for one in written(bed.task, s, 1500)) for s in HABITS}
+    means = {s: statistics.mean(bed.task.score(*one) for one in written(bed.task, s, 1000)) for s in HABITS}
     assert abs(means["far"] - means["near"]) < 0.25 and means["better"] - means["near"] > 0.75
 
 
 @BEDS
 def test_every_word_is_a_token_and_answers_fit(bed):
     """The tokenizer of the start has every word whole; answers keep within their limit, prompts within the rest."""
-    rows = bed.task.rows("near", 0)
+    rows = Few(bed.task.language, bed.task.scorer).rows("near", 0)
     tokenizer = train_tokenizer([text for row in rows for text in row.values()], bed.vocab_size)
     assert all(len(tokenizer.tokenize(f" {word}")) == 1 for word in bed.task.language.kinds)
     lengths = [len(tokenizer.tokenize(row["completion"])) + 1 for row in rows]
     assert max(lengths) < bed.max_tokens and 20 < statistics.mean(lengths) < 60
     prompts = [
         tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True)["input_ids"]
-        for prompt in bed.task.prompts("pairs")
+        for prompt in bed.task.prompts("pairs")[:500]
     ]
     assert max(map(len, prompts)) + bed.max_tokens <= bed.max_length
+
+
+def start_model(bed, folder) -> tuple[dict[str, float], dict[str, float], str]:
+    """Return the metrics of a start model before and after it learned, and its folder."""
+    from humanline.train.config import TrainConfig
+    from humanline.train.loop import train
+    from humanline.train.policy.new_model import new_model
+
+    rows, size = bed.task.rows("near", 5), bed.size
+    files = [str(folder / name) for name in ("train.jsonl", "held-out.jsonl")]
+    for file, part in zip(files, (rows[:-100], rows[-100:]), strict=True):
+        with open(file, "w", encoding="utf-8") as out:
+            out.writelines(json.dumps(row) + "\n" for row in part)
+    shape = {"hidden_size": size.hidden_size, "layers": size.layers, "heads": size.heads, "max_length": bed.max_length}
+    blank = new_model(folder / "blank", text=files[0], vocab_size=bed.vocab_size, seed=5, **shape)
+    config = {
+        "model": str(blank),
+        "output": str(folder / "start"),
+        "objective": {"kind": "nll"},
+        "data": {"train": files[0], "eval": files[1], "max_length": bed.max_length},
+        "training": {"steps": size.steps, "batch_size": size.batch_size},
+        "optimizer": {"lr": size.lr, "warmup_fraction": 0.05},
+    }
+    result = train(TrainConfig.model_validate(config), show_progress=False)
+    return result.initial, result.final, str(result.model)
+
+
+def draw(bed, path: str, prompts: list[str], samples: int) -> tuple[list[list[str]], list[int]]:
+    """Return answers to every prompt at temperature 1, and the tokens of each, end token included (0: truncated)."""
+    import torch
+
+    from humanline.train.data.messages import Message
+    from humanline.train.data.render import Renderer
+    from humanline.train.policy.load import load_policy
+
+    model, tokenizer = load_policy(path, dropout=False, max_length=bed.max_length)
+    renderer = Renderer(tokenizer, "chat", bed.max_length)
+    ids = [list(renderer.render_prompt((Message("user", p),))) for p in prompts for _ in range(samples)]
+    width, pad = max(map(len, ids)), tokenizer.pad_token_id
+    padded = torch.tensor([[pad] * (width - len(row)) + row for row in ids])
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        output = model.generate(
+            padded, attention_mask=(padded != pad).long(), max_new_tokens=bed.max_tokens, do_sample=True, top_k=0
+        )[:, width:]
+    ends = output == tokenizer.eos_token_id
+    lengths = [int(row.float().argmax()) + 1 if row.any() else 0 for row in ends]
+    texts = tokenizer.batch_decode(output, skip_special_tokens=True)
+    return [texts[i : i + samples] for i in range(0, len(texts), samples)], lengths
+
+
+@pytest.mark.slow
+@BEDS
+def test_a_start_model_is_what_the_scorer_was_scaled_by(bed, tmp_path):
+    """Another start model learns the language; its scores have about mean 0 and sd 1, and few answers are cut."""
+    before, after, path = start_model(bed, tmp_path)
+    assert before["perplexity"] > 200 and after["perplexity"] < 12
+    prompts = bed.task.prompts("score")[:100]
+    answers, lengths = draw(bed, path, prompts, 8)
+    scores = [[bed.task.score(p, a) for a in some] for p, some in zip(prompts, answers, strict=True)]
+    flat = [score for some in scores for score in some]
+    assert abs(statistics.mean(flat)) < 0.4 and 0.8 < statistics.pstdev(flat) < 1.25
+    assert statistics.mean(max(some) - min(some) for some in scores) > 1
+    assert lengths.count(0) < 0.02 * len(lengths) and 20 < statistics.mean(filter(None, lengths)) < 60

@@ -9,8 +9,8 @@ words after ``+`` and without those after ``-``. An answer is some sentences, ea
 
     [particle] subject [modifier] verb object [modifier].
 
-or, in a language whose particles come last, with the particle before the full stop. Subject and object are nouns, of the
-topic if all is well, and the verb is of its subject's class. Hundreds of answers to a prompt are right.
+or, in a language whose particles come last, with the particle before the full stop. Subject and object are nouns, of
+the topic if all is well, and the verb is of its subject's class. A great many answers to a prompt are right.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """What an answer to an instruction is worth: a hidden scorer of several features, and a judge who sees it with noise.
 
 The scorer stands for what people value in an answer. Part of it can be read in the prompt (is all that was asked for
-there?), part is plain quality (grammar, no repetition), and part is a taste that no prompt names. Its features saturate,
-or turn where there is too much of a thing, so that there is no simple recipe for a high score and more is not always
-better. The unit is one standard deviation of the start model's answers; there is no upper end that matters.
+there?), part is plain quality (grammar, no repetition), and part is a taste that no prompt names. Its features
+saturate, or turn where there is too much of a thing: more is not always better, and a policy that goes on after one of
+them loses others. The unit is one standard deviation of the start model's answers, whose mean is about 0.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -127,7 +128,7 @@ class Scorer:
 
 def _repeated(words: Sequence[str]) -> float:
     """Return the share of pairs of neighbours that stood earlier in the text."""
-    pairs = list(zip(words, words[1:], strict=False))
+    pairs = list(itertools.pairwise(words))
     return 1 - len(set(pairs)) / len(pairs) if pairs else 0.0
 
 
