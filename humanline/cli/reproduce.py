@@ -21,6 +21,7 @@ def reproduce_commands(commands: Commands) -> None:
     parser.add_argument("--starts", type=int, default=3, help="start models (default: 3)")
     parser.add_argument("--draws", type=int, default=3, help="draws of the pairs from each start model (default: 3)")
     parser.add_argument("--all", action="store_true", help="also parts alone, trust region, more passes, other data")
+    parser.add_argument("--known", metavar="RUNS.csv", help="take runs over from such a table, and run the rest")
     parser.add_argument("--minutes", type=float, help="begin no run after so many minutes; the same command goes on")
     _common(parser)
     parser.set_defaults(run=_reproduce)
@@ -28,7 +29,7 @@ def reproduce_commands(commands: Commands) -> None:
     demo = commands.add_parser("demo", help="the same as reproduce --quick: align tiny models on one task")
     demo.add_argument("--out", help="folder to write to, or to go on with (default: demo-out)")
     _common(demo)
-    demo.set_defaults(run=_reproduce, quick=True, testbeds=[], minutes=None)
+    demo.set_defaults(run=_reproduce, quick=True, testbeds=[], minutes=None, known=None)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +42,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     from humanline.system.progress import CountProgress
     from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
 
-    if options.quick and options.testbeds:
-        raise ValueError("--quick is of the letters task; name no testbed with it")
+    if options.quick and (options.testbeds or options.known):
+        raise ValueError("--quick is of the letters task and of its own runs; name no testbed and no table with it")
     folder = Path(options.out or ("demo-out" if options.quick else "reproduce-out"))
     processes = options.processes if options.processes is not None else len(os.sched_getaffinity(0))
     until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
@@ -73,13 +74,17 @@ def _run(options: argparse.Namespace, folder: Path, processes: int, finished: Ca
     from humanline.reproduce.quick import quick
     from humanline.reproduce.report import write_report
     from humanline.reproduce.rules import Rules
-    from humanline.reproduce.suite import kept_results, run_suite
+    from humanline.reproduce.suite import kept_results, run_suite, take_over
+    from humanline.reproduce.tables import read_outcomes
 
     if options.quick:
         quick(folder, processes=processes, progress=finished)
         return
     names = list(dict.fromkeys(options.testbeds or ["letters"]))
     jobs = grid_jobs(names, [*core(), *(around() if options.all else ())], options.starts, options.draws)
+    if options.known is not None:
+        used = take_over(jobs, read_outcomes(Path(options.known)), folder)
+        show(f"{used} runs of {options.known} are taken over")
     show(said_time(jobs, kept_results(jobs, folder).outcomes, processes))
     results = run_suite(jobs, folder, processes=processes, progress=finished)
     if results.older:

@@ -45,6 +45,8 @@ class Outcome:
         Answers that the judge was asked about to make the pairs.
     seconds : float
         Of one core, training and measuring; for planning, no result.
+    task : str
+        Digest of the testbed (`task_digest`), so that outcomes are known to be of the same task.
     """
 
     testbed: str
@@ -70,6 +72,7 @@ class Outcome:
     updates: int
     scorer_calls: int
     seconds: float
+    task: str = ""
 
 
 def as_text(outcome: Outcome) -> str:

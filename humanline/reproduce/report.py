@@ -13,19 +13,23 @@ import numpy as np
 from humanline.plots import write_figure
 from humanline.plots.frontier import Picture
 from humanline.reproduce.cells import OBJECTIVES, Cell, Objective, core
-from humanline.reproduce.frontier import Table, arrange, is_finite
+from humanline.reproduce.frontier import arrange, is_finite
 from humanline.reproduce.hypotheses import CLAIMS, Comparison, Finding, compare, judge
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.rules import Rules
+from humanline.reproduce.shown import finding_rows, frontier_rows, markdown, shown_rows
 from humanline.reproduce.tables import rows_csv, write_outcomes
 from humanline.system.files import make_folder, write_text
+
+#: What is averaged over the runs of a cell.
+MEANS = ("kl_to_start", "score", "judged", "greedy", "matched", "truncated", "length", "entropy", "clipped")
 
 
 def write_report(folder: Path, outcomes: Sequence[Outcome], rules: Rules) -> list[Path]:
     """Write what the runs of one testbed say; return the files.
 
-    Written are runs.csv (every run), cells.csv (means over runs), findings.csv (the hypotheses), frontier.md (both in
-    words and tables) and the figure frontier.csv, .svg and .png.
+    Written are runs.csv (every run), cells.csv (means over runs), findings.csv (the hypotheses), curves.csv, shown.csv
+    (what decides no verdict), frontier.md (all of it to read) and the figure frontier.csv, .svg and .png.
 
     Parameters
     ----------
@@ -43,16 +47,15 @@ def write_report(folder: Path, outcomes: Sequence[Outcome], rules: Rules) -> lis
         If something cannot be written.
     """
     make_folder(folder)
-    findings = judge(outcomes, rules)
-    table = arrange(outcomes, dict.fromkeys(outcome.cell for outcome in outcomes))
-    fronts = {objective: compare(arrange(outcomes, core()), objective, "humanline", rules) for objective in OBJECTIVES}
-    cells = cell_rows(table)
+    findings, cells = judge(outcomes, rules), cell_rows(outcomes)
+    curves, shown = frontier_rows(outcomes, rules), shown_rows(outcomes, rules)
     write_outcomes(folder / "runs.csv", outcomes)
-    write_text(folder / "cells.csv", rows_csv(cells))
-    write_text(folder / "findings.csv", rows_csv([finding_row(one) for one in findings]))
-    write_text(folder / "frontier.md", words(table, findings, fronts, rules))
-    figure = write_figure(folder, "frontier", picture(table, fronts))
-    return [*(folder / name for name in ("runs.csv", "cells.csv", "findings.csv", "frontier.md")), *figure]
+    tables = {"cells": cells, "findings": finding_rows(findings), "curves": curves, "shown": shown}
+    for name, rows in tables.items():
+        write_text(folder / f"{name}.csv", rows_csv(rows))
+    write_text(folder / "frontier.md", words(outcomes, findings, curves, shown, rules))
+    figure = write_figure(folder, "frontier", picture(outcomes, rules))
+    return [folder / "runs.csv", *(folder / f"{name}.csv" for name in tables), folder / "frontier.md", *figure]
 
 
 def series_of(cell: Cell) -> str:
@@ -63,105 +66,99 @@ def series_of(cell: Cell) -> str:
     return f"{cell.variant}{k}{passes}{data}"
 
 
-def cell_rows(table: Table) -> list[dict[str, Any]]:
+def cell_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return a row for each cell: means over its finite runs, and how many there are; collapsed ones are counted."""
-    rows: list[dict[str, Any]] = []
-    for cell in table.cells:
-        runs = [run for (of, _, _), run in table.runs.items() if of == cell]
+    by_cell: dict[Cell, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_cell.setdefault(outcome.cell, []).append(outcome)
+    rows = []
+    for cell, runs in by_cell.items():
         finite = [run for run in runs if is_finite(run)]
-        means = {
-            name: float(np.mean([getattr(run, name) for run in finite])) if finite else math.nan
-            for name in (
-                "kl_to_start",
-                "score",
-                "judged",
-                "greedy",
-                "matched",
-                "truncated",
-                "length",
-                "entropy",
-                "clipped",
-            )
+        row: dict[str, Any] = {
+            "cell": cell.name,
+            **asdict(cell),
+            "runs": len(runs),
+            "collapsed": len(runs) - len(finite),
         }
-        rows.append(
-            {**asdict(cell), "runs": len(runs), "collapsed": len(runs) - len(finite)}
-            | means
-            | {"sd_of_score": float(np.std([run.score for run in finite], ddof=1)) if len(finite) > 1 else math.nan}
-        )
+        for name in MEANS:
+            row[name] = float(np.mean([getattr(run, name) for run in finite])) if finite else math.nan
+        row["sd_of_score"] = float(np.std([run.score for run in finite], ddof=1)) if len(finite) > 1 else math.nan
+        rows.append(row)
     return rows
 
 
-def finding_row(finding: Finding) -> dict[str, Any]:
-    """Return a finding as a row of a table."""
-    row = asdict(finding)
-    row["cells"] = " ".join(finding.cells)
-    row["left_out"] = "; ".join(f"{name}: {why}" for name, why in finding.left_out.items())
-    return row
+def curves_of(outcomes: Sequence[Outcome], rules: Rules) -> dict[Objective, list[tuple[float, float]]]:
+    """Return points (KL, score) along each objective's curve of offline cells, mean over start models."""
+    table = arrange(outcomes, core(), rules)
+    found: dict[Objective, Comparison] = {name: compare(table, name, "humanline", rules) for name in OBJECTIVES}
+    curves = {name: one.front.curves for name, one in found.items()}
+    return {name: [] if one is None else one.mean_points(51) for name, one in curves.items()}
 
 
-def picture(table: Table, fronts: Mapping[Objective, Comparison]) -> Picture:
+def start_score(outcomes: Sequence[Outcome]) -> float:
+    """Return the mean score of the start models."""
+    return float(np.mean(list({outcome.start: outcome.start_score for outcome in outcomes}.values())))
+
+
+def picture(outcomes: Sequence[Outcome], rules: Rules) -> Picture:
     """Return what the figure of one testbed shows: cells of the grid, each the mean over its runs."""
     cells: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for row, cell in zip(cell_rows(table), table.cells, strict=True):
+    by_name = {cell.name: cell for cell in core()}
+    for row in cell_rows(outcomes):
+        cell = by_name.get(row["cell"])
         place = (row["kl_to_start"], row["score"])
-        if all(map(math.isfinite, place)) and place[0] > 0:
+        if cell is not None and all(map(math.isfinite, place)) and place[0] > 0:
             cells.setdefault(cell.objective.upper(), {}).setdefault(series_of(cell), []).append(place)
-    found = {name.upper(): one.front.curves for name, one in fronts.items()}
-    curves = {name: [] if one is None else one.mean_points(101) for name, one in found.items()}
-    starts = {(key[1]): run.start_score for key, run in table.runs.items()}
-    return Picture(float(np.mean(list(starts.values()))), curves, cells)
+    curves = {name.upper(): points for name, points in curves_of(outcomes, rules).items()}
+    return Picture(start_score(outcomes), curves, cells)
 
 
-def words(table: Table, findings: Sequence[Finding], fronts: Mapping[Objective, Comparison], rules: Rules) -> str:
-    """Return the verdicts, the curves and the cells as Markdown."""
-    seen = "looked at while the procedure was made" if findings[0].testbed in rules.look else "held out"
+def words(
+    outcomes: Sequence[Outcome],
+    findings: Sequence[Finding],
+    curves: Sequence[Mapping[str, Any]],
+    shown: Sequence[Mapping[str, Any]],
+    rules: Rules,
+) -> str:
+    """Return verdicts, curves and cells as Markdown."""
+    testbed = findings[0].testbed
+    seen = "looked at while the procedure was made" if testbed in rules.look else "held out"
+    starts, draws = ({getattr(one, name) for one in outcomes} for name in ("start", "draw"))
+    cells, listed = cell_rows(outcomes), ("cell", "runs", "collapsed", *MEANS, "sd_of_score")
+    verdicts = [
+        {
+            "hypothesis": f"{one.hypothesis}: {CLAIMS[one.hypothesis]}",
+            "verdict": f"**{one.verdict}**",
+            "estimate": one.estimate,
+            "95 % interval": f"{one.low:+.4f} .. {one.high:+.4f}",
+            "margin": one.margin,
+            "p, corrected": one.adjusted,
+            "cells": len(one.cells) or "",
+            "said beside": one.reason,
+        }
+        for one in findings
+    ]
     return "\n".join(
         [
-            f"# Score and distance: {findings[0].testbed}",
+            f"# Score and distance: {testbed}",
             "",
-            f"{len(table.runs)} runs of {len(table.cells)} cells, from {len(table.starts)} start models and "
-            f"{len(table.draws)} draws of the pairs from each; this testbed was {seen}.",
+            f"{len(outcomes)} runs of {len(cells)} cells, from {len(starts)} start models and {len(draws)} draws of the "
+            f"pairs from each; this testbed was {seen}. Missing runs of the grid: {findings[0].missing}. The start "
+            f"models' score is {start_score(outcomes):.3f}.",
             "",
-            *_table("hypothesis", "verdict", "estimate", "95 % interval", "margin", "p, corrected", "why"),
-            *map(_finding_line, findings),
+            "## Verdicts",
             "",
-            *_table("curve of offline", "cells", "degree", "peak - start", "at KL", "scatter of cells"),
-            *(_curve_line(name, comparison) for name, comparison in fronts.items()),
+            markdown(verdicts),
+            "## Curves of the offline cells, from each start model",
             "",
-            *_table("cell", "runs", "collapsed", "KL", "score", "greedy", "at the start's entropy", "length"),
-            *(_cell_line(cell, row) for cell, row in zip(table.cells, cell_rows(table), strict=True)),
+            markdown([dict(row) for row in curves]),
+            "## Mean score above the offline curve, shown and not tested",
             "",
+            markdown([{name: value for name, value in row.items() if name != "testbed"} for row in shown]),
+            "## Cells, means over runs",
+            "",
+            markdown(
+                [{name: row[name] for name in ("cell", "runs", "collapsed", *MEANS, "sd_of_score")} for row in cells]
+            ),
         ]
     )
-
-
-def _table(*names: str) -> list[str]:
-    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-
-
-def _line(*values: object) -> str:
-    return f"| {' | '.join(map(str, values))} |"
-
-
-def _finding_line(one: Finding) -> str:
-    interval = f"{one.low:+.4f} .. {one.high:+.4f}"
-    margin = "" if math.isnan(one.margin) else f"{one.margin:.4f}"
-    claim = f"{one.hypothesis}: {CLAIMS[one.hypothesis]}"
-    return _line(
-        claim, f"**{one.verdict}**", f"{one.estimate:+.4f}", interval, margin, f"{one.adjusted:.2g}", one.reason
-    )
-
-
-def _curve_line(name: Objective, comparison: Comparison) -> str:
-    front = comparison.front
-    if front.curves is None:
-        return _line(name, len(front.offline.cells), "none", "", "", "")
-    at = float(np.exp(front.curves.peaks()[1].mean()))
-    scatter = float(np.sqrt(np.square(front.curves.residuals.mean(1)).mean()))
-    gain = f"{front.gain.mean():+.3f}"
-    return _line(name, len(front.offline.cells), front.curves.degree, gain, f"{at:.2f}", f"{scatter:.4f}")
-
-
-def _cell_line(cell: Cell, row: Mapping[str, Any]) -> str:
-    numbers = [f"{row[name]:.3f}" for name in ("kl_to_start", "score", "greedy", "matched", "length")]
-    return _line(cell.name, row["runs"], row["collapsed"], *numbers)

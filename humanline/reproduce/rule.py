@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from humanline.reproduce.cells import OBJECTIVES, Cell, Objective, core
-from humanline.reproduce.frontier import arrange, is_finite
-from humanline.reproduce.hypotheses import compare
+from humanline.reproduce.cells import Cell, Objective, core
 from humanline.reproduce.outcome import Outcome
+from humanline.reproduce.report import cell_rows, curves_of, start_score
 from humanline.reproduce.rules import Rules
 from humanline.system.files import write_text
 
@@ -66,19 +65,14 @@ def rule_of(outcomes: Sequence[Outcome], rules: Rules) -> Rule:
     ValueError
         As `arrange` does.
     """
-    table = arrange(outcomes, core())
-    curves: dict[Objective, list[tuple[float, float]]] = {}
-    for objective in OBJECTIVES:
-        found = compare(table, objective, "humanline", rules).front.curves
-        curves[objective] = [] if found is None else [(_short(x), _short(y)) for x, y in found.mean_points(51)]
-    distances = {}
-    for cell in table.cells:
-        moved = [run.kl_to_start for (of, _, _), run in table.runs.items() if of == cell and is_finite(run)]
-        if moved and min(moved) > 0:
-            distances[cell.name] = _short(float(np.mean(moved)))
-    starts = {start: run.start_score for (_, start, _), run in table.runs.items()}
-    testbed = next(iter(table.runs.values())).testbed
-    return Rule(testbed, _short(float(np.mean(list(starts.values())))), curves, distances)
+    curves = {name: [(_short(x), _short(y)) for x, y in points] for name, points in curves_of(outcomes, rules).items()}
+    grid = {cell.name for cell in core()}
+    distances = {
+        row["cell"]: _short(row["kl_to_start"])
+        for row in cell_rows(outcomes)
+        if row["cell"] in grid and row["kl_to_start"] > 0
+    }
+    return Rule(outcomes[0].testbed, _short(start_score(outcomes)), curves, distances)
 
 
 def _short(value: float) -> float:

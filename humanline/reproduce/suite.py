@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline._workers import worker_processes
+from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import make_pairs, make_start
@@ -21,6 +22,7 @@ from humanline.system.kept import KeptResults
 
 STORE = "results.sqlite"
 Progress = Callable[[int, int], None]
+_ELSEWHERE = "elsewhere"  # in place of a digest of the code
 _NEAR: tuple[Source, ...] = ("near",)  # where every run starts
 _THEN = "what is finished is kept, and the same command goes on"
 
@@ -92,6 +94,39 @@ def kept_results(jobs: Sequence[Job], folder: Path) -> Results:
     """Return the outcomes of those jobs that a folder keeps; nothing is run."""
     store = KeptResults(folder / STORE)
     return read_results(jobs, store.read() if store.path.is_file() else {}, code_digest())
+
+
+def take_over(jobs: Sequence[Job], outcomes: Iterable[Outcome], folder: Path) -> int:
+    """Keep outcomes from elsewhere, such as a committed table, as if they had been run here; return how many are used.
+
+    Raises
+    ------
+    ValueError
+        If one is of a task that has changed since.
+    OSError
+        If they cannot be kept.
+    """
+    make_folder(folder)
+    store, wanted = KeptResults(folder / STORE), {place_of(job): job for job in jobs}
+    store.read()
+    used = 0
+    for outcome in outcomes:
+        job = wanted.get((outcome.testbed, outcome.cell, outcome.start, outcome.draw))
+        if job is None:
+            continue
+        if outcome.task != (now := task_digest(job.testbed)):
+            raise ValueError(
+                f"{job.name} was run on another {job.testbed.name} task ({outcome.task}) than there is now ({now}): "
+                "its result says nothing of this one; run it anew"
+            )
+        store.keep(key_of(job), job.name, f"{_ELSEWHERE} {as_text(outcome)}")
+        used += 1
+    return used
+
+
+def place_of(job: Job) -> tuple[str, Cell, int, int]:
+    """Return where a job's outcome belongs."""
+    return job.testbed.name, job.cell, job.start, job.draw
 
 
 def read_results(jobs: Iterable[Job], kept: Mapping[str, str], code: str) -> Results:

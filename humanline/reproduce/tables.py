@@ -17,7 +17,7 @@ from humanline.system.files import write_text
 _CELL = [one.name for one in fields(Cell)]
 _REST = [one.name for one in fields(Outcome) if one.name != "cell"]
 _WHOLE = {"every", "passes", "start", "draw", "updates", "scorer_calls"}
-_TEXT = {"objective", "variant", "data", "testbed", "status"}
+_TEXT = {"objective", "variant", "data", "testbed", "status", "task"}
 
 
 def outcomes_csv(outcomes: Sequence[Outcome]) -> str:
@@ -64,9 +64,10 @@ def read_outcomes(path: Path) -> list[Outcome]:
 
 
 def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows with the same keys as CSV."""
+    """Return rows as CSV, with a column for every name that a row has."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _said(value) for name, value in row.items()} for row in rows)
     return out.getvalue()

@@ -19,7 +19,7 @@ from humanline.reproduce.plan import grid_jobs, said_time
 from humanline.reproduce.recipe import recipe
 from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import SCORE_SEED, Pairs, make_pairs, make_start, pairs_of, prompt_file
-from humanline.reproduce.suite import kept_results, run_suite
+from humanline.reproduce.suite import kept_results, run_suite, take_over
 from humanline.reproduce.tables import read_outcomes, write_outcomes
 from humanline.train.config import TrainConfig
 from tests.helpers.dying import die
@@ -284,3 +284,19 @@ def test_held_out_pairs_are_of_the_prompts_asked_for(begun):
     """Pairs of another part have its prompts."""
     rows, gaps = pairs_of(Model(MICRO, begun[1].model), "score", 0)
     assert {row["prompt"] for row in rows} <= set(MICRO.task.prompts("score")) and len(rows) == len(gaps)
+
+
+def test_runs_of_elsewhere_are_taken_over_where_the_task_is_the_same(begun, outcome, tmp_path, monkeypatch, in_process):
+    """A committed table goes on where it stopped; results of another task are refused; other cells are not used."""
+    jobs = [Job(MICRO, OFFLINE, 0, 0), Job(MICRO, OFFLINE, 0, 1)]
+    write_outcomes(tmp_path / "runs.csv", [outcome, dataclasses.replace(outcome, draw=7)])
+    known = read_outcomes(tmp_path / "runs.csv")
+    assert take_over(jobs, known, tmp_path / "out") == 1
+    asked = []
+    monkeypatch.setattr(module, "run", lambda job, *_, **__: asked.append(job) or dataclasses.replace(outcome, draw=1))
+    shutil.copytree(begun[0] / "starts", tmp_path / "out" / "starts")
+    results = run_suite(jobs, tmp_path / "out")
+    assert asked == [jobs[1]] and [one.draw for one in results.outcomes] == [0, 1] and results.older == 1
+    assert results.outcomes[0].score == pytest.approx(outcome.score, rel=1e-5)
+    with pytest.raises(ValueError, match="another micro task"):
+        take_over(jobs, [dataclasses.replace(outcome, task="0")], tmp_path / "other")
