@@ -19,7 +19,7 @@ _DECIDE = ("answers", "recipe", "run", "start")
 
 @functools.cache
 def task_digest(testbed: Testbed) -> str:
-    """Return a digest of a testbed: of its settings and prompts, what is learned from, and what the judge says of it."""
+    """Return a digest of a testbed: its settings and prompts, what is learned from, and what the judge says of it."""
     task = testbed.task
     limits = (testbed.max_tokens, testbed.max_length, testbed.vocab_size)
     prompts = [task.prompts(part) for part in ("train", "pairs", "score", "distance")]
