@@ -83,7 +83,7 @@ class Cell:
 
 
 #: What each objective is run with, in every combination.
-LRS = (1e-4, 3e-4, 1e-3)
+LRS = (3e-5, 1e-4, 3e-4, 1e-3)
 SCALES: dict[Objective, tuple[dict[str, float], ...]] = {
     "dpo": ({"beta": 0.1}, {"beta": 1.0}, {"beta": 5.0}),
     "kto": ({"beta": 0.25}, {"beta": 1.0}),

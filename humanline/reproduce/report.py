@@ -124,7 +124,8 @@ def words(
     testbed = findings[0].testbed
     seen = "looked at while the procedure was made" if testbed in rules.look else "held out"
     starts, draws = ({getattr(one, name) for one in outcomes} for name in ("start", "draw"))
-    cells, listed = cell_rows(outcomes), ("cell", "runs", "collapsed", *MEANS, "sd_of_score")
+    listed = ("cell", "runs", "collapsed", *MEANS, "sd_of_score")
+    cells = [{name: row[name] for name in listed} for row in cell_rows(outcomes)]
     verdicts = [
         {
             "hypothesis": f"{one.hypothesis}: {CLAIMS[one.hypothesis]}",
@@ -157,8 +158,6 @@ def words(
             markdown([{name: value for name, value in row.items() if name != "testbed"} for row in shown]),
             "## Cells, means over runs",
             "",
-            markdown(
-                [{name: row[name] for name in ("cell", "runs", "collapsed", *MEANS, "sd_of_score")} for row in cells]
-            ),
+            markdown(cells),
         ]
     )

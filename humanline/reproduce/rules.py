@@ -59,8 +59,8 @@ class Rules:
     draws: tuple[int, ...] = (0, 1, 2)
     look: tuple[str, ...] = ("letters", "instructions")
     held_out: tuple[str, ...] = ("arithmetic", "instructions-large", "letters-large")
-    grid_cells: int = 120
-    grid_digest: str = "69b1262d18b7be9ccecef8b79d683bc2539aabd368018809384e8d6a5f1f6d0d"
+    grid_cells: int = 152
+    grid_digest: str = "da4b09353e09a47fff337e52da5bcbb5f53c31d00da51242a0f7d2f6303727b3"
 
 
 def read_rules(path: Path) -> Rules:

@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol
 #: Who writes the answers of which pairs are made: the start model itself, one that learned other answers about as good,
 #: or one that learned better ones.
 Source = Literal["near", "far", "better"]
-#: What prompts are for: to make pairs or sample in rounds, for held-out pairs, for the score, for the distance. No
-#: prompt is in two parts, nor among those that the start model learned from.
+#: What prompts are for: to learn the task from (start models), to make pairs of or sample in rounds, for the score, for
+#: the distance. No prompt is in two parts.
 Part = Literal["train", "pairs", "score", "distance"]
 
 

@@ -81,7 +81,7 @@ SMALL = Testbed(
         shortest=4,
         longest=7,
         learned=1500,
-        mistakes={"near": (0, 1, 1, 2), "far": (0, 1, 1, 2), "better": (0, 0, 0, 1)},
+        mistakes={"near": (0, 1, 1, 2), "far": (0, 1, 2, 3), "better": (0, 0, 0, 1)},
     ),
     size=Size(hidden_size=64, layers=2, heads=4, steps=700, batch_size=64, lr=2e-3),
     reward="humanline.reproduce.testbeds.letters:letters_in_place",
