@@ -125,12 +125,11 @@ def _place(rule: Rule, cell: Cell, distance: float) -> str:
 
 
 def _reading(rule: Rule) -> list[str]:
-    peaks = "; ".join(
-        f"{name.upper()} {rule.peak(name)[1]:.3f} at {rule.peak(name)[0]:.1f}" for name in ("grpo", "dpo")
-    )
+    peaks = [(name.upper(), rule.peak(name)) for name, points in rule.curves.items() if points]
+    said = "; ".join(f"{name} {score:.3f} at {distance:.1f}" for name, (distance, score) in peaks)
     return [
-        "distance: KL(policy || start), nats an answer. score: what runs with the reference never synced have at that",
-        f"distance; the start has {rule.start:.3f}, their peak is {peaks}.",
+        "distance: KL(policy || start), nats an answer. score: what runs whose reference is never synced have there; the",
+        f"start has {rule.start:.3f}, their peak is {said}.",
     ]
 
 

@@ -143,8 +143,8 @@ def words(
         [
             f"# Score and distance: {testbed}",
             "",
-            f"{len(outcomes)} runs of {len(cells)} cells, from {len(starts)} start models and {len(draws)} draws of the "
-            f"pairs from each; this testbed was {seen}. Missing runs of the grid: {findings[0].missing}. The start "
+            f"{len(outcomes)} runs of {len(cells)} cells, {len(starts)} start models, {len(draws)} draws of "
+            f"the pairs from each; this testbed was {seen}. Missing runs of the grid: {findings[0].missing}. The start "
             f"models' score is {start_score(outcomes):.3f}.",
             "",
             "## Verdicts",
