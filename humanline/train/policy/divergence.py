@@ -6,6 +6,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,26 +46,12 @@ def divergence_pass(
     def of(block: Block) -> Tensor:
         kept: list[tuple[Tensor, Tensor]] = []
 
-        def keep(
-            hidden: Tensor,
-            head_weight: Tensor,
-            labels: Tensor,
-            *,
-            temperature: float = 1.0,
-            softcap: float | None = None,
-        ) -> Tensor:
+        def keep(hidden: Tensor, head_weight: Tensor, labels: Tensor, **_: Any) -> Tensor:
             kept.append((hidden, head_weight))
             return hidden.new_zeros(len(labels), dtype=torch.float32)
 
-        def compare(
-            hidden: Tensor,
-            head_weight: Tensor,
-            labels: Tensor,
-            *,
-            temperature: float = 1.0,
-            softcap: float | None = None,
-        ) -> Tensor:
-            return token_kl(*kept.pop(), hidden, head_weight, temperature=temperature, softcap=softcap)
+        def compare(hidden: Tensor, head_weight: Tensor, labels: Tensor, **how: Any) -> Tensor:
+            return token_kl(*kept.pop(), hidden, head_weight, **how)
 
         with policy.untempered(keep):
             policy_pass(block)
