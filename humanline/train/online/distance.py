@@ -22,28 +22,30 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from humanline.objectives import token_logprobs
 from humanline.stats import mean_estimate
 from humanline.system.activity import HERE
 from humanline.system.files import DamagedError, make_folder, write_text
 from humanline.system.progress import RunProgress
 from humanline.train.config import TrainConfig
-from humanline.train.data.batch import IDLE, idle_sequence, make_block
+from humanline.train.data.batch import IDLE, Block, idle_sequence, make_block
 from humanline.train.data.prompts import Context, contexts_hash
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import pad_id
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.stream import Batches
+from humanline.train.online.own_law import OwnLaw, refuse_other_law
 from humanline.train.online.rounds import Rounds
 from humanline.train.online.samplers import make_distance_stages
 from humanline.train.online.stages import SamplingStages, read_rollouts
 from humanline.train.online.types import Rollout
 from humanline.train.policy.adapter import Adapter
 from humanline.train.policy.divergence import Pass, divergence_pass, freed, read_start
+from humanline.train.policy.head import TokenLogprobs
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.run.fingerprint import trained_hash
 from humanline.train.run.folder import RunFolder
@@ -53,6 +55,11 @@ from humanline.train.step.reference import logprobs_pass
 from humanline.train.step.trained import Trained
 
 _KEY = 2**41  # in place of a round's number
+_ADVICE = (
+    "Nothing of them is kept. Does the server go by settings of its own (generation_config.json, its command line), or "
+    "has it other weights? Mend that, then add --resume to the same command; or leave evaluation.distance out, or, at "
+    "the end of a run, set evaluation.distance.to_start: never"
+)
 TARGET = 0.03  # of a distance that its standard error should be at most
 
 
@@ -117,6 +124,8 @@ class Distance:
         ------
         NonFiniteError
             If a log-probability is not finite.
+        SamplerError
+            If answers cannot be drawn, or are not those of the policy's own law.
         """
         if not updates:
             self._begin()
@@ -180,10 +189,7 @@ class Distance:
 
     def _draw_start(self, version: str) -> None:
         """Draw the start's answers and write them down with the log-probabilities that training's pass gives them."""
-        rollouts = self._draw(self.folder / "drawn", version, _KEY)
-        logprobs = self._token_values(rollouts, self._untempered)
-        if not all(bool(torch.isfinite(one).all()) for one in logprobs):
-            raise NonFiniteError("the start's own answers have log-probabilities that are not finite")
+        rollouts, logprobs = self._draw(self.folder / "drawn", version, _KEY)
         found = iter(logprobs)
         scored = [
             replace(
@@ -210,14 +216,14 @@ class Distance:
 
     # Distances.
 
-    def _untempered(self, block: Any) -> Tensor:
-        with self.policy.untempered():
+    def _untempered(self, block: Block, logprobs: TokenLogprobs = token_logprobs) -> Tensor:
+        with self.policy.untempered(logprobs):
             return self.logprobs_of(block)
 
     def _to_start(self, version: str, last: bool) -> dict[str, float]:
         """Return KL(policy || start) of new answers of the policy; nothing, and a warning, without the start."""
         folder = self.folder / "look"
-        rollouts = self._draw(folder, self.version(), _KEY + 1)
+        rollouts, _ = self._draw(folder, self.version(), _KEY + 1)
         self.processes.on_main(lambda: shutil.rmtree(folder, ignore_errors=True))
         with freed(self.processes.device):
             try:
@@ -235,13 +241,31 @@ class Distance:
         start = self.processes.alike(lambda: read_start(self.config, self.processes.device, version))
         return divergence_pass(self.policy, self.logprobs_of, start, logprobs_pass(start))
 
-    def _draw(self, folder: Path, version: str, key: int) -> list[Rollout]:
-        """Return answers of the policy as it is, in all processes."""
+    def _draw(self, folder: Path, version: str, key: int) -> tuple[list[Rollout], list[Tensor]]:
+        """Return answers of the policy as it is, in all processes, and their token log-probabilities.
+
+        Raises
+        ------
+        NonFiniteError
+            If one of these is not finite.
+        SamplerError
+            As stages do, and if they are not from its own law (`own_law`); then they are drawn again the next time.
+        """
         self.processes.on_main(lambda: make_folder(folder))
         self.stages.sample(folder, self.contexts, key, version)
         found: list[Rollout] = []
         self.processes.each(lambda: found.extend(read_rollouts(folder / "samples.jsonl")))
-        return found
+        law = OwnLaw()
+        logprobs = self._token_values(found, lambda block: self._untempered(block, law))
+        if not all(bool(torch.isfinite(one).all()) for one in logprobs):
+            raise NonFiniteError("answers that were drawn from the policy have log-probabilities that are not finite")
+        log_odds = self.processes.reduce(law.log_odds, "sum").cpu()
+        try:
+            self.processes.alike(lambda: refuse_other_law(log_odds, sum(map(len, logprobs)), _ADVICE))
+        except ValueError:
+            self.processes.on_main(lambda: shutil.rmtree(folder, ignore_errors=True))
+            raise
+        return found, logprobs
 
     def _token_values(self, rollouts: Sequence[Rollout], of: Pass) -> list[Tensor]:
         """Return what a pass gives of each token of each answer, in all processes, each of which passes over a share.

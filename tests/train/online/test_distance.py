@@ -27,8 +27,10 @@ from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.source import DataError
 from humanline.train.loop import take_steps, train
 from humanline.train.online.distance import Distance
+from humanline.train.online.own_law import TEMPERATURES, OwnLaw
 from humanline.train.online.samplers import make_distance_stages
 from humanline.train.online.samplers.generate import GenerateSampler
+from humanline.train.online.types import SamplerError
 from humanline.train.policy.build import build_policy
 from humanline.train.policy.divergence import divergence_pass
 from humanline.train.policy.load import load_tokenizer
@@ -188,6 +190,46 @@ class TestEnumeration:
         exact = back(make_block(rows, list(map(str, range(len(rows)))), END)).double().sum(1)
         spread = [float((q.exp() * (one - kl(q, p)) ** 2).sum()) for one in (exact, q - p)]
         assert spread[0] < 0.5 * spread[1]
+
+    @pytest.mark.parametrize("prompt", [0, 1])
+    def test_the_odds_of_other_laws_have_mean_one(self, prompt):
+        """Over every answer there is, each as often as the policy gives it: the theorem that a refusal hangs on."""
+        policy, ids = tiny_model(1, temperature=0.5), PROMPTS[prompt].ids
+        shares, means = laws(policy, ids).exp(), torch.zeros(len(TEMPERATURES), dtype=torch.float64)
+        for share, answer in zip(shares, every_answer(), strict=True):
+            law, row = OwnLaw(), TokenSequence((*ids, *answer), len(ids))
+            with policy.untempered(law):
+                logprobs_pass(policy)(make_block([row], ["0"], END))
+            means += share * law.log_odds.exp()
+        assert means.tolist() == pytest.approx([1.0] * len(means), rel=1e-5)
+
+    @pytest.mark.parametrize(
+        ("other", "words"),
+        [
+            pytest.param({"temperature": 0.7}, "likelier", id="cold"),
+            pytest.param({"temperature": 1.5}, "less likely", id="hot", marks=pytest.mark.slow),
+            pytest.param({"top_p": 0.8}, "likelier", id="nucleus", marks=pytest.mark.slow),
+            pytest.param("weights", "less likely", id="weights"),
+        ],
+    )
+    def test_answers_of_another_law_are_refused(self, start_folder, tmp_path, other, words):
+        """The start's and those of a later look, of 300 answers each; they are gone then, to be drawn again."""
+        made = measuring(start_folder, tmp_path, 150)
+        sampler = made.stages.sampler
+        right = sampler.config, sampler.model
+        for updates in (0, 5):
+            if other == "weights":
+                sampler.model = tiny_model(2).model
+            else:
+                sampler.config = right[0].model_copy(update=other)
+            with pytest.raises(
+                SamplerError, match=f"not the policy's own at temperature 1: .* tokens are {words} than"
+            ):
+                made(updates, False)
+            assert [path.name for path in made.folder.iterdir()] == ["start.jsonl"] * bool(updates)
+            sampler.config, sampler.model = right
+            assert "kl_to_start" in made(updates, False)
+            made.policy.load_state_dict(tiny_model(1).state_dict())
 
     def test_passes_of_any_size_give_the_same(self, start_folder, tmp_path):
         """Rows of one pass or of many, prompts and answers of all lengths between them."""
