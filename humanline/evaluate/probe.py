@@ -2,8 +2,9 @@
 
 The steps are those of the run itself: `set_up` makes it ready from the same recipe, with the same loader, and
 `take_steps` takes them. Only what leaves the steps alone is another: the output, which is a temporary folder, and
-checkpoints, looks (held-out data, the distance from the start), trackers and a stop at a collapse, which are off. The folder holds settings and metrics, no
-weights; it is removed at the end, also of a probe that fails or is stopped, but not of one that is killed (SIGKILL).
+checkpoints, looks (held-out data, the distance from the start), trackers and a stop at a collapse, which are off. The
+folder holds settings and metrics, no weights; it is removed at the end, also of a probe that fails or is stopped, but
+not of one that is killed (SIGKILL).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from humanline.train.online.samplers import make_distance_stages
 from humanline.train.online.stages import SamplingStages, read_rollouts
 from humanline.train.online.types import Rollout
 from humanline.train.policy.adapter import Adapter
-from humanline.train.policy.divergence import Pass, divergence_pass, freed, read_start
+from humanline.train.policy.divergence import Pass, divergence_pass, freed, other_start, read_start
 from humanline.train.policy.head import TokenLogprobs
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.run.fingerprint import trained_hash
@@ -82,6 +82,8 @@ class Distance:
     adapter : Adapter or None
     version : callable
         Returns the version of the policy's weights as they are now.
+    files : str, optional
+        The version of the weights that the model's files hold, where a resumed run has read them.
     pad_id : int
     say : callable
         Shows what a person should know.
@@ -98,6 +100,7 @@ class Distance:
         adapter: Adapter | None,
         *,
         version: Callable[[], str],
+        files: str | None = None,
         pad_id: int,
         say: Callable[[str], None],
     ) -> None:
@@ -105,7 +108,7 @@ class Distance:
         self.config, self.settings, self.contexts = config, config.evaluation.distance, list(contexts)
         self.stages, self.processes, self.folder = stages, stages.processes, folder
         self.policy, self.logprobs_of, self.adapter = policy, logprobs_of, adapter
-        self.version, self.pad_id, self.say = version, pad_id, say
+        self.version, self.files, self.pad_id, self.say = version, files, pad_id, say
         self._start: _StartAnswers | None = None
 
     @HERE.doing("measuring the distance from the start")
@@ -118,7 +121,8 @@ class Distance:
             ``kl_from_start`` (nats an answer, mean over prompts of the mean over a prompt's answers), its standard
             error over prompts ``kl_from_start_se``, left out of a single prompt, ``kl_from_start_answers`` (count) and
             ``kl_from_start_truncated`` (share of them that ran into their limit); the same of ``kl_to_start`` at the
-            looks that evaluation.distance.to_start names, unless the start's weights are gone.
+            looks that evaluation.distance.to_start names, or ``kl_to_start_left_out``, 1, where the start's weights
+            have gone meanwhile: an error would keep the policy from being saved, since no run is resumed without them.
 
         Raises
         ------
@@ -126,19 +130,32 @@ class Distance:
             If a log-probability is not finite.
         SamplerError
             If answers cannot be drawn, or are not those of the policy's own law.
+        OSError, ValueError
+            Before the first update, as `read_start` does, if the start's weights will be wanted.
         """
         if not updates:
             self._begin()
-        start = self._start
-        assert start is not None  # before the first update, or taken over from a checkpoint
+            if self._reads_start and self.settings.to_start == "end":
+                with freed(self.processes.device):
+                    self._read_start(self._known.policy)  # fails better now than when all is trained
+        start = self._known
         now = self._token_values(start.rollouts, self._untempered)
         gained = [before - after for before, after in zip(start.logprobs, now, strict=True)]
         metrics = self._measured("kl_from_start", start.rollouts, gained, last)
         if self.settings.to_start == "looks" or (last and self.settings.to_start == "end"):
-            metrics |= self._to_start(start.policy, last)
+            metrics |= self._to_start(start.policy, updates, last)
         return metrics
 
     # What is kept of the start.
+
+    @property
+    def _known(self) -> _StartAnswers:
+        assert self._start is not None  # before the first update, or taken over from a checkpoint
+        return self._start
+
+    @property
+    def _reads_start(self) -> bool:
+        return self.adapter is None and self.settings.to_start != "never"
 
     @property
     def file(self) -> Path:
@@ -151,7 +168,15 @@ class Distance:
         return {"answers": torch.tensor(list(digest), dtype=torch.uint8)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Read the start's answers again; raise DamagedError if they are not those that the run had."""
+        """Read the start's answers again.
+
+        Raises
+        ------
+        DamagedError
+            If they are not those that the run had.
+        ModelError
+            If the start's weights will be wanted, and the model's files hold others by now.
+        """
         digest = bytes(state["answers"].tolist()).decode()
         self._start = None
         if not digest:
@@ -162,6 +187,8 @@ class Distance:
             raise DamagedError(f"the start's answers in {self.file} cannot be read: {error}") from None
         if self._start.digest != digest:
             raise DamagedError(f"the start's answers in {self.file} are not those that the run had")
+        if self._reads_start and self.files not in (None, self._start.policy):
+            raise other_start(self.config)
 
     def remake(self) -> None:
         """Write the start's answers again if they are gone; for the main process."""
@@ -220,8 +247,8 @@ class Distance:
         with self.policy.untempered(logprobs):
             return self.logprobs_of(block)
 
-    def _to_start(self, version: str, last: bool) -> dict[str, float]:
-        """Return KL(policy || start) of new answers of the policy; nothing, and a warning, without the start."""
+    def _to_start(self, version: str, updates: int, last: bool) -> dict[str, float]:
+        """Return KL(policy || start) of new answers of the policy; without the start a warning, and that it is so."""
         folder = self.folder / "look"
         rollouts, _ = self._draw(folder, self.version(), _KEY + 1)
         self.processes.on_main(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -229,8 +256,10 @@ class Distance:
             try:
                 of = self._divergence(version)
             except (OSError, ValueError) as error:
+                if not updates:
+                    raise
                 self.say(f"warning: kl_to_start is left out, since the start's weights cannot be read again: {error}")
-                return {}
+                return {"kl_to_start_left_out": 1.0}
             found = self._token_values(rollouts, of)
             del of
         return self._measured("kl_to_start", rollouts, found, last)
@@ -238,8 +267,11 @@ class Distance:
     def _divergence(self, version: str) -> Pass:
         if self.adapter is not None:
             return divergence_pass(self.policy, self.logprobs_of, self.policy, self.logprobs_of, self.adapter.off)
-        start = self.processes.alike(lambda: read_start(self.config, self.processes.device, version))
+        start = self._read_start(version)
         return divergence_pass(self.policy, self.logprobs_of, start, logprobs_pass(start))
+
+    def _read_start(self, version: str) -> LogprobModel:
+        return self.processes.alike(lambda: read_start(self.config, self.processes.device, version))
 
     def _draw(self, folder: Path, version: str, key: int) -> tuple[list[Rollout], list[Tensor]]:
         """Return answers of the policy as it is, in all processes, and their token log-probabilities.
@@ -374,6 +406,8 @@ def make_distance(
     if config.evaluation.distance is None:
         return None
     rounds = batches.maker.stages if isinstance(batches, Rounds) else None
+    settings = config.evaluation.distance
+    reads = folder.resume and trained.adapter is None and settings.to_start != "never"
     distance = Distance(
         config,
         contexts,
@@ -383,6 +417,7 @@ def make_distance(
         trained.logprobs_of,
         trained.adapter,
         version=lambda: trained_hash(trained.policy, processes.reduce),
+        files=trained_hash(trained.policy, processes.reduce) if reads else None,
         pad_id=pad_id(renderer),
         say=progress.say,
     )

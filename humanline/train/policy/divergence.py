@@ -82,8 +82,16 @@ def read_start(config: TrainConfig, device: torch.device, version: str) -> Logpr
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         start, _ = build_policy(config, device)
     if trained_hash(start) != version:
-        raise ModelError(f"{config.model!r} holds other weights than those that this run began with")
+        raise other_start(config)
     return start.eval().requires_grad_(False)
+
+
+def other_start(config: TrainConfig) -> ModelError:
+    """Return the error of a run whose model's files do not hold the weights any more that it began with."""
+    return ModelError(
+        f"{config.model!r} holds other weights than those that this run began with, so that kl_to_start cannot be "
+        "measured: put them back, or set evaluation.distance.to_start: never"
+    )
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from humanline.train.online.samplers.generate import GenerateSampler
 from humanline.train.online.types import SamplerError
 from humanline.train.policy.build import build_policy
 from humanline.train.policy.divergence import divergence_pass
+from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_tokenizer
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.run.checkpoint import CheckpointError
@@ -273,6 +274,27 @@ def travelling(toy, output: Path, own_prompts: str, to_start: str = "end", **cha
     )
 
 
+def losing(toy, folder: Path, own_prompts: str):
+    """A run of two steps, and what puts other weights in the place of those that it begins with, or puts them back."""
+    model = folder / "model"
+    shutil.copytree(toy["model"], model)
+    before = load_file(model / "model.safetensors")
+
+    def lose(again: bool = True) -> None:
+        found = {name: one + 1e-3 * again for name, one in before.items()}
+        save_file(found, model / "model.safetensors", {"format": "pt"})
+
+    short = {"training": {"steps": 2, "batch_size": 8}}
+    return travelling({**toy, "model": str(model)}, folder / "run", own_prompts, **short), lose
+
+
+def to(given, to_start: str, **changes):
+    """The same run with another evaluation.distance.to_start."""
+    distance = given.evaluation.distance.model_copy(update={"to_start": to_start})
+    evaluation = given.evaluation.model_copy(update={"distance": distance})
+    return given.model_copy(update={"evaluation": evaluation, **changes})
+
+
 class TestRuns:
     @pytest.mark.parametrize(
         "changes",
@@ -404,19 +426,36 @@ class TestRuns:
         train(given, resume=True, show_progress=False)
 
     def test_start_weights_that_are_gone_are_said_and_left_out(self, toy, own_prompts, tmp_path, capsys):
-        """Where the model's folder holds other weights at the end, kl_to_start is left out, and the run finishes."""
-        model = tmp_path / "model"
-        shutil.copytree(toy["model"], model)
-        short = {"training": {"steps": 2, "batch_size": 8}}
-        given = travelling({**toy, "model": str(model)}, tmp_path / "run", own_prompts, **short)
+        """Where they go while the run trains, it finishes, and says in words and in its metrics what is missing."""
+        given, lose = losing(toy, tmp_path, own_prompts)
         with set_up(given) as ready:
-            tensors = load_file(model / "model.safetensors")
-            save_file(
-                {name: one + 1e-3 for name, one in tensors.items()}, model / "model.safetensors", {"format": "pt"}
-            )
+            inner = ready.objective.loss
+            ready.objective.loss = lambda *given: (lose(), inner(*given))[1]
             result = take_steps(ready)
-        assert not any("kl_to_start" in one for one in looks_of(result))
-        assert "kl_to_start is left out" in capsys.readouterr().err
+        looks = looks_of(result)
+        assert not any("kl_to_start" in one for one in looks)
+        assert [one.get("kl_to_start_left_out") for one in looks] == [None, 1.0]
+        assert result.final["kl_to_start_left_out"] == 1.0 and result.final["kl_from_start"] != 0
+        said = capsys.readouterr().err
+        assert "kl_to_start is left out" in said and "holds other weights" in said
+
+    def test_start_weights_that_will_be_missed_are_missed_at_once(self, toy, own_prompts, tmp_path):
+        """Before the first update of a new run; where a stopped run goes on, with what to do; nothing is lost by it."""
+        given, lose = losing(toy, tmp_path, own_prompts)
+        for to_start in ("end", "looks"):
+            with set_up(to(given, to_start, output=str(tmp_path / to_start))) as ready:
+                lose()
+                with pytest.raises(ModelError, match="holds other weights than those that this run began with"):
+                    take_steps(ready)
+                assert not list(read_metrics(ready.folder.metrics))
+            lose(again=False)
+        with pytest.raises(StopRequested):
+            train(given, stop=StopAt(45), show_progress=False)
+        assert any("step" in row for row in read_metrics(tmp_path / "run" / "metrics.jsonl"))
+        lose()
+        with pytest.raises(ModelError, match=r"put them back, or set evaluation\.distance\.to_start: never"):
+            train(given, resume=True, show_progress=False)
+        assert "kl_from_start" in train(to(given, "never"), resume=True, show_progress=False).final
 
     def test_too_few_answers_are_told_with_how_many_would_do(self, toy, own_prompts, tmp_path, capsys):
         """Three per cent is the aim; where it is missed, the number of answers that would reach it is said, once."""
