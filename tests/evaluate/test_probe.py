@@ -170,7 +170,9 @@ def test_nothing_is_changed_or_left(toy, tmp_path, temporary, monkeypatch):
     assert digests(Path(toy["model"]).parent, tmp_path) == before
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["of data.eval", "own prompts"])
+@pytest.mark.parametrize(
+    "own", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["of data.eval", "own prompts"]
+)
 def test_the_distance_from_the_start_is_not_measured(toy, tmp_path, temporary, monkeypatch, own):
     """No answer is drawn for it, which no step depends on; the probe sees what it sees without."""
     prompts = tmp_path / "own.jsonl"

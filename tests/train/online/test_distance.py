@@ -31,8 +31,9 @@ from humanline.train.online.own_law import TEMPERATURES, OwnLaw
 from humanline.train.online.samplers import make_distance_stages
 from humanline.train.online.samplers.generate import GenerateSampler
 from humanline.train.online.types import SamplerError
+from humanline.train.policy import divergence
 from humanline.train.policy.build import build_policy
-from humanline.train.policy.divergence import divergence_pass
+from humanline.train.policy.divergence import divergence_pass, read_start
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_tokenizer
 from humanline.train.policy.logprobs import LogprobModel
@@ -157,6 +158,24 @@ class TestEnumeration:
             assert min(kl(p, q), kl(q, p)) > 0.2
         assert start.temperature == policy.temperature == 0.5
 
+    @pytest.mark.parametrize(("softcap", "scale"), [(1.5, 1.0), (None, 0.6)])
+    def test_what_a_model_does_to_its_logits_is_part_of_its_law(self, softcap, scale):
+        """Its soft cap and its factor on logits, against its own logits; a training temperature is no part of it."""
+        both, rows = [tiny_model(0, temperature=0.5), tiny_model(1, temperature=0.5)], [(0, 1, 2, 0, END), (2, 2, 1)]
+        logs = []
+        for policy in both:
+            policy.softcap, policy.logit_scale = softcap, scale
+            with torch.no_grad():
+                raw = [policy.model(input_ids=torch.tensor([ids])).logits[0, 1:-1].double() for ids in rows]
+            capped = [softcap * torch.tanh(x / softcap) if softcap else x for x in raw]
+            logs.append([torch.log_softmax(x * scale, -1) for x in capped])
+        block = make_block([TokenSequence(ids, 2) for ids in rows], ["0", "1"], END)
+        found = divergence_pass(both[1], logprobs_pass(both[1]), both[0], logprobs_pass(both[0]))(block)
+        for row, (p, q) in enumerate(zip(logs[1], logs[0], strict=True)):
+            expected = (p.exp() * (p - q)).sum(-1)
+            assert found[row, 1 : 1 + len(expected)].tolist() == pytest.approx(expected.tolist(), rel=1e-4)
+            assert found[row].count_nonzero() == len(expected) and expected.min() > 1e-3
+
     def test_what_is_drawn_gives_them_within_their_errors(self, start_folder, tmp_path):
         """Means of answers that are drawn lie within Bernstein's bound of them, shares cut within Hoeffding's."""
         samples, policy = 400, tiny_model(1)
@@ -207,7 +226,7 @@ class TestEnumeration:
     @pytest.mark.parametrize(
         ("other", "words"),
         [
-            pytest.param({"temperature": 0.7}, "likelier", id="cold"),
+            pytest.param({"temperature": 0.7}, "likelier", id="cold", marks=pytest.mark.slow),
             pytest.param({"temperature": 1.5}, "less likely", id="hot", marks=pytest.mark.slow),
             pytest.param({"top_p": 0.8}, "likelier", id="nucleus", marks=pytest.mark.slow),
             pytest.param("weights", "less likely", id="weights"),
@@ -231,6 +250,26 @@ class TestEnumeration:
             sampler.config, sampler.model = right
             assert "kl_to_start" in made(updates, False)
             made.policy.load_state_dict(tiny_model(1).state_dict())
+
+    def test_random_numbers_are_the_same_at_every_look(self, start_folder, tmp_path):
+        """The same policy at two looks gives the same numbers; at a third, as the start, those of the start."""
+        made = measuring(start_folder, tmp_path, 4)
+        keys, sample = [], made.stages.sample
+
+        def noting(folder, contexts, key, policy):
+            keys.append((folder.name, key))
+            sample(folder, contexts, key, policy)
+
+        made.stages.sample = noting
+        other = tiny_model(1).state_dict()
+        before = torch.random.get_rng_state()
+        zero, start = made(0, False), copy.deepcopy(made.policy.state_dict())
+        made.policy.load_state_dict(other)
+        assert made(3, False) == made(7, True) != zero
+        made.policy.load_state_dict(start)
+        assert made(9, True) == zero
+        assert keys == [("drawn", 2**41), *[("look", 2**41 + 1)] * 4]
+        assert torch.equal(torch.random.get_rng_state(), before)
 
     def test_passes_of_any_size_give_the_same(self, start_folder, tmp_path):
         """Rows of one pass or of many, prompts and answers of all lengths between them."""
@@ -425,6 +464,35 @@ class TestRuns:
             file.write_text(kept)
         train(given, resume=True, show_progress=False)
 
+    @pytest.mark.slow
+    def test_answers_of_another_start_are_not_taken_for_the_runs(self, toy, own_prompts, tmp_path, write):
+        """Whole files of other prompts, or weights: drawn anew at a first look, refused where the run had others."""
+        others = str(write(*({"prompt": f"{i} fgh"} for i in range(100, 100 + ROWS)), name="others.jsonl"))
+        short = {"training": {"steps": 4, "batch_size": 8}}
+        runs = {name: travelling(toy, tmp_path / name, own_prompts, "never", **short) for name in ("right", "new")}
+        runs["prompts"] = travelling(toy, tmp_path / "prompts", others, "never", **short)
+        model = tmp_path / "model"
+        shutil.copytree(toy["model"], model)
+        tensors = load_file(model / "model.safetensors")
+        save_file({name: one + 0.01 for name, one in tensors.items()}, model / "model.safetensors", {"format": "pt"})
+        runs["weights"] = travelling({**toy, "model": str(model)}, tmp_path / "weights", own_prompts, "never", **short)
+        for name in ("right", "prompts", "weights"):
+            with pytest.raises(StopRequested):
+                train(runs[name], stop=StopAt(30), show_progress=False)
+        files = {name: tmp_path / name / "distance" / "start.jsonl" for name in runs}
+        kept = {name: file.read_text() for name, file in files.items() if name != "new"}
+        for name in ("prompts", "weights"):
+            assert kept[name] != kept["right"]
+            with set_up(runs["new"].model_copy(update={"output": str(tmp_path / f"new-{name}")})) as ready:
+                ready.folder.distance.mkdir()
+                file = ready.folder.distance / "start.jsonl"
+                file.write_text(kept[name])
+                ready.distance(0, False)
+            assert file.read_text() == kept["right"]
+        files["right"].write_text(kept["weights"])
+        with pytest.raises(CheckpointError, match=r"start\.jsonl are not those that the run had"):
+            train(runs["right"], resume=True, show_progress=False)
+
     def test_start_weights_that_are_gone_are_said_and_left_out(self, toy, own_prompts, tmp_path, capsys):
         """Where they go while the run trains, it finishes, and says in words and in its metrics what is missing."""
         given, lose = losing(toy, tmp_path, own_prompts)
@@ -467,6 +535,17 @@ class TestRuns:
             value, error = (float(re.search(rf"{what} ([\d.e-]+)", line)[1]) for what in ("start:", "error of"))
             wanted = int(re.search(r"about ([\d,]+) answers", line)[1].replace(",", ""))
             assert wanted == pytest.approx(32 * (error / 0.03 / value) ** 2, rel=0.1)
+
+
+def test_reading_the_start_again_touches_no_random_number(start_folder, tmp_path, monkeypatch):
+    """Whatever building a model draws; and it gives the start, in which nothing is trained."""
+    made, build = measuring(start_folder, tmp_path, 1), divergence.build_policy
+    monkeypatch.setattr(divergence, "build_policy", lambda *given: (torch.rand(3), build(*given))[1])
+    before = torch.random.get_rng_state()
+    start = read_start(made.config, torch.device("cpu"), trained_hash(made.policy))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert same(start.state_dict(), made.policy.state_dict())
+    assert not start.training and not any(one.requires_grad for one in start.parameters())
 
 
 class TestPrompts:
