@@ -10,6 +10,12 @@ folder with the log-probabilities that training's own pass gives them: no weight
 second the policy draws, and the sum over the vocabulary is exact at every position, which leaves far less variance than
 log-ratios; the start's weights are read again for it, or an adapter is switched off. Random numbers are keyed and the
 same at every look, and none of training's is touched.
+
+No control variate is taken to the first, though sum_t policy(y_t) / start(y_t) - 1 needs no more than what is kept and
+has mean 0. Very near the start it would help, but not where runs end: on policies of `humanline demo`, by 256 answers,
+the standard deviation with coefficient 1 is that without at 0.7 nats (11.4 % and 11.6 %), and ten times that without at
+13 (44 % and 4 %), since the ratio has a heavy right tail; a coefficient fitted to the same answers makes the mean 2 to
+19 % too small.
 """
 
 from __future__ import annotations
