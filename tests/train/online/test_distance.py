@@ -277,10 +277,24 @@ class TestEnumeration:
         for size in (3, 64):
             made = measuring(start_folder, tmp_path / str(size), 8, size, to_start="never")
             made(0, False)
+            self.check_kept(made.file)
             made.policy.load_state_dict(tiny_model(1).state_dict())
             looks.append(made(1, True))
         assert looks[0] == pytest.approx(looks[1], rel=1e-4)
         assert looks[0]["kl_from_start"] != 0
+
+    def check_kept(self, file: Path) -> None:
+        """Every answer of the start has the log-probabilities that it has by itself, an end token its own, too."""
+        start, lengths = tiny_model(0).model, set()
+        for prompt, line in zip(PROMPTS, file.read_text().splitlines()[1:], strict=True):
+            for answer in json.loads(line)["completions"]:
+                ids = torch.tensor([[*prompt.ids, *answer["ids"]]])
+                with torch.no_grad():
+                    steps = torch.log_softmax(start(input_ids=ids).logits[0, len(prompt.ids) - 1 : -1].double(), -1)
+                alone = steps.gather(1, torch.tensor(answer["ids"])[:, None]).squeeze(1)
+                assert answer["logprobs"] == pytest.approx(alone.tolist(), abs=1e-5)
+                lengths.add(len(alone))
+        assert len(lengths) > 1
 
 
 ROWS = 24
