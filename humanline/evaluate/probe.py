@@ -2,8 +2,9 @@
 
 The steps are those of the run itself: `set_up` makes it ready from the same recipe, with the same loader, and
 `take_steps` takes them. Only what leaves the steps alone is another: the output, which is a temporary folder, and
-checkpoints, held-out data, trackers and a stop at a collapse, which are off. The folder holds settings and metrics, no
-weights; it is removed at the end, also of a probe that fails or is stopped, but not of one that is killed (SIGKILL).
+checkpoints, looks (held-out data, the distance from the start), trackers and a stop at a collapse, which are off. The
+folder holds settings and metrics, no weights; it is removed at the end, also of a probe that fails or is stopped, but
+not of one that is killed (SIGKILL).
 """
 
 from __future__ import annotations
@@ -197,6 +198,7 @@ def _quiet(config: TrainConfig, output: str) -> TrainConfig:
         update={
             "output": output,
             "data": config.data.model_copy(update={"eval": None}),
+            "evaluation": config.evaluation.model_copy(update={"distance": None}),
             "tracking": TrackingConfig(),
             "training": config.training.model_copy(update={"disk_full": "stop", "collapse": collapse}),
         }
@@ -209,6 +211,7 @@ def _how(config: TrainConfig, planned: Planned) -> list[str]:
     slow = f", all of them in the warm-up of {warm} steps to it" if warm >= planned.steps else ""
     training, off = config.training, ["checkpoints"]
     off += ["held-out evaluation"] if config.data.eval is not None else []
+    off += ["the distance from the start"] if config.evaluation.distance is not None else []
     off += [f"tracking ({', '.join(config.tracking.trackers)})"] if config.tracking.trackers else []
     return [
         f"{describe_variant(config)}, as the recipe says: {training.batch_size} {units_in_words(config)} a step, lr "

@@ -20,6 +20,7 @@ from humanline.evaluate.inspection import as_json, describe
 from humanline.evaluate.records import EvaluationError
 from humanline.system.disk import WriteError
 from humanline.system.stop import StopRequested, StopSignal
+from humanline.train.online.samplers.generate import GenerateSampler
 from humanline.train.run.metrics import MetricsLog
 from humanline.train.run.processes import NonFiniteError
 from tests.helpers.support import CLIP, REJECT, SCHEDULES, config, run_with, steps
@@ -167,6 +168,22 @@ def test_nothing_is_changed_or_left(toy, tmp_path, temporary, monkeypatch):
     with pytest.raises(EvaluationError, match=r"No space left.*; set TMPDIR"):
         probed(toy, tmp_path, **changes)
     assert digests(Path(toy["model"]).parent, tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "own", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["of data.eval", "own prompts"]
+)
+def test_the_distance_from_the_start_is_not_measured(toy, tmp_path, temporary, monkeypatch, own):
+    """No answer is drawn for it, which no step depends on; the probe sees what it sees without."""
+    prompts = tmp_path / "own.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"{i} hgf"}) + "\n" for i in range(100, 108)))
+    changes = HUMANLINE | {"data__eval": toy["held_out"]}
+    plain = probed(toy, tmp_path / "plain", 2, **changes)
+    monkeypatch.setattr(GenerateSampler, "sample", None)
+    far = {"distance": {"prompts": str(prompts) if own else None}}
+    found = probed(toy, tmp_path / "far", 2, **changes, evaluation=far)
+    assert found.probe.by_step == plain.probe.by_step
+    assert "held-out evaluation, the distance from the start" in "\n".join(describe(found))
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ class ModelServer:
     given : whether it tells log-probabilities of given texts
     logprobs : whether it tells log-probabilities of its answers
     told : what it makes of log-probabilities before it tells them
+    draws : what it makes of logits before it draws from them, whatever it is asked for
     """
 
     def __init__(
@@ -32,8 +33,9 @@ class ModelServer:
         given: str | None = "echo",
         logprobs: bool = True,
         told: Callable[[torch.Tensor], torch.Tensor] = lambda values: values,
+        draws: Callable[[torch.Tensor], torch.Tensor] = lambda logits: logits,
     ) -> None:
-        self.takes, self.given, self.logprobs, self.told = takes, given, logprobs, told
+        self.takes, self.given, self.logprobs, self.told, self.draws = takes, given, logprobs, told, draws
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.load(folder)
         self.updates = 0
@@ -83,7 +85,7 @@ class ModelServer:
         answer: list[int] = []
         with torch.no_grad():
             while len(answer) < body["max_tokens"]:
-                logits = self.model(torch.tensor([ids + answer])).logits[0, -1]
+                logits = self.draws(self.model(torch.tensor([ids + answer])).logits[0, -1])
                 greedy = body["temperature"] == 0
                 token = int(logits.argmax() if greedy else logits.softmax(-1).multinomial(1, generator=random))
                 answer.append(token)

@@ -6,6 +6,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,26 +46,12 @@ def divergence_pass(
     def of(block: Block) -> Tensor:
         kept: list[tuple[Tensor, Tensor]] = []
 
-        def keep(
-            hidden: Tensor,
-            head_weight: Tensor,
-            labels: Tensor,
-            *,
-            temperature: float = 1.0,
-            softcap: float | None = None,
-        ) -> Tensor:
+        def keep(hidden: Tensor, head_weight: Tensor, labels: Tensor, **_: Any) -> Tensor:
             kept.append((hidden, head_weight))
             return hidden.new_zeros(len(labels), dtype=torch.float32)
 
-        def compare(
-            hidden: Tensor,
-            head_weight: Tensor,
-            labels: Tensor,
-            *,
-            temperature: float = 1.0,
-            softcap: float | None = None,
-        ) -> Tensor:
-            return token_kl(*kept.pop(), hidden, head_weight, temperature=temperature, softcap=softcap)
+        def compare(hidden: Tensor, head_weight: Tensor, labels: Tensor, **how: Any) -> Tensor:
+            return token_kl(*kept.pop(), hidden, head_weight, **how)
 
         with policy.untempered(keep):
             policy_pass(block)
@@ -95,8 +82,16 @@ def read_start(config: TrainConfig, device: torch.device, version: str) -> Logpr
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         start, _ = build_policy(config, device)
     if trained_hash(start) != version:
-        raise ModelError(f"{config.model!r} holds other weights than those that this run began with")
+        raise other_start(config)
     return start.eval().requires_grad_(False)
+
+
+def other_start(config: TrainConfig) -> ModelError:
+    """Return the error of a run whose model's files do not hold the weights any more that it began with."""
+    return ModelError(
+        f"{config.model!r} holds other weights than those that this run began with, so that kl_to_start cannot be "
+        "measured: put them back, or set evaluation.distance.to_start: never"
+    )
 
 
 @contextlib.contextmanager

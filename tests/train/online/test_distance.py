@@ -27,10 +27,14 @@ from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.source import DataError
 from humanline.train.loop import take_steps, train
 from humanline.train.online.distance import Distance
+from humanline.train.online.own_law import TEMPERATURES, OwnLaw
 from humanline.train.online.samplers import make_distance_stages
 from humanline.train.online.samplers.generate import GenerateSampler
+from humanline.train.online.types import SamplerError
+from humanline.train.policy import divergence
 from humanline.train.policy.build import build_policy
-from humanline.train.policy.divergence import divergence_pass
+from humanline.train.policy.divergence import divergence_pass, read_start
+from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_tokenizer
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.run.checkpoint import CheckpointError
@@ -154,6 +158,24 @@ class TestEnumeration:
             assert min(kl(p, q), kl(q, p)) > 0.2
         assert start.temperature == policy.temperature == 0.5
 
+    @pytest.mark.parametrize(("softcap", "scale"), [(1.5, 1.0), (None, 0.6)])
+    def test_what_a_model_does_to_its_logits_is_part_of_its_law(self, softcap, scale):
+        """Its soft cap and its factor on logits, against its own logits; a training temperature is no part of it."""
+        both, rows = [tiny_model(0, temperature=0.5), tiny_model(1, temperature=0.5)], [(0, 1, 2, 0, END), (2, 2, 1)]
+        logs = []
+        for policy in both:
+            policy.softcap, policy.logit_scale = softcap, scale
+            with torch.no_grad():
+                raw = [policy.model(input_ids=torch.tensor([ids])).logits[0, 1:-1].double() for ids in rows]
+            capped = [softcap * torch.tanh(x / softcap) if softcap else x for x in raw]
+            logs.append([torch.log_softmax(x * scale, -1) for x in capped])
+        block = make_block([TokenSequence(ids, 2) for ids in rows], ["0", "1"], END)
+        found = divergence_pass(both[1], logprobs_pass(both[1]), both[0], logprobs_pass(both[0]))(block)
+        for row, (p, q) in enumerate(zip(logs[1], logs[0], strict=True)):
+            expected = (p.exp() * (p - q)).sum(-1)
+            assert found[row, 1 : 1 + len(expected)].tolist() == pytest.approx(expected.tolist(), rel=1e-4)
+            assert found[row].count_nonzero() == len(expected) and expected.min() > 1e-3
+
     def test_what_is_drawn_gives_them_within_their_errors(self, start_folder, tmp_path):
         """Means of answers that are drawn lie within Bernstein's bound of them, shares cut within Hoeffding's."""
         samples, policy = 400, tiny_model(1)
@@ -189,16 +211,90 @@ class TestEnumeration:
         spread = [float((q.exp() * (one - kl(q, p)) ** 2).sum()) for one in (exact, q - p)]
         assert spread[0] < 0.5 * spread[1]
 
+    @pytest.mark.parametrize("prompt", [0, 1])
+    def test_the_odds_of_other_laws_have_mean_one(self, prompt):
+        """Over every answer there is, each as often as the policy gives it: the theorem that a refusal hangs on."""
+        policy, ids = tiny_model(1, temperature=0.5), PROMPTS[prompt].ids
+        shares, means = laws(policy, ids).exp(), torch.zeros(len(TEMPERATURES), dtype=torch.float64)
+        for share, answer in zip(shares, every_answer(), strict=True):
+            law, row = OwnLaw(), TokenSequence((*ids, *answer), len(ids))
+            with policy.untempered(law):
+                logprobs_pass(policy)(make_block([row], ["0"], END))
+            means += share * law.log_odds.exp()
+        assert means.tolist() == pytest.approx([1.0] * len(means), rel=1e-5)
+
+    @pytest.mark.parametrize(
+        ("other", "words"),
+        [
+            pytest.param({"temperature": 0.7}, "likelier", id="cold", marks=pytest.mark.slow),
+            pytest.param({"temperature": 1.5}, "less likely", id="hot", marks=pytest.mark.slow),
+            pytest.param({"top_p": 0.8}, "likelier", id="nucleus", marks=pytest.mark.slow),
+            pytest.param("weights", "less likely", id="weights"),
+        ],
+    )
+    def test_answers_of_another_law_are_refused(self, start_folder, tmp_path, other, words):
+        """The start's and those of a later look, of 300 answers each; they are gone then, to be drawn again."""
+        made = measuring(start_folder, tmp_path, 150)
+        sampler = made.stages.sampler
+        right = sampler.config, sampler.model
+        for updates in (0, 5):
+            if other == "weights":
+                sampler.model = tiny_model(2).model
+            else:
+                sampler.config = right[0].model_copy(update=other)
+            with pytest.raises(
+                SamplerError, match=f"not the policy's own at temperature 1: .* tokens are {words} than"
+            ):
+                made(updates, False)
+            assert [path.name for path in made.folder.iterdir()] == ["start.jsonl"] * bool(updates)
+            sampler.config, sampler.model = right
+            assert "kl_to_start" in made(updates, False)
+            made.policy.load_state_dict(tiny_model(1).state_dict())
+
+    def test_random_numbers_are_the_same_at_every_look(self, start_folder, tmp_path):
+        """The same policy at two looks gives the same numbers; at a third, as the start, those of the start."""
+        made = measuring(start_folder, tmp_path, 4)
+        keys, sample = [], made.stages.sample
+
+        def noting(folder, contexts, key, policy):
+            keys.append((folder.name, key))
+            sample(folder, contexts, key, policy)
+
+        made.stages.sample = noting
+        other = tiny_model(1).state_dict()
+        before = torch.random.get_rng_state()
+        zero, start = made(0, False), copy.deepcopy(made.policy.state_dict())
+        made.policy.load_state_dict(other)
+        assert made(3, False) == made(7, True) != zero
+        made.policy.load_state_dict(start)
+        assert made(9, True) == zero
+        assert keys == [("drawn", 2**41), *[("look", 2**41 + 1)] * 4]
+        assert torch.equal(torch.random.get_rng_state(), before)
+
     def test_passes_of_any_size_give_the_same(self, start_folder, tmp_path):
         """Rows of one pass or of many, prompts and answers of all lengths between them."""
         looks = []
         for size in (3, 64):
             made = measuring(start_folder, tmp_path / str(size), 8, size, to_start="never")
             made(0, False)
+            self.check_kept(made.file)
             made.policy.load_state_dict(tiny_model(1).state_dict())
             looks.append(made(1, True))
         assert looks[0] == pytest.approx(looks[1], rel=1e-4)
         assert looks[0]["kl_from_start"] != 0
+
+    def check_kept(self, file: Path) -> None:
+        """Every answer of the start has the log-probabilities that it has by itself, an end token its own, too."""
+        start, lengths = tiny_model(0).model, set()
+        for prompt, line in zip(PROMPTS, file.read_text().splitlines()[1:], strict=True):
+            for answer in json.loads(line)["completions"]:
+                ids = torch.tensor([[*prompt.ids, *answer["ids"]]])
+                with torch.no_grad():
+                    steps = torch.log_softmax(start(input_ids=ids).logits[0, len(prompt.ids) - 1 : -1].double(), -1)
+                alone = steps.gather(1, torch.tensor(answer["ids"])[:, None]).squeeze(1)
+                assert answer["logprobs"] == pytest.approx(alone.tolist(), abs=1e-5)
+                lengths.add(len(alone))
+        assert len(lengths) > 1
 
 
 ROWS = 24
@@ -229,6 +325,27 @@ def travelling(toy, output: Path, own_prompts: str, to_start: str = "end", **cha
             **changes,
         },
     )
+
+
+def losing(toy, folder: Path, own_prompts: str):
+    """A run of two steps, and what puts other weights in the place of those that it begins with, or puts them back."""
+    model = folder / "model"
+    shutil.copytree(toy["model"], model)
+    before = load_file(model / "model.safetensors")
+
+    def lose(again: bool = True) -> None:
+        found = {name: one + 1e-3 * again for name, one in before.items()}
+        save_file(found, model / "model.safetensors", {"format": "pt"})
+
+    short = {"training": {"steps": 2, "batch_size": 8}}
+    return travelling({**toy, "model": str(model)}, folder / "run", own_prompts, **short), lose
+
+
+def to(given, to_start: str, **changes):
+    """The same run with another evaluation.distance.to_start."""
+    distance = given.evaluation.distance.model_copy(update={"to_start": to_start})
+    evaluation = given.evaluation.model_copy(update={"distance": distance})
+    return given.model_copy(update={"evaluation": evaluation, **changes})
 
 
 class TestRuns:
@@ -361,20 +478,66 @@ class TestRuns:
             file.write_text(kept)
         train(given, resume=True, show_progress=False)
 
-    def test_start_weights_that_are_gone_are_said_and_left_out(self, toy, own_prompts, tmp_path, capsys):
-        """Where the model's folder holds other weights at the end, kl_to_start is left out, and the run finishes."""
+    @pytest.mark.slow
+    def test_answers_of_another_start_are_not_taken_for_the_runs(self, toy, own_prompts, tmp_path, write):
+        """Whole files of other prompts, or weights: drawn anew at a first look, refused where the run had others."""
+        others = str(write(*({"prompt": f"{i} fgh"} for i in range(100, 100 + ROWS)), name="others.jsonl"))
+        short = {"training": {"steps": 4, "batch_size": 8}}
+        runs = {name: travelling(toy, tmp_path / name, own_prompts, "never", **short) for name in ("right", "new")}
+        runs["prompts"] = travelling(toy, tmp_path / "prompts", others, "never", **short)
         model = tmp_path / "model"
         shutil.copytree(toy["model"], model)
-        short = {"training": {"steps": 2, "batch_size": 8}}
-        given = travelling({**toy, "model": str(model)}, tmp_path / "run", own_prompts, **short)
+        tensors = load_file(model / "model.safetensors")
+        save_file({name: one + 0.01 for name, one in tensors.items()}, model / "model.safetensors", {"format": "pt"})
+        runs["weights"] = travelling({**toy, "model": str(model)}, tmp_path / "weights", own_prompts, "never", **short)
+        for name in ("right", "prompts", "weights"):
+            with pytest.raises(StopRequested):
+                train(runs[name], stop=StopAt(30), show_progress=False)
+        files = {name: tmp_path / name / "distance" / "start.jsonl" for name in runs}
+        kept = {name: file.read_text() for name, file in files.items() if name != "new"}
+        for name in ("prompts", "weights"):
+            assert kept[name] != kept["right"]
+            with set_up(runs["new"].model_copy(update={"output": str(tmp_path / f"new-{name}")})) as ready:
+                ready.folder.distance.mkdir()
+                file = ready.folder.distance / "start.jsonl"
+                file.write_text(kept[name])
+                ready.distance(0, False)
+            assert file.read_text() == kept["right"]
+        files["right"].write_text(kept["weights"])
+        with pytest.raises(CheckpointError, match=r"start\.jsonl are not those that the run had"):
+            train(runs["right"], resume=True, show_progress=False)
+
+    def test_start_weights_that_are_gone_are_said_and_left_out(self, toy, own_prompts, tmp_path, capsys):
+        """Where they go while the run trains, it finishes, and says in words and in its metrics what is missing."""
+        given, lose = losing(toy, tmp_path, own_prompts)
         with set_up(given) as ready:
-            tensors = load_file(model / "model.safetensors")
-            save_file(
-                {name: one + 1e-3 for name, one in tensors.items()}, model / "model.safetensors", {"format": "pt"}
-            )
+            inner = ready.objective.loss
+            ready.objective.loss = lambda *given: (lose(), inner(*given))[1]
             result = take_steps(ready)
-        assert not any("kl_to_start" in one for one in looks_of(result))
-        assert "kl_to_start is left out" in capsys.readouterr().err
+        looks = looks_of(result)
+        assert not any("kl_to_start" in one for one in looks)
+        assert [one.get("kl_to_start_left_out") for one in looks] == [None, 1.0]
+        assert result.final["kl_to_start_left_out"] == 1.0 and result.final["kl_from_start"] != 0
+        said = capsys.readouterr().err
+        assert "kl_to_start is left out" in said and "holds other weights" in said
+
+    def test_start_weights_that_will_be_missed_are_missed_at_once(self, toy, own_prompts, tmp_path):
+        """Before the first update of a new run; where a stopped run goes on, with what to do; nothing is lost by it."""
+        given, lose = losing(toy, tmp_path, own_prompts)
+        for to_start in ("end", "looks"):
+            with set_up(to(given, to_start, output=str(tmp_path / to_start))) as ready:
+                lose()
+                with pytest.raises(ModelError, match="holds other weights than those that this run began with"):
+                    take_steps(ready)
+                assert not list(read_metrics(ready.folder.metrics))
+            lose(again=False)
+        with pytest.raises(StopRequested):
+            train(given, stop=StopAt(45), show_progress=False)
+        assert any("step" in row for row in read_metrics(tmp_path / "run" / "metrics.jsonl"))
+        lose()
+        with pytest.raises(ModelError, match=r"put them back, or set evaluation\.distance\.to_start: never"):
+            train(given, resume=True, show_progress=False)
+        assert "kl_from_start" in train(to(given, "never"), resume=True, show_progress=False).final
 
     def test_too_few_answers_are_told_with_how_many_would_do(self, toy, own_prompts, tmp_path, capsys):
         """Three per cent is the aim; where it is missed, the number of answers that would reach it is said, once."""
@@ -386,6 +549,17 @@ class TestRuns:
             value, error = (float(re.search(rf"{what} ([\d.e-]+)", line)[1]) for what in ("start:", "error of"))
             wanted = int(re.search(r"about ([\d,]+) answers", line)[1].replace(",", ""))
             assert wanted == pytest.approx(32 * (error / 0.03 / value) ** 2, rel=0.1)
+
+
+def test_reading_the_start_again_touches_no_random_number(start_folder, tmp_path, monkeypatch):
+    """Whatever building a model draws; and it gives the start, in which nothing is trained."""
+    made, build = measuring(start_folder, tmp_path, 1), divergence.build_policy
+    monkeypatch.setattr(divergence, "build_policy", lambda *given: (torch.rand(3), build(*given))[1])
+    before = torch.random.get_rng_state()
+    start = read_start(made.config, torch.device("cpu"), trained_hash(made.policy))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert same(start.state_dict(), made.policy.state_dict())
+    assert not start.training and not any(one.requires_grad for one in start.parameters())
 
 
 class TestPrompts:

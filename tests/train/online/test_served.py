@@ -99,6 +99,39 @@ def test_the_distance_is_measured_by_answers_of_the_server(toy, prompts, tmp_pat
     assert [one.body["temperature"] for one in of_distance] == [1.0] * 48
 
 
+def test_a_server_that_draws_otherwise_than_it_is_asked_ends_the_run(toy, prompts, tmp_path):
+    """One with a top-k of its own, whose weights are right: before the first update."""
+
+    def top_3(logits: torch.Tensor) -> torch.Tensor:
+        return logits.masked_fill(logits < logits.topk(3).values[-1], -torch.inf)
+
+    own = tmp_path / "own.jsonl"
+    own.write_text("".join(json.dumps({"prompt": f"{i} hgf"}) + "\n" for i in range(100, 112)))
+    far = {"distance": {"prompts": str(own), "samples": 4}}
+    with serving(ModelServer(toy["model"], draws=top_3)) as server:
+        config = online(toy, prompts, tmp_path / "run", server.url, evaluation=far)
+        with pytest.raises(SamplerError, match=r"evaluation\.distance has drawn are not the policy's own .*--resume"):
+            train(config, show_progress=False)
+    assert not list(Path(config.output).glob("distance/*"))
+
+
+@pytest.mark.slow
+def test_the_weights_of_the_last_look_are_proved_too(toy, prompts, tmp_path):
+    """A server that took every round's, and ignores those that no round but the distance wants, ends the run there."""
+    own = tmp_path / "own.jsonl"
+    own.write_text("".join(json.dumps({"prompt": f"{i} hgf"}) + "\n" for i in range(100, 106)))
+    far = {"distance": {"prompts": str(own), "samples": 4}}
+    with serving(ModelServer(toy["model"], takes=lambda count: count < 3)) as server:
+        config = online(toy, prompts, tmp_path / "run", server.url, evaluation=far)
+        with pytest.raises(SamplerError, match=r"still has those of policy-"):
+            train(config, show_progress=False)
+        assert len(rounds_of(config)) == 3
+    with serving(ModelServer(toy["model"]), server.port):
+        train(config, resume=True, show_progress=False)
+    looks = [row["held_out"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "held_out" in row]
+    assert len(looks) == 2 and looks[-1]["kl_to_start"] > 0
+
+
 @pytest.mark.parametrize("given,told", [("echo", None), ("echo", bf16), (None, None)])
 def test_a_server_that_ignores_new_weights_ends_the_run(toy, prompts, tmp_path, given, told):
     """Before it is sampled from again; with a server that takes them, the run goes on to its end."""
