@@ -31,6 +31,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.run.checkpoints import Checkpoints
 from tests.helpers.barriers import do_at, send
+from tests.helpers.files import do_not_wait_for_the_disk
 
 STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU}
 
@@ -133,6 +134,7 @@ def warm_up(model: str) -> None:
 
 if __name__ == "__main__":
     warm_up(sys.argv[1])
+    os.fsync = do_not_wait_for_the_disk
     for line in sys.stdin:
         job = json.loads(line)
         if "shell" in job:
