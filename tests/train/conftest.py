@@ -61,9 +61,13 @@ def write(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def server(toy) -> Iterator[Server]:
-    """Start runs in processes of their own, without the time it takes to import what they need."""
-    from tests.helpers.kills import Server
+def server(toy, tmp_path_factory) -> Iterator[Server]:
+    """Start runs in processes of their own, without the time it takes to import what they need.
 
-    with Server(toy["model"]) as server:
+    They have a small file system that they alone see, where mounting is allowed.
+    """
+    from tests.helpers.kills import Server, mounts_are_allowed
+
+    folder = tmp_path_factory.mktemp("small")
+    with Server(toy["model"], mount=folder if mounts_are_allowed(folder) else None) as server:
         yield server
