@@ -99,7 +99,9 @@ def test_the_distance_is_measured_by_answers_of_the_server(toy, prompts, tmp_pat
     assert [one.body["temperature"] for one in of_distance] == [1.0] * 48
 
 
-@pytest.mark.parametrize("given,told", [("echo", None), ("echo", bf16), (None, None)])
+@pytest.mark.parametrize(
+    "given,told", [("echo", None), pytest.param("echo", bf16, marks=pytest.mark.slow), (None, None)]
+)
 def test_a_server_that_ignores_new_weights_ends_the_run(toy, prompts, tmp_path, given, told):
     """Before it is sampled from again; with a server that takes them, the run goes on to its end."""
     how = {"given": given} | ({} if told is None else {"told": told})
