@@ -208,15 +208,20 @@ def _win_rate(options: argparse.Namespace) -> int:
 
     if options.judge is None and (options.overrides or options.words):
         raise ValueError("--words and key=value are about a judge: name one, --judge FILE")
+    # An option that takes several files takes what replaces a value, too, where that comes after them.
+    taken = [word for word in options.words if "=" in word and not Path(word).exists()]
+    overrides, words = [*options.overrides, *taken], [word for word in options.words if word not in taken]
+    if options.words and not words:
+        raise ValueError(f"--words names no file or folder, only {', '.join(taken)}")
 
     def work(*, progress: Callable[[str], Any], **how: Any) -> list[str]:
-        judge = None if options.judge is None else read_judge(options.judge, options.overrides)
+        judge = None if options.judge is None else read_judge(options.judge, overrides)
         path = win_rate(
             options.answers,
             options.against,
             options.out,
             judge=judge,
-            words=options.words,
+            words=words,
             name=options.name,
             seed=options.seed,
             progress=None if judge is None else progress("questions"),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from humanline.train.config.base import NonEmpty, NonNegative, Section
 from humanline.train.config.read import ConfigError, read_section
@@ -35,6 +35,13 @@ class Plan(Section):
     """Level of the tests, one-sided for a margin; intervals have a confidence of one minus it."""
     wanted: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """A difference for which the needed number of items or seeds is told; default: the margin."""
+
+    @field_validator("margin", mode="before")
+    @classmethod
+    def _has_no_sign(cls, margin: Any) -> Any:
+        if isinstance(margin, int | float) and margin < 0:
+            raise ValueError(f"how large a loss is acceptable has no sign: write {-margin:g}")
+        return margin
 
     @model_validator(mode="after")
     def _fits(self) -> Plan:

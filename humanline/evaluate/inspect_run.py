@@ -21,7 +21,7 @@ from humanline.evaluate.probe import plan_probe, refuse_probe, run_probe
 from humanline.evaluate.records import EvaluationError
 from humanline.evaluate.score_rows import BUDGET, Due, Progress, ScoreBook, key_of, score_due, score_plan
 from humanline.evaluate.verdict import Own
-from humanline.system.files import output_path, write_text
+from humanline.system.files import free_name, output_path, publish_file, write_text
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
@@ -142,12 +142,26 @@ def inspect_data(
         probe=probed,
     )
     if out is not None:
+        if probed is None:
+            _put_probe_aside(place.parent / NAME, say)
         write_text(place.parent / NAME, json.dumps(as_json(found), indent=1, allow_nan=False) + "\n")
     elif probe is not None:
         say(f"the probe is kept in {_keep_probe(config, found, probe, place)}")
     if lines is not None:
         say(str(_keep(lines, found, keep_quartiles, place.parent)))
     return found
+
+
+def _put_probe_aside(path: Path, say: Say) -> None:
+    """Give the inspection of a folder another name if it holds a probe, which took steps of training."""
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if isinstance(earlier, dict) and earlier.get("probe") is not None:
+        aside = free_name(path.parent, f"{path.stem}-with-probe{path.suffix}")
+        publish_file(path, aside)
+        say(f"the earlier inspection held a probe, and this one has none: it is now {aside}")
 
 
 def _keep_probe(config: TrainConfig, found: Inspection, steps: int, folder: Path) -> Path:

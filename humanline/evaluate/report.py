@@ -28,8 +28,12 @@ def describe(comparison: Comparison) -> list[str]:
     rows = [head, *(_cells(one, plan.level) for one in comparison.contrasts)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    corrected = sum(one.adjusted is not None for one in comparison.contrasts)
     for one in comparison.contrasts:
-        lines.append(f"{one.name}: {one.how}; {_could_have_shown(one)}{_needs(one, plan.wanted or plan.margin)}")
+        alone = (
+            f", before the correction for {corrected} comparisons" if one.adjusted is not None and corrected > 1 else ""
+        )
+        lines.append(f"{one.name}: {one.how}; {_could_have_shown(one)}{alone}{_needs(one, plan.wanted or plan.margin)}")
     return [*lines, *(f"note: {remark}" for remark in comparison.remarks)]
 
 

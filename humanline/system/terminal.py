@@ -122,17 +122,23 @@ def redact(text: str, environment: Mapping[str, str] | None = None, *, everywher
     everywhere : bool
         Short values within words and paths too: for what leaves the machine.
     """
+    return _hidden(text, _known(os.environ if environment is None else environment, everywhere))
+
+
+def _known(environment: Mapping[str, str], everywhere: bool) -> str:
+    """Return the pattern of all secrets that are known by their values; empty where there are none."""
     found: set[str] = set()
-    named = ((name, value.strip()) for name, value in (os.environ if environment is None else environment).items())
+    named = ((name, value.strip()) for name, value in environment.items())
     values = {value for name, value in named if len(value) >= SHORTEST_SECRET and looks_secret(name)}
     for value in values | _remembered:
         found |= {value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value), quote(value, safe="")}
         # A secret of several lines, such as a private key, is cut up by whatever indents or quotes it.
         found |= {line for line in map(str.strip, value.splitlines()) if len(line) >= SHORTEST_SECRET}
-    if found:
-        longest_first = sorted(found, key=len, reverse=True)
-        text = re.sub("|".join(map(re.escape if everywhere else _places, longest_first)), HIDDEN, text)
-    return _hide_forms(text)
+    return "|".join(map(re.escape if everywhere else _places, sorted(found, key=len, reverse=True)))
+
+
+def _hidden(text: str, known: str) -> str:
+    return _hide_forms(re.sub(known, HIDDEN, text) if known else text)
 
 
 def _places(secret: str) -> str:
@@ -157,12 +163,14 @@ def show(text: str) -> None:
 
 def redacted(tree: Any, *, everywhere: bool = False) -> Any:
     """Return a tree of mappings and lists with every text in it redacted, keys too, and every number as it is."""
+    return _all_hidden(tree, _known(os.environ, everywhere))
+
+
+def _all_hidden(tree: Any, known: str) -> Any:
     if isinstance(tree, str):
-        return redact(tree, everywhere=everywhere)
+        return _hidden(tree, known)
     if isinstance(tree, Mapping):
-        return {
-            redacted(key, everywhere=everywhere): redacted(value, everywhere=everywhere) for key, value in tree.items()
-        }
+        return {_all_hidden(key, known): _all_hidden(value, known) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return [redacted(value, everywhere=everywhere) for value in tree]
+        return [_all_hidden(value, known) for value in tree]
     return tree

@@ -294,6 +294,20 @@ def test_the_lines_say_what_the_numbers_are():
     assert turned.estimate == -compare(files).contrasts[0].estimate and turned.verdict(0.05) == "better"
 
 
+def test_what_could_have_been_shown_is_said_to_be_uncorrected_of_a_family():
+    """The size is of one test alone: of several that are corrected together each line says so, of one none does."""
+    rng = np.random.default_rng(6)
+    files = [evaluation(name, rng.normal(0, 1, 30).tolist()) for name in "abcd"]
+    said = {
+        count: [line for line in describe(compare(files, planned(**plan))) if "80 % power" in line]
+        for count, plan in ((3, {}), (2, {"family": ("b", "c")}), (1, {"family": ("b",)}))
+    }
+    before = [
+        [f"before the correction for {count} comparisons" in line for line in lines] for count, lines in said.items()
+    ]
+    assert before == [[True, True, True], [True, True, False], [False, False, False]]
+
+
 @pytest.mark.parametrize(
     ("files", "plan", "message"),
     [
@@ -348,7 +362,7 @@ class TestPlans:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("margin: -0.02\ntest: equivalence", "margin"),
+            ("margin: -0.02\ntest: equivalence", "margin: how large a loss is acceptable has no sign: write 0.02"),
             ("margin: 0.02", "a test of a difference has none"),
             ("test: equivalence", "margin is missing"),
             ("test: equivalence\nmargin: 0", "must be > 0"),

@@ -43,7 +43,7 @@ def facts(rows: list[tuple[list[int], list[list[int]]]]):
     ],
 )
 def test_answers_without_an_end_are_counted(answer, lacking):
-    found = facts([([5, TURN], [answer])])
+    found = facts([([5, 5, 5, TURN], [answer])])
     assert (found.without_end, found.rows, found.on_both_sides) == (lacking, 1, ())
 
 

@@ -181,6 +181,22 @@ def test_passes_keep_to_their_budget():
             assert len(one) == 1 or (len(one) * max(own) if padded else sum(own)) <= 50
         longest = [max(lengths[place] for place in one) for one in passes]
         assert longest == sorted(longest, reverse=True)
+    assert list(passes_of([3, 4, 3], 10, padded=False)) == [[1, 0, 2]]  # what fits exactly is one pass
+    assert list(passes_of([3, 4, 3], 12, padded=True)) == [[1, 0, 2]]
+
+
+def test_an_inspection_without_a_probe_does_not_replace_one_with(toy, tmp_path):
+    """Whatever lies in the folder that holds a probe gets another name, each time; anything else is replaced."""
+    file, said = tmp_path / "look" / "inspection.json", []
+    file.parent.mkdir()
+    for text in ("[]", '{"probe": null}', '{"probe": {"by_step": [1]}}', '{"probe": {"by_step": [2]}}'):
+        file.write_text(text)
+        given = config(toy, tmp_path / "run")
+        inspect_data(given, out=str(file.parent), rows=4, say=said.append)
+        assert json.loads(file.read_text()).get("probe") is None
+    kept = {path.name: json.loads(path.read_text())["probe"]["by_step"] for path in file.parent.glob("*-with-probe*")}
+    assert kept == {"inspection-with-probe.json": [1], "inspection-with-probe-2.json": [2]}
+    assert sum("the earlier inspection held a probe" in line for line in said) == 2
 
 
 def test_a_score_is_found_by_prompt_and_answer_alone():
@@ -208,6 +224,9 @@ def test_processes_that_begin_at_the_same_moment_share_scores(tmp_path):
 
     book, other = ScoreBook(tmp_path, {"model": "a"}), ScoreBook(tmp_path / "b", {"model": "a"})
     book.add({"x": Kept(-1.0, 1)})
+    book.add({"z": Kept(-3.0, 1)})
+    heads = [json.loads(line).get("plan") for line in book.path.read_text().splitlines()]
+    assert heads == [{"model": "a"}, None, None]  # the first line of a file says what its scores are of
     other.add({"y": Kept(-2.0, 1)})
     book.path.write_bytes(book.path.read_bytes() + other.path.read_bytes())
     both = ScoreBook(tmp_path, {"model": "a"})

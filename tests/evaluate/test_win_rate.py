@@ -173,7 +173,7 @@ def test_what_was_said_is_not_asked_again(files, capsys):
         assert len(server.asked) == 2 * N + (2 * N - 7)
         again = "--words", "out/words.jsonl", "out2"
         assert run("--judge", judge_file(url), "--words", "out2/verdicts.jsonl", out="out3") == 2
-        assert run("--judge", judge_file(url), "verdict=(?i)(?P<first>left)|(?P<second>right)", *again, out="out3") == 0
+        assert run("--judge", judge_file(url), *again, "verdict=(?i)(?P<first>left)|(?P<second>right)", out="out3") == 0
         assert len(server.asked) == 2 * N + (2 * N - 7)
     assert read_evaluation("out3").summary["win_rate"]["value"] == 0.5
 
@@ -435,6 +435,7 @@ def test_bad_input_is_refused_before_anything_is_asked(files, capsys):
         ),
         (["--judge", "judge.yaml", "buget=1"], "did you mean budget?"),
         (["--judge", "judge.yaml", "--words", "none.jsonl"], "none.jsonl"),
+        (["--judge", "judge.yaml", "--words", "budget=1"], "--words names no file or folder, only budget=1"),
     ]
     with serving(honest) as server:
         judge_file(server.url)

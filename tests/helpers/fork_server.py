@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -31,6 +32,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from humanline.train.run.checkpoints import Checkpoints
 from tests.helpers.barriers import do_at, send
+from tests.helpers.files import do_not_wait_for_the_disk
 
 STOPPING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU}
 
@@ -133,6 +135,9 @@ def warm_up(model: str) -> None:
 
 if __name__ == "__main__":
     warm_up(sys.argv[1])
+    gc.collect()
+    gc.freeze()  # what is there stays: the collector need not look at it in every run
+    os.fsync = do_not_wait_for_the_disk
     for line in sys.stdin:
         job = json.loads(line)
         if "shell" in job:

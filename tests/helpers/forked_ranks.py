@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,26 +38,31 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     for name in (job["module"], *job["imports"]):
         importlib.import_module(name)
     logs = [Path(job["folder"]) / f"rank-{rank}.log" for rank in range(job["ranks"])]
-    pids: dict[int, int] = {}
+    pids = []
     for rank, log in enumerate(logs):
         pid = os.fork()
         if pid == 0:
             become(rank, job["ranks"], job["port"], log)
             _work(job["module"], job["words"])
-        pids[pid] = rank
+        pids.append(pid)
+    codes = exit_codes(pids)
+    return {"codes": codes, "said": [log.read_text(encoding="utf-8", errors="replace") for log in logs]}
+
+
+def exit_codes(pids: Sequence[int], seconds: float = 300) -> list[int]:
+    """Wait for children to end, and return their exit codes; where one fails, or time is up, the others are killed."""
     codes: dict[int, int] = {}
-    until = time.monotonic() + 300
+    until = time.monotonic() + seconds
     while len(codes) < len(pids):
-        for pid in pids.keys() - codes.keys():
+        for pid in set(pids) - codes.keys():
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 codes[pid] = os.waitstatus_to_exitcode(status)
         if any(codes.values()) or time.monotonic() > until:
-            for pid in pids.keys() - codes.keys():
+            for pid in set(pids) - codes.keys():
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
-    said = [log.read_text(encoding="utf-8", errors="replace") for log in logs]
-    return {"codes": [codes[pid] for pid in pids], "said": said}
+    return [codes[pid] for pid in pids]
 
 
 def _work(module: str, words: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +15,15 @@ from tests.helpers.processes import Answering, free_port
 from tests.helpers.support import without_timing
 
 KILLED = -9
+
+
+def mounts_are_allowed(folder: Path) -> bool:
+    """Return whether a process of ours can have a file system that nobody else sees."""
+    words = ["unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    try:
+        return subprocess.run(words, capture_output=True, timeout=20).returncode == 0
+    except OSError:
+        return False
 
 
 class Server:

@@ -30,6 +30,7 @@ from humanline.train.run.checkpoint import CheckpointError, Contents, Position
 from humanline.train.run.checkpoints import Checkpoints
 from humanline.train.run.shares import share_of
 from tests.helpers.barriers import do_at, send
+from tests.helpers.forked_ranks import exit_codes
 from tests.helpers.ranks import as_rank, rows_of
 
 RANKS = 2
@@ -165,12 +166,6 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
                 sys.stderr.flush()
                 os._exit(1)
         pids.append(pid)
-    codes = {}
-    while len(codes) < RANKS:
-        pid, status = os.wait()
-        codes[pid] = os.waitstatus_to_exitcode(status)
-        if codes[pid] != 0:  # as a launcher does
-            for other in set(pids) - codes.keys():
-                os.kill(other, signal.SIGKILL)
+    codes = exit_codes(pids)
     barriers = [path.read_text() for path in sorted(Path(job["folder"]).glob("*.barriers"))]
-    return {"codes": [codes[pid] for pid in pids], "barriers": [json.loads(text) for text in barriers]}
+    return {"codes": codes, "barriers": [json.loads(text) for text in barriers]}

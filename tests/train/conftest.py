@@ -6,10 +6,13 @@ What a room needs alone is imported here within its fixture: tests of data make 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.helpers.files import do_not_wait_for_the_disk
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -37,6 +40,14 @@ def prompts(toy) -> str:
     return toy["prompts"]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def without_flushes() -> Iterator[None]:
+    """Let no test of training wait for the disk, a fifth of a run in rounds; tests/system and commands do flush."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", do_not_wait_for_the_disk)
+        yield
+
+
 @pytest.fixture
 def write(tmp_path):
     """Write rows to rows.jsonl."""
@@ -50,9 +61,13 @@ def write(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def server(toy) -> Iterator[Server]:
-    """Start runs in processes of their own, without the time it takes to import what they need."""
-    from tests.helpers.kills import Server
+def server(toy, tmp_path_factory) -> Iterator[Server]:
+    """Start runs in processes of their own, without the time it takes to import what they need.
 
-    with Server(toy["model"]) as server:
+    They have a small file system that they alone see, where mounting is allowed.
+    """
+    from tests.helpers.kills import Server, mounts_are_allowed
+
+    folder = tmp_path_factory.mktemp("small")
+    with Server(toy["model"], mount=folder if mounts_are_allowed(folder) else None) as server:
         yield server

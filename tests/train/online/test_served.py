@@ -132,7 +132,9 @@ def test_the_weights_of_the_last_look_are_proved_too(toy, prompts, tmp_path):
     assert len(looks) == 2 and looks[-1]["kl_to_start"] > 0
 
 
-@pytest.mark.parametrize("given,told", [("echo", None), ("echo", bf16), (None, None)])
+@pytest.mark.parametrize(
+    "given,told", [("echo", None), pytest.param("echo", bf16, marks=pytest.mark.slow), (None, None)]
+)
 def test_a_server_that_ignores_new_weights_ends_the_run(toy, prompts, tmp_path, given, told):
     """Before it is sampled from again; with a server that takes them, the run goes on to its end."""
     how = {"given": given} | ({} if told is None else {"told": told})

@@ -7,7 +7,6 @@ import io
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,25 +27,15 @@ from humanline.train.run.metrics import read_metrics
 from humanline.train.run.saving import Saving
 from tests.helpers.cases import SOME, AtStep, case, moved, stopped_run
 from tests.helpers.files import leftovers, no_space
-from tests.helpers.kills import Server, result_of
+from tests.helpers.kills import result_of
 
 
-def mounts_are_allowed(folder: Path) -> bool:
-    words = ["unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    try:
-        return subprocess.run(words, capture_output=True, timeout=20).returncode == 0
-    except OSError:
-        return False
-
-
-@pytest.fixture(scope="module")
-def small(toy, tmp_path_factory):
-    """A process that forks runs, with a file system of 80 MiB that it alone sees mounted, where that is allowed."""
-    folder = tmp_path_factory.mktemp("small")
-    if not mounts_are_allowed(folder):
+@pytest.fixture
+def small(server):
+    """The process that forks runs, and where it alone sees a file system of 80 MiB mounted, where that is allowed."""
+    if server.mount is None:
         pytest.skip("mounting is not allowed here")
-    with Server(toy["model"], mount=folder) as server:
-        yield server, folder
+    return server, server.mount
 
 
 class TestARealFullDisk:

@@ -36,6 +36,27 @@ from tests.helpers.kills import KILLED, result_of
 from tests.helpers.support import OBJECTIVES
 
 
+@pytest.fixture(scope="module")
+def stopped_once(toy, tmp_path_factory):
+    """A run that was stopped after 5 of 7 updates."""
+    return stopped_run(toy, tmp_path_factory.mktemp("stopped"))
+
+
+@pytest.fixture
+def stopped(stopped_once, tmp_path):
+    """A copy of such a run, to go on with."""
+    shutil.copytree(stopped_once.output, tmp_path / "run")
+    return moved(stopped_once, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def left_alone(stopped_once, tmp_path_factory):
+    """The same run, left alone."""
+    one = moved(stopped_once, tmp_path_factory.mktemp("whole") / "run")
+    train(one, show_progress=False)
+    return one
+
+
 class TestKills:
     def test_a_kill_at_write_barriers_changes_nothing(self, toy, tmp_path, server):
         """Killed at every 41st write barrier of three kinds of run, and resumed, a run ends with the same bits."""
@@ -94,7 +115,7 @@ class TestKills:
 
 
 class TestStopping:
-    @pytest.mark.parametrize("every", [7, pytest.param(2, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("every", [13, pytest.param(2, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("one", SOME, ids="-".join)
     def test_a_stop_at_any_safe_point_changes_nothing(self, toy, tmp_path, one, every):
         """Stopped at every n-th safe point (evaluating, scoring, training), a run goes on to the same bits."""
@@ -189,18 +210,15 @@ class TestDamage:
             pytest.param(list(product(COMPONENTS, DAMAGES)), id="all", marks=pytest.mark.slow),
         ],
     )
-    def test_damage_to_any_component_falls_back_and_is_named(self, toy, tmp_path, capsys, cases):
+    def test_damage_to_any_component_falls_back_and_is_named(self, stopped, left_alone, tmp_path, capsys, cases):
         """A flipped byte, a cut or a missing file in any component is named, and the checkpoint before it is used."""
-        one = stopped_run(toy, tmp_path)
-        whole = moved(one, tmp_path / "whole")
-        train(whole, show_progress=False)
-        expected = result_of(whole)
+        expected = result_of(left_alone)
         names = sorted(path.name for path in (tmp_path / "run/checkpoints/step-00000005").iterdir())
         assert names == sorted(COMPONENTS)
         for name, damage in cases:
             act, message = DAMAGES[damage]
-            copy = moved(one, tmp_path / f"{damage}-{name}")
-            shutil.copytree(one.output, copy.output)
+            copy = moved(stopped, tmp_path / f"{damage}-{name}")
+            shutil.copytree(stopped.output, copy.output)
             act(Path(copy.output) / "checkpoints/step-00000005" / name)
             train(copy, resume=True)
             said = capsys.readouterr().err
@@ -211,22 +229,20 @@ class TestDamage:
             assert (Path(copy.output) / "checkpoints/damaged-step-00000005").is_dir()
             shutil.rmtree(copy.output)
 
-    def test_only_damaged_checkpoints_are_refused(self, toy, tmp_path):
+    def test_only_damaged_checkpoints_are_refused(self, stopped, tmp_path):
         """With every checkpoint damaged the run is refused, each is named, and nothing is started over."""
-        one = stopped_run(toy, tmp_path)
         before = (tmp_path / "run/metrics.jsonl").read_bytes()
         for folder in (tmp_path / "run/checkpoints").iterdir():
             flip(folder / "policy-0.safetensors")
         with pytest.raises(CheckpointError) as error:
-            train(one, resume=True, show_progress=False)
+            train(stopped, resume=True, show_progress=False)
         for number in (2, 4, 5):
             assert f"step-0000000{number}: policy-0.safetensors has other bytes" in str(error.value)
         assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
 
     @pytest.mark.parametrize("name", [name for name in COMPONENTS if name != "manifest.json"])
-    def test_a_checkpoint_that_lacks_a_component_is_refused(self, toy, tmp_path, name):
+    def test_a_checkpoint_that_lacks_a_component_is_refused(self, stopped, tmp_path, name):
         """A component that is absent from files and manifest alike is missed all the same."""
-        one = stopped_run(toy, tmp_path)
         for folder in (tmp_path / "run/checkpoints").iterdir():
             (folder / name).unlink()
             files = json.loads((folder / "manifest.json").read_text())["files"]
@@ -234,13 +250,12 @@ class TestDamage:
             manifest = {"files": files, "digest": system_folders._digest(files)}
             (folder / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(CheckpointError, match=f"it has no {name}"):
-            train(one, resume=True, show_progress=False)
+            train(stopped, resume=True, show_progress=False)
 
-    def test_a_foreign_file_is_named(self, toy, tmp_path, capsys):
+    def test_a_foreign_file_is_named(self, stopped, tmp_path, capsys):
         """A file that does not belong to a checkpoint makes it suspect."""
-        one = stopped_run(toy, tmp_path)
         (tmp_path / "run/checkpoints/step-00000005/notes.txt").write_text("mine")
-        train(one, resume=True)
+        train(stopped, resume=True)
         assert "step-00000005: notes.txt does not belong to it" in capsys.readouterr().err
 
     def test_a_finished_run_is_left_alone(self, toy, tmp_path, capsys):
@@ -293,9 +308,8 @@ class TestOtherRuns:
             ({"transform": {"kind": "none"}}, r"transform.kind +clip +none"),
         ],
     )
-    def test_changed_settings_are_refused_with_a_table(self, toy, tmp_path, change, row):
+    def test_changed_settings_are_refused_with_a_table(self, toy, stopped, tmp_path, change, row):
         """Other settings are refused, before anything is loaded, with a table of what changed."""
-        stopped_run(toy, tmp_path)
         changes = {"checkpoint": {"every": 2, "keep": 3}, **change}
         with pytest.raises(OutputError, match=row):
             train(
@@ -370,16 +384,14 @@ class TestOtherRuns:
             with pytest.raises(CheckpointError, match=rf"\n  {row} +"):
                 train(one, resume=True, show_progress=False)
 
-    def test_place_and_checkpoint_settings_may_change(self, toy, tmp_path):
+    def test_place_and_checkpoint_settings_may_change(self, stopped, left_alone, tmp_path):
         """A run's folder may be moved, and how often it saves may be changed, without changing its result."""
-        one = stopped_run(toy, tmp_path)
-        train(moved(one, tmp_path / "whole"), show_progress=False)
         shutil.move(tmp_path / "run", tmp_path / "elsewhere")
-        other = moved(one, tmp_path / "elsewhere").model_copy(
-            update={"checkpoint": one.checkpoint.model_copy(update={"every": 3, "keep": 2})}
+        other = moved(stopped, tmp_path / "elsewhere").model_copy(
+            update={"checkpoint": stopped.checkpoint.model_copy(update={"every": 3, "keep": 2})}
         )
         train(other, resume=True, show_progress=False)
-        assert result_of(other) == result_of(moved(one, tmp_path / "whole"))
+        assert result_of(other) == result_of(left_alone)
 
     def test_a_folder_in_use_is_refused(self, toy, tmp_path, server):
         """A second run, fresh or resumed, cannot enter a folder whose run is alive, and can when it was killed."""
@@ -428,12 +440,11 @@ class TestOtherRuns:
             train(case(toy, tmp_path / name, *SOME[0]), resume=True, show_progress=False)
         assert result_of(case(toy, tmp_path / "empty", *SOME[0])) == result_of(case(toy, tmp_path / "absent", *SOME[0]))
 
-    def test_starting_over_is_said_and_loses_nothing(self, toy, tmp_path, capsys):
+    def test_starting_over_is_said_and_loses_nothing(self, stopped, tmp_path, capsys):
         """Where checkpoints are gone, --resume says that it begins anew and keeps the earlier metrics."""
-        one = stopped_run(toy, tmp_path)
         shutil.rmtree(tmp_path / "run/checkpoints")
         earlier = (tmp_path / "run/metrics.jsonl").read_text()
-        train(one, resume=True)
+        train(stopped, resume=True)
         said = capsys.readouterr().err
         assert "starting from the beginning; the earlier metrics are now" in said
         assert (tmp_path / "run/metrics-before.jsonl").read_text() == earlier
@@ -586,31 +597,28 @@ def test_by_steps_the_beginning_is_not_saved(toy, tmp_path):
     assert names == [f"step-0000000{updates}" for updates in range(1, 7)]
 
 
-def test_first_and_last_metrics_survive_a_resume(toy, tmp_path):
+def test_first_and_last_metrics_survive_a_resume(stopped, tmp_path):
     """The result of a resumed run names the same held-out metrics, first and last, as an uninterrupted one."""
-    one = stopped_run(toy, tmp_path)
-    resumed = train(one, resume=True, show_progress=False)
-    whole = train(moved(one, tmp_path / "whole"), show_progress=False)
+    resumed = train(stopped, resume=True, show_progress=False)
+    whole = train(moved(stopped, tmp_path / "whole"), show_progress=False)
     assert resumed.initial == whole.initial and resumed.final == whole.final and whole.initial != whole.final
 
 
-def test_nothing_new_is_not_saved_again(toy, tmp_path):
+def test_nothing_new_is_not_saved_again(stopped, tmp_path):
     """A run that is stopped right after it was resumed leaves its checkpoints as they are."""
-    one = stopped_run(toy, tmp_path)
     before = sorted((tmp_path / "run/checkpoints").iterdir())
     with pytest.raises(StopRequested, match=r"after 5 of 7 updates; all of it is in .*step-00000005"):
-        train(one, resume=True, stop=StopAt(0), show_progress=False)
+        train(stopped, resume=True, stop=StopAt(0), show_progress=False)
     assert sorted((tmp_path / "run/checkpoints").iterdir()) == before
 
 
-def test_large_states_go_into_several_files(toy, tmp_path, monkeypatch):
+def test_large_states_go_into_several_files(toy, left_alone, tmp_path, monkeypatch):
     """States larger than one part are written and read in parts, to the same bits."""
     monkeypatch.setattr(checkpoint, "_PART_BYTES", 1000)
     one = stopped_run(toy, tmp_path)
     assert (tmp_path / "run/checkpoints/step-00000005/policy-3.safetensors").exists()
     train(one, resume=True, show_progress=False)
-    train(moved(one, tmp_path / "whole"), show_progress=False)
-    assert result_of(one) == result_of(moved(one, tmp_path / "whole"))
+    assert result_of(one) == result_of(left_alone)
 
 
 def test_states_that_do_not_fit_are_refused(toy):
@@ -677,19 +685,17 @@ def test_a_save_that_fails_at_its_end_keeps_all_earlier_ones(toy, tmp_path, monk
     assert len(list((tmp_path / "other/checkpoints").iterdir())) == 3
 
 
-def test_checkpoints_hold_no_pickle(toy, tmp_path):
+def test_checkpoints_hold_no_pickle(stopped, tmp_path):
     """A checkpoint is safetensors and JSON only."""
-    stopped_run(toy, tmp_path)
     for path in (tmp_path / "run").rglob("*"):
         if path.is_file() and path.suffix not in (".json", ".jsonl") and not is_lock(path.name):
             assert path.suffix == ".safetensors" and path.read_bytes()[8:9] == b"{"
 
 
-def test_a_resume_that_fails_ends_the_threads_that_it_has_begun(toy, tmp_path, monkeypatch):
+def test_a_resume_that_fails_ends_the_threads_that_it_has_begun(stopped, monkeypatch):
     """Reading the log-probabilities of a window has batches made; where the log then cannot be opened none is left."""
-    one = stopped_run(toy, tmp_path)
     monkeypatch.setattr(RunFolder, "open_log", lambda *_: (_ for _ in ()).throw(OSError(errno.EROFS, "read-only")))
     with pytest.raises(OSError, match="read-only") as caught:
-        train(one, resume=True, show_progress=False)
+        train(stopped, resume=True, show_progress=False)
     names = [thread.name for thread in threading.enumerate()]
     assert caught.tb is not None and not any(name.startswith("humanline-batches") for name in names), names

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -69,9 +71,20 @@ def assert_scored_by(spy, snapshot) -> None:
     assert not same(spy.weights[0], spy.weights[1])  # so that a wrong snapshot would show
 
 
-@pytest.mark.parametrize("storage", ["score_ahead", "model"])
-@pytest.mark.parametrize("micro_batch_size", [8, 2])
-@pytest.mark.parametrize("k", [1, 2, 3, 7])
+TRANSFORMS = {"none": {"kind": "none"}, "clip": CLIP, "reject": REJECT}
+
+
+def any_two_meet(*kinds: Iterable, quick: int) -> list:
+    """Return every combination of kinds; one of so many is quick, in which any two of different kinds meet."""
+    return [
+        pytest.param(*names, marks=pytest.mark.slow if sum(numbers) % quick else ())
+        for numbers, names in (zip(*one, strict=True) for one in product(*map(enumerate, kinds)))
+    ]
+
+
+@pytest.mark.parametrize(
+    "k,micro_batch_size,storage", any_two_meet([1, 2, 3, 7], [8, 2], ["score_ahead", "model"], quick=2)
+)
 def test_before_step_scores_with_the_weights_before_the_sync(toy, tmp_path, k, micro_batch_size, storage):
     """With BeforeStep(k) step s is scored by theta at k * floor(max(0, s - 1) / k), at accumulation 1 and 4."""
     spy, _ = spied(
@@ -100,9 +113,7 @@ def test_never_and_each_round(toy, tmp_path, name, snapshot, storage):
     assert_scored_by(spy, snapshot)
 
 
-@pytest.mark.parametrize("transform", [{"kind": "none"}, CLIP, REJECT], ids=["none", "clip", "reject"])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective,schedule,transform", any_two_meet(OBJECTIVES, SCHEDULES, TRANSFORMS, quick=3))
 def test_scoring_ahead_equals_a_second_model_bitwise(toy, tmp_path, objective, schedule, transform):
     """Weights and metrics after a run are bit for bit those of a reference model in memory, epoch seams included."""
     results = [
@@ -110,7 +121,7 @@ def test_scoring_ahead_equals_a_second_model_bitwise(toy, tmp_path, objective, s
             toy,
             tmp_path / storage,
             objective,
-            transform=transform,
+            transform=TRANSFORMS[transform],
             training={"steps": 8, "batch_size": 10, "micro_batch_size": 4},
             reference={"schedule": SCHEDULES[schedule], "storage": storage},
         )
