@@ -236,9 +236,9 @@ def objective_names() -> tuple[set[str], set[str]]:
 def test_no_file_but_their_sections_tells_objectives_apart():
     """Outside its section nothing knows an objective by its kind, so that a new one touches a single file of training.
 
-    The simulator has objectives of its own, and figures know their studies by name.
+    The simulator has objectives of its own, figures know their studies by name, and a declared grid names its cells.
     """
-    own = [ROOT / "humanline" / name for name in ("sim", "plots")]
+    own = [ROOT / "humanline" / name for name in ("sim", "plots", "reproduce")]
     files = [
         path
         for path in (ROOT / "humanline").rglob("*.py")

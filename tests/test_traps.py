@@ -295,7 +295,7 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
     39: (
         "a pool waits for ever for a worker that was killed",
         [
-            "test_demo.py::test_a_worker_that_dies_ends_the_demo_with_words",
+            "reproduce/test_suite.py::test_a_worker_that_dies_ends_the_suite_with_words",
             "sim/test_study.py::test_a_worker_that_dies_ends_the_study_with_words",
         ],
     ),
@@ -307,13 +307,13 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
         "variants compared at equal learning rates",
         [
             "train/online/test_distance.py::test_both_sums_are_the_divergences_of_every_answer_there_is",
-            LATER + "13 (the frontier)",
+            "reproduce/test_hypotheses.py::test_on_one_curve_the_predictions_hold",
         ],
     ),
     42: (
         "offline GRPO at the online clip is a handicapped baseline",
         [
-            "test_demo.py::test_offline_grpo_has_the_papers_clip_humanlines_and_the_widest",
+            "reproduce/test_quick.py::test_the_cells_are_those_of_the_grid_with_the_papers_clips",
             "test_example_gsm8k.py::test_offline_grpo_has_the_papers_clip_humanlines_and_the_widest",
         ],
     ),

@@ -128,8 +128,8 @@ def _reading(rule: Rule) -> list[str]:
     peaks = [(name.upper(), rule.peak(name)) for name, points in rule.curves.items() if points]
     said = "; ".join(f"{name} {score:.3f} at {distance:.1f}" for name, (distance, score) in peaks)
     return [
-        "distance: KL(policy || start), nats an answer. score: what runs whose reference is never synced have there; the",
-        f"start has {rule.start:.3f}, their peak is {said}.",
+        "distance: KL(policy || start), nats an answer. score: what runs whose reference is never synced have there;",
+        f"the start has {rule.start:.3f}, their peak is {said}.",
     ]
 
 
