@@ -30,7 +30,8 @@ def recipe(
     """Return the configuration of a run of a cell.
 
     Online runs take the prompts of the pairs in rounds, all of them once, with as many answers to each as the pairs
-    were chosen from: as many steps, and as many questions to the judge.
+    were chosen from: as many questions to the judge, and a few steps less, since each round leaves its last pairs that
+    fill no batch.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def recipe(
         "optimizer": {"lr": cell.lr, "warmup_fraction": WARMUP},
         "evaluation": {
             "batch_size": 256,
-            "distance": {"prompts": str(distance), "limit": 640, "samples": 3, "max_tokens": testbed.max_tokens},
+            "distance": {"prompts": str(distance), "limit": 640, "samples": 2, "max_tokens": testbed.max_tokens},
         },
     }
     if cell.is_online:
@@ -97,6 +98,7 @@ def _rounds(testbed: Testbed, pairs: Pairs) -> dict[str, Any]:
         "count": ROUNDS,
         "select": "best_worst",
         "score_margin": MARGIN,
+        "truncated": "drop",
         "too_few": "skip",
         "sampling": {"max_tokens": testbed.max_tokens, "engine": {"kind": "generate", "batch_size": 512}},
         "scoring": {"rewards": [{"kind": "function", "call": testbed.reward}], "workers": 1},

@@ -134,18 +134,25 @@ def _draw_pairs(testbed: Testbed, model: Path, draw: int, place: Path) -> dict[s
 
 
 def pairs_of(model: Model, part: Part, draw: int) -> tuple[list[dict[str, str]], list[float]]:
-    """Return pairs of a model's answers to a part's prompts, and by how much the judge's scores differ in each."""
+    """Return pairs of a model's answers to a part's prompts, and by how much the judge's scores differ in each.
+
+    Chosen as rounds choose: of answers that the judge finds alike the first drawn, none that ran into its limit.
+    """
     answers = model.draw(part, ANSWERS, draw)
     judged = answers.judged(model.testbed)
     rows, gaps = [], []
     for first in range(0, len(judged), ANSWERS):
-        group = [
-            (judged[place], answers.completions[place].text)
+        places = [
+            place
             for place in range(first, first + ANSWERS)
-            if answers.completions[place].text.strip()
+            if not answers.completions[place].truncated and answers.completions[place].text.strip()
         ]
-        if group and (gap := max(group)[0] - min(group)[0]) >= MARGIN:
-            rows.append({"prompt": answers.prompts[first], "chosen": max(group)[1], "rejected": min(group)[1]})
+        if not places:
+            continue
+        best, worst = max(places, key=judged.__getitem__), min(places, key=judged.__getitem__)  # of equals the first
+        if (gap := judged[best] - judged[worst]) >= MARGIN:
+            chosen, rejected = answers.completions[best].text, answers.completions[worst].text
+            rows.append({"prompt": answers.prompts[first], "chosen": chosen, "rejected": rejected})
             gaps.append(gap)
     return rows, gaps
 

@@ -102,20 +102,21 @@ def test_cells_have_names_that_tell_them_apart():
 
 
 def test_pairs_are_the_best_and_the_worst_of_eight_by_the_judge(begun):
-    """Recomputed from answers drawn once more; prompts whose answers the judge finds alike are left out."""
+    """Recomputed from answers drawn once more, of equals the first; cut answers and prompts without a gap are left out."""
     _, start, pairs = begun
     answers = Model(MICRO, start.model).draw("pairs", 8, 0)
-    groups: dict[str, list[str]] = {}
-    for prompt, one in zip(answers.prompts, answers.completions, strict=True):
-        groups.setdefault(prompt, []).append(one.text)
+    assert pairs.scorer_calls == 8 * 160 == len(answers.prompts)
+    wanted, gaps = [], []
+    for prompt in MICRO.task.prompts("pairs"):
+        drawn = [one for of, one in zip(answers.prompts, answers.completions, strict=True) if of == prompt]
+        texts = [one.text for one in drawn if one.finish != "length" and one.text.strip()]
+        scores = [MICRO.task.judged(prompt, text) for text in texts]
+        if scores and max(scores) - min(scores) >= 0.01:
+            best, worst = texts[scores.index(max(scores))], texts[scores.index(min(scores))]
+            wanted.append({"prompt": prompt, "chosen": best, "rejected": worst})
+            gaps.append(max(scores) - min(scores))
     rows = [json.loads(line) for line in pairs.file.read_text().splitlines()]
-    assert len(rows) == pairs.count and pairs.scorer_calls == 8 * 160 == len(answers.prompts)
-    gaps = []
-    for row in rows:
-        judged = [MICRO.task.judged(row["prompt"], text) for text in groups[row["prompt"]] if text.strip()]
-        best, worst = (MICRO.task.judged(row["prompt"], row[side]) for side in ("chosen", "rejected"))
-        assert (best, worst) == (max(judged), min(judged)) and best - worst >= 0.01
-        gaps.append(best - worst)
+    assert rows == wanted and 16 < len(rows) == pairs.count < 160
     assert pairs.gap == pytest.approx(sum(gaps) / len(gaps))
 
 
