@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from humanline._workers import WorkerError, worker_processes
+from tests.helpers.dying import write_nowhere
 from tests.helpers.processes import gone
 
 
@@ -36,3 +38,14 @@ def test_workers_do_not_outlive_their_command(tmp_path, how):
     while not (tmp_path / "pid").read_text().strip() and time.monotonic() < until:
         time.sleep(0.02)
     assert gone([int((tmp_path / "pid").read_text())])
+
+
+def test_an_error_that_cannot_travel_arrives_in_words(tmp_path):
+    """An error whose class takes other arguments than it keeps would break the pool, and hide what happened."""
+    with worker_processes(1, then="") as pool:
+        assert pool.submit(abs, -3).result() == 3
+        with pytest.raises(WorkerError, match=r"in a worker process: WriteError: .*out/file cannot be written"):
+            pool.submit(write_nowhere, str(tmp_path / "out" / "file")).result()
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(divmod, 1, 0).result()
+        assert pool.submit(abs, -4).result() == 4

@@ -14,7 +14,7 @@ from humanline._workers import worker_processes
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
-from humanline.reproduce.start import make_pairs, make_start
+from humanline.reproduce.start import make_pairs, make_start, prompt_files
 from humanline.reproduce.testbeds.base import Source, Testbed
 from humanline.reproduce.versions import PROTOCOL, code_digest, task_digest
 from humanline.system.files import make_folder
@@ -139,6 +139,8 @@ def read_results(jobs: Iterable[Job], kept: Mapping[str, str], code: str) -> Res
 def _prepare(pool: ProcessPoolExecutor, jobs: Sequence[Job], folder: Path) -> None:
     """Make the start models of runs, those that write their pairs, and then the pairs."""
     starts = folder / "starts"
+    for testbed in dict.fromkeys(job.testbed for job in jobs):
+        prompt_files(testbed, starts)  # here, for runs begin at the same time
     wanted: dict[tuple[Testbed, Source, int], None] = {}
     for job in jobs:
         for source in (*_NEAR, job.cell.data):
