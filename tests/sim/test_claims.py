@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import math
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -25,7 +27,7 @@ from humanline.sim.findings import overall
 from humanline.sim.judging import judge
 from humanline.sim.lookup import Setting, Study
 from humanline.sim.report import FULL, QUICK, Scale, cells_of, settings_of, study
-from humanline.sim.study import MEASURES
+from humanline.sim.study import MEASURES, measure
 from humanline.sim.variants import OBJECTIVES, RATES, TASKS, VARIANTS, make_run
 from tests.conftest import ROOT
 
@@ -409,3 +411,20 @@ class TestCommitted:
         (noisy,) = [r for r in others if r not in proxied]
         assert f"only by {float(noisy['effect']):+.3f} for DPO on bandits".replace("+0.", "+.") in text
         assert (noisy["dial"], noisy["level"], noisy["task"]) == ("noisy scores", "1", "bandit")
+
+    def test_what_the_own_clip_does_to_ages_can_be_had_again(self):
+        """At the study's clip the script's differences are the study's, seed by seed; another clip gives others."""
+        own, claim = runpy.run_path(str(self.FOLDER / "own_clip.py")), CLAIMS["placebo-same-ages"]
+        assert (own["SYNCED"], own["NEVER_SYNCED"]) == claim.variants
+        assert own["CLIPS"][0] == OBJECTIVES["grpo"].clip_eps
+        for task, rate in own["SETTINGS"]:
+            runs = {variant: make_run(task, "grpo", rate, variant, steps=12) for variant in claim.variants}
+            measured = {
+                (task, "grpo", rate, variant): {name: np.array(values) for name, values in measure(run, [0, 1]).items()}
+                for variant, run in runs.items()
+            }
+            study, setting = Study(measured), Setting(task, "grpo", rate)
+            contrast = claim.contrast(functools.partial(study.get, setting))
+            found = own["difference"](task, rate, own["CLIPS"][0], range(2), steps=12)
+            assert found == contrast.effect.tolist() and any(found)
+            assert own["difference"](task, rate, own["CLIPS"][1], range(2), steps=12) != found
