@@ -12,6 +12,7 @@ import numpy as np
 
 from humanline.plots import write_figure
 from humanline.plots.frontier import Picture
+from humanline.reproduce.best import best_rows
 from humanline.reproduce.cells import OBJECTIVES, Cell, Objective, core
 from humanline.reproduce.frontier import arrange, is_finite
 from humanline.reproduce.hypotheses import CLAIMS, Comparison, Finding, compare, judge
@@ -28,8 +29,9 @@ MEANS = ("kl_to_start", "score", "judged", "greedy", "matched", "truncated", "le
 def write_report(folder: Path, outcomes: Sequence[Outcome], rules: Rules) -> list[Path]:
     """Write what the runs of one testbed say; return the files.
 
-    Written are runs.csv (every run), cells.csv (means over runs), findings.csv (the hypotheses), curves.csv, shown.csv
-    (what decides no verdict), frontier.md (all of it to read) and the figure frontier.csv, .svg and .png.
+    Written are runs.csv (every run), cells.csv (means over runs), best.csv (tuned cells), findings.csv (the
+    hypotheses), curves.csv, shown.csv (what decides no verdict), frontier.md (all of it to read) and the figure
+    frontier.csv, .svg and .png.
 
     Parameters
     ----------
@@ -50,10 +52,11 @@ def write_report(folder: Path, outcomes: Sequence[Outcome], rules: Rules) -> lis
     findings, cells = judge(outcomes, rules), cell_rows(outcomes)
     curves, shown = frontier_rows(outcomes, rules), shown_rows(outcomes, rules)
     write_outcomes(folder / "runs.csv", outcomes)
-    tables = {"cells": cells, "findings": finding_rows(findings), "curves": curves, "shown": shown}
+    best = best_rows(outcomes, {cell: series_of(cell) for cell in core()})
+    tables = {"cells": cells, "best": best, "findings": finding_rows(findings), "curves": curves, "shown": shown}
     for name, rows in tables.items():
         write_text(folder / f"{name}.csv", rows_csv(rows))
-    write_text(folder / "frontier.md", words(outcomes, findings, curves, shown, rules))
+    write_text(folder / "frontier.md", words(outcomes, findings, best, curves, shown, rules))
     figure = write_figure(folder, "frontier", picture(outcomes, rules))
     return [folder / "runs.csv", *(folder / f"{name}.csv" for name in tables), folder / "frontier.md", *figure]
 
@@ -116,6 +119,7 @@ def picture(outcomes: Sequence[Outcome], rules: Rules) -> Picture:
 def words(
     outcomes: Sequence[Outcome],
     findings: Sequence[Finding],
+    best: Sequence[Mapping[str, Any]],
     curves: Sequence[Mapping[str, Any]],
     shown: Sequence[Mapping[str, Any]],
     rules: Rules,
@@ -150,6 +154,9 @@ def words(
             "## Verdicts",
             "",
             markdown(verdicts),
+            "## The best cell of each variant, chosen on the other start models",
+            "",
+            markdown([dict(row) for row in best]),
             "## Curves of the offline cells, from each start model",
             "",
             markdown([dict(row) for row in curves]),

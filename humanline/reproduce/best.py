@@ -1,0 +1,87 @@
+"""The best cell of each variant, chosen on some start models and reported on the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from humanline.reproduce.cells import Cell, core
+from humanline.reproduce.frontier import is_finite
+from humanline.reproduce.outcome import Outcome
+from humanline.stats import mean_estimate
+
+
+def best_rows(outcomes: Sequence[Outcome], series: Mapping[Cell, str]) -> list[dict[str, Any]]:
+    """Return a row for each objective and series: score and distance of its tuned runs, honestly.
+
+    For each start model the cell is taken whose mean score over runs from the *other* start models is highest, and its
+    runs from this one are reported. A cell with a collapsed run, or without runs from every start model, is not chosen.
+
+    Parameters
+    ----------
+    outcomes : sequence of Outcome
+        Of one testbed.
+    series : mapping from Cell to str
+        The series of each cell that may be chosen.
+
+    Returns
+    -------
+    list of dict
+        ``objective``, ``series``, ``cells`` (to choose from), ``chosen`` (names, with how often each), ``starts``,
+        ``score`` (mean over starts) with ``low`` and ``high`` (95 % interval over starts), and ``kl_to_start`` (mean).
+    """
+    starts = sorted({outcome.start for outcome in outcomes})
+    runs: dict[Cell, dict[int, list[Outcome]]] = {}
+    for outcome in outcomes:
+        if outcome.cell in series:
+            runs.setdefault(outcome.cell, {}).setdefault(outcome.start, []).append(outcome)
+    whole = {
+        cell: by_start
+        for cell, by_start in runs.items()
+        if set(by_start) == set(starts) and all(is_finite(run) for some in by_start.values() for run in some)
+    }
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in core():
+        if cell in whole:
+            groups.setdefault((cell.objective, series[cell]), []).append(cell)
+    rows = []
+    for (objective, name), cells in groups.items():
+        chosen: list[str] = []
+        scores, distances = [], []
+        for start in starts if len(starts) > 1 else ():
+            others = [one for one in starts if one != start]
+            best = max(cells, key=lambda cell: float(np.mean([_mean(whole[cell][one], "score") for one in others])))
+            chosen.append(best.name)
+            scores.append(_mean(whole[best][start], "score"))
+            distances.append(_mean(whole[best][start], "kl_to_start"))
+        rows.append({"objective": objective, "series": name, "cells": len(cells)} | _told(chosen, scores, distances))
+    return rows
+
+
+def _mean(runs: Sequence[Outcome], name: str) -> float:
+    return float(np.mean([getattr(run, name) for run in runs]))
+
+
+def _told(chosen: Sequence[str], scores: Sequence[float], distances: Sequence[float]) -> dict[str, Any]:
+    if not scores:
+        return {
+            "chosen": "",
+            "starts": 0,
+            "score": math.nan,
+            "low": math.nan,
+            "high": math.nan,
+            "kl_to_start": math.nan,
+        }
+    counts = {name: chosen.count(name) for name in dict.fromkeys(chosen)}
+    interval = mean_estimate(scores).interval(0.95)
+    return {
+        "chosen": "; ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.items()),
+        "starts": len(scores),
+        "score": interval.mean,
+        "low": interval.mean - interval.half_width,
+        "high": interval.mean + interval.half_width,
+        "kl_to_start": float(np.mean(distances)),
+    }
