@@ -67,7 +67,8 @@ def _mean(runs: Sequence[Outcome], name: str) -> float:
 
 def _told(chosen: Sequence[str], scores: Sequence[float], distances: Sequence[float]) -> dict[str, Any]:
     if not scores:
-        return {
+        nothing = dict.fromkeys(("score", "low", "high", "kl_to_start"), math.nan)
+        return {"chosen": "", "starts": 0, **nothing}
             "chosen": "",
             "starts": 0,
             "score": math.nan,
