@@ -67,15 +67,7 @@ def _mean(runs: Sequence[Outcome], name: str) -> float:
 
 def _told(chosen: Sequence[str], scores: Sequence[float], distances: Sequence[float]) -> dict[str, Any]:
     if not scores:
-        nothing = dict.fromkeys(("score", "low", "high", "kl_to_start"), math.nan)
-        return {"chosen": "", "starts": 0, **nothing}
-            "chosen": "",
-            "starts": 0,
-            "score": math.nan,
-            "low": math.nan,
-            "high": math.nan,
-            "kl_to_start": math.nan,
-        }
+        return {"chosen": "", "starts": 0} | dict.fromkeys(("score", "low", "high", "kl_to_start"), math.nan)
     counts = {name: chosen.count(name) for name in dict.fromkeys(chosen)}
     interval = mean_estimate(scores).interval(0.95)
     return {
