@@ -13,9 +13,9 @@ import numpy as np
 from humanline.plots import write_figure
 from humanline.plots.frontier import Picture
 from humanline.reproduce.best import best_rows
-from humanline.reproduce.cells import OBJECTIVES, Cell, Objective, core
+from humanline.reproduce.cells import OBJECTIVES, Cell, core
 from humanline.reproduce.frontier import arrange, is_finite
-from humanline.reproduce.hypotheses import CLAIMS, Comparison, Finding, compare, judge
+from humanline.reproduce.hypotheses import CLAIMS, Finding, compare, judge
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.rules import Rules
 from humanline.reproduce.shown import finding_rows, frontier_rows, markdown, shown_rows
@@ -90,14 +90,6 @@ def cell_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     return rows
 
 
-def curves_of(outcomes: Sequence[Outcome], rules: Rules) -> dict[Objective, list[tuple[float, float]]]:
-    """Return points (KL, score) along each objective's curve of offline cells, mean over start models."""
-    table = arrange(outcomes, core(), rules)
-    found: dict[Objective, Comparison] = {name: compare(table, name, "humanline", rules) for name in OBJECTIVES}
-    curves = {name: one.front.curves for name, one in found.items()}
-    return {name: [] if one is None else one.mean_points(51) for name, one in curves.items()}
-
-
 def start_score(outcomes: Sequence[Outcome]) -> float:
     """Return the mean score of the start models."""
     return float(np.mean(list({outcome.start: outcome.start_score for outcome in outcomes}.values())))
@@ -112,7 +104,9 @@ def picture(outcomes: Sequence[Outcome], rules: Rules) -> Picture:
         place = (row["kl_to_start"], row["score"])
         if cell is not None and all(map(math.isfinite, place)) and place[0] > 0:
             cells.setdefault(cell.objective.upper(), {}).setdefault(series_of(cell), []).append(place)
-    curves = {name.upper(): points for name, points in curves_of(outcomes, rules).items()}
+    table = arrange(outcomes, core(), rules)
+    found = {name: compare(table, name, "humanline", rules).front.curves for name in OBJECTIVES}
+    curves = {name.upper(): [] if one is None else one.mean_points(51) for name, one in found.items()}
     return Picture(start_score(outcomes), curves, cells)
 
 

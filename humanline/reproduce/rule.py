@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from humanline.reproduce.cells import Cell, Objective, core
+from humanline.reproduce.frontier import arrange, best_clips, frontier
 from humanline.reproduce.outcome import Outcome
-from humanline.reproduce.report import cell_rows, curves_of, start_score
+from humanline.reproduce.report import cell_rows, start_score
 from humanline.reproduce.rules import Rules
 from humanline.system.files import write_text
 
@@ -31,7 +32,8 @@ class Rule:
     start : float
         Mean score of the start models.
     curves : dict of objective to list of (float, float)
-        (KL(policy || start), score) along the curve of the offline cells, mean over start models.
+        (KL(policy || start), score) along the curve of the offline cells, mean over start models; of GRPO the two clips
+        with the best cells.
     distances : dict of str to float
         Mean KL(policy || start) by the name of a cell, nats an answer.
     """
@@ -65,7 +67,7 @@ def rule_of(outcomes: Sequence[Outcome], rules: Rules) -> Rule:
     ValueError
         As `arrange` does.
     """
-    curves = {name: [(_short(x), _short(y)) for x, y in points] for name, points in curves_of(outcomes, rules).items()}
+    curves = {name: [(_short(x), _short(y)) for x, y in _curve(outcomes, name, rules)] for name in OBJECTIVES}
     grid = {cell.name for cell in core()}
     distances = {
         row["cell"]: _short(row["kl_to_start"])
@@ -73,6 +75,18 @@ def rule_of(outcomes: Sequence[Outcome], rules: Rules) -> Rule:
         if row["cell"] in grid and row["kl_to_start"] > 0
     }
     return Rule(outcomes[0].testbed, _short(start_score(outcomes)), curves, distances)
+
+
+def _curve(outcomes: Sequence[Outcome], objective: Objective, rules: Rules) -> list[tuple[float, float]]:
+    """Return points along the curve of the offline cells from all draws that there are; of GRPO's the best clips."""
+    draws = tuple(sorted({outcome.draw for outcome in outcomes} & set(rules.draws)))
+    table = arrange(outcomes, core(), replace(rules, draws=draws))
+    cells = [cell for cell in table.cells if cell.objective == objective and cell.variant == "offline"]
+    if objective == "grpo":
+        clips = best_clips(table, cells, rules.offline_clips, draws[0])
+        cells = [cell for cell in cells if cell.clip_eps in clips]
+    curves = frontier(table.of(cells=cells), objective, rules).curves
+    return [] if curves is None else curves.mean_points(51)
 
 
 def _short(value: float) -> float:
