@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from humanline.reproduce.cells import Cell, Objective, core
+from humanline.reproduce.cells import OBJECTIVES, Cell, Objective, core
 from humanline.reproduce.frontier import arrange, best_clips, frontier
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.report import cell_rows, start_score
