@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from humanline.cli.common import Commands, complain, quiet_libraries
+from humanline.cli.common import Commands, quiet_libraries, runs_until_stopped
 from humanline.system.terminal import show, visible
 
 
@@ -39,33 +39,24 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _reproduce(options: argparse.Namespace) -> int:
     quiet_libraries()
-    from humanline.system.progress import CountProgress
-    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.stop import EXIT_STOPPED, StopRequested
 
     if options.quick and (options.testbeds or options.known):
         raise ValueError("--quick is of the letters task and of its own runs; name no testbed and no table with it")
     folder = Path(options.out or ("demo-out" if options.quick else "reproduce-out"))
     processes = options.processes if options.processes is not None else len(os.sched_getaffinity(0))
     until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
-    progress = CountProgress("runs", show=not options.quiet)
-    with StopSignal() as stop:
 
-        def finished(done: int, total: int) -> None:
-            progress(done, total)
-            if stop.requested is not None:
-                raise StopRequested(stop.requested)
+    def work(finished: Callable[[int, int], None]) -> bool:
+        def looked_at(done: int, total: int) -> None:
+            finished(done, total)
             if until is not None and time.monotonic() > until and done < total:
                 raise StopRequested(f"--minutes {options.minutes:g}")
 
-        stop.hold()  # an exception in the middle of torch's or SQLite's work would be a fault
-        try:
-            with progress:
-                _run(options, folder, processes, finished)
-        except StopRequested as request:
-            kept = f"{progress.done} of {progress.total} runs are kept in {folder}; the same command goes on"
-            complain(options, f"{request}: {kept}")
-            return EXIT_STOPPED
-    return 0
+        _run(options, folder, processes, looked_at)
+        return True
+
+    return 0 if runs_until_stopped(options, folder, work) else EXIT_STOPPED
 
 
 def _run(options: argparse.Namespace, folder: Path, processes: int, finished: Callable[[int, int], None]) -> None:

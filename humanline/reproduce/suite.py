@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from humanline._workers import worker_processes
+from humanline._workers import as_made, worker_processes
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
@@ -78,10 +78,12 @@ def run_suite(
     if progress is not None:
         progress(done, len(jobs))
     if missing:
-        with worker_processes(min(processes, len(missing)), begin=_one_thread, then=_THEN) as pool:
+        at_once = min(processes, len(missing))
+        with worker_processes(at_once, begin=_one_thread, then=_THEN) as pool:
             _prepare(pool, missing, folder)
-            with closing(_finished(pool, missing, folder, keep_runs)) as results:
-                for job, outcome in results:
+            each = as_made(missing, lambda job: pool.submit(run, job, folder, keep_runs=keep_runs), at_once=at_once)
+            with closing(each):
+                for job, outcome in each:
                     kept[keys[job]] = f"{code} {as_text(outcome)}"
                     store.keep(keys[job], job.name, kept[keys[job]])
                     done += 1
@@ -151,26 +153,6 @@ def _prepare(pool: ProcessPoolExecutor, jobs: Sequence[Job], folder: Path) -> No
 def _all(pool: ProcessPoolExecutor, work: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> None:
     for future in as_completed([pool.submit(work, *one) for one in arguments]):
         future.result()
-
-
-def _finished(
-    pool: ProcessPoolExecutor, jobs: Sequence[Job], folder: Path, keep_runs: bool
-) -> Generator[tuple[Job, Outcome], None, None]:
-    """Yield each outcome as it is there; if a run fails, those under way are yielded before its error is raised."""
-    waiting = {pool.submit(run, job, folder, keep_runs=keep_runs): job for job in jobs}
-    failure: BaseException | None = None
-    for future in as_completed(waiting):
-        if future.cancelled():
-            continue
-        error = future.exception()
-        if error is None:
-            yield waiting[future], future.result()
-        elif failure is None:
-            failure = error
-            for other in waiting:
-                other.cancel()
-    if failure is not None:
-        raise failure
 
 
 def key_of(job: Job) -> str:
