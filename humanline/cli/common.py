@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
 
+from humanline._checks import fail
+from humanline.system.cores import usable_cores
 from humanline.system.terminal import shorten, told
 
 if TYPE_CHECKING:
@@ -87,6 +89,21 @@ def set_up_allocator() -> None:
 def say(options: argparse.Namespace) -> Callable[[str], None]:
     """Return a function that prints a line to standard error, or nothing if the command is to be quiet."""
     return lambda text: None if options.quiet else print(told(text, keep="\n"), file=sys.stderr, flush=True)
+
+
+def processes_of(options: argparse.Namespace) -> int:
+    """Return how many runs go on at a time: --processes, or one for each core.
+
+    Raises
+    ------
+    ValueError
+        If --processes is < 1.
+    """
+    if options.processes is None:
+        return usable_cores()
+    if options.processes < 1:
+        raise fail("--processes", "be >= 1", options.processes)
+    return int(options.processes)
 
 
 def runs_until_stopped(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-from humanline.cli.common import Commands, runs_until_stopped
+from humanline.cli.common import Commands, processes_of, runs_until_stopped
 from humanline.system.terminal import visible
 
 
@@ -49,7 +48,7 @@ def _worlds(options: argparse.Namespace, out: str, finished: Callable[[int, int]
     from humanline.sim.worlds import FULL_WORLDS, QUICK_WORLDS, study_worlds
 
     scale = QUICK_WORLDS if options.quick else FULL_WORLDS
-    found = study_worlds(out, scale=scale, processes=_processes(options), progress=finished)
+    found = study_worlds(out, scale=scale, processes=processes_of(options), progress=finished)
     told = [f"{turn.claim}, {turn.dial}, {turn.task}, {turn.objective}: {turn.words}" for turn in found.turns]
     return [*told, visible(str(Path(out) / "worlds.md"))]
 
@@ -59,7 +58,7 @@ def _claims(options: argparse.Namespace, out: str, finished: Callable[[int, int]
     from humanline.sim.report import FULL, QUICK, study
 
     scale = QUICK if options.quick else FULL
-    report = study(out, claims=options.claims, scale=scale, processes=_processes(options), progress=finished)
+    report = study(out, claims=options.claims, scale=scale, processes=processes_of(options), progress=finished)
     figures = []
     if not options.claims:
         from humanline.plots import write_study_figures
@@ -69,10 +68,6 @@ def _claims(options: argparse.Namespace, out: str, finished: Callable[[int, int]
     wide = max(len(judgement.verdict) for judgement in report.judgements)
     told = [f"{one.claim.name:<{width}}  {one.verdict:<{wide}}  {one.summary}" for one in report.judgements]
     return [*told, *(visible(str(path)) for path in [Path(out) / "claims.md", *figures])]
-
-
-def _processes(options: argparse.Namespace) -> int:
-    return options.processes if options.processes is not None else len(os.sched_getaffinity(0))
 
 
 def _figures(options: argparse.Namespace) -> int:
