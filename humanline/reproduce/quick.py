@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from humanline.reproduce.suite import Progress, run_suite
 from humanline.reproduce.tables import write_outcomes
 from humanline.reproduce.testbeds.base import as_rows
 from humanline.reproduce.testbeds.letters import SMALL
+from humanline.sim.world import whole
 from humanline.system.files import write_text
 from humanline.system.terminal import show
 
@@ -47,7 +48,18 @@ ORDERS = 2
 HELD_OUT = 192  # words that are left behind for recipes
 
 
-def quick(folder: Path, *, processes: int = 2, progress: Progress | None = None) -> list[Outcome]:
+def demo_jobs() -> list[Job]:
+    """Return the demo's runs: every cell in both orders, from one start model."""
+    return [Job(SMALL, cell, 0, order) for order in range(ORDERS) for cell in CELLS]
+
+
+def quick(
+    folder: Path,
+    *,
+    processes: int = 2,
+    progress: Progress | None = None,
+    before: Callable[[], object] | None = None,
+) -> list[Outcome]:
     """Run the demo in a folder, and print what is expected and what came.
 
     The folder may hold a demo that was stopped: it goes on.
@@ -57,8 +69,8 @@ def quick(folder: Path, *, processes: int = 2, progress: Progress | None = None)
     folder : Path
     processes : int >= 1
         Runs at a time, one thread each.
-    progress : callable, optional
-        As `run_suite` takes it.
+    progress, before : callable, optional
+        As `run_suite` takes them.
 
     Returns
     -------
@@ -69,14 +81,14 @@ def quick(folder: Path, *, processes: int = 2, progress: Progress | None = None)
     WorkerError, OSError, ValueError
         As `run_suite` does.
     """
-    started = time.perf_counter()
+    started, processes = time.perf_counter(), whole("processes", processes, 1)
     rule = read_rule()
     show("1. a start model learns to sort the letters of words, from noisy examples; its answers make the pairs")
     show("2. expected, by the whole grid of runs on this same task (so these are no predictions of something new):")
     show("\n".join(expected_lines(rule)))
-    jobs = [Job(SMALL, cell, 0, order) for order in range(ORDERS) for cell in CELLS]
+    jobs = demo_jobs()
     show(f"3. {len(jobs)} alignment runs, one pass each, {processes} at a time")
-    results = run_suite(jobs, folder, processes=processes, keep_runs=True, progress=progress)
+    results = run_suite(jobs, folder, processes=processes, keep_runs=True, progress=progress, before=before)
     start = make_start(SMALL, "near", 0, folder / "starts")
     leave_for_recipes(folder, start)
     text = "\n".join(found_lines(results.outcomes, rule))

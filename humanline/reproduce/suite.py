@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from humanline._workers import as_made, worker_processes
 from humanline.reproduce.cells import Cell
@@ -17,8 +17,11 @@ from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import make_pairs, make_start
 from humanline.reproduce.testbeds.base import Source, Testbed
 from humanline.reproduce.versions import PROTOCOL, code_digest, task_digest
-from humanline.system.files import make_folder
+from humanline.sim.world import whole
+from humanline.system.files import OutputError, make_folder
 from humanline.system.kept import KeptResults
+from humanline.system.lock import FolderLock, LockHeldError
+from humanline.system.terminal import show
 
 STORE = "results.sqlite"
 Progress = Callable[[int, int], None]
@@ -43,8 +46,37 @@ class Results:
     older: int
 
 
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[FolderLock]:
+    """Make the folder of a suite, and keep every other process out of it meanwhile.
+
+    Raises
+    ------
+    OutputError
+        If another process works in it.
+    OSError
+        If it cannot be written.
+    """
+    make_folder(folder)
+    lock = FolderLock(folder)
+    try:
+        lock.take(wait=True, say=lambda text: show(f"{folder}: {text}"))
+    except LockHeldError as error:
+        raise OutputError(f"{folder} is {error}") from None
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
 def run_suite(
-    jobs: Sequence[Job], folder: Path, *, processes: int = 1, keep_runs: bool = False, progress: Progress | None = None
+    jobs: Sequence[Job],
+    folder: Path,
+    *,
+    processes: int = 1,
+    keep_runs: bool = False,
+    progress: Progress | None = None,
+    before: Callable[[], object] | None = None,
 ) -> Results:
     """Run every job that is not kept yet, and return all outcomes.
 
@@ -53,42 +85,55 @@ def run_suite(
     jobs : sequence of Job
         In the order in which they are begun.
     folder : Path
-        Start models, pairs and results lie there. A result is kept as soon as it is there, by all settings of the run
-        and by the task; by which code it was made is kept with it.
+        Start models, pairs and results lie there, and no other process may work in it meanwhile. A result is kept as
+        soon as it is there, by all settings of the run and by the task; by which code it was made is kept with it.
     processes : int >= 1
         Runs at a time, one thread each.
     keep_runs : bool
         Whether the runs' own folders stay.
     progress : callable, optional
-        Called with (done, total) of all runs, at the beginning and after every run.
+        Called with (done, total) of all runs, at the beginning and after every start model, draw of pairs and run.
+        What it raises ends those under way.
+    before : callable, optional
+        Called before each of these is begun; if it raises, those under way are finished and kept first.
 
     Raises
     ------
     WorkerError
         If a worker process dies.
+    OutputError
+        If another process works in the folder.
+    LockLostError
+        If another process has taken the folder over meanwhile.
     OSError, ValueError, ModelError
-        As `run` does; runs under way are finished and kept before.
+        If `processes` < 1; as `run` does: runs under way are finished and kept before.
     """
-    make_folder(folder)
-    store, code = KeptResults(folder / STORE), code_digest()
-    kept = store.read()
-    keys = {job: key_of(job) for job in jobs}
-    missing = [job for job, key in keys.items() if key not in kept]
-    done = len(jobs) - len(missing)
-    if progress is not None:
-        progress(done, len(jobs))
-    if missing:
-        at_once = min(processes, len(missing))
-        with worker_processes(at_once, begin=_one_thread, then=_THEN) as pool:
-            _prepare(pool, missing, folder)
-            each = as_made(missing, lambda job: pool.submit(run, job, folder, keep_runs=keep_runs), at_once=at_once)
-            with closing(each):
-                for job, outcome in each:
-                    kept[keys[job]] = f"{code} {as_text(outcome)}"
-                    store.keep(keys[job], job.name, kept[keys[job]])
-                    done += 1
-                    if progress is not None:
-                        progress(done, len(jobs))
+    processes, code = whole("processes", processes, 1), code_digest()
+    told = progress or (lambda done, total: None)
+    with held(folder) as lock:
+        store = KeptResults(folder / STORE)
+        kept = store.read()
+        keys = {job: key_of(job) for job in jobs}
+        missing = [job for job, key in keys.items() if key not in kept]
+        done = len(jobs) - len(missing)
+        told(done, len(jobs))
+        if missing:
+            at_once = min(processes, len(missing))
+            with worker_processes(at_once, begin=_one_thread, then=_THEN) as pool:
+                in_turn = partial(as_made, at_once=at_once, before=before)
+                for make, wanted in ((make_start, _starts_of(missing)), (make_pairs, _pairs_of(missing))):
+                    made = in_turn(wanted, lambda one, make=make: pool.submit(make, *one, folder / "starts"))
+                    with closing(made):
+                        for _ in made:
+                            told(done, len(jobs))
+                results = in_turn(missing, lambda job: pool.submit(run, job, folder, keep_runs=keep_runs))
+                with closing(results):
+                    for job, outcome in results:
+                        lock.refuse_lost()  # whoever took it over may have removed what this was made of
+                        kept[keys[job]] = f"{code} {as_text(outcome)}"
+                        store.keep(keys[job], job.name, kept[keys[job]])
+                        done += 1
+                        told(done, len(jobs))
     return read_results(jobs, kept, code)
 
 
@@ -138,21 +183,15 @@ def read_results(jobs: Iterable[Job], kept: Mapping[str, str], code: str) -> Res
     return Results([from_text(text) for _, text in parts], sum(made_by != code for made_by, _ in parts))
 
 
-def _prepare(pool: ProcessPoolExecutor, jobs: Sequence[Job], folder: Path) -> None:
-    """Make the start models of runs, those that write their pairs, and then the pairs."""
-    starts = folder / "starts"
-    wanted: dict[tuple[Testbed, Source, int], None] = {}
-    for job in jobs:
-        for source in (*_NEAR, job.cell.data):
-            wanted[(job.testbed, source, job.start)] = None
-    _all(pool, make_start, [(*one, starts) for one in wanted])
-    pairs = dict.fromkeys((job.testbed, job.cell.data, job.start, job.draw) for job in jobs)
-    _all(pool, make_pairs, [(*one, starts) for one in pairs])
+def _starts_of(jobs: Iterable[Job]) -> list[tuple[Testbed, Source, int]]:
+    """Return what tells apart the start models of runs, and those that write their pairs."""
+    wanted = ((job.testbed, source, job.start) for job in jobs for source in (*_NEAR, job.cell.data))
+    return list(dict.fromkeys(wanted))
 
 
-def _all(pool: ProcessPoolExecutor, work: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> None:
-    for future in as_completed([pool.submit(work, *one) for one in arguments]):
-        future.result()
+def _pairs_of(jobs: Iterable[Job]) -> list[tuple[Testbed, Source, int, int]]:
+    """Return what tells apart the draws of pairs that runs take."""
+    return list(dict.fromkeys((job.testbed, job.cell.data, job.start, job.draw) for job in jobs))
 
 
 def key_of(job: Job) -> str:

@@ -96,11 +96,12 @@ def test_the_rule_of_the_demo_is_that_of_the_committed_grid():
     assert len(grid_jobs(["letters"], CELLS, 1, 2)) == 16
 
 
-@pytest.mark.parametrize("more", [["letters"], ["--known", "runs.csv"]])
-def test_the_demo_takes_no_testbed_and_no_table(more, capsys):
+@pytest.mark.parametrize("more", [["letters"], ["--known", "runs.csv"], ["--starts", "0"], ["--draws", "3"], ["--all"]])
+def test_the_demo_takes_nothing_of_the_grid(more, capsys):
     """It is of the letters task and of its own runs."""
     assert main(["reproduce", "--quick", *more]) == 2
-    assert "--quick is of the letters task" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--quick is of the letters task" in said and (more[0] in said or "a testbed" in said)
 
 
 @pytest.mark.slow

@@ -19,8 +19,11 @@ from humanline.reproduce.plan import grid_jobs, said_time
 from humanline.reproduce.recipe import recipe
 from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import SCORE_SEED, Pairs, make_pairs, make_start, pairs_of, prompt_file
-from humanline.reproduce.suite import kept_results, run_suite, take_over
+from humanline.reproduce.suite import held, kept_results, run_suite, take_over
 from humanline.reproduce.tables import read_outcomes, write_outcomes
+from humanline.reproduce.versions import task_digest
+from humanline.system.files import OutputError
+from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from tests.helpers.dying import die
 from tests.helpers.micro_testbed import MICRO
@@ -102,7 +105,7 @@ def test_cells_have_names_that_tell_them_apart():
 
 
 def test_pairs_are_the_best_and_the_worst_of_eight_by_the_judge(begun):
-    """Recomputed from answers drawn once more, of equals the first; cut answers and prompts without a gap are left out."""
+    """Recomputed from answers drawn anew, of equals the first; cut answers and prompts without a gap are left out."""
     _, start, pairs = begun
     answers = Model(MICRO, start.model).draw("pairs", 8, 0)
     assert pairs.scorer_calls == 8 * 160 == len(answers.prompts)
@@ -222,9 +225,78 @@ def test_a_suite_keeps_what_it_has_and_goes_on(begun, outcome, monkeypatch, in_p
     told = []
     results = run_suite(jobs, out, progress=lambda done, total: told.append((done, total)))
     assert [one.cell for one in results.outcomes] == cells and results.older == 0
-    assert asked == [*jobs, jobs[2]] and told == [(2, 3), (3, 3)]
+    assert asked == [*jobs, jobs[2]] and told == [(2, 3)] * 3 + [(3, 3)]  # a start model and its pairs lie between
     monkeypatch.setattr(module, "code_digest", lambda: "another")
     assert run_suite(jobs, out).older == 3 and len(asked) == 4
+
+
+def test_runs_under_way_are_kept_when_no_other_is_to_begin(begun, outcome, monkeypatch, in_process):
+    """What is asked before every start model, draw of pairs and run may end the suite; nothing finished is lost."""
+    asked = []
+
+    def enough():
+        asked.append(True)
+        if len(asked) > 3:
+            raise StopRequested("--minutes 1")
+
+    cells = [OFFLINE, Cell("dpo", "offline", 2e-3, beta=1.0)]
+    jobs = [Job(MICRO, cell, 0, 0) for cell in cells]
+    monkeypatch.setattr(module, "run", lambda job, *_, **__: dataclasses.replace(outcome, cell=job.cell))
+    out = begun[0] / "enough"
+    shutil.copytree(begun[0] / "starts", out / "starts")
+    with pytest.raises(StopRequested, match="--minutes 1"):
+        run_suite(jobs, out, before=enough)
+    assert [one.cell for one in kept_results(jobs, out).outcomes] == cells[:1]
+
+
+def test_a_stop_is_seen_while_start_models_and_pairs_are_made(monkeypatch, tmp_path, in_process):
+    """They take minutes, too: progress is called after each of them, and no other one is made."""
+    made = []
+    monkeypatch.setattr(module, "make_start", lambda *one: made.append(one))
+
+    def stop(done, total):
+        if made:
+            raise StopRequested("SIGTERM")
+
+    with pytest.raises(StopRequested):
+        run_suite([Job(MICRO, OFFLINE, start, 0) for start in range(3)], tmp_path, progress=stop)
+    assert len(made) == 1
+
+
+def test_two_suites_in_one_folder_are_refused(tmp_path):
+    """One would remove the folder in which the other one trains."""
+    with held(tmp_path), pytest.raises(OutputError, match=r"is in use by another run"):
+        run_suite([Job(MICRO, OFFLINE, 0, 0)], tmp_path)
+
+
+def test_a_command_that_is_stopped_leaves_a_table_of_what_it_has(outcome, monkeypatch, tmp_path, capsys):
+    """Partial results are to be committed as well: where the report would have it, and the message says so."""
+    job = grid_jobs(["letters"], core(), 1, 1)[0]
+    kept = dataclasses.replace(outcome, testbed="letters", cell=job.cell, task=task_digest(job.testbed))
+
+    def stopped(jobs, folder, *, before, **_):
+        assert take_over(jobs, [kept], folder) == 1
+        before()
+        monkeypatch.setattr("time.monotonic", lambda: math.inf)
+        before()
+
+    monkeypatch.setattr(module, "run_suite", stopped)
+    words = ["reproduce", "--starts", "1", "--draws", "1", "--out", str(tmp_path), "--quiet", "--minutes", "9"]
+    assert main(words) == 75
+    said = capsys.readouterr().err
+    assert "stopped by --minutes 9" in said and str(tmp_path / "letters" / "runs.csv") in said
+    assert read_outcomes(tmp_path / "letters" / "runs.csv")[0].cell == job.cell
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["--processes", "0"], ["--processes", "-2", "--quick"], ["--minutes", "nan"], ["--minutes", "0", "--quick"]],
+)
+def test_no_process_and_no_time_are_refused(more, capsys, tmp_path):
+    """Before anything is printed or made."""
+    assert main(["reproduce", "--out", str(tmp_path / "out"), *more]) == 2
+    said = capsys.readouterr()
+    assert f"{more[0]} must be " in said.err and not said.out and not (tmp_path / "out").exists()
 
 
 def test_a_worker_that_dies_ends_the_suite_with_words(tmp_path, monkeypatch, capsys):
