@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -19,6 +20,24 @@ Made = TypeVar("Made")
 
 class WorkerError(ChildProcessError):
     """A worker process that died before it had done its work."""
+
+
+class _Pool(ProcessPoolExecutor):
+    """A pool in which an error that cannot travel between processes arrives in words, and does not break the pool."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        return super().submit(_with_plain_errors, work, arguments, named)
+
+
+def _with_plain_errors(work: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    try:
+        return work(*arguments, **named)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            raise WorkerError(f"in a worker process: {type(error).__name__}: {error}") from None
+        raise
 
 
 @contextlib.contextmanager
@@ -41,7 +60,7 @@ def worker_processes(
         In place of the executor's error, if a process died.
     """
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=spawn, initializer=_begin, initargs=(begin,)) as pool:
+    with _Pool(count, mp_context=spawn, initializer=_begin, initargs=(begin,)) as pool:
         try:
             yield pool
         except BaseException as error:

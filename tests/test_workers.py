@@ -10,7 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from humanline._workers import as_made
+from humanline._workers import WorkerError, as_made, worker_processes
+from tests.helpers.dying import write_nowhere
 from tests.helpers.processes import gone
 
 
@@ -88,3 +89,14 @@ def test_those_under_way_are_yielded_before_an_error(which):
     with pytest.raises(OSError, match="enough"):
         next(each)
     assert list(futures) == ["a", "b"]
+
+
+def test_an_error_that_cannot_travel_arrives_in_words(tmp_path):
+    """An error whose class takes other arguments than it keeps would break the pool, and hide what happened."""
+    with worker_processes(1, then="") as pool:
+        assert pool.submit(abs, -3).result() == 3
+        with pytest.raises(WorkerError, match=r"in a worker process: WriteError: .*out/file cannot be written"):
+            pool.submit(write_nowhere, str(tmp_path / "out" / "file")).result()
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(divmod, 1, 0).result()
+        assert pool.submit(abs, -4).result() == 4

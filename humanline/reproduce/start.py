@@ -157,14 +157,19 @@ def pairs_of(model: Model, part: Part, draw: int) -> tuple[list[dict[str, str]],
     return rows, gaps
 
 
+def prompt_files(testbed: Testbed, folder: Path) -> None:
+    """Write the files of prompts that runs read (`prompt_file`), unless they are there."""
+    make_folder(folder / testbed.name)
+    for part in ("pairs", "distance"):
+        path = prompt_file(testbed, part, folder)
+        text = "".join(json.dumps(row) + "\n" for row in as_rows(testbed.task.prompts(part)))
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+
+
 def prompt_file(testbed: Testbed, part: Part, folder: Path) -> Path:
-    """Return the file of a part's prompts, written if it is not there."""
-    path = folder / testbed.name / f"{part}.jsonl"
-    make_folder(path.parent)
-    text = "".join(json.dumps(row) + "\n" for row in as_rows(testbed.task.prompts(part)))
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        write_text(path, text)
-    return path
+    """Return the file of a part's prompts."""
+    return folder / testbed.name / f"{part}.jsonl"
 
 
 def new_folder(place: Path) -> None:

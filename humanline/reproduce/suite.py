@@ -14,7 +14,7 @@ from humanline._workers import as_made, worker_processes
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
-from humanline.reproduce.start import make_pairs, make_start
+from humanline.reproduce.start import make_pairs, make_start, prompt_files
 from humanline.reproduce.testbeds.base import Source, Testbed
 from humanline.reproduce.versions import PROTOCOL, code_digest, task_digest
 from humanline.sim.world import whole
@@ -118,6 +118,8 @@ def run_suite(
         done = len(jobs) - len(missing)
         told(done, len(jobs))
         if missing:
+            for testbed in dict.fromkeys(job.testbed for job in missing):
+                prompt_files(testbed, folder / "starts")  # here, for runs begin at the same time
             at_once = min(processes, len(missing))
             with worker_processes(at_once, begin=_one_thread, then=_THEN) as pool:
                 in_turn = partial(as_made, at_once=at_once, before=before)

@@ -102,15 +102,5 @@ class Bandit:
 
     def _scored(self, seeds: list[int], score: str = "") -> tuple[Shared, Tensor]:
         """Return the shared features, and a graded score of mean 0 and variance 1."""
-        shared = share_features(
-            seeds,
-            (self.contexts, self.arms),
-            self.arms,
-            features=self.features,
-            hidden=self.hidden,
-            alignment=self.alignment,
-            sharpness=self.sharpness,
-            misfit=self.misfit,
-            score=score,
-        )
+        shared = share_features(self, seeds, (self.contexts, self.arms), self.arms, score)
         return shared, standardise(shared.gain)

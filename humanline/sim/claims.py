@@ -40,24 +40,28 @@ class Claim:
     placebo: bool = False
 
 
+def _higher(name: str, words: str, source: str, one: str, other: str, *, placebo: bool = False) -> Claim:
+    """Return the claim that a variant ends with a higher score than another."""
+    contrast = contrasts.score(one, other)
+    return Claim(name, words, source, f"score, {one} - {other}", (one, other), contrast, placebo=placebo)
+
+
 CLAIMS: dict[str, Claim] = {
     claim.name: claim
     for claim in (
-        Claim(
+        _higher(
             "online-beats-offline",
             "Online alignment beats offline alignment.",
             "section 1, Figure 1",
-            "score, online - offline",
-            ("online", "offline"),
-            contrasts.score("online", "offline"),
+            "online",
+            "offline",
         ),
-        Claim(
+        _higher(
             "humanline-beats-offline",
             "On the same offline data the humanline variant beats the plain one.",
             "section 5.2.1, Figure 1",
-            "score, offline+humanline - offline",
-            ("offline+humanline", "offline"),
-            contrasts.score("offline+humanline", "offline"),
+            "offline+humanline",
+            "offline",
         ),
         Claim(
             "humanline-closes-gap",
@@ -195,13 +199,12 @@ CLAIMS: dict[str, Claim] = {
             tasks=("sequence", "verifiable"),
             objectives=("grpo",),
         ),
-        Claim(
+        _higher(
             "trust-region-worse",
             "Trust-region syncing (every 64 steps, after the update) is worse than humanline.",
             "section 5.2.1, Figure 10",
-            "score, offline+humanline - trust region",
-            ("offline+humanline", "trust region"),
-            contrasts.score("offline+humanline", "trust region"),
+            "offline+humanline",
+            "trust region",
         ),
         Claim(
             "low-probability-worse",
@@ -334,34 +337,31 @@ CLAIMS: dict[str, Claim] = {
             distances.predicts_better("distance undistorted"),
             placebo=True,
         ),
-        Claim(
+        _higher(
             "placebo-mean-age",
             f"Syncing every {ODD_SYNC} steps is better than a reference that trails the policy by {MEAN_AGE}, which is "
             "as old on average and never synced. It is always that old, so that more than the sync differs.",
             "section 5.1; a placebo of ours",
-            f"score, sync only k={ODD_SYNC} - never synced, of the mean age",
-            (f"sync only k={ODD_SYNC}", "never synced, of the mean age"),
-            contrasts.score(f"sync only k={ODD_SYNC}", "never synced, of the mean age"),
+            f"sync only k={ODD_SYNC}",
+            "never synced, of the mean age",
             placebo=True,
         ),
-        Claim(
+        _higher(
             "placebo-same-ages",
             f"Syncing every {ODD_SYNC} steps is better than a reference that has each of the ages 1 to {ODD_SYNC} as "
             "often, in another order, and is never synced.",
             "section 5.1; a placebo of ours, added after a look at 50 seeds",
-            f"score, sync only k={ODD_SYNC} - never synced, of the same ages",
-            (f"sync only k={ODD_SYNC}", "never synced, of the same ages"),
-            contrasts.score(f"sync only k={ODD_SYNC}", "never synced, of the same ages"),
+            f"sync only k={ODD_SYNC}",
+            "never synced, of the same ages",
             placebo=True,
         ),
-        Claim(
+        _higher(
             "placebo-random-detachment",
             "Detaching tokens at random, as many as humanline sampling detaches at equal policies (about 5 %), is "
             "better than detaching none. Their gradient is lost, so that it may be worse: a placebo on one side.",
             "section 5.2.1, Figure 5 right; a placebo of ours",
-            "score, random detachment - sync only",
-            ("random detachment", "sync only"),
-            contrasts.score("random detachment", "sync only"),
+            "random detachment",
+            "sync only",
             placebo=True,
         ),
         Claim(

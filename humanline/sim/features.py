@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -31,18 +31,31 @@ class Shared(NamedTuple):
     better: Tensor
 
 
-def share_features(
-    seeds: Sequence[int],
-    shape: tuple[int, int],
-    vocab: int,
-    *,
-    features: int,
-    hidden: int,
-    alignment: float,
-    sharpness: float,
-    misfit: float,
-    score: str = "",
-) -> Shared:
+class Sharing(Protocol):
+    """What a problem says of its features; `Bandit` and `Sequences` do."""
+
+    @property
+    def features(self) -> int:
+        """F, of a token."""
+
+    @property
+    def hidden(self) -> int:
+        """H hidden units; 0 = the policy is linear."""
+
+    @property
+    def alignment(self) -> float:
+        """Correlation of the start's parameters with those behind the gain, in [-1, 1]."""
+
+    @property
+    def sharpness(self) -> float:
+        """Standard deviation of the start's logits around the mean of their node, >= 0."""
+
+    @property
+    def misfit(self) -> float:
+        """Share of the gain that is drawn without regard to the features, in [0, 1]."""
+
+
+def share_features(task: Sharing, seeds: Sequence[int], shape: tuple[int, int], vocab: int, score: str = "") -> Shared:
     """Draw the features of every token, and the policy that starts on them.
 
     The gain of a token is what a policy with parameters of its own would add to its logit, of which a share `misfit`
@@ -50,16 +63,11 @@ def share_features(
 
     Parameters
     ----------
+    task : Sharing
     seeds : sequence of int
     shape : (int, int)
         Contexts P and cells C = nodes * `vocab`.
-    vocab, features, hidden : int
-        V, F, and H hidden units; 0 = the policy is linear.
-    alignment : float in [-1, 1]
-        Correlation of the start's parameters with those behind the gain.
-    sharpness : float >= 0
-        Standard deviation of the start's logits around the mean of their node.
-    misfit : float in [0, 1]
+    vocab : int
     score : str
         Ends the names of the streams of the gain; a second score on the same features has another.
 
@@ -68,6 +76,7 @@ def share_features(
     ValueError
         If the features of all seeds are more than 2^28 numbers.
     """
+    features, hidden = task.features, task.hidden
     size = len(seeds) * math.prod(shape) * features * (1 + hidden)
     check_size("features of all seeds", size, MAX_ENTRIES, "take fewer seeds, contexts, arms or features")
     count = (features + 1) * hidden or features
@@ -78,10 +87,9 @@ def share_features(
     if hidden:  # so that a hidden unit is neither idle nor saturated
         target[:, :-hidden] /= math.sqrt(features)
         noise[:, :-hidden] /= math.sqrt(features)
-    gain = math.sqrt(1 - misfit) * standardise(_logits(inputs, target, hidden)) + math.sqrt(misfit) * standardise(
-        unlike
-    )
-    start = _sharpened(inputs, start_towards(target, noise, alignment), vocab, hidden, sharpness)
+    fitting, rest = standardise(_logits(inputs, target, hidden)), standardise(unlike)
+    gain = math.sqrt(1 - task.misfit) * fitting + math.sqrt(task.misfit) * rest
+    start = _sharpened(inputs, start_towards(target, noise, task.alignment), vocab, hidden, task.sharpness)
     return Shared(inputs, gain, start, _sharpened(inputs, target, vocab, hidden, 1.0))
 
 

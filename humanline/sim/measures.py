@@ -49,25 +49,6 @@ def win_rate(law: Tensor, opponent: Tensor, scores: Tensor) -> Tensor:
     return (mine * (below + up_to.gather(-1, last)) / 2).sum(-1).mean(-1)
 
 
-def divergence(law: Tensor, start: Tensor) -> Tensor:
-    """Return how far a policy is from another, nats a response.
-
-    ``mean_x KL(policy || start) = mean_x sum_y policy(y | x) (log policy(y | x) - log start(y | x))``
-
-    Parameters
-    ----------
-    law, start : (S, P, N) tensors
-        Log-probabilities of every response.
-
-    Returns
-    -------
-    (S,) tensor
-        By enumeration; >= 0, infinite where the policy has a response that the other never has, nan where a law is.
-    """
-    terms = torch.where(law == -torch.inf, 0.0, law.exp() * (law - start))
-    return terms.sum(-1).mean(-1).clamp(min=0.0)
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Perception:
     """Hold how people perceive a policy whose outcomes are surprisals, for each seed and context.

@@ -155,17 +155,7 @@ class Sequences:
             gain = torch.stack([normals(seed, f"target{score}", *shape) for seed in seeds])
             noise = torch.stack([normals(seed, "start", *shape) for seed in seeds])
             return gain, {"start": self.sharpness * start_towards(gain, noise, self.alignment), "better": gain}
-        shared = share_features(
-            seeds,
-            shape,
-            self.vocab,
-            features=self.features,
-            hidden=self.hidden,
-            alignment=self.alignment,
-            sharpness=self.sharpness,
-            misfit=self.misfit,
-            score=score,
-        )
+        shared = share_features(self, seeds, shape, self.vocab, score)
         better = None if self.hidden else shared.better
         policy = {"start": shared.start, "better": better, "features": shared.features, "hidden": self.hidden}
         return shared.gain, policy

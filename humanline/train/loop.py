@@ -190,7 +190,7 @@ def _evaluated(run: Run, at: Position, last: bool) -> Position:
     refuse_metrics(metrics, now)
     run.watch.write({"updates": now, "held_out": metrics})
     run.trackers.log({f"held_out/{name}": value for name, value in metrics.items()}, now)
-    run.progress.say(f"held out after {now} updates: " + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
+    run.progress.say(run.travel.words(now, metrics))
     return replace(at, evaluated=True, initial=at.initial or metrics, final=metrics)
 
 

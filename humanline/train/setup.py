@@ -50,12 +50,13 @@ from humanline.train.run.checkpoints import Checkpoints, Unsaved
 from humanline.train.run.collapse import CollapseWatch, watched
 from humanline.train.run.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
 from humanline.train.run.folder import RunFolder
-from humanline.train.run.metrics import MetricsLog
+from humanline.train.run.metrics import MetricsLog, read_metrics
 from humanline.train.run.neighbours import joined
 from humanline.train.run.processes import Processes, asked_to_end, over_ranks, safe_points
 from humanline.train.run.result import RunResult
 from humanline.train.run.state import ModuleState, OfEach, OptimizerState, RandomState, Stateful
 from humanline.train.run.tracking import Trackers, check_trackers, start_trackers
+from humanline.train.run.travel import Travel
 from humanline.train.step.data_level import DataLevel, data_level_of
 from humanline.train.step.held_out import Evaluator, held_out_evaluator
 from humanline.train.step.loss import ObjectiveStep
@@ -86,6 +87,8 @@ class Run:
         What measures the policy on held-out data.
     distance : Distance or None
         What measures how far it has travelled.
+    travel : Travel
+        What says so at each look.
     steps : int
         In rounds, at most.
     start : Position
@@ -111,6 +114,7 @@ class Run:
     data_level: DataLevel
     evaluator: Evaluator | RolloutEvaluator | None
     distance: Distance | None
+    travel: Travel
     steps: int
     start: Position
     checkpoints: Checkpoints
@@ -259,6 +263,7 @@ def _set_up(
         data_level=data_level,
         evaluator=evaluator,
         distance=distance,
+        travel=Travel(read_metrics(folder.metrics) if is_main and restored is not None else ()),
         steps=given.steps,
         start=at,
         checkpoints=checkpoints,

@@ -1,11 +1,19 @@
-"""Work that its worker process does not survive; a module of its own, so that workers import nothing else."""
+"""Work that its worker process does not survive, or fails at; of its own, so that workers import nothing else."""
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 
 def die(*_: object) -> None:
     """End the process as the kernel does where memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_nowhere(path: str) -> None:
+    """Fail as a write does whose folder is not there."""
+    from humanline.system.files import write_text
+
+    write_text(Path(path), "text")

@@ -18,7 +18,7 @@ from humanline.reproduce.outcome import as_text, from_text
 from humanline.reproduce.plan import grid_jobs, said_time
 from humanline.reproduce.recipe import recipe
 from humanline.reproduce.run import Job, run
-from humanline.reproduce.start import SCORE_SEED, Pairs, make_pairs, make_start, pairs_of, prompt_file
+from humanline.reproduce.start import SCORE_SEED, Pairs, make_pairs, make_start, pairs_of, prompt_file, prompt_files
 from humanline.reproduce.suite import held, kept_results, run_suite, take_over
 from humanline.reproduce.tables import read_outcomes, write_outcomes
 from humanline.reproduce.versions import task_digest
@@ -35,6 +35,7 @@ OFFLINE = Cell("dpo", "offline", 1e-3, beta=1.0)
 def begun(tmp_path_factory):
     """A folder with a start model and a draw of pairs, and these."""
     folder = tmp_path_factory.mktemp("micro")
+    prompt_files(MICRO, folder / "starts")
     start = make_start(MICRO, "near", 0, folder / "starts")
     return folder, start, make_pairs(MICRO, "near", 0, 0, folder / "starts")
 
@@ -348,12 +349,16 @@ def test_a_table_of_runs_is_read_as_it_was_written(tmp_path, outcome):
 
 
 def test_prompt_files_follow_the_task(tmp_path):
-    """A file of another task's prompts is written anew."""
-    path = prompt_file(MICRO, "score", tmp_path)
-    wanted = path.read_text()
+    """A file of another task's prompts is written anew, and one that is right is left alone."""
+    prompt_files(MICRO, tmp_path)
+    path = prompt_file(MICRO, "distance", tmp_path)
+    wanted, written = path.read_text(), path.stat().st_mtime_ns
+    prompt_files(MICRO, tmp_path)
+    assert path.stat().st_mtime_ns == written
     path.write_text("{}\n")
-    assert prompt_file(MICRO, "score", tmp_path).read_text() == wanted
-    assert [json.loads(line)["prompt"] for line in wanted.splitlines()] == MICRO.task.prompts("score")
+    prompt_files(MICRO, tmp_path)
+    assert path.read_text() == wanted
+    assert [json.loads(line)["prompt"] for line in wanted.splitlines()] == MICRO.task.prompts("distance")
 
 
 def test_held_out_pairs_are_of_the_prompts_asked_for(begun):

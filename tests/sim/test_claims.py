@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import math
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +27,7 @@ from humanline.sim.findings import overall
 from humanline.sim.judging import judge
 from humanline.sim.lookup import Setting, Study
 from humanline.sim.report import FULL, QUICK, Scale, cells_of, settings_of, study
-from humanline.sim.study import MEASURES
+from humanline.sim.study import MEASURES, measure
 from humanline.sim.variants import OBJECTIVES, RATES, TASKS, VARIANTS, make_run
 from tests.conftest import ROOT
 
@@ -344,3 +347,84 @@ class TestCommitted:
         now = json.loads(json.dumps(settings(FULL)))
         for name in now.keys() - {"humanline", "python", "numpy", "torch"}:
             assert committed[name] == now[name], name
+
+    def test_the_readme_counts_what_the_table_does(self):
+        """What the README says of a claim are the settings of the table: with evidence, and each once."""
+        lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        with open(self.FOLDER / "claims.csv", encoding="utf-8") as file:
+            rows = [r for r in csv.DictReader(file) if r["verdict"] not in ("rounding", "not tested")]
+
+        fixed = tuple(map("{:g}".format, RATES))
+
+        def of(claim, objectives="dpo kto grpo", rates=(*fixed, "tuned")):
+            mine = [r for r in rows if r["claim"] == claim and r["objective"] in objectives.split()]
+            return Counter(r["verdict"] for r in mine if r["rate"] in rates and not r["same_as"])
+
+        def holds(*found):
+            counts = of(*found)
+            return f"{counts['holds']} of {counts.total()}"
+
+        beats, better, half = "online-beats-offline", "humanline-beats-offline", "sync-closes-half-the-gap"
+        at_distance = "humanline-ahead-at-distance"
+        behind = of(at_distance)["slightly contrary"]
+        said = {
+            "online beats offline": f"{holds(beats)} settings, small in {of(beats)['small']}: GRPO always, KTO "
+            f"{holds(beats, 'kto', fixed)} fixed rates, DPO {holds(beats, 'dpo', fixed)}",
+            "humanline beats offline on the same data": f"GRPO {holds(better, 'grpo', fixed)} fixed rates "
+            f"(+.14 to +.45), KTO {holds(better, 'kto', fixed)} (small in "
+            f"{of(better, 'kto', fixed)['small']}), DPO at beta 0.1 none",
+            "... and closes the gap to online": holds("humanline-closes-gap").replace("of", "of the"),
+            "syncing alone closes half of that gap": f"GRPO {holds(half, 'grpo', fixed)} fixed rates",
+            "clipping is still needed": f"small in {of('clip-needed')['small']}, harmful in "
+            f"{of('clip-needed', 'dpo', ('tuned',)).total()} tuned ones. k = 16: GRPO "
+            f"{holds('clip-needed-k16', 'grpo', fixed)}, KTO and DPO {holds('clip-needed-k16', 'dpo kto', fixed)}",
+            "clipping does as well as sampling": f"{holds('clip-matches-sampling')} (k = 1), "
+            f"{holds('clip-matches-sampling-k16')} (k = 16)",
+            "a larger k is slower": f"{holds('larger-k-slower')}, small in {of('larger-k-slower')['small']}",
+            "... but stabler; k = 1 collapses on verifiable rewards": f"{holds('larger-k-stabler')}, and "
+            f"{holds('k1-collapses')}",
+            "with humanline, samples may be 64 steps old": holds("humanline-tolerates-stale"),
+            "trust-region syncing is worse": f"GRPO {holds('trust-region-worse', 'grpo', fixed)} fixed rates, KTO "
+            f"{holds('trust-region-worse', 'kto', fixed)}, DPO {holds('trust-region-worse', 'dpo', fixed)}",
+            "low-probability data are worse": f"{holds('low-probability-worse')}, the contrary in ",
+            "the clip range hardly matters": f"all {of('clip-range-hardly-matters')['holds']} settings",
+            "on-policy data are closer to what people perceive": f"({holds('perceived-distance-predicts')}), but the "
+            f"perceived law tells no more of it than the policy itself ({holds('perceived-predicts-better')})",
+            "at equal divergence from the start": f"ahead of offline in {holds(at_distance)}, behind in "
+            f"{behind + of(at_distance)['contrary']} ({behind} of them slightly)",
+        }
+        for claim, words in said.items():
+            (line,) = [line for line in lines if line.startswith(f"| {claim} |")]
+            assert words in line, claim
+        effects = [float(r["effect"]) for r in rows if (r["claim"], r["objective"]) == (better, "grpo")]
+        assert (round(min(effects), 2), round(max(effects), 2)) == (0.14, 0.45)
+
+    def test_the_readme_counts_what_the_table_of_worlds_does(self):
+        """Where online beats offline with a dial turned, and where it does not."""
+        text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+        with open(ROOT / "studies" / "worlds" / "worlds.csv", encoding="utf-8") as file:
+            rows = [r for r in csv.DictReader(file) if r["claim"] == "online-beats-offline" and r["level"] != "off"]
+        others = [r for r in rows if r["verdict"] != "holds"]
+        proxied = [r for r in rows if r["dial"] == "proxy" and r["objective"] != "grpo"]
+        assert f"in {len(rows) - len(others)} of the {len(rows)} settings so made" in text
+        assert f"not in {sum(r in others for r in proxied)} of the {len(proxied)} with a proxy for DPO and KTO" in text
+        (noisy,) = [r for r in others if r not in proxied]
+        assert f"only by {float(noisy['effect']):+.3f} for DPO on bandits".replace("+0.", "+.") in text
+        assert (noisy["dial"], noisy["level"], noisy["task"]) == ("noisy scores", "1", "bandit")
+
+    def test_what_the_own_clip_does_to_ages_can_be_had_again(self):
+        """At the study's clip the script's differences are the study's, seed by seed; another clip gives others."""
+        own, claim = runpy.run_path(str(self.FOLDER / "own_clip.py")), CLAIMS["placebo-same-ages"]
+        assert (own["SYNCED"], own["NEVER_SYNCED"]) == claim.variants
+        assert own["CLIPS"][0] == OBJECTIVES["grpo"].clip_eps
+        for task, rate in own["SETTINGS"]:
+            runs = {variant: make_run(task, "grpo", rate, variant, steps=12) for variant in claim.variants}
+            measured = {
+                (task, "grpo", rate, variant): {name: np.array(values) for name, values in measure(run, [0, 1]).items()}
+                for variant, run in runs.items()
+            }
+            study, setting = Study(measured), Setting(task, "grpo", rate)
+            contrast = claim.contrast(functools.partial(study.get, setting))
+            found = own["difference"](task, rate, own["CLIPS"][0], range(2), steps=12)
+            assert found == contrast.effect.tolist() and any(found)
+            assert own["difference"](task, rate, own["CLIPS"][1], range(2), steps=12) != found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mpf
 
-from humanline.sim.measures import GAIN, LOSS, VALUE, divergence, perceive, utility_gap, win_rate
+from humanline.sim.measures import GAIN, LOSS, VALUE, perceive, utility_gap, win_rate
 from humanline.sim.sequence import Sequences
 from humanline.theory import Identity, PowerValue, TverskyKahneman, decision_weights
 from tests import oracles
@@ -67,48 +66,6 @@ def test_win_rates_average_contexts_of_each_seed():
     best, worst = logs([0.0, 1.0], [0.0, 1.0]), logs([1.0, 0.0], [1.0, 0.0])
     mixed = logs([0.0, 1.0], [1.0, 0.0])
     assert win_rate(torch.cat([best, mixed]), torch.cat([worst, worst]), scores).tolist() == [1.0, 0.75]
-
-
-# ---- divergence -----------------------------------------------------------------------------------------------------
-
-
-def test_the_divergence_is_the_sum_over_all_sequences_by_hand():
-    """Sequences enumerated as tuples, probabilities as products over tokens, ``sum p ln(p/q)``, mean over contexts."""
-    task = Sequences(vocab=3, length=3, contexts=2, order=1)
-    world = task.draw([4])
-    moved = world.start + 0.7 * torch.from_numpy(np.random.default_rng(5).normal(size=tuple(world.start.shape)))
-    nodes = {(0, ()): 0} | {(t, (a,)): 1 + 3 * (t - 1) + a for t in (1, 2) for a in range(3)}
-
-    def probability(logits, response):
-        product = 1.0
-        for t, token in enumerate(response):
-            row = [math.exp(logits[3 * nodes[t, response[max(0, t - 1) : t]] + v]) for v in range(3)]
-            product *= row[token] / math.fsum(row)
-        return product
-
-    def by_hand(new, old):
-        contexts = []
-        for x in range(2):
-            pairs = [
-                [probability(p[0, x].tolist(), y) for p in (new, old)] for y in itertools.product(range(3), repeat=3)
-            ]
-            contexts.append(math.fsum(p * math.log(p / q) for p, q in pairs))
-        return math.fsum(contexts) / 2
-
-    there, back = by_hand(moved, world.start), by_hand(world.start, moved)
-    laws = [world.law(world.table(params)) for params in (moved, world.start)]
-    assert float(divergence(*laws)) == pytest.approx(there, rel=1e-12)
-    assert float(divergence(*laws[::-1])) == pytest.approx(back, rel=1e-12)
-    assert abs(there - back) > 1e-3
-
-
-def test_the_divergence_of_a_policy_from_itself_is_0_and_one_that_is_sure_is_finite():
-    """0 for equal laws; a response of probability 0 adds nothing, one that the other never has makes it infinite."""
-    sure, even = logs([1.0, 0.0], [0.5, 0.5]), logs([0.5, 0.5], [0.5, 0.5])
-    assert divergence(even, even).tolist() == [0.0]
-    assert divergence(sure, even).tolist() == [pytest.approx(math.log(2) / 2)]
-    assert divergence(even, sure).tolist() == [math.inf]
-    assert math.isnan(divergence(even * math.nan, even)[0])
 
 
 # ---- perception -----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from humanline._workers import WorkerError
 from humanline.schedule import BeforeStep
 from humanline.sim import study
 from humanline.sim.bandit import Bandit
-from humanline.sim.measures import divergence, perceive, utility_gap, win_rate
+from humanline.sim.measures import perceive, utility_gap, win_rate
 from humanline.sim.objectives import Dpo, Grpo, Kto
 from humanline.sim.run import Fixed, Rollouts, Run, simulate
 from humanline.sim.sequence import Sequences
@@ -85,7 +85,7 @@ def test_measures_are_those_of_the_trace():
         "early": scores[:, 2],
         "drop": scores.max(1) - scores[:, -1],
         "collapsed": scores[:, -1] < scores[:, 0],
-        "kl": divergence(law, start),
+        "kl": world.divergence(trace.policy, world.table(world.start)),
         "win_rate": win_rate(law, start, world.scores),
         "utility": perceive(law, start).utility.mean(-1),
         "distance": gap.distance.mean(-1),

@@ -256,3 +256,42 @@ def test_a_size_beyond_the_limit_is_named_with_the_limit():
     check_size("responses", 4, 4, "")
     with pytest.raises(ValueError, match=r"responses: 1,025 .* 1,024 .*; take fewer"):
         check_size("responses", 1025, 1024, "take fewer")
+
+
+def test_the_divergence_is_the_sum_over_all_sequences_by_hand():
+    """Sequences enumerated as tuples, probabilities as products over tokens, ``sum p ln(p/q)``, mean over contexts."""
+    task = Sequences(vocab=3, length=3, contexts=2, order=1)
+    world = task.draw([4])
+    moved = world.start + 0.7 * torch.from_numpy(np.random.default_rng(5).normal(size=tuple(world.start.shape)))
+    nodes = {(0, ()): 0} | {(t, (a,)): 1 + 3 * (t - 1) + a for t in (1, 2) for a in range(3)}
+
+    def probability(logits, response):
+        chance = 1.0
+        for t, token in enumerate(response):
+            row = [math.exp(logits[3 * nodes[t, response[max(0, t - 1) : t]] + v]) for v in range(3)]
+            chance *= row[token] / math.fsum(row)
+        return chance
+
+    def by_hand(new, old):
+        contexts = []
+        for x in range(2):
+            pairs = [[probability(p[0, x].tolist(), y) for p in (new, old)] for y in product(range(3), repeat=3)]
+            contexts.append(math.fsum(p * math.log(p / q) for p, q in pairs))
+        return math.fsum(contexts) / 2
+
+    there, back = by_hand(moved, world.start), by_hand(world.start, moved)
+    tables = [world.table(params) for params in (moved, world.start)]
+    assert float(world.divergence(*tables)) == pytest.approx(there, rel=1e-12)
+    assert float(world.divergence(*tables[::-1])) == pytest.approx(back, rel=1e-12)
+    assert abs(there - back) > 1e-3
+
+
+def test_the_divergence_of_a_policy_from_itself_is_0_and_one_that_is_sure_is_finite():
+    """0 for equal laws; a response of probability 0 adds nothing, one that the other never has makes it infinite."""
+    world = Bandit(contexts=2, arms=2, features=1).draw([0])
+    sure = torch.tensor([[[1.0, 0.0], [0.5, 0.5]]], dtype=torch.float64).log()
+    even = torch.full_like(sure, math.log(0.5))
+    assert world.divergence(even, even).tolist() == [0.0]
+    assert world.divergence(sure, even).tolist() == [pytest.approx(math.log(2) / 2)]
+    assert world.divergence(even, sure).tolist() == [math.inf]
+    assert math.isnan(world.divergence(even * math.nan, even)[0])

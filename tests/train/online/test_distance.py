@@ -543,8 +543,10 @@ class TestRuns:
         """Three per cent is the aim; where it is missed, the number of answers that would reach it is said, once."""
         fast = {"lr": 3e-2, "warmup_fraction": 0.0}
         train(travelling(toy, tmp_path / "run", own_prompts, optimizer=fast, evaluation__every=None))
-        said = [line for line in capsys.readouterr().err.splitlines() if "would bring it to 3 %" in line]
+        lines = capsys.readouterr().err.splitlines()
+        said = [line for line in lines if "would bring it to 3 %" in line]
         assert said and len(said) <= 2
+        assert sum("nats an answer from the start" in line for line in lines) == 1  # of the one look after the start
         for line in said:
             value, error = (float(re.search(rf"{what} ([\d.e-]+)", line)[1]) for what in ("start:", "error of"))
             wanted = int(re.search(r"about ([\d,]+) answers", line)[1].replace(",", ""))
