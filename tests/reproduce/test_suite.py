@@ -140,6 +140,59 @@ def test_a_start_model_and_its_pairs_are_made_once(begun, monkeypatch):
     assert len(made) == 1
 
 
+@pytest.mark.parametrize("harm", ["no JSON", "no object", "no gap", "a line less", "no pairs", "a cut line"])
+def test_what_is_damaged_is_made_anew(begun, monkeypatch, tmp_path, harm):
+    """Pairs whose facts say nothing, or that are fewer than these say, are drawn again, and not trained on."""
+    folder = shutil.copytree(begun[0] / "starts", tmp_path / "starts")
+    place = folder / "micro" / "near-0" / "pairs-0"
+    facts, pairs = place / "facts.json", place / "pairs.jsonl"
+    whole = pairs.read_text()
+    if harm == "no JSON":
+        facts.write_text(facts.read_text()[:40])
+    elif harm == "no object":
+        facts.write_text("[1]")
+    elif harm == "no gap":
+        facts.write_text(facts.read_text().replace('"gap"', '"gab"'))
+    elif harm == "no pairs":
+        pairs.unlink()
+    else:
+        pairs.write_text("".join(whole.splitlines(True)[1:]) if harm == "a line less" else whole[:-9])
+
+    def drawn(testbed, model, draw, place):
+        (place / "pairs.jsonl").write_text(whole)
+        return {"count": begun[2].count, "scorer_calls": 1280, "gap": 0.25}
+
+    monkeypatch.setattr("humanline.reproduce.start._draw_pairs", drawn)
+    assert make_pairs(MICRO, "near", 0, 0, folder).gap == 0.25 and pairs.read_text() == whole
+
+
+def test_a_start_without_its_model_or_its_facts_is_made_anew(begun, monkeypatch, tmp_path):
+    """Facts alone are no start model."""
+    monkeypatch.setattr("humanline.reproduce.start._train_start", die_in_words)
+    for number, harm in enumerate(("start/final", "facts.json")):
+        folder = shutil.copytree(begun[0] / "starts", tmp_path / str(number))
+        (folder / "micro" / "near-0" / harm).rename(tmp_path / f"gone-{number}")
+        with pytest.raises(OSError, match="made anew"):
+            make_start(MICRO, "near", 0, folder)
+
+
+def die_in_words(*_):
+    raise OSError("made anew")
+
+
+@pytest.mark.parametrize("count", [0, 15])
+def test_too_few_pairs_for_a_step_are_refused(begun, monkeypatch, tmp_path, count):
+    """In words that name testbed, start model and draw; also when they are asked for again."""
+    folder = shutil.copytree(begun[0] / "starts", tmp_path / "starts")
+    rows = [{"prompt": "a", "chosen": "a", "rejected": "b"}] * count
+    monkeypatch.setattr("humanline.reproduce.start.pairs_of", lambda *_: (rows, [0.5] * count))
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=rf"micro: {count} pairs come of 160 prompts \(start model near-0, draw 3\)"
+        ):
+            make_pairs(MICRO, "near", 0, 3, folder)
+
+
 def test_an_outcome_is_what_its_model_says(begun, outcome):
     """Scores, length and entropy are recomputed from the model that the run has left; the start's are its own."""
     folder, start, _ = begun
