@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -256,6 +257,40 @@ def test_a_run_that_is_not_finite_any_more_is_an_outcome(begun, monkeypatch):
     found = run(Job(MICRO, OFFLINE, 0, 0), begun[0], keep_runs=False)
     assert found.status == "not finite" and math.isnan(found.score) and math.isnan(found.kl_to_start)
     assert found.updates == 1 and from_text(as_text(found)).status == "not finite"
+
+
+def test_numbers_that_end_before_the_first_row_are_an_outcome(begun, monkeypatch):
+    """As in the answers of a first round: there is no file of metrics yet."""
+    from humanline.train.run.processes import NonFiniteError
+
+    def broken(config, **_):
+        raise NonFiniteError("nan")
+
+    monkeypatch.setattr("humanline.train.loop.train", broken)
+    found = run(Job(MICRO, OFFLINE, 0, 0), begun[0], keep_runs=False)
+    assert found.status == "not finite" and found.updates == 0
+
+
+def test_a_last_step_that_breaks_the_policy_is_an_outcome(begun, monkeypatch):
+    """No loss shows it any more, but its answers have no finite probabilities; the suite goes on."""
+    from humanline.train.run.processes import NonFiniteError
+
+    def broken(*_):
+        raise NonFiniteError("nan")
+
+    monkeypatch.setattr("humanline.train.loop.train", lambda *_, **__: SimpleNamespace(model=begun[1].model, final={}))
+    monkeypatch.setattr("humanline.reproduce.run.measure", broken)
+    found = run(Job(MICRO, OFFLINE, 0, 0), begun[0], keep_runs=False)
+    assert found.status == "not finite" and math.isnan(found.score)
+
+
+def test_rounds_that_leave_no_pair_are_an_outcome(begun):
+    """A judge that finds all answers alike leaves nothing to train on: the policy is the start model, measured."""
+    testbed = dataclasses.replace(MICRO, reward="tests.helpers.micro_testbed:indifferent")
+    cell = Cell("dpo", "online", 1e-3, beta=1.0)
+    found = run(Job(testbed, cell, 0, 0), begun[0], keep_runs=False)
+    assert found.status == "done" and found.updates == 0
+    assert found.score == found.start_score and found.kl_to_start == 0.0
 
 
 def test_a_suite_keeps_what_it_has_and_goes_on(begun, outcome, monkeypatch, in_process):
