@@ -7,6 +7,8 @@ the whole grid is for that (studies/frontier).
 
 from __future__ import annotations
 
+import filecmp
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -24,12 +26,13 @@ from humanline.reproduce.report import series_of
 from humanline.reproduce.rule import Rule, read_rule
 from humanline.reproduce.run import Job
 from humanline.reproduce.start import Start, make_start, pairs_of, write_rows
-from humanline.reproduce.suite import Progress, run_suite
+from humanline.reproduce.suite import Progress, held, run_suite
 from humanline.reproduce.tables import write_outcomes
 from humanline.reproduce.testbeds.base import as_rows
 from humanline.reproduce.testbeds.letters import SMALL
 from humanline.sim.world import whole
-from humanline.system.files import write_text
+from humanline.system.files import make_folder, write_text
+from humanline.system.folders import MANIFEST, publish_folder, remove_folder
 from humanline.system.terminal import show
 
 LR = 3e-4
@@ -90,7 +93,8 @@ def quick(
     show(f"3. {len(jobs)} alignment runs, one pass each, {processes} at a time")
     results = run_suite(jobs, folder, processes=processes, keep_runs=True, progress=progress, before=before)
     start = make_start(SMALL, "near", 0, folder / "starts")
-    leave_for_recipes(folder, start)
+    with held(folder):
+        leave_for_recipes(folder, start)
     text = "\n".join(found_lines(results.outcomes, rule))
     write_outcomes(folder / "runs.csv", results.outcomes)
     write_text(folder / "table.txt", text + "\n")
@@ -150,6 +154,7 @@ def found_lines(outcomes: Sequence[Outcome], rule: Rule) -> list[str]:
     rows = [("cell", "distance", "expected", "score", "expected", "greedy", "clipped")]
     for cell in CELLS:
         runs = [outcome for outcome in outcomes if outcome.cell == cell]
+        clipped = [run.clipped for run in runs if is_finite(run) and math.isfinite(run.clipped)]
         expected = rule.expected(cell)
         distance, score = ("?", "?") if expected is None else (f"{expected[0]:.2f}", f"{expected[1]:.3f}")
         rows.append(
@@ -160,7 +165,7 @@ def found_lines(outcomes: Sequence[Outcome], rule: Rule) -> list[str]:
                 _both([run.score for run in runs], 3),
                 score,
                 _both([run.greedy for run in runs], 3),
-                "" if np.isnan([run.clipped for run in runs]).all() else f"{np.mean([r.clipped for r in runs]):.1%}",
+                f"{np.mean(clipped):.1%}" if clipped else "",
             )
         )
     collapsed = sum(not is_finite(outcome) for outcome in outcomes)
@@ -169,7 +174,7 @@ def found_lines(outcomes: Sequence[Outcome], rule: Rule) -> list[str]:
         "",
         "score: share of letters in place in answers to words never seen, sampled at temperature 1; greedy: at 0. Each",
         "number pair is of two orders of the data, from one start model: too few to call one cell better than another.",
-        *([f"{collapsed} runs ended in numbers that are not finite."] if collapsed else []),
+        *([f"{collapsed} of {len(outcomes)} runs collapsed: their numbers are no longer finite."] if collapsed else []),
     ]
 
 
@@ -199,14 +204,33 @@ def demo_picture(outcomes: Sequence[Outcome], rule: Rule) -> Picture:
 
 
 def leave_for_recipes(folder: Path, start: Start) -> None:
-    """Leave what the recipes tiny and tiny-online begin from: start model, pairs, and words."""
-    if not (folder / "start" / "final").is_dir():
-        shutil.copytree(start.model, folder / "start" / "final")
+    """Leave what the recipes tiny and tiny-online begin from: start model, pairs, and words.
+
+    The model is there last and whole, so that whatever a demo of another start model, or one that was killed, has left
+    is made anew, and lies beside nothing else.
+    """
+    model, held_out_pairs = folder / "start" / "final", folder / "pairs-held-out.jsonl"
+    is_left = held_out_pairs.is_file() and _is_copy(model, start.model)
+    if not is_left and model.is_dir():
+        remove_folder(model)
     first = folder / "starts" / SMALL.name / "near-0" / "pairs-0" / "pairs.jsonl"
     write_text(folder / "pairs.jsonl", first.read_text(encoding="utf-8"))
     held_out = SMALL.task.prompts("score")[:HELD_OUT]
     write_rows(folder / "words.jsonl", as_rows(SMALL.task.prompts("pairs")))
     write_rows(folder / "words-held-out.jsonl", as_rows(held_out))
-    if not (folder / "pairs-held-out.jsonl").is_file():
-        rows, _ = pairs_of(Model(SMALL, start.model), "score", 0)
-        write_rows(folder / "pairs-held-out.jsonl", [row for row in rows if row["prompt"] in set(held_out)])
+    if is_left:
+        return
+    rows, _ = pairs_of(Model(SMALL, start.model), "score", 0)
+    write_rows(held_out_pairs, [row for row in rows if row["prompt"] in set(held_out)])
+    make_folder(model.parent)
+    listed = shutil.ignore_patterns(MANIFEST)  # a folder that is published has one of its own
+    publish_folder(model, lambda into: shutil.copytree(start.model, into, ignore=listed, dirs_exist_ok=True))
+
+
+def _is_copy(copy: Path, of: Path) -> bool:
+    """Return whether a folder has the files of another one, byte for byte, whatever manifests say."""
+    names = [
+        {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST}
+        for folder in (copy, of)
+    ]
+    return names[0] == names[1] and all(filecmp.cmp(copy / name, of / name, shallow=False) for name in names[1])
