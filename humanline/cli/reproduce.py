@@ -108,7 +108,17 @@ def _grid(options: argparse.Namespace, jobs: list[Job], folder: Path, how: dict[
     from humanline.reproduce.tables import read_outcomes
 
     if options.known is not None:
-        used = take_over(jobs, read_outcomes(Path(options.known)), folder)
+        known = read_outcomes(Path(options.known))
+        try:
+            used = take_over(jobs, known, folder)
+        except ValueError as error:
+            raise ValueError(f"--known {options.known}: {error}") from None
+        if not used:
+            there = ", ".join(sorted({outcome.testbed for outcome in known})) or "nothing"
+            raise ValueError(
+                f"--known {options.known}: none of its {len(known)} runs (of {there}) is one of this command's "
+                f"{len(jobs)}: name their testbed, or leave --known out"
+            )
         show(f"{used} runs of {options.known} are taken over")
     show(said_time(jobs, kept_results(jobs, folder).outcomes, how["processes"]))
     results = run_suite(jobs, folder, **how)

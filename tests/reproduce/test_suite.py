@@ -16,12 +16,13 @@ from humanline.reproduce import suite as module
 from humanline.reproduce.answers import Model, entropy, measure, temperature_of
 from humanline.reproduce.cells import VARIANTS, Cell, around, core
 from humanline.reproduce.outcome import as_text, from_text
-from humanline.reproduce.plan import grid_jobs, said_time
+from humanline.reproduce.plan import SECONDS, grid_jobs, said_time
 from humanline.reproduce.recipe import recipe
 from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import SCORE_SEED, Pairs, make_pairs, make_start, pairs_of, prompt_file, prompt_files
 from humanline.reproduce.suite import held, kept_results, run_suite, take_over
 from humanline.reproduce.tables import read_outcomes, write_outcomes
+from humanline.reproduce.testbeds.registry import TESTBEDS
 from humanline.reproduce.versions import task_digest
 from humanline.system.files import OutputError
 from humanline.system.stop import StopRequested
@@ -417,23 +418,14 @@ def test_runs_are_counted_and_their_time_is_told(outcome):
         grid_jobs(["lettres"], core(), 1, 1)
 
 
-def test_a_table_of_runs_is_read_as_it_was_written(tmp_path, outcome):
-    """Six digits of every number; what is unknown stays unknown; a foreign file is refused with its place."""
-    broken = dataclasses.replace(outcome, status="not finite", score=math.nan, cell=core()[-1])
-    path = tmp_path / "runs.csv"
-    write_outcomes(path, [outcome, broken])
-    first, second = read_outcomes(path)
-    assert first.cell == outcome.cell and second.cell == core()[-1] and math.isnan(second.score)
-    for field in dataclasses.fields(outcome):
-        wanted, found = getattr(outcome, field.name), getattr(first, field.name)
-        assert found == (pytest.approx(wanted, rel=1e-5, nan_ok=True) if isinstance(wanted, float) else wanted)
-    text = path.read_text()
-    path.write_text(text.replace(",done,", ",done,x"))
-    with pytest.raises(ValueError, match=r"runs.csv, line 2: could not convert"):
-        read_outcomes(path)
-    path.write_text(text.replace("kl_to_start_se", "other"))
-    with pytest.raises(ValueError, match="it has no column 'kl_to_start_se'"):
-        read_outcomes(path)
+def test_every_testbed_has_its_seconds(monkeypatch):
+    """What is said before a suite is of its own testbed: a start model, then its runs."""
+    assert set(TESTBEDS) <= set(SECONDS)
+    monkeypatch.setitem(SECONDS, "arithmetic", (10.0, 1000.0, 40.0))
+    cells = [Cell("dpo", "offline", lr, beta=1.0) for lr in (1e-3, 2e-3)]
+    assert "the other 2 take about 1 minutes" in said_time(grid_jobs(["arithmetic"], cells, 1, 1), [], 1)
+    monkeypatch.setitem(SECONDS, "arithmetic", (10.0, 1000.0, 100.0))
+    assert "the other 2 take about 2 minutes" in said_time(grid_jobs(["arithmetic"], cells, 1, 1), [], 1)
 
 
 def test_prompt_files_follow_the_task(tmp_path):
