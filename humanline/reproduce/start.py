@@ -143,8 +143,8 @@ def make_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: 
         raise ValueError(
             f"{testbed.name}: {pairs.count} pairs come of {pairs.scorer_calls // ANSWERS} prompts (start model "
             f"{source}-{start}, draw {draw}), and a step takes {BATCH}: to the others no two whole answers of "
-            f"{ANSWERS} differ by {MARGIN:g} in the judge's score. The start model has learned too much or too little, or its "
-            f"answers are cut at {testbed.max_tokens} tokens: change the testbed's size or limits"
+            f"{ANSWERS} differ by {MARGIN:g} in the judge's score. The start model has learned too much or "
+            f"too little, or its answers are cut at {testbed.max_tokens} tokens: change the testbed's size or limits"
         )
     return pairs
 
