@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from humanline._workers import as_made, worker_processes
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import make_pairs, make_start, prompt_files
-from humanline.reproduce.testbeds.base import Source, Testbed
+from humanline.reproduce.testbeds.base import Source
 from humanline.reproduce.versions import PROTOCOL, code_digest, task_digest
 from humanline.sim.world import whole
 from humanline.system.files import OutputError, make_folder
@@ -122,20 +123,17 @@ def run_suite(
                 prompt_files(testbed, folder / "starts")  # here, for runs begin at the same time
             at_once = min(processes, len(missing))
             with worker_processes(at_once, begin=_one_thread, then=_THEN) as pool:
-                in_turn = partial(as_made, at_once=at_once, before=before)
-                for make, wanted in ((make_start, _starts_of(missing)), (make_pairs, _pairs_of(missing))):
-                    made = in_turn(wanted, lambda one, make=make: pool.submit(make, *one, folder / "starts"))
-                    with closing(made):
-                        for _ in made:
-                            told(done, len(jobs))
-                results = in_turn(missing, lambda job: pool.submit(run, job, folder, keep_runs=keep_runs))
-                with closing(results):
-                    for job, outcome in results:
-                        lock.refuse_lost()  # whoever took it over may have removed what this was made of
-                        kept[keys[job]] = f"{code} {as_text(outcome)}"
-                        store.keep(keys[job], job.name, kept[keys[job]])
-                        done += 1
+                for make, wanted in _first(missing):
+                    begin = partial(_begin, pool, make, folder / "starts")
+                    for _ in as_made(wanted, begin, at_once=at_once, before=before):
                         told(done, len(jobs))
+                begin_run = partial(_begin_run, pool, folder, keep_runs)
+                for job, outcome in as_made(missing, begin_run, at_once=at_once, before=before):
+                    lock.refuse_lost()  # whoever took it over may have removed what this was made of
+                    kept[keys[job]] = f"{code} {as_text(outcome)}"
+                    store.keep(keys[job], job.name, kept[keys[job]])
+                    done += 1
+                    told(done, len(jobs))
     return read_results(jobs, kept, code)
 
 
@@ -185,15 +183,22 @@ def read_results(jobs: Iterable[Job], kept: Mapping[str, str], code: str) -> Res
     return Results([from_text(text) for _, text in parts], sum(made_by != code for made_by, _ in parts))
 
 
-def _starts_of(jobs: Iterable[Job]) -> list[tuple[Testbed, Source, int]]:
-    """Return what tells apart the start models of runs, and those that write their pairs."""
-    wanted = ((job.testbed, source, job.start) for job in jobs for source in (*_NEAR, job.cell.data))
-    return list(dict.fromkeys(wanted))
+def _first(jobs: Sequence[Job]) -> Iterator[tuple[Callable[..., object], list[tuple[Any, ...]]]]:
+    """Yield what makes start models, with what tells each of them apart, and then the same of pairs."""
+    starts = ((job.testbed, source, job.start) for job in jobs for source in (*_NEAR, job.cell.data))
+    yield make_start, list(dict.fromkeys(starts))
+    pairs = ((job.testbed, job.cell.data, job.start, job.draw) for job in jobs)
+    yield make_pairs, list(dict.fromkeys(pairs))
 
 
-def _pairs_of(jobs: Iterable[Job]) -> list[tuple[Testbed, Source, int, int]]:
-    """Return what tells apart the draws of pairs that runs take."""
-    return list(dict.fromkeys((job.testbed, job.cell.data, job.start, job.draw) for job in jobs))
+def _begin(
+    pool: ProcessPoolExecutor, make: Callable[..., object], starts: Path, one: tuple[Any, ...]
+) -> Future[object]:
+    return pool.submit(make, *one, starts)
+
+
+def _begin_run(pool: ProcessPoolExecutor, folder: Path, keep_runs: bool, job: Job) -> Future[Outcome]:
+    return pool.submit(run, job, folder, keep_runs=keep_runs)
 
 
 def key_of(job: Job) -> str:

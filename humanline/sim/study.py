@@ -210,8 +210,7 @@ def _measured(
     count = min(processes, len(runs))
     with worker_processes(count, then="what is finished is kept, and the same study goes on") as pool:
         each = as_made(runs.items(), lambda keyed: pool.submit(measure, keyed[1], seeds), at_once=count)
-        with contextlib.closing(each):
-            yield from ((key, result) for (key, _), result in each)
+        yield from ((key, result) for (key, _), result in each)
 
 
 def _key(run: Run, seeds: Sequence[int]) -> str:
