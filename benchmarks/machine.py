@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.report import Result
+from humanline.system.cores import usable_cores
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PACKAGES = (
@@ -39,7 +40,7 @@ def machine() -> dict[str, Any]:
     """Return processor, memory, threads, load, accelerator and versions."""
     facts: dict[str, Any] = {
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "torch_threads": torch.get_num_threads(),
         "load_average_before": round(os.getloadavg()[0], 2),

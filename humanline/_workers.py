@@ -8,10 +8,14 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 class WorkerError(ChildProcessError):
@@ -69,6 +73,53 @@ def worker_processes(
                     f"take less; {then}"
                 ) from error
             raise
+
+
+def as_made(
+    items: Iterable[Item],
+    submit: Callable[[Item], Future[Made]],
+    *,
+    at_once: int,
+    before: Callable[[], object] | None = None,
+) -> Generator[tuple[Item, Made], None, None]:
+    """Yield each item with what is made of it, as it is there; if one fails, no other one is begun.
+
+    Parameters
+    ----------
+    items : iterable
+        In the order in which they are begun.
+    submit : callable
+        Begins to make something of an item, in a pool.
+    at_once : int >= 1
+        How many are made at a time.
+    before : callable, optional
+        Called before each is begun.
+
+    Raises
+    ------
+    BaseException
+        What is raised first where something is made, or by `before`; those under way are yielded before.
+    """
+    left, waiting = deque(items), dict[Future[Made], Item]()
+    failure: BaseException | None = None
+    while waiting or (left and failure is None):
+        while left and failure is None and len(waiting) < at_once:
+            try:
+                if before is not None:
+                    before()
+            except BaseException as error:
+                failure = error
+            else:
+                item = left.popleft()
+                waiting[submit(item)] = item
+        for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+            item, error_there = waiting.pop(future), future.exception()
+            if error_there is None:
+                yield item, future.result()
+            elif failure is None:
+                failure = error_there
+    if failure is not None:
+        raise failure
 
 
 def _begin(begin: Callable[[], object] | None) -> None:

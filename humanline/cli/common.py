@@ -7,14 +7,17 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
 
+from humanline._checks import fail
+from humanline.system.cores import usable_cores
 from humanline.system.terminal import shorten, told
 
 if TYPE_CHECKING:
     from humanline.system.progress import CountProgress
     from humanline.train.config import TrainConfig
 
+Found = TypeVar("Found")
 LONGEST_LINE = 4000  # characters of a message; names and texts from outside may be of any length
 EXIT_FAULT = 1
 EXIT_USER_ERROR = 2
@@ -86,6 +89,56 @@ def set_up_allocator() -> None:
 def say(options: argparse.Namespace) -> Callable[[str], None]:
     """Return a function that prints a line to standard error, or nothing if the command is to be quiet."""
     return lambda text: None if options.quiet else print(told(text, keep="\n"), file=sys.stderr, flush=True)
+
+
+def processes_of(options: argparse.Namespace) -> int:
+    """Return how many runs go on at a time: --processes, or one for each core.
+
+    Raises
+    ------
+    ValueError
+        If --processes is < 1.
+    """
+    if options.processes is None:
+        return usable_cores()
+    if options.processes < 1:
+        raise fail("--processes", "be >= 1", options.processes)
+    return int(options.processes)
+
+
+def runs_until_stopped(
+    options: argparse.Namespace, out: str | os.PathLike[str], work: Callable[[Callable[[int, int], None]], Found]
+) -> Found | None:
+    """Do runs that are kept one by one; return what `work` returns, or None once it was stopped, which is said.
+
+    Parameters
+    ----------
+    options : Namespace
+        With `quiet`.
+    out : path
+        Where they are kept, for the message.
+    work : callable
+        Takes what it is to call with (done, total) at the beginning and after every run.
+    """
+    from humanline.system.progress import CountProgress
+    from humanline.system.stop import StopRequested, StopSignal
+
+    progress = CountProgress("runs", show=not options.quiet)
+    with StopSignal() as stop:
+
+        def finished(done: int, total: int) -> None:
+            progress(done, total)
+            if stop.requested is not None:
+                raise StopRequested(stop.requested)
+
+        stop.hold()  # an exception in the middle of torch's or SQLite's work would be a fault
+        try:
+            with progress:
+                return work(finished)
+        except StopRequested as request:
+            kept = f"{progress.done} of {progress.total} runs are kept in {out}; the same command goes on"
+            complain(options, f"{request}: {kept}")
+            return None
 
 
 def until_stopped(options: argparse.Namespace, work: Callable[..., Sequence[str]]) -> int:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import os
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from humanline.cli.common import Commands, complain, quiet_libraries
+from humanline._checks import positive
+from humanline.cli.common import Commands, complain, processes_of, quiet_libraries, runs_until_stopped
 from humanline.system.terminal import show, visible
+
+if TYPE_CHECKING:
+    from humanline.reproduce.outcome import Outcome
+    from humanline.reproduce.run import Job
 
 
 def reproduce_commands(commands: Commands) -> None:
@@ -18,18 +24,23 @@ def reproduce_commands(commands: Commands) -> None:
     parser.add_argument("testbeds", nargs="*", metavar="TESTBED", help="run these alone (default: letters)")
     parser.add_argument("--quick", action="store_true", help="eight cells of the letters task in two orders: the demo")
     parser.add_argument("--out", help="folder to write to, or to go on with (default: reproduce-out, or demo-out)")
-    parser.add_argument("--starts", type=int, default=3, help="start models (default: 3)")
-    parser.add_argument("--draws", type=int, default=3, help="draws of the pairs from each start model (default: 3)")
+    parser.add_argument("--starts", type=int, help="start models (default: 3)")
+    parser.add_argument("--draws", type=int, help="draws of the pairs from each start model (default: 3)")
     parser.add_argument("--all", action="store_true", help="also parts alone, trust region, more passes, other data")
     parser.add_argument("--known", metavar="RUNS.csv", help="take runs over from such a table, and run the rest")
-    parser.add_argument("--minutes", type=float, help="begin no run after so many minutes; the same command goes on")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="begin no run after so many minutes, and finish those begun; the same command goes on",
+    )
     _common(parser)
     parser.set_defaults(run=_reproduce)
 
     demo = commands.add_parser("demo", help="the same as reproduce --quick: align tiny models on one task")
     demo.add_argument("--out", help="folder to write to, or to go on with (default: demo-out)")
     _common(demo)
-    demo.set_defaults(run=_reproduce, quick=True, testbeds=[], minutes=None, known=None)
+    demo.set_defaults(run=_reproduce, quick=True, testbeds=[], all=False)
+    demo.set_defaults(**dict.fromkeys(("known", "minutes", "starts", "draws")))
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -39,57 +50,101 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _reproduce(options: argparse.Namespace) -> int:
     quiet_libraries()
-    from humanline.system.progress import CountProgress
-    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.stop import EXIT_STOPPED, StopRequested
 
-    if options.quick and (options.testbeds or options.known):
-        raise ValueError("--quick is of the letters task and of its own runs; name no testbed and no table with it")
+    _refuse_with_quick(options)
     folder = Path(options.out or ("demo-out" if options.quick else "reproduce-out"))
-    processes = options.processes if options.processes is not None else len(os.sched_getaffinity(0))
-    until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
-    progress = CountProgress("runs", show=not options.quiet)
-    with StopSignal() as stop:
+    jobs, processes = _jobs(options), processes_of(options)
+    until = math.inf if options.minutes is None else time.monotonic() + 60 * positive("--minutes", options.minutes)
 
-        def finished(done: int, total: int) -> None:
-            progress(done, total)
-            if stop.requested is not None:
-                raise StopRequested(stop.requested)
-            if until is not None and time.monotonic() > until and done < total:
-                raise StopRequested(f"--minutes {options.minutes:g}")
+    def in_time() -> None:
+        if time.monotonic() > until:
+            raise StopRequested(f"--minutes {options.minutes:g}")
 
-        stop.hold()  # an exception in the middle of torch's or SQLite's work would be a fault
-        try:
-            with progress:
-                _run(options, folder, processes, finished)
-        except StopRequested as request:
-            kept = f"{progress.done} of {progress.total} runs are kept in {folder}; the same command goes on"
-            complain(options, f"{request}: {kept}")
-            return EXIT_STOPPED
-    return 0
+    def work(finished: Callable[[int, int], None]) -> bool:
+        how: dict[str, Any] = {"processes": processes, "progress": finished, "before": in_time}
+        _demo(folder, how) if options.quick else _grid(options, jobs, folder, how)
+        return True
+
+    if runs_until_stopped(options, folder, work):
+        return 0
+    for path in _leave_tables(jobs, folder, options.quick):
+        complain(options, f"the runs that are kept, as a table: {path}")
+    return EXIT_STOPPED
 
 
-def _run(options: argparse.Namespace, folder: Path, processes: int, finished: Callable[[int, int], None]) -> None:
+def _refuse_with_quick(options: argparse.Namespace) -> None:
+    asked = {"a testbed": bool(options.testbeds), "--all": options.all}
+    asked |= {f"--{name}": getattr(options, name) is not None for name in ("known", "starts", "draws")}
+    given = [name for name, is_given in asked.items() if is_given]
+    if options.quick and given:
+        raise ValueError(
+            f"--quick is of the letters task and of its own runs; leave it out, or with it {' and '.join(given)}"
+        )
+
+
+def _jobs(options: argparse.Namespace) -> list[Job]:
     from humanline.reproduce.cells import around, core
-    from humanline.reproduce.plan import grid_jobs, said_time
+    from humanline.reproduce.plan import grid_jobs
+    from humanline.reproduce.quick import demo_jobs
+
+    if options.quick:
+        return demo_jobs()
+    starts, draws = (3 if many is None else many for many in (options.starts, options.draws))
+    return grid_jobs(options.testbeds or ["letters"], [*core(), *(around() if options.all else ())], starts, draws)
+
+
+def _demo(folder: Path, how: dict[str, Any]) -> None:
     from humanline.reproduce.quick import quick
+
+    quick(folder, **how)
+
+
+def _grid(options: argparse.Namespace, jobs: list[Job], folder: Path, how: dict[str, Any]) -> None:
+    from humanline.reproduce.plan import said_time
     from humanline.reproduce.report import write_report
     from humanline.reproduce.rules import Rules
     from humanline.reproduce.suite import kept_results, run_suite, take_over
     from humanline.reproduce.tables import read_outcomes
 
-    if options.quick:
-        quick(folder, processes=processes, progress=finished)
-        return
-    names = list(dict.fromkeys(options.testbeds or ["letters"]))
-    jobs = grid_jobs(names, [*core(), *(around() if options.all else ())], options.starts, options.draws)
     if options.known is not None:
-        used = take_over(jobs, read_outcomes(Path(options.known)), folder)
+        known = read_outcomes(Path(options.known))
+        try:
+            used = take_over(jobs, known, folder)
+        except ValueError as error:
+            raise ValueError(f"--known {options.known}: {error}") from None
+        if not used:
+            there = ", ".join(sorted({outcome.testbed for outcome in known})) or "nothing"
+            raise ValueError(
+                f"--known {options.known}: none of its {len(known)} runs (of {there}) is one of this command's "
+                f"{len(jobs)}: name their testbed, or leave --known out"
+            )
         show(f"{used} runs of {options.known} are taken over")
-    show(said_time(jobs, kept_results(jobs, folder).outcomes, processes))
-    results = run_suite(jobs, folder, processes=processes, progress=finished)
+    show(said_time(jobs, kept_results(jobs, folder).outcomes, how["processes"]))
+    results = run_suite(jobs, folder, **how)
     if results.older:
         show(f"{results.older} of these runs were made by other code of training or other libraries than are here now")
-    for name in names:
-        of_testbed = [outcome for outcome in results.outcomes if outcome.testbed == name]
-        for path in write_report(folder / name, of_testbed, Rules()):
+    for name, outcomes in _by_testbed(results.outcomes).items():
+        for path in write_report(folder / name, outcomes, Rules()):
             print(visible(str(path)))
+
+
+def _leave_tables(jobs: list[Job], folder: Path, is_demo: bool) -> list[Path]:
+    """Write what is kept of some runs as the tables in which a finished command leaves them; return the files."""
+    from humanline.reproduce.suite import kept_results
+    from humanline.reproduce.tables import write_outcomes
+    from humanline.system.files import make_folder
+
+    paths = []
+    for name, outcomes in _by_testbed(kept_results(jobs, folder).outcomes).items():
+        paths.append((folder if is_demo else folder / name) / "runs.csv")
+        make_folder(paths[-1].parent)
+        write_outcomes(paths[-1], outcomes)
+    return paths
+
+
+def _by_testbed(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.testbed, []).append(outcome)
+    return found

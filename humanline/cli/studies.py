@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
-from humanline.cli.common import Commands, complain
+from humanline.cli.common import Commands, processes_of, runs_until_stopped
 from humanline.system.terminal import visible
 
 
@@ -30,51 +31,43 @@ def study_commands(commands: Commands) -> None:
 
 
 def _sim(options: argparse.Namespace) -> int:
-    from humanline.sim.report import FULL, QUICK, study
-    from humanline.sim.worlds import FULL_WORLDS, QUICK_WORLDS, study_worlds
-    from humanline.system.progress import CountProgress
-    from humanline.system.stop import EXIT_STOPPED, StopRequested, StopSignal
+    from humanline.system.stop import EXIT_STOPPED
 
-    processes = options.processes if options.processes is not None else len(os.sched_getaffinity(0))
     if options.worlds and options.claims:
         raise ValueError("--worlds judges claims of its own; name none with it")
     out = options.out or ("sim-worlds" if options.worlds else "sim-quick" if options.quick else "sim-out")
+    work = functools.partial(_worlds if options.worlds else _claims, options, out)
+    lines = runs_until_stopped(options, out, work)
+    for line in lines or ():
+        print(line)
+    return EXIT_STOPPED if lines is None else 0
+
+
+def _worlds(options: argparse.Namespace, out: str, finished: Callable[[int, int], None]) -> list[str]:
+    """Judge three claims in worlds closer to training; return lines that are fit to be shown."""
+    from humanline.sim.worlds import FULL_WORLDS, QUICK_WORLDS, study_worlds
+
+    scale = QUICK_WORLDS if options.quick else FULL_WORLDS
+    found = study_worlds(out, scale=scale, processes=processes_of(options), progress=finished)
+    told = [f"{turn.claim}, {turn.dial}, {turn.task}, {turn.objective}: {turn.words}" for turn in found.turns]
+    return [*told, visible(str(Path(out) / "worlds.md"))]
+
+
+def _claims(options: argparse.Namespace, out: str, finished: Callable[[int, int], None]) -> list[str]:
+    """Judge claims of the paper, and draw all figures if none is named; return lines that are fit to be shown."""
+    from humanline.sim.report import FULL, QUICK, study
+
     scale = QUICK if options.quick else FULL
-    progress = CountProgress("runs", show=not options.quiet)
-    with StopSignal() as stop:
+    report = study(out, claims=options.claims, scale=scale, processes=processes_of(options), progress=finished)
+    figures = []
+    if not options.claims:
+        from humanline.plots import write_study_figures
 
-        def finished(done: int, total: int) -> None:
-            progress(done, total)
-            if stop.requested is not None:
-                raise StopRequested(stop.requested)
-
-        stop.hold()  # an exception in the middle of torch's or SQLite's work would be a fault
-        try:
-            with progress:
-                if options.worlds:
-                    worlds = QUICK_WORLDS if options.quick else FULL_WORLDS
-                    found = study_worlds(out, scale=worlds, processes=processes, progress=finished)
-                    for turn in found.turns:
-                        print(f"{turn.claim}, {turn.dial}, {turn.task}, {turn.objective}: {turn.words}")
-                    print(visible(str(Path(out) / "worlds.md")))
-                    return 0
-                report = study(out, claims=options.claims, scale=scale, processes=processes, progress=finished)
-        except StopRequested as request:
-            kept = f"{progress.done} of {progress.total} runs are kept in {out}; the same command goes on"
-            complain(options, f"{request}: {kept}")
-            return EXIT_STOPPED
-        figures = []
-        if not options.claims:
-            from humanline.plots import write_study_figures
-
-            figures = write_study_figures(out, report)
+        figures = write_study_figures(out, report)
     width = max(len(judgement.claim.name) for judgement in report.judgements)
     wide = max(len(judgement.verdict) for judgement in report.judgements)
-    for judgement in report.judgements:
-        print(f"{judgement.claim.name:<{width}}  {judgement.verdict:<{wide}}  {judgement.summary}")
-    for path in [Path(out) / "claims.md", *figures]:
-        print(visible(str(path)))
-    return 0
+    told = [f"{one.claim.name:<{width}}  {one.verdict:<{wide}}  {one.summary}" for one in report.judgements]
+    return [*told, *(visible(str(path)) for path in [Path(out) / "claims.md", *figures])]
 
 
 def _figures(options: argparse.Namespace) -> int:

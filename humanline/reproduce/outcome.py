@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass
 
 from humanline.reproduce.cells import Cell
 
+STATUSES = ("done", "not finite")
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One run of a cell.
 
-    A run whose numbers were no longer finite has `status` "not finite", and nan for all that it has not.
+    An outcome is what the same seeds give again. A run that was killed, or found no disk, no memory or no judge, has
+    none: that is an error, which ends the suite, and the run is made again.
 
     Parameters
     ----------
@@ -21,6 +24,9 @@ class Outcome:
     start, draw : int
         Seeds of the start model, and of the pairs drawn and their order; draws are nested in start models.
     status : "done" or "not finite"
+        done: trained to its end and measured; also a run whose rounds left no pair to train on, which has no updates
+        from there on. not finite: a loss, a gradient, or the probability of an answer was no longer finite, and what
+        the run has not is nan; it has collapsed.
     start_score : float
         Mean true score of the start model's answers at temperature 1.
     score, judged, greedy, matched : float

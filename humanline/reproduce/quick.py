@@ -7,9 +7,11 @@ the whole grid is for that (studies/frontier).
 
 from __future__ import annotations
 
+import filecmp
+import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +26,13 @@ from humanline.reproduce.report import series_of
 from humanline.reproduce.rule import Rule, read_rule
 from humanline.reproduce.run import Job
 from humanline.reproduce.start import Start, make_start, pairs_of, write_rows
-from humanline.reproduce.suite import Progress, run_suite
+from humanline.reproduce.suite import Progress, held, run_suite
 from humanline.reproduce.tables import write_outcomes
 from humanline.reproduce.testbeds.base import as_rows
 from humanline.reproduce.testbeds.letters import SMALL
-from humanline.system.files import write_text
+from humanline.sim.world import whole
+from humanline.system.files import make_folder, write_text
+from humanline.system.folders import MANIFEST, publish_folder, remove_folder
 from humanline.system.terminal import show
 
 LR = 3e-4
@@ -47,7 +51,18 @@ ORDERS = 2
 HELD_OUT = 192  # words that are left behind for recipes
 
 
-def quick(folder: Path, *, processes: int = 2, progress: Progress | None = None) -> list[Outcome]:
+def demo_jobs() -> list[Job]:
+    """Return the demo's runs: every cell in both orders, from one start model."""
+    return [Job(SMALL, cell, 0, order) for order in range(ORDERS) for cell in CELLS]
+
+
+def quick(
+    folder: Path,
+    *,
+    processes: int = 2,
+    progress: Progress | None = None,
+    before: Callable[[], object] | None = None,
+) -> list[Outcome]:
     """Run the demo in a folder, and print what is expected and what came.
 
     The folder may hold a demo that was stopped: it goes on.
@@ -57,8 +72,8 @@ def quick(folder: Path, *, processes: int = 2, progress: Progress | None = None)
     folder : Path
     processes : int >= 1
         Runs at a time, one thread each.
-    progress : callable, optional
-        As `run_suite` takes it.
+    progress, before : callable, optional
+        As `run_suite` takes them.
 
     Returns
     -------
@@ -69,16 +84,17 @@ def quick(folder: Path, *, processes: int = 2, progress: Progress | None = None)
     WorkerError, OSError, ValueError
         As `run_suite` does.
     """
-    started = time.perf_counter()
+    started, processes = time.perf_counter(), whole("processes", processes, 1)
     rule = read_rule()
     show("1. a start model learns to sort the letters of words, from noisy examples; its answers make the pairs")
     show("2. expected, by the whole grid of runs on this same task (so these are no predictions of something new):")
     show("\n".join(expected_lines(rule)))
-    jobs = [Job(SMALL, cell, 0, order) for order in range(ORDERS) for cell in CELLS]
+    jobs = demo_jobs()
     show(f"3. {len(jobs)} alignment runs, one pass each, {processes} at a time")
-    results = run_suite(jobs, folder, processes=processes, keep_runs=True, progress=progress)
+    results = run_suite(jobs, folder, processes=processes, keep_runs=True, progress=progress, before=before)
     start = make_start(SMALL, "near", 0, folder / "starts")
-    leave_for_recipes(folder, start)
+    with held(folder):
+        leave_for_recipes(folder, start)
     text = "\n".join(found_lines(results.outcomes, rule))
     write_outcomes(folder / "runs.csv", results.outcomes)
     write_text(folder / "table.txt", text + "\n")
@@ -138,6 +154,7 @@ def found_lines(outcomes: Sequence[Outcome], rule: Rule) -> list[str]:
     rows = [("cell", "distance", "expected", "score", "expected", "greedy", "clipped")]
     for cell in CELLS:
         runs = [outcome for outcome in outcomes if outcome.cell == cell]
+        clipped = [run.clipped for run in runs if is_finite(run) and math.isfinite(run.clipped)]
         expected = rule.expected(cell)
         distance, score = ("?", "?") if expected is None else (f"{expected[0]:.2f}", f"{expected[1]:.3f}")
         rows.append(
@@ -148,7 +165,7 @@ def found_lines(outcomes: Sequence[Outcome], rule: Rule) -> list[str]:
                 _both([run.score for run in runs], 3),
                 score,
                 _both([run.greedy for run in runs], 3),
-                "" if np.isnan([run.clipped for run in runs]).all() else f"{np.mean([r.clipped for r in runs]):.1%}",
+                f"{np.mean(clipped):.1%}" if clipped else "",
             )
         )
     collapsed = sum(not is_finite(outcome) for outcome in outcomes)
@@ -157,7 +174,7 @@ def found_lines(outcomes: Sequence[Outcome], rule: Rule) -> list[str]:
         "",
         "score: share of letters in place in answers to words never seen, sampled at temperature 1; greedy: at 0. Each",
         "number pair is of two orders of the data, from one start model: too few to call one cell better than another.",
-        *([f"{collapsed} runs ended in numbers that are not finite."] if collapsed else []),
+        *([f"{collapsed} of {len(outcomes)} runs collapsed: their numbers are no longer finite."] if collapsed else []),
     ]
 
 
@@ -187,14 +204,33 @@ def demo_picture(outcomes: Sequence[Outcome], rule: Rule) -> Picture:
 
 
 def leave_for_recipes(folder: Path, start: Start) -> None:
-    """Leave what the recipes tiny and tiny-online begin from: start model, pairs, and words."""
-    if not (folder / "start" / "final").is_dir():
-        shutil.copytree(start.model, folder / "start" / "final")
+    """Leave what the recipes tiny and tiny-online begin from: start model, pairs, and words.
+
+    The model is there last and whole, so that whatever a demo of another start model, or one that was killed, has left
+    is made anew, and lies beside nothing else.
+    """
+    model, held_out_pairs = folder / "start" / "final", folder / "pairs-held-out.jsonl"
+    is_left = held_out_pairs.is_file() and _is_copy(model, start.model)
+    if not is_left and model.is_dir():
+        remove_folder(model)
     first = folder / "starts" / SMALL.name / "near-0" / "pairs-0" / "pairs.jsonl"
     write_text(folder / "pairs.jsonl", first.read_text(encoding="utf-8"))
     held_out = SMALL.task.prompts("score")[:HELD_OUT]
     write_rows(folder / "words.jsonl", as_rows(SMALL.task.prompts("pairs")))
     write_rows(folder / "words-held-out.jsonl", as_rows(held_out))
-    if not (folder / "pairs-held-out.jsonl").is_file():
-        rows, _ = pairs_of(Model(SMALL, start.model), "score", 0)
-        write_rows(folder / "pairs-held-out.jsonl", [row for row in rows if row["prompt"] in set(held_out)])
+    if is_left:
+        return
+    rows, _ = pairs_of(Model(SMALL, start.model), "score", 0)
+    write_rows(held_out_pairs, [row for row in rows if row["prompt"] in set(held_out)])
+    make_folder(model.parent)
+    listed = shutil.ignore_patterns(MANIFEST)  # a folder that is published has one of its own
+    publish_folder(model, lambda into: shutil.copytree(start.model, into, ignore=listed, dirs_exist_ok=True))
+
+
+def _is_copy(copy: Path, of: Path) -> bool:
+    """Return whether a folder has the files of another one, byte for byte, whatever manifests say."""
+    names = [
+        {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST}
+        for folder in (copy, of)
+    ]
+    return names[0] == names[1] and all(filecmp.cmp(copy / name, of / name, shallow=False) for name in names[1])

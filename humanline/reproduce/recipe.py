@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from humanline.reproduce.cells import Cell
-from humanline.reproduce.start import ANSWERS, MARGIN, Pairs
+from humanline.reproduce.start import ANSWERS, BATCH, MARGIN, Pairs
 from humanline.reproduce.testbeds.base import Testbed
 
 CLIP = {"kind": "clip", "log_eps_low": -1.5, "log_eps_high": 1.5}  # Table 1
-BATCH = 16  # pairs a step, or groups of two
 ROUNDS = 5
 KL_COEF = 0.01  # of GRPO's penalty
 WARMUP = 0.1

@@ -129,7 +129,9 @@ def words(
             "hypothesis": f"{one.hypothesis}: {CLAIMS[one.hypothesis]}",
             "verdict": f"**{one.verdict}**",
             "estimate": one.estimate,
-            "95 % interval": f"{one.low:+.4f} .. {one.high:+.4f}",
+            "95 % interval": ""
+            if math.isnan(one.low) and math.isnan(one.high)
+            else f"{one.low:+.4f} .. {one.high:+.4f}",
             "margin": one.margin,
             "p, corrected": one.adjusted,
             "cells": len(one.cells) or "",

@@ -55,7 +55,7 @@ def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
     Raises
     ------
     ModelError, OSError, ValueError
-        As `humanline.train.loop.train` does; a run whose numbers are not finite any more is an outcome, and no error.
+        As `humanline.train.loop.train` does; a run that ended as `Outcome.status` says is an outcome, and no error.
     """
     from humanline.train.config import TrainConfig
     from humanline.train.loop import train
@@ -80,13 +80,13 @@ def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
     began = time.process_time()
     try:
         result = train(TrainConfig.model_validate(config), show_progress=False)
-    except NonFiniteError:
-        status, held_out, measured = "not finite", {}, None
-    else:
-        status, held_out = "done", result.final
         measured = measure(Model(testbed, result.model), SCORE_SEED, start.measured.entropy)
+        status, held_out = "done", result.final
+    except NonFiniteError:  # in a step, or in the answers of what the last step has left
+        status, held_out, measured = "not finite", {}, None
     seconds = time.process_time() - began
-    rows = list(read_metrics(output / "metrics.jsonl"))
+    metrics = output / "metrics.jsonl"
+    rows = list(read_metrics(metrics)) if metrics.is_file() else []  # the first round may have had no numbers
     if not keep_runs:
         shutil.rmtree(output, ignore_errors=True)
     return _outcome(job, status, start.measured.score, measured, held_out, rows, pairs.scorer_calls, seconds)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from humanline.reproduce.answers import Measured, Model, measure
 from humanline.reproduce.testbeds.base import Part, Source, Testbed, as_rows
 from humanline.reproduce.versions import PROTOCOL, task_digest
 from humanline.system.files import make_folder, write_text
 
+Kept = TypeVar("Kept")
+BATCH = 16  # pairs a step, or groups of two
 ANSWERS = 8  # to a prompt, of which the best and the worst make a pair
 MARGIN = 0.01  # by which their scores must differ
 SCORE_SEED = 7  # of the draws that are scored: one for all models, so that they differ in nothing else
@@ -64,14 +66,22 @@ class Pairs:
 
 def make_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Start:
     """Return the start model of that kind and seed, trained from random weights unless the folder has it."""
-    place = folder / testbed.name / f"{source}-{seed}"
-    facts = _kept(place, testbed, source, seed)
-    if facts is None:
+    place, made_of = folder / testbed.name / f"{source}-{seed}", _made_of(testbed, source, seed)
+    start = _kept(place, made_of, _read_start)
+    if start is None:
         new_folder(place)
         facts = _train_start(testbed, source, seed, place)
-        write_text(place / _FACTS, json.dumps({"made_of": _made_of(testbed, source, seed), **facts}, indent=1) + "\n")
-    before, after = facts["perplexity"]
-    return Start(place / "start" / "final", (before, after), Measured(**facts["measured"]))
+        write_text(place / _FACTS, json.dumps({"made_of": made_of, **facts}, indent=1) + "\n")
+        start = _read_start(place, facts)
+    return start
+
+
+def _read_start(place: Path, facts: Mapping[str, Any]) -> Start:
+    """Return the start model of a folder; raise a ValueError or KeyError if it is not whole."""
+    (before, after), model = facts["perplexity"], place / "start" / "final"
+    if not model.is_dir():
+        raise ValueError(f"{model} is not there")
+    return Start(model, (before, after), Measured(**facts["measured"]))
 
 
 def _train_start(testbed: Testbed, source: Source, seed: int, place: Path) -> dict[str, Any]:
@@ -116,21 +126,42 @@ def make_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: 
 
     Answers are drawn at temperature 1. A prompt gives the best and the worst of 8 by the judge, and none if these
     differ by less than .01.
+
+    Raises
+    ------
+    ValueError
+        If these are too few for a step.
     """
-    place = folder / testbed.name / f"{source}-{start}" / f"pairs-{draw}"
-    facts = _kept(place, testbed, source, start)
-    if facts is None:
+    place, made_of = folder / testbed.name / f"{source}-{start}" / f"pairs-{draw}", _made_of(testbed, source, start)
+    pairs = _kept(place, made_of, _read_pairs)
+    if pairs is None:
         new_folder(place)
         facts = _draw_pairs(testbed, make_start(testbed, source, start, folder).model, draw, place)
-        write_text(place / _FACTS, json.dumps({"made_of": _made_of(testbed, source, start), **facts}, indent=1) + "\n")
-    return Pairs(place / "pairs.jsonl", facts["count"], facts["scorer_calls"], facts["gap"])
+        write_text(place / _FACTS, json.dumps({"made_of": made_of, **facts}, indent=1) + "\n")
+        pairs = _read_pairs(place, facts)
+    if pairs.count < BATCH:
+        raise ValueError(
+            f"{testbed.name}: {pairs.count} pairs come of {pairs.scorer_calls // ANSWERS} prompts (start model "
+            f"{source}-{start}, draw {draw}), and a step takes {BATCH}: to the others no two whole answers of "
+            f"{ANSWERS} differ by {MARGIN:g} in the judge's score. The start model has learned too much or "
+            f"too little, or its answers are cut at {testbed.max_tokens} tokens: change the testbed's size or limits"
+        )
+    return pairs
 
 
 def _draw_pairs(testbed: Testbed, model: Path, draw: int, place: Path) -> dict[str, Any]:
     rows, gaps = pairs_of(Model(testbed, model), "pairs", draw)
     write_rows(place / "pairs.jsonl", rows)
     calls = ANSWERS * len(testbed.task.prompts("pairs"))
-    return {"count": len(rows), "scorer_calls": calls, "gap": sum(gaps) / len(gaps)}
+    return {"count": len(rows), "scorer_calls": calls, "gap": sum(gaps) / max(1, len(gaps))}
+
+
+def _read_pairs(place: Path, facts: Mapping[str, Any]) -> Pairs:
+    """Return the pairs of a folder; raise a ValueError, KeyError or FileNotFoundError if they are not whole."""
+    found = Pairs(place / "pairs.jsonl", facts["count"], facts["scorer_calls"], facts["gap"])
+    if (lines := found.file.read_bytes().count(b"\n")) != found.count:
+        raise ValueError(f"{found.file} has {lines} whole lines, and {found.count} were written")
+    return found
 
 
 def pairs_of(model: Model, part: Part, draw: int) -> tuple[list[dict[str, str]], list[float]]:
@@ -184,12 +215,13 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
     return str(path)
 
 
-def _kept(place: Path, testbed: Testbed, source: Source, seed: int) -> dict[str, Any] | None:
-    """Return the facts that a folder keeps, if it holds what would be made now."""
-    if not (place / _FACTS).is_file():
+def _kept(place: Path, made_of: str, read: Callable[[Path, Mapping[str, Any]], Kept]) -> Kept | None:
+    """Return what a folder keeps, if that is whole and what would be made now."""
+    try:
+        facts = json.loads((place / _FACTS).read_text(encoding="utf-8"))
+        return read(place, facts) if facts["made_of"] == made_of else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # damaged, or of another version
         return None
-    facts: dict[str, Any] = json.loads((place / _FACTS).read_text(encoding="utf-8"))
-    return facts if facts.pop("made_of") == _made_of(testbed, source, seed) else None
 
 
 def _made_of(testbed: Testbed, source: Source, seed: int) -> str:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from humanline._workers import worker_processes
+from humanline._workers import as_made, worker_processes
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import make_pairs, make_start, prompt_files
-from humanline.reproduce.testbeds.base import Source, Testbed
+from humanline.reproduce.testbeds.base import Source
 from humanline.reproduce.versions import PROTOCOL, code_digest, task_digest
-from humanline.system.files import make_folder
+from humanline.sim.world import whole
+from humanline.system.files import OutputError, make_folder
 from humanline.system.kept import KeptResults
+from humanline.system.lock import FolderLock, LockHeldError
+from humanline.system.terminal import show
 
 STORE = "results.sqlite"
 Progress = Callable[[int, int], None]
@@ -43,8 +47,37 @@ class Results:
     older: int
 
 
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[FolderLock]:
+    """Make the folder of a suite, and keep every other process out of it meanwhile.
+
+    Raises
+    ------
+    OutputError
+        If another process works in it.
+    OSError
+        If it cannot be written.
+    """
+    make_folder(folder)
+    lock = FolderLock(folder)
+    try:
+        lock.take(wait=True, say=lambda text: show(f"{folder}: {text}"))
+    except LockHeldError as error:
+        raise OutputError(f"{folder} is {error}") from None
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
 def run_suite(
-    jobs: Sequence[Job], folder: Path, *, processes: int = 1, keep_runs: bool = False, progress: Progress | None = None
+    jobs: Sequence[Job],
+    folder: Path,
+    *,
+    processes: int = 1,
+    keep_runs: bool = False,
+    progress: Progress | None = None,
+    before: Callable[[], object] | None = None,
 ) -> Results:
     """Run every job that is not kept yet, and return all outcomes.
 
@@ -53,40 +86,54 @@ def run_suite(
     jobs : sequence of Job
         In the order in which they are begun.
     folder : Path
-        Start models, pairs and results lie there. A result is kept as soon as it is there, by all settings of the run
-        and by the task; by which code it was made is kept with it.
+        Start models, pairs and results lie there, and no other process may work in it meanwhile. A result is kept as
+        soon as it is there, by all settings of the run and by the task; by which code it was made is kept with it.
     processes : int >= 1
         Runs at a time, one thread each.
     keep_runs : bool
         Whether the runs' own folders stay.
     progress : callable, optional
-        Called with (done, total) of all runs, at the beginning and after every run.
+        Called with (done, total) of all runs, at the beginning and after every start model, draw of pairs and run.
+        What it raises ends those under way.
+    before : callable, optional
+        Called before each of these is begun; if it raises, those under way are finished and kept first.
 
     Raises
     ------
     WorkerError
         If a worker process dies.
+    OutputError
+        If another process works in the folder.
+    LockLostError
+        If another process has taken the folder over meanwhile.
     OSError, ValueError, ModelError
-        As `run` does; runs under way are finished and kept before.
+        If `processes` < 1; as `run` does: runs under way are finished and kept before.
     """
-    make_folder(folder)
-    store, code = KeptResults(folder / STORE), code_digest()
-    kept = store.read()
-    keys = {job: key_of(job) for job in jobs}
-    missing = [job for job, key in keys.items() if key not in kept]
-    done = len(jobs) - len(missing)
-    if progress is not None:
-        progress(done, len(jobs))
-    if missing:
-        with worker_processes(min(processes, len(missing)), begin=_one_thread, then=_THEN) as pool:
-            _prepare(pool, missing, folder)
-            with closing(_finished(pool, missing, folder, keep_runs)) as results:
-                for job, outcome in results:
+    processes, code = whole("processes", processes, 1), code_digest()
+    told = progress or (lambda done, total: None)
+    with held(folder) as lock:
+        store = KeptResults(folder / STORE)
+        kept = store.read()
+        keys = {job: key_of(job) for job in jobs}
+        missing = [job for job, key in keys.items() if key not in kept]
+        done = len(jobs) - len(missing)
+        told(done, len(jobs))
+        if missing:
+            for testbed in dict.fromkeys(job.testbed for job in missing):
+                prompt_files(testbed, folder / "starts")  # here, for runs begin at the same time
+            at_once = min(processes, len(missing))
+            with worker_processes(at_once, begin=_one_thread, then=_THEN) as pool:
+                for make, wanted in _first(missing):
+                    begin = partial(_begin, pool, make, folder / "starts")
+                    for _ in as_made(wanted, begin, at_once=at_once, before=before):
+                        told(done, len(jobs))
+                begin_run = partial(_begin_run, pool, folder, keep_runs)
+                for job, outcome in as_made(missing, begin_run, at_once=at_once, before=before):
+                    lock.refuse_lost()  # whoever took it over may have removed what this was made of
                     kept[keys[job]] = f"{code} {as_text(outcome)}"
                     store.keep(keys[job], job.name, kept[keys[job]])
                     done += 1
-                    if progress is not None:
-                        progress(done, len(jobs))
+                    told(done, len(jobs))
     return read_results(jobs, kept, code)
 
 
@@ -136,43 +183,22 @@ def read_results(jobs: Iterable[Job], kept: Mapping[str, str], code: str) -> Res
     return Results([from_text(text) for _, text in parts], sum(made_by != code for made_by, _ in parts))
 
 
-def _prepare(pool: ProcessPoolExecutor, jobs: Sequence[Job], folder: Path) -> None:
-    """Make the start models of runs, those that write their pairs, and then the pairs."""
-    starts = folder / "starts"
-    for testbed in dict.fromkeys(job.testbed for job in jobs):
-        prompt_files(testbed, starts)  # here, for runs begin at the same time
-    wanted: dict[tuple[Testbed, Source, int], None] = {}
-    for job in jobs:
-        for source in (*_NEAR, job.cell.data):
-            wanted[(job.testbed, source, job.start)] = None
-    _all(pool, make_start, [(*one, starts) for one in wanted])
-    pairs = dict.fromkeys((job.testbed, job.cell.data, job.start, job.draw) for job in jobs)
-    _all(pool, make_pairs, [(*one, starts) for one in pairs])
+def _first(jobs: Sequence[Job]) -> Iterator[tuple[Callable[..., object], list[tuple[Any, ...]]]]:
+    """Yield what makes start models, with what tells each of them apart, and then the same of pairs."""
+    starts = ((job.testbed, source, job.start) for job in jobs for source in (*_NEAR, job.cell.data))
+    yield make_start, list(dict.fromkeys(starts))
+    pairs = ((job.testbed, job.cell.data, job.start, job.draw) for job in jobs)
+    yield make_pairs, list(dict.fromkeys(pairs))
 
 
-def _all(pool: ProcessPoolExecutor, work: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> None:
-    for future in as_completed([pool.submit(work, *one) for one in arguments]):
-        future.result()
+def _begin(
+    pool: ProcessPoolExecutor, make: Callable[..., object], starts: Path, one: tuple[Any, ...]
+) -> Future[object]:
+    return pool.submit(make, *one, starts)
 
 
-def _finished(
-    pool: ProcessPoolExecutor, jobs: Sequence[Job], folder: Path, keep_runs: bool
-) -> Generator[tuple[Job, Outcome], None, None]:
-    """Yield each outcome as it is there; if a run fails, those under way are yielded before its error is raised."""
-    waiting = {pool.submit(run, job, folder, keep_runs=keep_runs): job for job in jobs}
-    failure: BaseException | None = None
-    for future in as_completed(waiting):
-        if future.cancelled():
-            continue
-        error = future.exception()
-        if error is None:
-            yield waiting[future], future.result()
-        elif failure is None:
-            failure = error
-            for other in waiting:
-                other.cancel()
-    if failure is not None:
-        raise failure
+def _begin_run(pool: ProcessPoolExecutor, folder: Path, keep_runs: bool, job: Job) -> Future[Outcome]:
+    return pool.submit(run, job, folder, keep_runs=keep_runs)
 
 
 def key_of(job: Job) -> str:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from humanline._checks import one_of
 from humanline.reproduce.cells import Cell
-from humanline.reproduce.outcome import Outcome
+from humanline.reproduce.outcome import STATUSES, Outcome
 from humanline.system.files import write_text
 
 _CELL = [one.name for one in fields(Cell)]
 _REST = [one.name for one in fields(Outcome) if one.name != "cell"]
 _WHOLE = {"every", "passes", "start", "draw", "updates", "scorer_calls"}
+_OR_NONE = {"every", "beta", "clip_eps"}
+_DIGEST = re.compile("[0-9a-f]{16}")
 _TEXT = {"objective", "variant", "data", "testbed", "status", "task"}
 
 
@@ -46,20 +50,40 @@ def read_outcomes(path: Path) -> list[Outcome]:
     OSError
         If it cannot be read.
     ValueError
-        If it is no such file, naming the line.
+        If it is no such file, holds a run twice, or a row is cut off, naming the line.
     """
-    found = []
+    found: list[Outcome] = []
+    lines_of: dict[tuple[str, Cell, int, int], int] = {}
     with open(path, encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines)
-        missing = [name for name in (*_CELL, *_REST) if name not in (reader.fieldnames or ())]
-        if missing:
-            raise ValueError(f"{path}: no table of runs: it has no column {missing[0]!r}")
-        for row in reader:
-            try:
-                cell = Cell(**{name: _read(name, row[name]) for name in _CELL})
-                found.append(Outcome(cell=cell, **{name: _read(name, row[name]) for name in _REST}))
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+        try:
+            missing = [name for name in (*_CELL, *_REST) if name not in (reader.fieldnames or ())]
+            if missing:
+                raise ValueError(f"it has no column {missing[0]!r}")
+            rows = [(reader.line_num, row) for row in reader]
+        except (csv.Error, ValueError) as error:  # text that is no UTF-8 among them
+            raise ValueError(f"{path}: no table of runs: {error}") from None
+    for line, row in rows:
+        try:
+            found.append(_outcome(row))
+            one = found[-1]
+            first = lines_of.setdefault((one.testbed, one.cell, one.start, one.draw), line)
+            if first != line:
+                raise ValueError(f"this run is in line {first} already; keep one of the two rows")
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}, line {line}: {error}") from None
+    return found
+
+
+def _outcome(row: dict[str, Any]) -> Outcome:
+    """Return the outcome of a row; raise ValueError if it has too few values or too many, or such as none has."""
+    if None in row or None in row.values():
+        raise ValueError("it has fewer values than there are columns, or more: is it cut off?")
+    cell = Cell(**{name: _read(name, row[name]) for name in _CELL})
+    found = Outcome(cell=cell, **{name: _read(name, row[name]) for name in _REST})
+    one_of("status", found.status, STATUSES)
+    if found.task and not _DIGEST.fullmatch(found.task):
+        raise ValueError(f"task must be 16 hexadecimal digits, got {found.task!r}: is the row cut off?")
     return found
 
 
@@ -82,8 +106,7 @@ def _said(value: Any) -> Any:
 def _read(name: str, text: str) -> Any:
     if name in _TEXT:
         return text
-    if name in _WHOLE:
-        return int(text) if text else None
-    if name in ("beta", "clip_eps"):
-        return float(text) if text else None
+    if name in _WHOLE or name in _OR_NONE:
+        kind = int if name in _WHOLE else float
+        return None if name in _OR_NONE and not text else kind(text)
     return float(text) if text else math.nan

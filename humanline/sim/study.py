@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import as_completed
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from humanline._workers import worker_processes
+from humanline._workers import as_made, worker_processes
 from humanline.sim.long import LongWorld
 from humanline.sim.measures import perceive, utility_gap, win_rate
 from humanline.sim.run import Run, Trace, simulate
@@ -208,21 +207,10 @@ def _measured(
         for key, run in runs.items():
             yield key, measure(run, seeds)
         return
-    count, failure = min(processes, len(runs)), None
+    count = min(processes, len(runs))
     with worker_processes(count, then="what is finished is kept, and the same study goes on") as pool:
-        waiting = {pool.submit(measure, run, seeds): key for key, run in runs.items()}
-        for future in as_completed(waiting):
-            if future.cancelled():
-                continue
-            error = future.exception()
-            if error is None:
-                yield waiting[future], future.result()
-            elif failure is None:
-                failure = error
-                for other in waiting:
-                    other.cancel()
-        if failure is not None:
-            raise failure
+        each = as_made(runs.items(), lambda keyed: pool.submit(measure, keyed[1], seeds), at_once=count)
+        yield from ((key, result) for (key, _), result in each)
 
 
 def _key(run: Run, seeds: Sequence[int]) -> str:

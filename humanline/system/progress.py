@@ -174,12 +174,13 @@ class CountProgress:
 
     def __call__(self, done: int, total: int) -> None:
         """Take note of what is done; what was done before the first call counts for nothing in the time left."""
+        is_new = self.first < 0 or done != self.done
         if self.first < 0:
             self.first, self.started = done, time.perf_counter()
         self.done, self.total = done, total
         self.bar.update(self.task, completed=done, total=total)
         due = {round(total * i / 10) for i in range(1, 11)} | {self.first}
-        if self.show and not self.console.is_terminal and done in due:
+        if self.show and not self.console.is_terminal and is_new and done in due:
             rate = (time.perf_counter() - self.started) / (done - self.first) if done > self.first else 0.0
             left = f"  about {rate * (total - done):,.0f} s left" if rate else ""
             self.console.print(f"{self.what} {done}/{total}{left}", highlight=False)

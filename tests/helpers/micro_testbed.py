@@ -41,6 +41,11 @@ def judged(prompt: Sequence[Mapping[str, str]], completion: str) -> float:
     return Echo().judged(last_text(prompt), completion)
 
 
+def indifferent(prompt: Sequence[Mapping[str, str]], completion: str) -> float:
+    """Return the same of every answer: rounds are left without a pair."""
+    return 0.5
+
+
 MICRO = Testbed(
     name="micro",
     task=Echo(),

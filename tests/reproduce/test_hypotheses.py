@@ -11,6 +11,7 @@ from humanline.reproduce.cells import around, core
 from humanline.reproduce.frontier import arrange, best_clips
 from humanline.reproduce.hypotheses import CLAIMS, NAMES, compare, judge
 from humanline.reproduce.power import World, outcomes, simulate
+from humanline.reproduce.report import words
 from humanline.reproduce.rules import Rules, as_section, grid_digest, read_rules
 from humanline.reproduce.shown import finding_rows, frontier_rows, markdown, shown_rows
 from tests.conftest import ROOT
@@ -235,3 +236,11 @@ def test_the_whole_procedure_covers_and_finds(curve):
         assert 0.93 - allowed < share.covered < 0.97 + allowed
     for shift in (-0.2, 0.2):
         assert simulate(World(curve=curve, shift=shift), RULES, grids=100, seed=20_000)[0].differs > 0.8
+
+
+def test_what_is_not_known_is_left_empty():
+    """A verdict without an estimate has no interval, not one from nan to nan."""
+    rows = [row for row in outcomes(CLEAR, 0) if row.cell.variant == "offline" and row.cell.objective == "dpo"]
+    findings = judge(rows, RULES)
+    assert any(math.isnan(one.low) for one in findings)
+    assert "nan" not in words(rows, findings, [], [], RULES)

@@ -14,10 +14,19 @@ from humanline.reproduce.cells import core
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.plan import grid_jobs
 from humanline.reproduce.power import World, outcomes
-from humanline.reproduce.quick import CELLS, demo_picture, expected_lines, found_lines, words_of
+from humanline.reproduce.quick import (
+    CELLS,
+    demo_picture,
+    expected_lines,
+    found_lines,
+    leave_for_recipes,
+    words_of,
+)
 from humanline.reproduce.rule import LETTERS, Rule, read_rule, rule_of, write_rule
 from humanline.reproduce.rules import Rules
+from humanline.reproduce.start import Start
 from humanline.reproduce.tables import read_outcomes
+from humanline.system.folders import verify_folder
 from tests.conftest import ROOT
 
 RULE = Rule(
@@ -69,10 +78,56 @@ def test_nothing_is_called_better_at_two_orders():
     outcomes[3] = found(1, 1, status="not finite", score=math.nan, kl_to_start=math.nan, greedy=math.nan)
     text = "\n".join(found_lines(outcomes, RULE))
     assert "0.700 0.710" in text and "1.50 2.50" in text and "0.700 nan" in text
-    assert "1 runs ended in numbers that are not finite" in text and "too few to call" in text
+    assert "1 of 16 runs collapsed" in text and "too few to call" in text
     assert not {"better", "worse", "wins"} & set(text.replace("one cell better than another", "").split())
     picture = demo_picture(outcomes, RULE)
     assert sum(len(points) for series in picture.cells.values() for points in series.values()) == 2 * len(CELLS) - 1
+
+
+def test_what_was_clipped_is_the_mean_of_runs_that_have_numbers():
+    """A collapsed run has none; where no run was clipped nothing is said."""
+    broken = {"status": "not finite", "score": math.nan, "kl_to_start": math.nan}
+    runs = [found(1, 0, clipped=0.25), found(1, 1, **broken), found(2, 0, **broken), found(2, 1, **broken, clipped=0.9)]
+    lines = {line.split("  ")[0]: line for line in found_lines(runs, RULE)}
+    assert lines[words_of(CELLS[1])].endswith("25.0%")
+    assert not any("nan%" in line or "90" in line for line in lines.values())
+
+
+def test_what_recipes_begin_from_is_of_one_start_model(tmp_path, monkeypatch):
+    """Another start model, a copy that was cut, or pairs that are gone have all of it made anew; else it stays."""
+    drawn = []
+    monkeypatch.setattr(module, "Model", lambda testbed, path: path)
+    monkeypatch.setattr(module, "pairs_of", lambda *_: drawn.append(True) or ([], []))
+    model = tmp_path / "starts" / "letters" / "near-0" / "start" / "final"
+    pairs = model.parents[1] / "pairs-0" / "pairs.jsonl"
+    for folder in (model, pairs.parent):
+        folder.mkdir(parents=True)
+    pairs.write_text("{}\n")
+    (model / "manifest.json").write_text("{}")
+    (model / "config.json").write_text("{}")
+    copy = tmp_path / "start" / "final"
+
+    def leave(weights="one"):
+        (model / "model.safetensors").write_text(weights)
+        leave_for_recipes(tmp_path, Start(model, (9.0, 1.0), None))
+        assert (copy / "model.safetensors").read_text() == weights and (tmp_path / "pairs.jsonl").read_text() == "{}\n"
+        verify_folder(copy)
+        return len(drawn)
+
+    assert leave() == 1 and leave() == 1
+    assert leave("other") == 2
+    (copy / "config.json").unlink()
+    assert leave("other") == 3 and (copy / "config.json").is_file()
+    (tmp_path / "pairs-held-out.jsonl").unlink()
+    assert leave("other") == 4 and (tmp_path / "pairs-held-out.jsonl").is_file()
+    monkeypatch.setattr(module, "publish_folder", dying)
+    with pytest.raises(OSError, match="half-way"):
+        leave("new")
+    assert not copy.exists()  # no old model lies beside new pairs
+
+
+def dying(*_):
+    raise OSError("half-way")
 
 
 def test_the_rule_of_a_grid_is_read_as_it_was_written(tmp_path):
@@ -96,11 +151,12 @@ def test_the_rule_of_the_demo_is_that_of_the_committed_grid():
     assert len(grid_jobs(["letters"], CELLS, 1, 2)) == 16
 
 
-@pytest.mark.parametrize("more", [["letters"], ["--known", "runs.csv"]])
-def test_the_demo_takes_no_testbed_and_no_table(more, capsys):
+@pytest.mark.parametrize("more", [["letters"], ["--known", "runs.csv"], ["--starts", "0"], ["--draws", "3"], ["--all"]])
+def test_the_demo_takes_nothing_of_the_grid(more, capsys):
     """It is of the letters task and of its own runs."""
     assert main(["reproduce", "--quick", *more]) == 2
-    assert "--quick is of the letters task" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--quick is of the letters task" in said and (more[0] in said or "a testbed" in said)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,12 +16,16 @@ from humanline.reproduce import suite as module
 from humanline.reproduce.answers import Model, entropy, measure, temperature_of
 from humanline.reproduce.cells import VARIANTS, Cell, around, core
 from humanline.reproduce.outcome import as_text, from_text
-from humanline.reproduce.plan import grid_jobs, said_time
+from humanline.reproduce.plan import SECONDS, grid_jobs, said_time
 from humanline.reproduce.recipe import recipe
 from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import SCORE_SEED, Pairs, make_pairs, make_start, pairs_of, prompt_file, prompt_files
-from humanline.reproduce.suite import kept_results, run_suite, take_over
+from humanline.reproduce.suite import held, kept_results, run_suite, take_over
 from humanline.reproduce.tables import read_outcomes, write_outcomes
+from humanline.reproduce.testbeds.registry import TESTBEDS
+from humanline.reproduce.versions import task_digest
+from humanline.system.files import OutputError
+from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from tests.helpers.dying import die
 from tests.helpers.micro_testbed import MICRO
@@ -137,6 +142,59 @@ def test_a_start_model_and_its_pairs_are_made_once(begun, monkeypatch):
     assert len(made) == 1
 
 
+@pytest.mark.parametrize("harm", ["no JSON", "no object", "no gap", "a line less", "no pairs", "a cut line"])
+def test_what_is_damaged_is_made_anew(begun, monkeypatch, tmp_path, harm):
+    """Pairs whose facts say nothing, or that are fewer than these say, are drawn again, and not trained on."""
+    folder = shutil.copytree(begun[0] / "starts", tmp_path / "starts")
+    place = folder / "micro" / "near-0" / "pairs-0"
+    facts, pairs = place / "facts.json", place / "pairs.jsonl"
+    whole = pairs.read_text()
+    if harm == "no JSON":
+        facts.write_text(facts.read_text()[:40])
+    elif harm == "no object":
+        facts.write_text("[1]")
+    elif harm == "no gap":
+        facts.write_text(facts.read_text().replace('"gap"', '"gab"'))
+    elif harm == "no pairs":
+        pairs.unlink()
+    else:
+        pairs.write_text("".join(whole.splitlines(True)[1:]) if harm == "a line less" else whole[:-9])
+
+    def drawn(testbed, model, draw, place):
+        (place / "pairs.jsonl").write_text(whole)
+        return {"count": begun[2].count, "scorer_calls": 1280, "gap": 0.25}
+
+    monkeypatch.setattr("humanline.reproduce.start._draw_pairs", drawn)
+    assert make_pairs(MICRO, "near", 0, 0, folder).gap == 0.25 and pairs.read_text() == whole
+
+
+def test_a_start_without_its_model_or_its_facts_is_made_anew(begun, monkeypatch, tmp_path):
+    """Facts alone are no start model."""
+    monkeypatch.setattr("humanline.reproduce.start._train_start", die_in_words)
+    for number, harm in enumerate(("start/final", "facts.json")):
+        folder = shutil.copytree(begun[0] / "starts", tmp_path / str(number))
+        (folder / "micro" / "near-0" / harm).rename(tmp_path / f"gone-{number}")
+        with pytest.raises(OSError, match="made anew"):
+            make_start(MICRO, "near", 0, folder)
+
+
+def die_in_words(*_):
+    raise OSError("made anew")
+
+
+@pytest.mark.parametrize("count", [0, 15])
+def test_too_few_pairs_for_a_step_are_refused(begun, monkeypatch, tmp_path, count):
+    """In words that name testbed, start model and draw; also when they are asked for again."""
+    folder = shutil.copytree(begun[0] / "starts", tmp_path / "starts")
+    rows = [{"prompt": "a", "chosen": "a", "rejected": "b"}] * count
+    monkeypatch.setattr("humanline.reproduce.start.pairs_of", lambda *_: (rows, [0.5] * count))
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=rf"micro: {count} pairs come of 160 prompts \(start model near-0, draw 3\)"
+        ):
+            make_pairs(MICRO, "near", 0, 3, folder)
+
+
 def test_an_outcome_is_what_its_model_says(begun, outcome):
     """Scores, length and entropy are recomputed from the model that the run has left; the start's are its own."""
     folder, start, _ = begun
@@ -202,6 +260,40 @@ def test_a_run_that_is_not_finite_any_more_is_an_outcome(begun, monkeypatch):
     assert found.updates == 1 and from_text(as_text(found)).status == "not finite"
 
 
+def test_numbers_that_end_before_the_first_row_are_an_outcome(begun, monkeypatch):
+    """As in the answers of a first round: there is no file of metrics yet."""
+    from humanline.train.run.processes import NonFiniteError
+
+    def broken(config, **_):
+        raise NonFiniteError("nan")
+
+    monkeypatch.setattr("humanline.train.loop.train", broken)
+    found = run(Job(MICRO, OFFLINE, 0, 0), begun[0], keep_runs=False)
+    assert found.status == "not finite" and found.updates == 0
+
+
+def test_a_last_step_that_breaks_the_policy_is_an_outcome(begun, monkeypatch):
+    """No loss shows it any more, but its answers have no finite probabilities; the suite goes on."""
+    from humanline.train.run.processes import NonFiniteError
+
+    def broken(*_):
+        raise NonFiniteError("nan")
+
+    monkeypatch.setattr("humanline.train.loop.train", lambda *_, **__: SimpleNamespace(model=begun[1].model, final={}))
+    monkeypatch.setattr("humanline.reproduce.run.measure", broken)
+    found = run(Job(MICRO, OFFLINE, 0, 0), begun[0], keep_runs=False)
+    assert found.status == "not finite" and math.isnan(found.score)
+
+
+def test_rounds_that_leave_no_pair_are_an_outcome(begun):
+    """A judge that finds all answers alike leaves nothing to train on: the policy is the start model, measured."""
+    testbed = dataclasses.replace(MICRO, reward="tests.helpers.micro_testbed:indifferent")
+    cell = Cell("dpo", "online", 1e-3, beta=1.0)
+    found = run(Job(testbed, cell, 0, 0), begun[0], keep_runs=False)
+    assert found.status == "done" and found.updates == 0
+    assert found.score == found.start_score and found.kl_to_start == 0.0
+
+
 def test_a_suite_keeps_what_it_has_and_goes_on(begun, outcome, monkeypatch, in_process):
     """Nothing is run twice; a failing run ends the suite when those before it are kept; order and values stay."""
     folder, _, _ = begun
@@ -223,9 +315,78 @@ def test_a_suite_keeps_what_it_has_and_goes_on(begun, outcome, monkeypatch, in_p
     told = []
     results = run_suite(jobs, out, progress=lambda done, total: told.append((done, total)))
     assert [one.cell for one in results.outcomes] == cells and results.older == 0
-    assert asked == [*jobs, jobs[2]] and told == [(2, 3), (3, 3)]
+    assert asked == [*jobs, jobs[2]] and told == [(2, 3)] * 3 + [(3, 3)]  # a start model and its pairs lie between
     monkeypatch.setattr(module, "code_digest", lambda: "another")
     assert run_suite(jobs, out).older == 3 and len(asked) == 4
+
+
+def test_runs_under_way_are_kept_when_no_other_is_to_begin(begun, outcome, monkeypatch, in_process):
+    """What is asked before every start model, draw of pairs and run may end the suite; nothing finished is lost."""
+    asked = []
+
+    def enough():
+        asked.append(True)
+        if len(asked) > 3:
+            raise StopRequested("--minutes 1")
+
+    cells = [OFFLINE, Cell("dpo", "offline", 2e-3, beta=1.0)]
+    jobs = [Job(MICRO, cell, 0, 0) for cell in cells]
+    monkeypatch.setattr(module, "run", lambda job, *_, **__: dataclasses.replace(outcome, cell=job.cell))
+    out = begun[0] / "enough"
+    shutil.copytree(begun[0] / "starts", out / "starts")
+    with pytest.raises(StopRequested, match="--minutes 1"):
+        run_suite(jobs, out, before=enough)
+    assert [one.cell for one in kept_results(jobs, out).outcomes] == cells[:1]
+
+
+def test_a_stop_is_seen_while_start_models_and_pairs_are_made(monkeypatch, tmp_path, in_process):
+    """They take minutes, too: progress is called after each of them, and no other one is made."""
+    made = []
+    monkeypatch.setattr(module, "make_start", lambda *one: made.append(one))
+
+    def stop(done, total):
+        if made:
+            raise StopRequested("SIGTERM")
+
+    with pytest.raises(StopRequested):
+        run_suite([Job(MICRO, OFFLINE, start, 0) for start in range(3)], tmp_path, progress=stop)
+    assert len(made) == 1
+
+
+def test_two_suites_in_one_folder_are_refused(tmp_path):
+    """One would remove the folder in which the other one trains."""
+    with held(tmp_path), pytest.raises(OutputError, match=r"is in use by another run"):
+        run_suite([Job(MICRO, OFFLINE, 0, 0)], tmp_path)
+
+
+def test_a_command_that_is_stopped_leaves_a_table_of_what_it_has(outcome, monkeypatch, tmp_path, capsys):
+    """Partial results are to be committed as well: where the report would have it, and the message says so."""
+    job = grid_jobs(["letters"], core(), 1, 1)[0]
+    kept = dataclasses.replace(outcome, testbed="letters", cell=job.cell, task=task_digest(job.testbed))
+
+    def stopped(jobs, folder, *, before, **_):
+        assert take_over(jobs, [kept], folder) == 1
+        before()
+        monkeypatch.setattr("time.monotonic", lambda: math.inf)
+        before()
+
+    monkeypatch.setattr(module, "run_suite", stopped)
+    words = ["reproduce", "--starts", "1", "--draws", "1", "--out", str(tmp_path), "--quiet", "--minutes", "9"]
+    assert main(words) == 75
+    said = capsys.readouterr().err
+    assert "stopped by --minutes 9" in said and str(tmp_path / "letters" / "runs.csv") in said
+    assert read_outcomes(tmp_path / "letters" / "runs.csv")[0].cell == job.cell
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["--processes", "0"], ["--processes", "-2", "--quick"], ["--minutes", "nan"], ["--minutes", "0", "--quick"]],
+)
+def test_no_process_and_no_time_are_refused(more, capsys, tmp_path):
+    """Before anything is printed or made."""
+    assert main(["reproduce", "--out", str(tmp_path / "out"), *more]) == 2
+    said = capsys.readouterr()
+    assert f"{more[0]} must be " in said.err and not said.out and not (tmp_path / "out").exists()
 
 
 def test_a_worker_that_dies_ends_the_suite_with_words(tmp_path, monkeypatch, capsys):
@@ -257,23 +418,14 @@ def test_runs_are_counted_and_their_time_is_told(outcome):
         grid_jobs(["lettres"], core(), 1, 1)
 
 
-def test_a_table_of_runs_is_read_as_it_was_written(tmp_path, outcome):
-    """Six digits of every number; what is unknown stays unknown; a foreign file is refused with its place."""
-    broken = dataclasses.replace(outcome, status="not finite", score=math.nan, cell=core()[-1])
-    path = tmp_path / "runs.csv"
-    write_outcomes(path, [outcome, broken])
-    first, second = read_outcomes(path)
-    assert first.cell == outcome.cell and second.cell == core()[-1] and math.isnan(second.score)
-    for field in dataclasses.fields(outcome):
-        wanted, found = getattr(outcome, field.name), getattr(first, field.name)
-        assert found == (pytest.approx(wanted, rel=1e-5, nan_ok=True) if isinstance(wanted, float) else wanted)
-    text = path.read_text()
-    path.write_text(text.replace(",done,", ",done,x"))
-    with pytest.raises(ValueError, match=r"runs.csv, line 2: could not convert"):
-        read_outcomes(path)
-    path.write_text(text.replace("kl_to_start_se", "other"))
-    with pytest.raises(ValueError, match="it has no column 'kl_to_start_se'"):
-        read_outcomes(path)
+def test_every_testbed_has_its_seconds(monkeypatch):
+    """What is said before a suite is of its own testbed: a start model, then its runs."""
+    assert set(TESTBEDS) <= set(SECONDS)
+    monkeypatch.setitem(SECONDS, "arithmetic", (10.0, 1000.0, 40.0))
+    cells = [Cell("dpo", "offline", lr, beta=1.0) for lr in (1e-3, 2e-3)]
+    assert "the other 2 take about 1 minutes" in said_time(grid_jobs(["arithmetic"], cells, 1, 1), [], 1)
+    monkeypatch.setitem(SECONDS, "arithmetic", (10.0, 1000.0, 100.0))
+    assert "the other 2 take about 2 minutes" in said_time(grid_jobs(["arithmetic"], cells, 1, 1), [], 1)
 
 
 def test_prompt_files_follow_the_task(tmp_path):

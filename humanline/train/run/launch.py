@@ -29,6 +29,7 @@ from typing import IO, Any
 import torch
 
 from humanline.system.activity import EXIT_FOLLOWED, EXIT_NEIGHBOUR
+from humanline.system.cores import usable_cores
 from humanline.system.launcher import LAUNCHED_BY, LauncherError, refuse_launcher
 from humanline.system.stop import ECHO, EXIT_STOPPED, handled
 from humanline.system.terminal import told
@@ -101,8 +102,7 @@ def _refuse_few(count: int) -> None:
 
 def _start(words: Sequence[str], rank: int, count: int, port: int) -> subprocess.Popen[bytes]:
     """Start one process; the main one has this one's output, the others have a pipe."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    defaults = {"OMP_NUM_THREADS": str(max(1, cores // count))}
+    defaults = {"OMP_NUM_THREADS": str(max(1, usable_cores() // count))}
     if os.path.exists(f"/sys/class/net/{_LOOPBACK}"):  # by themselves these two choose a device to the network
         defaults |= {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": _LOOPBACK}
     own = {
