@@ -99,8 +99,8 @@ def quick(
     write_outcomes(folder / "runs.csv", results.outcomes)
     write_text(folder / "table.txt", text + "\n")
     figure = write_figure(folder, "frontier", demo_picture(results.outcomes, rule))
-    before, after = start.perplexity
-    show(f"   the start model: held-out perplexity {before:.0f} -> {after:.2f}, score {start.measured.score:.3f}")
+    untrained, trained = start.perplexity
+    show(f"   the start model: held-out perplexity {untrained:.0f} -> {trained:.2f}, score {start.measured.score:.3f}")
     show(f"4. what came\n{text}")
     if results.older:
         show(f"{results.older} of the runs were kept from other code of training or other libraries than are here now")
@@ -224,7 +224,11 @@ def leave_for_recipes(folder: Path, start: Start) -> None:
     write_rows(held_out_pairs, [row for row in rows if row["prompt"] in set(held_out)])
     make_folder(model.parent)
     listed = shutil.ignore_patterns(MANIFEST)  # a folder that is published has one of its own
-    publish_folder(model, lambda into: shutil.copytree(start.model, into, ignore=listed, dirs_exist_ok=True))
+
+    def fill(into: Path) -> None:
+        shutil.copytree(start.model, into, ignore=listed, dirs_exist_ok=True)
+
+    publish_folder(model, fill)
 
 
 def _is_copy(copy: Path, of: Path) -> bool:
