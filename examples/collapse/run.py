@@ -3,11 +3,11 @@
     python examples/collapse/run.py                # both sets of runs: about half an hour of one core
     python examples/collapse/run.py --set second   # one of them
 
-Sound runs are settings of `humanline demo` and of the recipe tiny-online whose models do not get worse (the demo's
-table says so), with other orders of the data and lengths. Broken ones have what breaks a run on purpose: learning rates
-30 to 500 times as large, gradient norms of 1000, rewards that pay for length or for nothing. The limits are those that
-recipes have when they say nothing. What a run came to is judged by something the watch does not see: the share of right
-letters in its final model's answers to words never seen.
+Sound runs are settings of the letters task and of the recipe tiny-online whose models do not get worse, with other
+orders of the data and lengths. Broken ones have what breaks a run on purpose: learning rates 30 to 500 times as large,
+gradient norms of 1000, rewards that pay for length or for nothing. The limits are those that recipes have when they say
+nothing. What a run came to is judged by something the watch does not see: the share of right letters in its final
+model's answers to words never seen.
 
 What is finished is not done again; --work holds it. After a change of limits, --again judges the same rows anew.
 """

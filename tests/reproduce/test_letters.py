@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from humanline import demo
 from humanline.reproduce.testbeds.letters import LARGE, SMALL, letters_in_place
 
 
@@ -17,12 +16,10 @@ def test_the_score_is_the_share_of_letters_in_place():
         assert task.score("cab", "") == task.score("", "") == 0.0
 
 
-def test_the_small_one_is_the_demos():
-    """Its words are drawn as the demo's, and its reward is the demo's."""
-    assert SMALL.task.prompts("train") == demo._words(1500, seed=1)
-    for row in SMALL.task.rows("far", 0)[:100]:
-        prompt = [{"role": "user", "content": row["prompt"]}]
-        assert letters_in_place(prompt, row["completion"]) == demo.letters_in_place(prompt, row["completion"])
+def test_the_reward_is_the_score_of_the_last_message():
+    """Rounds give messages: the word is in the last of them."""
+    prompt = [{"role": "system", "content": "Sort."}, {"role": "user", "content": "cab"}]
+    assert letters_in_place(prompt, "abd") == pytest.approx(2 / 3) and letters_in_place(prompt, "") == 0.0
 
 
 @pytest.mark.parametrize(("bed", "letters", "lengths"), [(SMALL, 10, range(4, 8)), (LARGE, 20, range(6, 11))])
