@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 from collections import deque
@@ -34,7 +34,7 @@ def _with_plain_errors(work: Callable[..., Any], arguments: tuple[Any, ...], nam
         return work(*arguments, **named)
     except Exception as error:
         try:
-            pickle.loads(pickle.dumps(error))
+            copy.copy(error)  # made anew of its arguments, as in the process that asked for the work
         except Exception:
             raise WorkerError(f"in a worker process: {type(error).__name__}: {error}") from None
         raise

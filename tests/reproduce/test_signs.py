@@ -22,10 +22,10 @@ def compared(rows):
 
 
 def test_on_a_clear_curve_the_sign_is_right_nearly_always():
-    """H5 holds, and items are 24 of equal settings and 8 across learning rates."""
+    """H5 holds, and items are 32 of equal settings and 8 across learning rates."""
     rows = outcomes(CLEAR, 0)
     found = compared(rows)
-    assert [found[rival].table.shape for rival in RIVALS] == [(24, 3), (24, 3), (8, 3)]
+    assert [found[rival].table.shape for rival in RIVALS] == [(32, 3), (32, 3), (8, 3)]
     assert min(one.right for one in found.values()) > 0.9
     assert judge(rows, RULES)[4].verdict == "holds"
 
@@ -89,7 +89,7 @@ def test_distances_beyond_the_range_count_as_its_end():
         return row.cell.variant == "humanline" and all(getattr(row.cell, name) == last[name] for name in last)
 
     rows = [replace(row, kl_to_start=1e5, score=-1.0) if is_far(row) else row for row in rows]
-    assert (compared(rows)["always offline"].table[2] == -0.5).all()
+    assert (compared(rows)["always offline"].table[3] == -0.5).all()
 
 
 def test_collapsed_runs_are_worse_and_two_of_them_tell_nothing():
@@ -101,7 +101,7 @@ def test_collapsed_runs_are_worse_and_two_of_them_tell_nothing():
     assert found.right == 0.5  # a distance is lacking, so the curve has no opinion
     assert (found.table == -0.5).all()
     both = [replace(r, status="not finite") if r.cell.objective == "kto" and r.draw == 1 else r for r in rows]
-    assert compared(both)["always offline"].unused == 18 * 3
+    assert compared(both)["always offline"].unused == 24 * 3
 
 
 def test_one_draw_has_no_other_draws():
