@@ -19,6 +19,9 @@ from humanline import _shapes
 from humanline.system import disk
 from humanline.system.stop import STOPPING
 
+# Doctests are looked for in every module; a system whose own Python has a module of this name imported that one first.
+collect_ignore = ["helpers/harm/sitecustomize.py"]
+
 ROOT = Path(__file__).resolve().parent.parent
 NO_CUDA = "no CUDA device"
 #: Modules whose functions have the types, kinds and shapes of arguments and results checked at every call.
