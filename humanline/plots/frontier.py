@@ -84,11 +84,15 @@ def _draw(table: Table, names: list[str]) -> Figure:
     shown: dict[str, Any] = {}
     for axis in axes:
         shown |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=min(len(shown), 8))
+    figure.legend(
+        list(shown.values()), list(shown), loc="outside lower center", ncols=min(len(shown), 2 * len(names) + 1)
+    )
     return figure
 
 
 def _panel(axis: Axes, table: Table, panel: str) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     axis.axhline(table.setting("start"), color=_style.GREY, linestyle=":", linewidth=1.2, label="start")
     for name in table.series(panel):
         across, up = table.xy(panel, name)
@@ -98,4 +102,7 @@ def _panel(axis: Axes, table: Table, panel: str) -> None:
         colour, marker = LOOKS.get(name, (_style.GREY, "x"))
         axis.plot(across, up, marker, color=colour, markersize=5, alpha=0.85, label=name)
     axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_xlabel("KL(policy || start), nats an answer")

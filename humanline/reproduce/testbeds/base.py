@@ -90,6 +90,10 @@ class Testbed:
     vocab_size: int
     description: str
 
+    def __hash__(self) -> int:
+        """Return the hash of the name: a task may hold what has no hash."""
+        return hash(self.name)
+
 
 def dealt(drawn: Iterable[str], sizes: Mapping[Part, int]) -> dict[Part, list[str]]:
     """Return the prompts of every part: each in turn takes as many as it needs of what is drawn, none of them twice.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from humanline.reproduce.testbeds import arithmetic, letters
+from humanline.reproduce.testbeds import arithmetic, instructions, letters
 from humanline.reproduce.testbeds.base import Testbed
 
-TESTBEDS = {bed.name: bed for bed in (letters.SMALL, letters.LARGE, arithmetic.SMALL)}
+TESTBEDS = {
+    bed.name: bed for bed in (letters.SMALL, letters.LARGE, arithmetic.SMALL, instructions.SMALL, instructions.LARGE)
+}
 
 
 def testbed(name: str) -> Testbed:
