@@ -8,7 +8,7 @@ WORKERS ?= 2
 
 .PHONY: demo test slow campaign lint gsm8k benchmarks clean
 
-demo: $(VENV)/.train
+demo: $(VENV)/.demo
 	$(BIN)/humanline reproduce --quick
 
 test: $(VENV)/.dev lint
@@ -38,6 +38,10 @@ $(VENV)/bin/python:
 
 $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[train]'
+	touch $@
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[train,figures]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -99,8 +99,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             complain(options, str(error))
             return EXIT_USER_ERROR
         if isinstance(error, ModuleNotFoundError) and error.name and error.name.split(".")[0] != "humanline":
-            extra = "notebooks" if error.name.split(".")[0] == "matplotlib" else "train"
-            kind = {"notebooks": "notebooks", "train": "training"}[extra]
+            extra = "figures" if error.name.split(".")[0] == "matplotlib" else "train"
+            kind = {"figures": "figures", "train": "training"}[extra]
             install = f"install the {kind} extra: pip install 'humanline[{extra}]'"
             complain(options, f"the package {error.name!r} is missing; {install}")
             return EXIT_USER_ERROR

@@ -50,9 +50,11 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _reproduce(options: argparse.Namespace) -> int:
     quiet_libraries()
+    from humanline.plots import check as check_figures
     from humanline.system.stop import EXIT_STOPPED, StopRequested
 
     _refuse_with_quick(options)
+    check_figures()  # now, and not when all is run
     folder = Path(options.out or ("demo-out" if options.quick else "reproduce-out"))
     jobs, processes = _jobs(options), processes_of(options)
     until = math.inf if options.minutes is None else time.monotonic() + 60 * positive("--minutes", options.minutes)

@@ -52,7 +52,7 @@ class Outcome:
     seconds : float
         Of one core, training and measuring; for planning, no result.
     task : str
-        Digest of the testbed (`task_digest`), so that outcomes are known to be of the same task.
+        Digest of the testbed and number of the protocol (`made_by`): outcomes that differ in it are not comparable.
     """
 
     testbed: str

@@ -113,14 +113,15 @@ def quick(
 
 def expected_lines(rule: Rule) -> list[str]:
     """Return what the rule expects: of each cell its distance and score, and where the peak is."""
-    rows = [("cell", "distance", "score", "")]
+    rows = [("cell", "distance", "offline curve", "grid", "")]
     for cell in CELLS:
         expected = rule.expected(cell)
         if expected is None:
-            rows.append((words_of(cell), "?", "?", "the grid does not know this cell"))
+            rows.append((words_of(cell), "?", "?", "?", "the grid does not know this cell"))
             continue
         distance, score = expected
-        rows.append((words_of(cell), f"{distance:.2f}", f"{score:.3f}", _place(rule, cell, distance)))
+        own = f"{rule.scores[cell.name]:.3f}"
+        rows.append((words_of(cell), f"{distance:.2f}", f"{score:.3f}", own, _place(rule, cell, distance)))
     return [*_columns(rows), "", *_reading(rule)]
 
 
@@ -128,12 +129,6 @@ def _place(rule: Rule, cell: Cell, distance: float) -> str:
     """Return where a distance is on the curve, in words."""
     at, _ = rule.peak(cell.objective)
     low, high = (rule.curves[cell.objective][end][0] for end in (0, -1))
-    if cell.is_online:
-        return (
-            "the offline curve there; online lay above it in the grid"
-            if low <= distance <= high
-            else "beyond the curve"
-        )
     if not low <= distance <= high:
         return f"{'nearer' if distance < low else 'further'} than every offline cell of the grid: the curve's end"
     near = abs(np.log(distance / at)) < np.log(1.25)
@@ -144,19 +139,22 @@ def _reading(rule: Rule) -> list[str]:
     peaks = [(name.upper(), rule.peak(name)) for name, points in rule.curves.items() if points]
     said = "; ".join(f"{name} {score:.3f} at {distance:.1f}" for name, (distance, score) in peaks)
     return [
-        "distance: KL(policy || start), nats an answer. score: what runs whose reference is never synced have there;",
-        f"the start has {rule.start:.3f}, their peak is {said}.",
+        "distance: KL(policy || start), nats an answer. offline curve: the score that runs on given pairs have there whose",
+        f"reference never moves; the start has {rule.start:.3f}, the curves' peaks in nats are:",
+        f"{said}.",
+        "grid: the cell's own mean score there. Where the two differ, distance alone does not tell.",
     ]
 
 
 def found_lines(outcomes: Sequence[Outcome], rule: Rule) -> list[str]:
     """Return what came of each cell, run by run, beside what was expected; nothing is called better."""
-    rows = [("cell", "distance", "expected", "score", "expected", "greedy", "clipped")]
+    rows = [("cell", "distance", "in the grid", "score", "offline curve", "in the grid", "greedy", "clipped")]
     for cell in CELLS:
         runs = [outcome for outcome in outcomes if outcome.cell == cell]
         clipped = [run.clipped for run in runs if is_finite(run) and math.isfinite(run.clipped)]
         expected = rule.expected(cell)
         distance, score = ("?", "?") if expected is None else (f"{expected[0]:.2f}", f"{expected[1]:.3f}")
+        own = f"{rule.scores[cell.name]:.3f}" if cell.name in rule.scores else "?"
         rows.append(
             (
                 words_of(cell),
@@ -164,6 +162,7 @@ def found_lines(outcomes: Sequence[Outcome], rule: Rule) -> list[str]:
                 distance,
                 _both([run.score for run in runs], 3),
                 score,
+                own,
                 _both([run.greedy for run in runs], 3),
                 f"{np.mean(clipped):.1%}" if clipped else "",
             )

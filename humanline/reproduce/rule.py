@@ -36,12 +36,15 @@ class Rule:
         with the best cells.
     distances : dict of str to float
         Mean KL(policy || start) by the name of a cell, nats an answer.
+    scores : dict of str to float
+        Mean score by the name of a cell.
     """
 
     testbed: str
     start: float
     curves: dict[Objective, list[tuple[float, float]]]
     distances: dict[str, float]
+    scores: dict[str, float]
 
     def peak(self, objective: Objective) -> tuple[float, float]:
         """Return distance and score where the curve is highest."""
@@ -69,12 +72,9 @@ def rule_of(outcomes: Sequence[Outcome], rules: Rules) -> Rule:
     """
     curves = {name: [(_short(x), _short(y)) for x, y in _curve(outcomes, name, rules)] for name in OBJECTIVES}
     grid = {cell.name for cell in core()}
-    distances = {
-        row["cell"]: _short(row["kl_to_start"])
-        for row in cell_rows(outcomes)
-        if row["cell"] in grid and row["kl_to_start"] > 0
-    }
-    return Rule(outcomes[0].testbed, _short(start_score(outcomes)), curves, distances)
+    rows = [row for row in cell_rows(outcomes) if row["cell"] in grid and row["kl_to_start"] > 0]
+    distances, scores = ({row["cell"]: _short(row[name]) for row in rows} for name in ("kl_to_start", "score"))
+    return Rule(outcomes[0].testbed, _short(start_score(outcomes)), curves, distances, scores)
 
 
 def _curve(outcomes: Sequence[Outcome], objective: Objective, rules: Rules) -> list[tuple[float, float]]:

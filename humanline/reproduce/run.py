@@ -15,7 +15,7 @@ from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.recipe import recipe
 from humanline.reproduce.start import SCORE_SEED, make_pairs, make_start, prompt_file
 from humanline.reproduce.testbeds.base import Testbed
-from humanline.reproduce.versions import task_digest
+from humanline.reproduce.versions import made_by
 from humanline.stats import mean_estimate
 
 
@@ -122,5 +122,5 @@ def _outcome(
         updates=len(steps),
         scorer_calls=scorer_calls,
         seconds=seconds,
-        task=task_digest(job.testbed),
+        task=made_by(job.testbed),
     )

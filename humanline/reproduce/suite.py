@@ -17,7 +17,7 @@ from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import make_pairs, make_start, prompt_files
 from humanline.reproduce.testbeds.base import Source
-from humanline.reproduce.versions import PROTOCOL, code_digest, task_digest
+from humanline.reproduce.versions import code_digest, made_by
 from humanline.sim.world import whole
 from humanline.system.files import OutputError, make_folder
 from humanline.system.kept import KeptResults
@@ -161,10 +161,10 @@ def take_over(jobs: Sequence[Job], outcomes: Iterable[Outcome], folder: Path) ->
         job = wanted.get((outcome.testbed, outcome.cell, outcome.start, outcome.draw))
         if job is None:
             continue
-        if outcome.task != (now := task_digest(job.testbed)):
+        if outcome.task != (now := made_by(job.testbed)):
             raise ValueError(
-                f"{job.name} was run on another {job.testbed.name} task ({outcome.task}) than there is now ({now}): "
-                "its result says nothing of this one; run it anew"
+                f"{job.name} was run on another {job.testbed.name} task, or in another way ({outcome.task}), than "
+                f"now ({now}): its result says nothing of this one; run it anew"
             )
         store.keep(key_of(job), job.name, f"{_ELSEWHERE} {as_text(outcome)}")
         used += 1
@@ -180,7 +180,7 @@ def read_results(jobs: Iterable[Job], kept: Mapping[str, str], code: str) -> Res
     """Return the outcomes of jobs among kept results."""
     texts = [kept[key] for key in map(key_of, jobs) if key in kept]
     parts = [text.split(" ", 1) for text in texts]
-    return Results([from_text(text) for _, text in parts], sum(made_by != code for made_by, _ in parts))
+    return Results([from_text(text) for _, text in parts], sum(maker != code for maker, _ in parts))
 
 
 def _first(jobs: Sequence[Job]) -> Iterator[tuple[Callable[..., object], list[tuple[Any, ...]]]]:
@@ -203,7 +203,7 @@ def _begin_run(pool: ProcessPoolExecutor, folder: Path, keep_runs: bool, job: Jo
 
 def key_of(job: Job) -> str:
     """Return the key of a run's result: of all its settings, and of the task as it is."""
-    said = (job.testbed.name, job.cell, job.start, job.draw, task_digest(job.testbed), PROTOCOL)
+    said = (job.testbed.name, job.cell, job.start, job.draw, made_by(job.testbed))
     return hashlib.sha256(repr(said).encode()).hexdigest()
 
 

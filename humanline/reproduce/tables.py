@@ -20,7 +20,7 @@ _CELL = [one.name for one in fields(Cell)]
 _REST = [one.name for one in fields(Outcome) if one.name != "cell"]
 _WHOLE = {"every", "passes", "start", "draw", "updates", "scorer_calls"}
 _OR_NONE = {"every", "beta", "clip_eps"}
-_DIGEST = re.compile("[0-9a-f]{16}")
+_DIGEST = re.compile(r"-?\d+-[0-9a-f]{16}")
 _TEXT = {"objective", "variant", "data", "testbed", "status", "task"}
 
 
@@ -83,7 +83,7 @@ def _outcome(row: dict[str, Any]) -> Outcome:
     found = Outcome(cell=cell, **{name: _read(name, row[name]) for name in _REST})
     one_of("status", found.status, STATUSES)
     if found.task and not _DIGEST.fullmatch(found.task):
-        raise ValueError(f"task must be 16 hexadecimal digits, got {found.task!r}: is the row cut off?")
+        raise ValueError(f"task must be a number and 16 hexadecimal digits, got {found.task!r}: is the row cut off?")
     return found
 
 

@@ -30,6 +30,11 @@ def task_digest(testbed: Testbed) -> str:
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
+def made_by(testbed: Testbed) -> str:
+    """Return what an outcome must share with another to be of the same experiment: the task, and how it is run."""
+    return f"{PROTOCOL}-{task_digest(testbed)}"
+
+
 @functools.cache
 def code_digest() -> str:
     """Return a digest of the code that trains and measures and of the libraries' versions: kept with each result.

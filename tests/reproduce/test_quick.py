@@ -38,6 +38,7 @@ RULE = Rule(
         "grpo": [(0.5, 0.6), (1.0, 0.7), (4.0, 0.65)],
     },
     distances={cell.name: 1.0 + place for place, cell in enumerate(CELLS)},
+    scores={cell.name: 0.51 + place / 100 for place, cell in enumerate(CELLS)},
 )
 
 
@@ -69,6 +70,7 @@ def test_the_expected_score_is_that_of_the_offline_curve_there():
     lines = {cell: next(line for line in text.splitlines() if line.startswith(words_of(cell))) for cell in CELLS}
     assert "short of the peak" in lines[CELLS[4]] and "further than every offline cell" in lines[CELLS[5]]
     assert "about at the peak" in lines[CELLS[6]] and "the grid does not know" in lines[CELLS[0]]
+    assert "1.41      0.650          0.550" in lines[CELLS[4]] and "9.00      0.600          0.560" in lines[CELLS[5]]
     assert "DPO 0.700 at 2.0" in text and "GRPO 0.700 at 1.0" in text
 
 
@@ -138,6 +140,8 @@ def test_the_rule_of_a_grid_is_read_as_it_was_written(tmp_path):
     cell = core()[5]
     mean = sum(run.kl_to_start for run in runs if run.cell == cell) / 9
     assert rule.distances[cell.name] == pytest.approx(mean, rel=1e-3)
+    mean = sum(run.score for run in runs if run.cell == cell) / 9
+    assert rule.scores[cell.name] == pytest.approx(mean, rel=1e-3)
     write_rule(tmp_path / "rule.json", rule)
     assert read_rule(tmp_path / "rule.json") == rule
 

@@ -23,7 +23,7 @@ from humanline.reproduce.start import SCORE_SEED, Pairs, make_pairs, make_start,
 from humanline.reproduce.suite import held, kept_results, run_suite, take_over
 from humanline.reproduce.tables import read_outcomes, write_outcomes
 from humanline.reproduce.testbeds.registry import TESTBEDS
-from humanline.reproduce.versions import task_digest
+from humanline.reproduce.versions import made_by
 from humanline.system.files import OutputError
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
@@ -362,7 +362,7 @@ def test_two_suites_in_one_folder_are_refused(tmp_path):
 def test_a_command_that_is_stopped_leaves_a_table_of_what_it_has(outcome, monkeypatch, tmp_path, capsys):
     """Partial results are to be committed as well: where the report would have it, and the message says so."""
     job = grid_jobs(["letters"], core(), 1, 1)[0]
-    kept = dataclasses.replace(outcome, testbed="letters", cell=job.cell, task=task_digest(job.testbed))
+    kept = dataclasses.replace(outcome, testbed="letters", cell=job.cell, task=made_by(job.testbed))
 
     def stopped(jobs, folder, *, before, **_):
         assert take_over(jobs, [kept], folder) == 1
@@ -459,5 +459,9 @@ def test_runs_of_elsewhere_are_taken_over_where_the_task_is_the_same(begun, outc
     results = run_suite(jobs, tmp_path / "out")
     assert asked == [jobs[1]] and [one.draw for one in results.outcomes] == [0, 1] and results.older == 1
     assert results.outcomes[0].score == pytest.approx(outcome.score, rel=1e-5)
+    monkeypatch.setattr("humanline.reproduce.versions.PROTOCOL", -1)  # the same task, run in another way
+    with pytest.raises(ValueError, match="another micro task, or in another way"):
+        take_over(jobs, known, tmp_path / "other")
+    monkeypatch.undo()
     with pytest.raises(ValueError, match="another micro task"):
         take_over(jobs, [dataclasses.replace(outcome, task="0")], tmp_path / "other")

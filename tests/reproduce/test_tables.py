@@ -37,7 +37,7 @@ OUTCOME = Outcome(
     updates=9,
     scorer_calls=1280,
     seconds=1.25,
-    task="0123456789abcdef",
+    task="2-0123456789abcdef",
 )
 
 
@@ -64,7 +64,7 @@ def test_a_table_of_runs_is_read_as_it_was_written(tmp_path):
     ("harm", "said"),
     [
         (lambda text: text[: text.rindex(",")], "line 3: it has fewer values than there are columns, or more"),
-        (lambda text: text[:-5], "line 3: task must be 16 hexadecimal digits"),
+        (lambda text: text[:-5], "line 3: task must be a number and 16 hexadecimal digits"),
         (lambda text: text + text.splitlines(True)[1], "line 4: this run is in line 2 already"),
         (
             lambda text: text.replace(",done,", ",fine,"),
