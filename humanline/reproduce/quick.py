@@ -139,8 +139,8 @@ def _reading(rule: Rule) -> list[str]:
     peaks = [(name.upper(), rule.peak(name)) for name, points in rule.curves.items() if points]
     said = "; ".join(f"{name} {score:.3f} at {distance:.1f}" for name, (distance, score) in peaks)
     return [
-        "distance: KL(policy || start), nats an answer. offline curve: the score that runs on given pairs have there whose",
-        f"reference never moves; the start has {rule.start:.3f}, the curves' peaks in nats are:",
+        "distance: KL(policy || start), nats an answer. offline curve: the score at that distance of runs on given pairs",
+        f"whose reference never moves; the start has {rule.start:.3f}, the curves' peaks are, with their distances:",
         f"{said}.",
         "grid: the cell's own mean score there. Where the two differ, distance alone does not tell.",
     ]
