@@ -139,8 +139,8 @@ def _reading(rule: Rule) -> list[str]:
     peaks = [(name.upper(), rule.peak(name)) for name, points in rule.curves.items() if points]
     said = "; ".join(f"{name} {score:.3f} at {distance:.1f}" for name, (distance, score) in peaks)
     return [
-        "distance: KL(policy || start), nats an answer. offline curve: the score at that distance of runs on given pairs",
-        f"whose reference never moves; the start has {rule.start:.3f}, the curves' peaks are, with their distances:",
+        "distance: KL(policy || start), nats an answer. offline curve: the score at that distance of runs on given",
+        f"pairs whose reference never moves; the start has {rule.start:.3f}; the curves' peaks, with their distances:",
         f"{said}.",
         "grid: the cell's own mean score there. Where the two differ, distance alone does not tell.",
     ]
