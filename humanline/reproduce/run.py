@@ -64,19 +64,10 @@ def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
 
     testbed, starts = job.testbed, folder / "starts"
     start = make_start(testbed, "near", job.start, starts)
-    pairs = make_pairs(testbed, job.cell.data, job.start, job.draw, starts)
-    output = folder / "runs" / job.name
+    calls = make_pairs(testbed, job.cell.data, job.start, job.draw, starts).scorer_calls
+    config = configured(job, folder)
+    output = Path(config["output"])
     shutil.rmtree(output, ignore_errors=True)
-    config = recipe(
-        job.cell,
-        testbed,
-        model=start.model,
-        pairs=pairs,
-        prompts=prompt_file(testbed, "pairs", starts),
-        distance=prompt_file(testbed, "distance", starts),
-        output=output,
-        seed=100 * job.start + job.draw,
-    )
     began = time.process_time()
     try:
         result = train(TrainConfig.model_validate(config), show_progress=False)
@@ -89,7 +80,28 @@ def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
     rows = list(read_metrics(metrics)) if metrics.is_file() else []  # the first round may have had no numbers
     if not keep_runs:
         shutil.rmtree(output, ignore_errors=True)
-    return _outcome(job, status, start.measured.score, measured, held_out, rows, pairs.scorer_calls, seconds)
+    return _outcome(job, status, start.measured.score, measured, held_out, rows, calls, seconds)
+
+
+def configured(job: Job, folder: Path) -> dict[str, Any]:
+    """Return the configuration of a job in a suite's folder; its start model and pairs are made if they are not there.
+
+    Raises
+    ------
+    ModelError, OSError, ValueError
+        As `make_start` and `make_pairs` do.
+    """
+    testbed, starts = job.testbed, folder / "starts"
+    return recipe(
+        job.cell,
+        testbed,
+        model=make_start(testbed, "near", job.start, starts).model,
+        pairs=make_pairs(testbed, job.cell.data, job.start, job.draw, starts),
+        prompts=prompt_file(testbed, "pairs", starts),
+        distance=prompt_file(testbed, "distance", starts),
+        output=folder / "runs" / job.name,
+        seed=100 * job.start + job.draw,
+    )
 
 
 def _outcome(
