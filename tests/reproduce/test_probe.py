@@ -38,7 +38,7 @@ def test_other_cells_tell_a_run_that_grows_as_they_do():
 
 
 def test_errors_are_those_of_the_forecasts():
-    """Of runs alike but for the power, each is told by the mean of the others': one too far, one too near, one right."""
+    """Of runs alike but for the power, each is told by the others' mean: one too far, one too near, one right."""
     rows = probe_rows([power("a", "x", 1.0, 1.0), power("b", "x", 2.0, 1.5), power("c", "x", 4.0, 1.25)])
     (row,) = [one for one in rows if (one["share"], one["forecast"], one["kind"]) == (0.2, "its own power", "all")]
     assert (row["runs"], row["factor"], row["bias"], row["order"]) == pytest.approx((3, 1.0, 1.0, 1.0))
