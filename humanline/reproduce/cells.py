@@ -174,4 +174,4 @@ def _more() -> Iterator[Cell]:
         for passes, data in kinds:
             for lr in FEW_LRS:
                 yield Cell(objective, "offline", lr, passes=passes, data=data, **scale)  # type: ignore[arg-type]
-                yield Cell(objective, "humanline", lr, every=FEW_SYNC, passes=passes, data=data, **scale)
+                yield Cell(objective, "humanline", lr, every=FEW_SYNC, passes=passes, data=data, **scale)  # type: ignore[arg-type]
