@@ -122,7 +122,7 @@ def judge_sampling(outcomes: Iterable[Outcome], rules: SamplingRules) -> list[Sa
     being the mean over draws; differences are paired by start model, and start models are the sample. A claim holds
     where its p-value, corrected by Holm, is at most `alpha`: S1 by a one-sided t-test of a difference below - margin,
     the others of one above it. It fails where the 95 % interval lies on the other side. While a run is missing, and
-    where sampling every step gains nothing, nothing is decided.
+    where the interval of what sampling every step gains on the start models holds 0, nothing is decided.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def judge_sampling(outcomes: Iterable[Outcome], rules: SamplingRules) -> list[Sa
     expected = len(sampling()) * len(rules.starts) * len(rules.draws)
     lacking = f"{expected - len(rows)} of {expected} runs are missing" if len(rows) < expected else ""
     tuned = tuned_scores(rows)
-    margin = rules.margin_share * gain(rows, tuned)
+    margin = rules.margin_share * gain(rows, tuned, rules)
     found = [_finding(rows[0].testbed, name, tuned, margin, rules) for name in CLAIMS]
     adjusted = holm([one.p for one in found])
     return [_final(replace(one, adjusted=float(p)), lacking, rules) for one, p in zip(found, adjusted, strict=True)]
@@ -162,11 +162,13 @@ def tuned_scores(rows: Sequence[Outcome]) -> dict[Variant, dict[int, float]]:
     return found
 
 
-def gain(rows: Sequence[Outcome], tuned: Mapping[Variant, Mapping[int, float]]) -> float:
-    """Return what sampling every step gains on the start models, mean over these; nan where that is not known."""
+def gain(rows: Sequence[Outcome], tuned: Mapping[Variant, Mapping[int, float]], rules: SamplingRules) -> float:
+    """Return what sampling every step gains on the start models, mean over these; nan where it may gain nothing."""
     starts = {one.start: one.start_score for one in rows}
-    gains = [score - starts[start] for start, score in tuned[FRESH].items()]
-    return float(np.mean(gains)) if gains else math.nan
+    if not (fresh := tuned[FRESH]):
+        return math.nan
+    estimate, half = _estimate(fresh, starts, rules)
+    return estimate.mean if estimate.mean > half else math.nan
 
 
 def difference_rows(outcomes: Iterable[Outcome], rules: SamplingRules) -> list[dict[str, Any]]:
@@ -244,8 +246,8 @@ def _finding(
         return replace(nothing, reason=said)
     estimate, half = _estimate(one, fresh, rules)
     found = replace(nothing, estimate=estimate.mean, low=estimate.mean - half, high=estimate.mean + half)
-    if not margin > 0:
-        return replace(found, reason="sampling every step gains nothing on the start models")
+    if math.isnan(margin):
+        return replace(found, reason="sampling every step gains nothing on the start models that noise could not give")
     p = (-estimate).above(margin) if name == "S1" else non_inferiority(estimate, margin).p
     return replace(found, p=p)
 
