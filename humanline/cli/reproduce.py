@@ -23,9 +23,12 @@ def reproduce_commands(commands: Commands) -> None:
     parser = commands.add_parser("reproduce", help="run the declared grid on tasks made on the spot, and judge claims")
     parser.add_argument("testbeds", nargs="*", metavar="TESTBED", help="run these alone (default: letters)")
     parser.add_argument("--quick", action="store_true", help="eight cells of the letters task in two orders: the demo")
+    parser.add_argument(
+        "--sampling", action="store_true", help="in place of the grid: GRPO sampled every step, or every 64 (Figure 7)"
+    )
     parser.add_argument("--out", help="folder to write to, or to go on with (default: reproduce-out, or demo-out)")
-    parser.add_argument("--starts", type=int, help="start models (default: 3)")
-    parser.add_argument("--draws", type=int, help="draws of the pairs from each start model (default: 3)")
+    parser.add_argument("--starts", type=int, help="start models (default: 3; with --sampling 8)")
+    parser.add_argument("--draws", type=int, help="draws of the pairs from each start model (default: 3, or 1)")
     parser.add_argument("--all", action="store_true", help="also parts alone, trust region, more passes, other data")
     parser.add_argument("--known", metavar="RUNS.csv", help="take runs over from such a table, and run the rest")
     parser.add_argument(
@@ -39,7 +42,7 @@ def reproduce_commands(commands: Commands) -> None:
     demo = commands.add_parser("demo", help="the same as reproduce --quick: align tiny models on one task")
     demo.add_argument("--out", help="folder to write to, or to go on with (default: demo-out)")
     _common(demo)
-    demo.set_defaults(run=_reproduce, quick=True, testbeds=[], all=False)
+    demo.set_defaults(run=_reproduce, quick=True, testbeds=[], all=False, sampling=False)
     demo.set_defaults(**dict.fromkeys(("known", "minutes", "starts", "draws")))
 
 
@@ -53,7 +56,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     from humanline.plots import check as check_figures
     from humanline.system.stop import EXIT_STOPPED, StopRequested
 
-    _refuse_with_quick(options)
+    _refuse_what_excludes(options)
     check_figures()  # now, and not when all is run
     folder = Path(options.out or ("demo-out" if options.quick else "reproduce-out"))
     jobs, processes = _jobs(options), processes_of(options)
@@ -70,30 +73,35 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     if runs_until_stopped(options, folder, work):
         return 0
-    for path in _leave_tables(jobs, folder, options.quick):
+    for path in _leave_tables(jobs, folder, options):
         complain(options, f"the runs that are kept, as a table: {path}")
     return EXIT_STOPPED
 
 
-def _refuse_with_quick(options: argparse.Namespace) -> None:
-    asked = {"a testbed": bool(options.testbeds), "--all": options.all}
+def _refuse_what_excludes(options: argparse.Namespace) -> None:
+    asked = {"a testbed": bool(options.testbeds), "--all": options.all, "--sampling": options.sampling}
     asked |= {f"--{name}": getattr(options, name) is not None for name in ("known", "starts", "draws")}
     given = [name for name, is_given in asked.items() if is_given]
     if options.quick and given:
         raise ValueError(
             f"--quick is of the letters task and of its own runs; leave it out, or with it {' and '.join(given)}"
         )
+    if options.sampling and options.all:
+        raise ValueError("--all is of the grid, in whose place --sampling runs cells of its own; leave one of them out")
 
 
 def _jobs(options: argparse.Namespace) -> list[Job]:
-    from humanline.reproduce.cells import around, core
+    from humanline.reproduce.cells import around, core, sampling
     from humanline.reproduce.plan import grid_jobs
     from humanline.reproduce.quick import demo_jobs
 
     if options.quick:
         return demo_jobs()
-    starts, draws = (3 if many is None else many for many in (options.starts, options.draws))
-    return grid_jobs(options.testbeds or ["letters"], [*core(), *(around() if options.all else ())], starts, draws)
+    usual = (8, 1) if options.sampling else (3, 3)
+    asked = (options.starts, options.draws)
+    starts, draws = (default if many is None else many for default, many in zip(usual, asked, strict=True))
+    cells = sampling() if options.sampling else [*core(), *(around() if options.all else ())]
+    return grid_jobs(options.testbeds or ["letters"], cells, starts, draws)
 
 
 def _demo(folder: Path, how: dict[str, Any]) -> None:
@@ -104,8 +112,6 @@ def _demo(folder: Path, how: dict[str, Any]) -> None:
 
 def _grid(options: argparse.Namespace, jobs: list[Job], folder: Path, how: dict[str, Any]) -> None:
     from humanline.reproduce.plan import said_time
-    from humanline.reproduce.report import write_report
-    from humanline.reproduce.rules import Rules
     from humanline.reproduce.suite import kept_results, run_suite, take_over
     from humanline.reproduce.tables import read_outcomes
 
@@ -127,11 +133,28 @@ def _grid(options: argparse.Namespace, jobs: list[Job], folder: Path, how: dict[
     if results.older:
         show(f"{results.older} of these runs were made by other code of training or other libraries than are here now")
     for name, outcomes in _by_testbed(results.outcomes).items():
-        for path in write_report(folder / name, outcomes, Rules()):
+        for path in _report(options, _report_folder(options, folder, name), outcomes):
             print(visible(str(path)))
 
 
-def _leave_tables(jobs: list[Job], folder: Path, is_demo: bool) -> list[Path]:
+def _report_folder(options: argparse.Namespace, folder: Path, testbed: str) -> Path:
+    if options.quick:
+        return folder
+    return folder / testbed / "sampling" if options.sampling else folder / testbed
+
+
+def _report(options: argparse.Namespace, folder: Path, outcomes: list[Outcome]) -> list[Path]:
+    from humanline.reproduce.report import write_report
+    from humanline.reproduce.rules import Rules
+    from humanline.reproduce.sampling import SamplingRules
+    from humanline.reproduce.sampling_report import write_sampling_report
+
+    if options.sampling:
+        return write_sampling_report(folder, outcomes, SamplingRules())
+    return write_report(folder, outcomes, Rules())
+
+
+def _leave_tables(jobs: list[Job], folder: Path, options: argparse.Namespace) -> list[Path]:
     """Write what is kept of some runs as the tables in which a finished command leaves them; return the files."""
     from humanline.reproduce.suite import kept_results
     from humanline.reproduce.tables import write_outcomes
@@ -139,7 +162,7 @@ def _leave_tables(jobs: list[Job], folder: Path, is_demo: bool) -> list[Path]:
 
     paths = []
     for name, outcomes in _by_testbed(kept_results(jobs, folder).outcomes).items():
-        paths.append((folder if is_demo else folder / name) / "runs.csv")
+        paths.append(_report_folder(options, folder, name) / "runs.csv")
         make_folder(paths[-1].parent)
         write_outcomes(paths[-1], outcomes)
     return paths

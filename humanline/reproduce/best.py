@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from humanline.reproduce.cells import Cell, core
+from humanline.reproduce.cells import Cell
 from humanline.reproduce.frontier import is_finite
 from humanline.reproduce.outcome import Outcome
 from humanline.stats import mean_estimate
+
+Runs = Mapping[int, Sequence[Outcome]]  # of a cell, by start model
 
 
 def best_rows(outcomes: Sequence[Outcome], series: Mapping[Cell, str]) -> list[dict[str, Any]]:
@@ -25,7 +27,7 @@ def best_rows(outcomes: Sequence[Outcome], series: Mapping[Cell, str]) -> list[d
     outcomes : sequence of Outcome
         Of one testbed.
     series : mapping from Cell to str
-        The series of each cell that may be chosen.
+        The series of each cell that may be chosen, in the order in which equals are preferred.
 
     Returns
     -------
@@ -33,32 +35,56 @@ def best_rows(outcomes: Sequence[Outcome], series: Mapping[Cell, str]) -> list[d
         ``objective``, ``series``, ``cells`` (to choose from), ``chosen`` (names, with how often each), ``starts``,
         ``score`` (mean over starts) with ``low`` and ``high`` (95 % interval over starts), and ``kl_to_start`` (mean).
     """
-    starts = sorted({outcome.start for outcome in outcomes})
-    runs: dict[Cell, dict[int, list[Outcome]]] = {}
-    for outcome in outcomes:
-        if outcome.cell in series:
-            runs.setdefault(outcome.cell, {}).setdefault(outcome.start, []).append(outcome)
-    whole = {
-        cell: by_start
-        for cell, by_start in runs.items()
-        if set(by_start) == set(starts) and all(is_finite(run) for some in by_start.values() for run in some)
-    }
+    whole = whole_cells(outcomes, series)
     groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in core():
+    for cell in series:
         if cell in whole:
             groups.setdefault((cell.objective, series[cell]), []).append(cell)
     rows = []
     for (objective, name), cells in groups.items():
-        chosen: list[str] = []
-        scores, distances = [], []
-        for start in starts if len(starts) > 1 else ():
-            others = [one for one in starts if one != start]
-            best = max(cells, key=lambda cell: float(np.mean([_mean(whole[cell][one], "score") for one in others])))
-            chosen.append(best.name)
-            scores.append(_mean(whole[best][start], "score"))
-            distances.append(_mean(whole[best][start], "kl_to_start"))
-        rows.append({"objective": objective, "series": name, "cells": len(cells)} | _told(chosen, scores, distances))
+        chosen = tuned_cells({cell: whole[cell] for cell in cells})
+        scores, distances = (
+            [_mean(whole[cell][start], read) for start, cell in chosen.items()] for read in ("score", "kl_to_start")
+        )
+        names = [cell.name for cell in chosen.values()]
+        rows.append({"objective": objective, "series": name, "cells": len(cells)} | _told(names, scores, distances))
     return rows
+
+
+def whole_cells(outcomes: Iterable[Outcome], cells: Iterable[Cell]) -> dict[Cell, Runs]:
+    """Return the runs of those cells that have some from every start model, none of them collapsed."""
+    rows, wanted = list(outcomes), set(cells)
+    starts = {outcome.start for outcome in rows}
+    runs: dict[Cell, dict[int, list[Outcome]]] = {}
+    for outcome in rows:
+        if outcome.cell in wanted:
+            runs.setdefault(outcome.cell, {}).setdefault(outcome.start, []).append(outcome)
+    return {
+        cell: by_start
+        for cell, by_start in runs.items()
+        if set(by_start) == starts and all(is_finite(run) for some in by_start.values() for run in some)
+    }
+
+
+def tuned_cells(runs: Mapping[Cell, Runs]) -> dict[int, Cell]:
+    """Return, for each start model, the cell with the highest mean score over runs from the other start models.
+
+    Parameters
+    ----------
+    runs : mapping from Cell to Runs
+        Of one variant (`whole_cells`), in the order in which equals are preferred.
+
+    Returns
+    -------
+    dict of int to Cell
+        Empty without cells, and where there is a single start model.
+    """
+    starts = sorted({start for by_start in runs.values() for start in by_start})
+    found = {}
+    for start in starts if len(starts) > 1 else ():
+        others = [one for one in starts if one != start]
+        found[start] = max(runs, key=lambda cell: float(np.mean([_mean(runs[cell][one], "score") for one in others])))
+    return found
 
 
 def _mean(runs: Sequence[Outcome], name: str) -> float:

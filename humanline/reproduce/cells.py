@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from humanline.reproduce.testbeds.base import Source
 
@@ -51,9 +51,12 @@ class Cell:
     every : int or None
         Steps between syncs (k), where the reference is synced.
     passes : int
-        Over the pairs.
+        Over the pairs; over the prompts, where `round_steps` is given.
     data : Source
         Who wrote the answers of the pairs; rounds sample from the policy, whatever this says.
+    round_steps : int or None
+        Online: optimizer steps whose answers are sampled together, just before the first of them. All answers to a
+        prompt are then kept, as a group. None: rounds of a fifth of the prompts each, of which pairs are kept.
     """
 
     objective: Objective
@@ -64,6 +67,12 @@ class Cell:
     every: int | None = None
     passes: int = 1
     data: Source = "near"
+    round_steps: int | None = None
+
+    @property
+    def settings(self) -> str:
+        """Return all settings as the text by which results are kept; what came later is in it where it is given."""
+        return repr(self).replace(", round_steps=None)", ")")
 
     @property
     def is_online(self) -> bool:
@@ -79,6 +88,7 @@ class Cell:
         parts += [f"k{self.every}"] if self.every is not None else []
         parts += [f"{self.passes}passes"] if self.passes != 1 else []
         parts += [self.data] if self.data != "near" else []
+        parts += [f"every{self.round_steps}"] if self.round_steps is not None else []
         return "-".join(parts)
 
 
@@ -100,6 +110,13 @@ ONLINE_SCALES: dict[Objective, tuple[dict[str, float], ...]] = {
     "kto": ({"beta": 0.25}, {"beta": 1.0}),
     "grpo": ({"clip_eps": 0.15}, {"clip_eps": 0.5}),
 }
+#: How often is sampled (`sampling`). Two passes over 2560 prompts, 16 a step, are 320 steps: five whole rounds of 64,
+#: where one pass has two and a half. k and GRPO's own clip are those of the paper's mathematics and of its recipes.
+STALE_STEPS = 64
+SAMPLING_LRS = (1e-4, 3e-4, 1e-3)
+SAMPLING_SYNCS = (1, 12, 20)
+SAMPLING_CLIP = 0.2
+SAMPLING_PASSES = 2
 
 
 def core() -> list[Cell]:
@@ -110,6 +127,18 @@ def core() -> list[Cell]:
 def around() -> list[Cell]:
     """Return the other cells: sync or clip alone, the trust region, several passes, far and better data."""
     return [*_parts(), *_more()]
+
+
+def sampling() -> list[Cell]:
+    """Return the cells of the paper's Figure 7: GRPO sampled every step, every 64, and every 64 with humanline."""
+    shared: dict[str, Any] = {"clip_eps": SAMPLING_CLIP, "passes": SAMPLING_PASSES}
+    cells = []
+    for lr in SAMPLING_LRS:
+        cells.append(Cell("grpo", "online", lr, round_steps=1, **shared))
+        cells.append(Cell("grpo", "online", lr, round_steps=STALE_STEPS, **shared))
+        for every in SAMPLING_SYNCS:
+            cells.append(Cell("grpo", "online humanline", lr, every=every, round_steps=STALE_STEPS, **shared))
+    return cells
 
 
 def _main() -> Iterator[Cell]:
@@ -145,4 +174,4 @@ def _more() -> Iterator[Cell]:
         for passes, data in kinds:
             for lr in FEW_LRS:
                 yield Cell(objective, "offline", lr, passes=passes, data=data, **scale)  # type: ignore[arg-type]
-                yield Cell(objective, "humanline", lr, every=FEW_SYNC, passes=passes, data=data, **scale)
+                yield Cell(objective, "humanline", lr, every=FEW_SYNC, passes=passes, data=data, **scale)  # type: ignore[arg-type]

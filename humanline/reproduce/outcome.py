@@ -48,7 +48,8 @@ class Outcome:
         Mean sigmoid of the margin in the last tenth of steps; nan where the objective has none.
     updates : int
     scorer_calls : int
-        Answers that the judge was asked about to make the pairs.
+        Answers that the judge was asked about: to make the pairs, of which rounds of the grid have as many; where
+        `Cell.round_steps` is given, those of the run's own rounds, counted.
     seconds : float
         Of one core, training and measuring; for planning, no result.
     task : str

@@ -44,6 +44,11 @@ def recipe(
     output : Path
     seed : int
         Of the order of the data, or of prompts and samples.
+
+    Raises
+    ------
+    ValueError
+        If the prompts make no whole number of rounds.
     """
     many = 2 if cell.objective == "kto" else 1  # it learns from single answers
     steps = max(1, pairs.count // BATCH) * cell.passes
@@ -66,6 +71,9 @@ def recipe(
         found["data"] = {"train": str(prompts), "max_length": testbed.max_length}
         found["training"] = {"batch_size": BATCH * many}
         found["source"] = _rounds(testbed, pairs)
+    if cell.round_steps is not None:
+        found["training"]["steps"] = _whole_rounds(cell, cell.round_steps, pairs.scorer_calls // ANSWERS)
+        found["source"] = _groups(testbed, cell.round_steps)
     return found
 
 
@@ -83,22 +91,46 @@ def _reference(cell: Cell) -> dict[str, Any]:
         return {"schedule": {"kind": "after_step", "every": cell.every}}
     if cell.variant == "online":
         return {"schedule": {"kind": "each_round"}}
+    if cell.variant == "online humanline" and cell.round_steps is not None:  # as in the recipes of mathematics
+        return {"schedule": {"kind": "before_step", "every": cell.every}, "round_start": "keep", "storage": "model"}
     if cell.variant == "online humanline":
         return {"schedule": {"kind": "before_step", "every": cell.every}, "round_start": "sync"}
     return {"schedule": {"kind": "never"}}
 
 
+def _whole_rounds(cell: Cell, round_steps: int, contexts: int) -> int:
+    """Return the steps that passes over the prompts give; raise ValueError if they are no whole number of rounds."""
+    steps, left = divmod(contexts * cell.passes, BATCH)
+    if left or steps % round_steps:
+        raise ValueError(
+            f"{cell.name}: {cell.passes} passes over {contexts} prompts, {BATCH} a step, are no whole number of rounds "
+            f"of {round_steps} steps: change Cell.passes or Cell.round_steps"
+        )
+    return steps
+
+
 def _rounds(testbed: Testbed, pairs: Pairs) -> dict[str, Any]:
     contexts = pairs.scorer_calls // ANSWERS
     return {
-        "kind": "rounds",
-        "contexts_per_round": contexts // ROUNDS,
-        "samples": ANSWERS,
+        **_sampled(testbed, contexts // ROUNDS),
         "count": ROUNDS,
         "select": "best_worst",
         "score_margin": MARGIN,
         "truncated": "drop",
         "too_few": "skip",
+    }
+
+
+def _groups(testbed: Testbed, round_steps: int) -> dict[str, Any]:
+    """Return rounds of so many steps that keep every answer, so that rounds of any length make as many steps."""
+    return {**_sampled(testbed, BATCH * round_steps), "steps": round_steps, "select": "all", "truncated": "keep"}
+
+
+def _sampled(testbed: Testbed, contexts: int) -> dict[str, Any]:
+    return {
+        "kind": "rounds",
+        "contexts_per_round": contexts,
+        "samples": ANSWERS,
         "sampling": {"max_tokens": testbed.max_tokens, "engine": {"kind": "generate", "batch_size": 512}},
         "scoring": {"rewards": [{"kind": "function", "call": testbed.reward}], "workers": 1},
     }

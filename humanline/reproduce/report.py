@@ -62,11 +62,12 @@ def write_report(folder: Path, outcomes: Sequence[Outcome], rules: Rules) -> lis
 
 
 def series_of(cell: Cell) -> str:
-    """Return the name under which a cell is drawn: its variant, and k where the reference is synced."""
+    """Return the name under which a cell is drawn: its variant, how often it samples, and k where it syncs."""
+    rounds = "" if cell.round_steps is None else f", sampled every {cell.round_steps}"
     k = "" if cell.every is None else f", k = {cell.every}"
-    passes = "" if cell.passes == 1 else f", {cell.passes} passes"
+    passes = "" if cell.passes == 1 or rounds else f", {cell.passes} passes"
     data = "" if cell.data == "near" else f", {cell.data} data"
-    return f"{cell.variant}{k}{passes}{data}"
+    return f"{cell.variant}{rounds}{k}{passes}{data}"
 
 
 def cell_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
@@ -79,7 +80,7 @@ def cell_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         finite = [run for run in runs if is_finite(run)]
         row: dict[str, Any] = {
             "cell": cell.name,
-            **asdict(cell),
+            **{name: value for name, value in asdict(cell).items() if name != "round_steps" or value is not None},
             "runs": len(runs),
             "collapsed": len(runs) - len(finite),
         }

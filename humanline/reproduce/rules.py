@@ -6,9 +6,14 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from humanline.reproduce.cells import Cell
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Numbers = TypeVar("Numbers", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +69,23 @@ class Rules:
 
 
 def read_rules(path: Path) -> Rules:
+    """Read the section `rules` of the frontier's file of hypotheses (`read_section`)."""
+    return read_section(path, Rules)
+
+
+def read_section(path: Path, kind: type[Numbers]) -> Numbers:
     """Read the section `rules` of a file of hypotheses.
+
+    Parameters
+    ----------
+    path : Path
+    kind : type
+        A dataclass of these numbers.
 
     Raises
     ------
     ValueError
-        If the file has no such section, or the section lacks a name of `Rules` or has another one.
+        If the file has no such section, or the section lacks a name of `kind` or has another one.
     """
     from ruamel.yaml import YAML
 
@@ -77,14 +93,16 @@ def read_rules(path: Path) -> Rules:
     section = content.get("rules") if isinstance(content, dict) else None
     if not isinstance(section, dict):
         raise ValueError(f"{path}: there is no section 'rules'; it is where the verdicts' numbers stand")
-    names = {field.name for field in fields(Rules)}
+    names = {field.name for field in fields(kind)}
     if wrong := sorted(names ^ set(section)):
-        raise ValueError(f"{path}: section 'rules' must have exactly the names of Rules; lacking or unknown: {wrong}")
+        raise ValueError(
+            f"{path}: section 'rules' must have exactly the names of {kind.__name__}; lacking or unknown: {wrong}"
+        )
     known: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in section.items()}
-    return Rules(**known)
+    return kind(**known)
 
 
-def as_section(rules: Rules) -> dict[str, Any]:
+def as_section(rules: DataclassInstance) -> dict[str, Any]:
     """Return the section that `read_rules` reads."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(rules).items()}
 

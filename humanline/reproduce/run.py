@@ -80,6 +80,8 @@ def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
     rows = list(read_metrics(metrics)) if metrics.is_file() else []  # the first round may have had no numbers
     if not keep_runs:
         shutil.rmtree(output, ignore_errors=True)
+    if job.cell.round_steps is not None:
+        calls = sum(row["completions"] for row in rows if "round" in row)
     return _outcome(job, status, start.measured.score, measured, held_out, rows, calls, seconds)
 
 

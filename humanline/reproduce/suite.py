@@ -203,8 +203,8 @@ def _begin_run(pool: ProcessPoolExecutor, folder: Path, keep_runs: bool, job: Jo
 
 def key_of(job: Job) -> str:
     """Return the key of a run's result: of all its settings, and of the task as it is."""
-    said = (job.testbed.name, job.cell, job.start, job.draw, made_by(job.testbed))
-    return hashlib.sha256(repr(said).encode()).hexdigest()
+    said = f"{job.testbed.name!r}, {job.cell.settings}, {job.start}, {job.draw}, {made_by(job.testbed)!r}"
+    return hashlib.sha256(f"({said})".encode()).hexdigest()
 
 
 def _one_thread() -> None:

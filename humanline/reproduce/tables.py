@@ -18,8 +18,9 @@ from humanline.system.files import write_text
 
 _CELL = [one.name for one in fields(Cell)]
 _REST = [one.name for one in fields(Outcome) if one.name != "cell"]
-_WHOLE = {"every", "passes", "start", "draw", "updates", "scorer_calls"}
-_OR_NONE = {"every", "beta", "clip_eps"}
+_LATER = {"round_steps"}  # settings that tables have where a run has them; older tables have no such column
+_WHOLE = {"every", "passes", "round_steps", "start", "draw", "updates", "scorer_calls"}
+_OR_NONE = {"every", "beta", "clip_eps", "round_steps"}
 _DIGEST = re.compile(r"-?\d+-[0-9a-f]{16}")
 _TEXT = {"objective", "variant", "data", "testbed", "status", "task"}
 
@@ -27,9 +28,9 @@ _TEXT = {"objective", "variant", "data", "testbed", "status", "task"}
 def outcomes_csv(outcomes: Sequence[Outcome]) -> str:
     """Return outcomes as CSV, in their order; what is not known (nan, None) is an empty cell."""
     out = io.StringIO()
-    writer = csv.DictWriter(
-        out, ["testbed", *_CELL, *[name for name in _REST if name != "testbed"]], lineterminator="\n"
-    )
+    settings = [name for name in _CELL if name not in _LATER or any(getattr(one.cell, name) for one in outcomes)]
+    names = ["testbed", *settings, *[name for name in _REST if name != "testbed"]]
+    writer = csv.DictWriter(out, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for outcome in outcomes:
         row = {**asdict(outcome.cell), **{name: getattr(outcome, name) for name in _REST}}
@@ -57,7 +58,8 @@ def read_outcomes(path: Path) -> list[Outcome]:
     with open(path, encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines)
         try:
-            missing = [name for name in (*_CELL, *_REST) if name not in (reader.fieldnames or ())]
+            needed = [name for name in (*_CELL, *_REST) if name not in _LATER]
+            missing = [name for name in needed if name not in (reader.fieldnames or ())]
             if missing:
                 raise ValueError(f"it has no column {missing[0]!r}")
             rows = [(reader.line_num, row) for row in reader]
@@ -79,7 +81,7 @@ def _outcome(row: dict[str, Any]) -> Outcome:
     """Return the outcome of a row; raise ValueError if it has too few values or too many, or such as none has."""
     if None in row or None in row.values():
         raise ValueError("it has fewer values than there are columns, or more: is it cut off?")
-    cell = Cell(**{name: _read(name, row[name]) for name in _CELL})
+    cell = Cell(**{name: _read(name, row[name]) for name in _CELL if name in row})
     found = Outcome(cell=cell, **{name: _read(name, row[name]) for name in _REST})
     one_of("status", found.status, STATUSES)
     if found.task and not _DIGEST.fullmatch(found.task):
