@@ -29,7 +29,7 @@ def reproduce_commands(commands: Commands) -> None:
     parser.add_argument("--out", help="folder to write to, or to go on with (default: reproduce-out, or demo-out)")
     parser.add_argument("--starts", type=int, help="start models (default: 3; with --sampling 8)")
     parser.add_argument("--draws", type=int, help="draws of the pairs from each start model (default: 3, or 1)")
-    parser.add_argument("--all", action="store_true", help="also parts alone, trust region, more passes, other data")
+    parser.add_argument("--all", action="store_true", help="also what else the paper's figures and tables vary")
     parser.add_argument("--known", metavar="RUNS.csv", help="take runs over from such a table, and run the rest")
     parser.add_argument(
         "--minutes",
@@ -91,7 +91,7 @@ def _refuse_what_excludes(options: argparse.Namespace) -> None:
 
 
 def _jobs(options: argparse.Namespace) -> list[Job]:
-    from humanline.reproduce.cells import around, core, sampling
+    from humanline.reproduce.cells import around, core, paper, sampling
     from humanline.reproduce.plan import grid_jobs
     from humanline.reproduce.quick import demo_jobs
 
@@ -100,7 +100,7 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
     usual = (8, 1) if options.sampling else (3, 3)
     asked = (options.starts, options.draws)
     starts, draws = (default if many is None else many for default, many in zip(usual, asked, strict=True))
-    cells = sampling() if options.sampling else [*core(), *(around() if options.all else ())]
+    cells = sampling() if options.sampling else [*core(), *((*around(), *paper()) if options.all else ())]
     return grid_jobs(options.testbeds or ["letters"], cells, starts, draws)
 
 
@@ -144,6 +144,7 @@ def _report_folder(options: argparse.Namespace, folder: Path, testbed: str) -> P
 
 
 def _report(options: argparse.Namespace, folder: Path, outcomes: list[Outcome]) -> list[Path]:
+    from humanline.reproduce.paper_report import write_paper_report
     from humanline.reproduce.report import write_report
     from humanline.reproduce.rules import Rules
     from humanline.reproduce.sampling import SamplingRules
@@ -151,7 +152,7 @@ def _report(options: argparse.Namespace, folder: Path, outcomes: list[Outcome]) 
 
     if options.sampling:
         return write_sampling_report(folder, outcomes, SamplingRules())
-    return write_report(folder, outcomes, Rules())
+    return [*write_report(folder, outcomes, Rules()), *write_paper_report(folder, outcomes)]
 
 
 def _leave_tables(jobs: list[Job], folder: Path, options: argparse.Namespace) -> list[Path]:

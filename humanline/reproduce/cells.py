@@ -6,7 +6,7 @@ A cell is one setting. It is run from several start models, and from each of the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from humanline.reproduce.testbeds.base import Source
@@ -18,6 +18,7 @@ Variant = Literal[
     "sync only",
     "clip only",
     "trust region",  # the reference is synced after the update, and nothing is clipped
+    "rejection",  # humanline with tokens detached at random (Def. 4.2) in place of clipped ones
     "online",  # pairs are drawn anew in every round, whose policy is the reference
     "online humanline",
 ]
@@ -28,9 +29,12 @@ VARIANTS: tuple[Variant, ...] = (
     "sync only",
     "clip only",
     "trust region",
+    "rejection",
     "online",
     "online humanline",
 )
+#: Settings that came after the first results: they are part of what a result is kept by where they are given.
+LATER = ("round_steps", "log_eps_low", "log_eps_high", "quartile", "desirable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,13 @@ class Cell:
     round_steps : int or None
         Online: optimizer steps whose answers are sampled together, just before the first of them. All answers to a
         prompt are then kept, as a group. None: rounds of a fifth of the prompts each, of which pairs are kept.
+    log_eps_low, log_eps_high : float or None
+        Of the clip, nats; None: -1.5 and 1.5, as everywhere in the paper.
+    quartile : int or None
+        Only pairs of this quarter, by log-probability a token under the start model (1: the lowest), as
+        `humanline inspect-data` divides them.
+    desirable : float in (0, 1) or None
+        KTO: the share of the better answers that is kept, beside all the worse; their weight is 1 over it.
     """
 
     objective: Objective
@@ -68,11 +79,17 @@ class Cell:
     passes: int = 1
     data: Source = "near"
     round_steps: int | None = None
+    log_eps_low: float | None = None
+    log_eps_high: float | None = None
+    quartile: int | None = None
+    desirable: float | None = None
 
     @property
     def settings(self) -> str:
         """Return all settings as the text by which results are kept; what came later is in it where it is given."""
-        return repr(self).replace(", round_steps=None)", ")")
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        said = (f"{name}={value!r}" for name, value in given.items() if name not in LATER or value is not None)
+        return f"Cell({', '.join(said)})"
 
     @property
     def is_online(self) -> bool:
@@ -89,6 +106,10 @@ class Cell:
         parts += [f"{self.passes}passes"] if self.passes != 1 else []
         parts += [self.data] if self.data != "near" else []
         parts += [f"every{self.round_steps}"] if self.round_steps is not None else []
+        ends = (self.log_eps_low, self.log_eps_high)
+        parts += [f"clip{ends[0]:g}..{ends[1]:g}"] if None not in ends else []
+        parts += [f"q{self.quartile}"] if self.quartile is not None else []
+        parts += [f"desirable{self.desirable:g}"] if self.desirable is not None else []
         return "-".join(parts)
 
 
@@ -110,6 +131,9 @@ ONLINE_SCALES: dict[Objective, tuple[dict[str, float], ...]] = {
     "kto": ({"beta": 0.25}, {"beta": 1.0}),
     "grpo": ({"clip_eps": 0.15}, {"clip_eps": 0.5}),
 }
+#: What the paper's own figures vary besides (`paper`): its Table 6's clip ranges, and few desirable answers for KTO.
+CLIPS = ((-2.0, 1.5), (-1.0, 1.5), (-1.0, 2.0), (-1.0, 3.0))
+FEW_DESIRABLE = 0.25
 #: How often is sampled (`sampling`). Two passes over 2560 prompts, 16 a step, are 320 steps: five whole rounds of 64,
 #: where one pass has two and a half. k and GRPO's own clip are those of the paper's mathematics and of its recipes.
 STALE_STEPS = 64
@@ -138,6 +162,26 @@ def sampling() -> list[Cell]:
         cells.append(Cell("grpo", "online", lr, round_steps=STALE_STEPS, **shared))
         for every in SAMPLING_SYNCS:
             cells.append(Cell("grpo", "online humanline", lr, every=every, round_steps=STALE_STEPS, **shared))
+    return cells
+
+
+def paper() -> list[Cell]:
+    """Return what the paper's figures need besides the grid: rejection, clip ranges, quarters of the data, few labels.
+
+    Ranges are those of its Table 6, with k = 1 as there; quarters are gone over four times, for as many steps.
+    """
+    cells = []
+    for lr in FEW_LRS:
+        for objective in OBJECTIVES:
+            cells.append(Cell(objective, "rejection", lr, every=FEW_SYNC, **FEW_SCALE[objective]))  # type: ignore[arg-type]
+        for low, high in CLIPS:
+            ends: dict[str, Any] = {"log_eps_low": low, "log_eps_high": high}
+            cells.append(Cell("dpo", "humanline", lr, every=1, **FEW_SCALE["dpo"], **ends))  # type: ignore[arg-type]
+        for quartile in (1, 2, 3, 4):
+            some: dict[str, Any] = {"quartile": quartile, "passes": 4, **FEW_SCALE["dpo"]}
+            cells += [Cell("dpo", "offline", lr, **some), Cell("dpo", "humanline", lr, every=FEW_SYNC, **some)]
+        few: dict[str, Any] = {"desirable": FEW_DESIRABLE, **FEW_SCALE["kto"]}
+        cells += [Cell("kto", "offline", lr, **few), Cell("kto", "humanline", lr, every=FEW_SYNC, **few)]
     return cells
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.start import ANSWERS, BATCH, MARGIN, Pairs
 from humanline.reproduce.testbeds.base import Testbed
+from humanline.theory import BetaRejection, ClipRange
 
-CLIP = {"kind": "clip", "log_eps_low": -1.5, "log_eps_high": 1.5}  # Table 1
+LOG_EPS = (-1.5, 1.5)  # Table 1
+CONCENTRATION, BOUND = 64, 6.0  # of rejection near that clip (Thm 4.3); no ratio within it comes near the bound
 ROUNDS = 5
 KL_COEF = 0.01  # of GRPO's penalty
 WARMUP = 0.1
@@ -50,17 +53,22 @@ def recipe(
     ValueError
         If the prompts make no whole number of rounds.
     """
-    many = 2 if cell.objective == "kto" else 1  # it learns from single answers
+    many = 2.0 if cell.objective == "kto" else 1.0  # it learns from single answers
+    many = many if cell.desirable is None else 1 + cell.desirable
+    batch = round(BATCH * many)
     steps = max(1, pairs.count // BATCH) * cell.passes
     found: dict[str, Any] = {
         "model": str(model),
         "output": str(output),
         "seed": seed,
         "objective": _objective(cell),
-        "transform": CLIP if cell.variant in ("humanline", "clip only", "online humanline") else {"kind": "none"},
+        "transform": _transform(cell),
         "reference": _reference(cell),
-        "data": {"train": str(pairs.file), "shape": "preference", "max_length": testbed.max_length},
-        "training": {"steps": steps, "batch_size": BATCH * many},
+        "data": {"train": str(pairs.file), "shape": pairs.shape, "max_length": testbed.max_length},
+        "training": {
+            "steps": steps,
+            "batch_size": batch,
+        },
         "optimizer": {"lr": cell.lr, "warmup_fraction": WARMUP},
         "evaluation": {
             "batch_size": 256,
@@ -69,7 +77,7 @@ def recipe(
     }
     if cell.is_online:
         found["data"] = {"train": str(prompts), "max_length": testbed.max_length}
-        found["training"] = {"batch_size": BATCH * many}
+        found["training"] = {"batch_size": batch}
         found["source"] = _rounds(testbed, pairs)
     if cell.round_steps is not None:
         found["training"]["steps"] = _whole_rounds(cell, cell.round_steps, pairs.scorer_calls // ANSWERS)
@@ -77,15 +85,31 @@ def recipe(
     return found
 
 
+def _transform(cell: Cell) -> dict[str, Any]:
+    if cell.variant == "rejection":
+        near = BetaRejection.near(ClipRange(*LOG_EPS), CONCENTRATION, policy_ratio_bound=BOUND, ref_ratio_bound=BOUND)
+        shapes = {"policy": asdict(near.policy), "ref": asdict(near.ref)}
+        return {"kind": "beta_rejection", **shapes, "policy_ratio_bound": BOUND, "ref_ratio_bound": BOUND}
+    if cell.variant not in ("humanline", "clip only", "online humanline"):
+        return {"kind": "none"}
+    low, high = cell.log_eps_low, cell.log_eps_high
+    return {
+        "kind": "clip",
+        "log_eps_low": LOG_EPS[0] if low is None else low,
+        "log_eps_high": LOG_EPS[1] if high is None else high,
+    }
+
+
 def _objective(cell: Cell) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": cell.objective}
+    found |= {} if cell.desirable is None else {"desirable_weight": 1 / cell.desirable}
     found |= {} if cell.beta is None else {"beta": cell.beta}
     found |= {} if cell.clip_eps is None else {"clip_eps": cell.clip_eps}
     return found | ({"kl_coef": KL_COEF} if cell.objective == "grpo" else {})
 
 
 def _reference(cell: Cell) -> dict[str, Any]:
-    if cell.variant in ("humanline", "sync only"):
+    if cell.variant in ("humanline", "sync only", "rejection"):
         return {"schedule": {"kind": "before_step", "every": cell.every}}
     if cell.variant == "trust region":
         return {"schedule": {"kind": "after_step", "every": cell.every}}

@@ -14,6 +14,7 @@ from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.recipe import recipe
 from humanline.reproduce.start import SCORE_SEED, make_pairs, make_start, prompt_file
+from humanline.reproduce.subsets import some_pairs
 from humanline.reproduce.testbeds.base import Testbed
 from humanline.reproduce.versions import made_by
 from humanline.stats import mean_estimate
@@ -80,6 +81,7 @@ def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
     rows = list(read_metrics(metrics)) if metrics.is_file() else []  # the first round may have had no numbers
     if not keep_runs:
         shutil.rmtree(output, ignore_errors=True)
+        shutil.rmtree(_own_data(output), ignore_errors=True)
     if job.cell.round_steps is not None:
         calls = sum(row["completions"] for row in rows if "round" in row)
     return _outcome(job, status, start.measured.score, measured, held_out, rows, calls, seconds)
@@ -93,17 +95,24 @@ def configured(job: Job, folder: Path) -> dict[str, Any]:
     ModelError, OSError, ValueError
         As `make_start` and `make_pairs` do.
     """
-    testbed, starts = job.testbed, folder / "starts"
+    testbed, starts, output = job.testbed, folder / "starts", folder / "runs" / job.name
+    model = make_start(testbed, "near", job.start, starts).model
+    pairs = make_pairs(testbed, job.cell.data, job.start, job.draw, starts)
     return recipe(
         job.cell,
         testbed,
-        model=make_start(testbed, "near", job.start, starts).model,
-        pairs=make_pairs(testbed, job.cell.data, job.start, job.draw, starts),
+        model=model,
+        pairs=some_pairs(job.cell, pairs, model, _own_data(output)),
         prompts=prompt_file(testbed, "pairs", starts),
         distance=prompt_file(testbed, "distance", starts),
-        output=folder / "runs" / job.name,
+        output=output,
         seed=100 * job.start + job.draw,
     )
+
+
+def _own_data(output: Path) -> Path:
+    """Return the folder of data that a single run has."""
+    return output.with_name(f"{output.name}-data")
 
 
 def _outcome(

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from humanline.reproduce.answers import Measured, Model, measure
 from humanline.reproduce.testbeds.base import Part, Source, Testbed, as_rows
@@ -56,12 +56,15 @@ class Pairs:
     scorer_calls : int
     gap : float
         Mean difference of the judge's scores.
+    shape : "preference" or "unpaired"
+        Of the file's rows; of the latter `count` is how many pairs they were made of.
     """
 
     file: Path
     count: int
     scorer_calls: int
     gap: float
+    shape: Literal["preference", "unpaired"] = "preference"
 
 
 def make_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Start:

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from humanline._checks import one_of
-from humanline.reproduce.cells import Cell
+from humanline.reproduce.cells import LATER, Cell
 from humanline.reproduce.outcome import STATUSES, Outcome
 from humanline.system.files import write_text
 
 _CELL = [one.name for one in fields(Cell)]
 _REST = [one.name for one in fields(Outcome) if one.name != "cell"]
-_LATER = {"round_steps"}  # settings that tables have where a run has them; older tables have no such column
-_WHOLE = {"every", "passes", "round_steps", "start", "draw", "updates", "scorer_calls"}
-_OR_NONE = {"every", "beta", "clip_eps", "round_steps"}
+_WHOLE = {"every", "passes", "round_steps", "quartile", "start", "draw", "updates", "scorer_calls"}
+_OR_NONE = {"every", "beta", "clip_eps", *LATER}  # tables have a column of LATER where a run has it; older ones, none
 _DIGEST = re.compile(r"-?\d+-[0-9a-f]{16}")
 _TEXT = {"objective", "variant", "data", "testbed", "status", "task"}
 
@@ -28,7 +27,9 @@ _TEXT = {"objective", "variant", "data", "testbed", "status", "task"}
 def outcomes_csv(outcomes: Sequence[Outcome]) -> str:
     """Return outcomes as CSV, in their order; what is not known (nan, None) is an empty cell."""
     out = io.StringIO()
-    settings = [name for name in _CELL if name not in _LATER or any(getattr(one.cell, name) for one in outcomes)]
+    settings = [
+        name for name in _CELL if name not in LATER or any(getattr(one.cell, name) is not None for one in outcomes)
+    ]
     names = ["testbed", *settings, *[name for name in _REST if name != "testbed"]]
     writer = csv.DictWriter(out, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
@@ -58,7 +59,7 @@ def read_outcomes(path: Path) -> list[Outcome]:
     with open(path, encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines)
         try:
-            needed = [name for name in (*_CELL, *_REST) if name not in _LATER]
+            needed = [name for name in (*_CELL, *_REST) if name not in LATER]
             missing = [name for name in needed if name not in (reader.fieldnames or ())]
             if missing:
                 raise ValueError(f"it has no column {missing[0]!r}")

@@ -14,12 +14,13 @@ import torch
 from humanline.cli import main
 from humanline.reproduce import suite as module
 from humanline.reproduce.answers import Model, entropy, measure, temperature_of
-from humanline.reproduce.cells import VARIANTS, Cell, around, core
+from humanline.reproduce.cells import VARIANTS, Cell, around, core, paper
 from humanline.reproduce.outcome import as_text, from_text
 from humanline.reproduce.plan import SECONDS, grid_jobs, said_time
 from humanline.reproduce.recipe import recipe
 from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import SCORE_SEED, Pairs, make_pairs, make_start, pairs_of, prompt_file, prompt_files
+from humanline.reproduce.subsets import some_pairs
 from humanline.reproduce.suite import held, kept_results, run_suite, take_over
 from humanline.reproduce.tables import read_outcomes, write_outcomes
 from humanline.reproduce.testbeds.registry import TESTBEDS
@@ -27,6 +28,7 @@ from humanline.reproduce.versions import made_by
 from humanline.system.files import OutputError
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
+from humanline.train.data.messages import Message
 from tests.helpers.dying import die
 from tests.helpers.micro_testbed import MICRO
 
@@ -76,34 +78,36 @@ def test_every_cell_of_the_grid_is_a_recipe_that_training_takes(tmp_path):
     """Each variant has its transform, schedule and source; online runs ask the judge as often as the pairs did."""
     pairs = Pairs(tmp_path / "pairs.jsonl", 160, 1280, 0.5)
     seen = set()
-    for cell in [*core(), *around()]:
+    for cell in [*core(), *around(), *paper()]:
         paths = {"model": tmp_path, "prompts": tmp_path, "distance": tmp_path, "output": tmp_path}
         config = TrainConfig.model_validate(recipe(cell, MICRO, pairs=pairs, seed=0, **paths))
-        clips = config.transform.kind == "clip"
+        transform = config.transform.kind
         schedule = config.reference.schedule
-        seen.add((cell.variant, clips, schedule.kind))
+        seen.add((cell.variant, transform, schedule.kind))
         assert getattr(schedule, "every", None) == cell.every and config.optimizer.lr == cell.lr
         if cell.is_online:
             rounds = config.rounds
             assert rounds.contexts_per_round * rounds.count * rounds.samples == pairs.scorer_calls
         else:
             assert config.training.steps == 10 * cell.passes
-        assert config.training.batch_size == (32 if cell.objective == "kto" else 16)
+        batch = 20 if cell.desirable else 32 if cell.objective == "kto" else 16
+        assert config.training.batch_size == batch
     assert seen == {
-        ("offline", False, "never"),
-        ("humanline", True, "before_step"),
-        ("sync only", False, "before_step"),
-        ("clip only", True, "never"),
-        ("trust region", False, "after_step"),
-        ("online", False, "each_round"),
-        ("online humanline", True, "before_step"),
+        ("offline", "none", "never"),
+        ("humanline", "clip", "before_step"),
+        ("sync only", "none", "before_step"),
+        ("clip only", "clip", "never"),
+        ("trust region", "none", "after_step"),
+        ("rejection", "beta_rejection", "before_step"),
+        ("online", "none", "each_round"),
+        ("online humanline", "clip", "before_step"),
     }
     assert {variant for variant, _, _ in seen} == set(VARIANTS)
 
 
 def test_cells_have_names_that_tell_them_apart():
     """No two cells of the grid are called the same."""
-    names = [cell.name for cell in [*core(), *around()]]
+    names = [cell.name for cell in [*core(), *around(), *paper()]]
     assert len(set(names)) == len(names)
 
 
@@ -124,6 +128,27 @@ def test_pairs_are_the_best_and_the_worst_of_eight_by_the_judge(begun):
     rows = [json.loads(line) for line in pairs.file.read_text().splitlines()]
     assert rows == wanted and 16 < len(rows) == pairs.count < 160
     assert pairs.gap == pytest.approx(sum(gaps) / len(gaps))
+
+
+def test_a_cell_of_a_quarter_learns_from_the_answers_that_the_start_finds_least_likely(begun, tmp_path):
+    """By the mean log-probability of both answers' tokens, here one row at a time: all below those left out."""
+    _, start, pairs = begun
+    (cell,) = [one for one in paper() if one.quartile == 1 and one.variant == "offline" and one.lr == 1e-4]
+    found = some_pairs(cell, pairs, start.model, tmp_path / "data")
+    kept, lines = set(found.file.read_text().splitlines()), pairs.file.read_text().splitlines()
+    model = Model(MICRO, start.model)
+    inside, outside = [], []
+    for line in lines:
+        total, tokens, row = 0.0, 0, json.loads(line)
+        for text in (row["chosen"], row["rejected"]):
+            one = model.renderer.encode((Message("user", row["prompt"]),), text)
+            ids = torch.tensor([one.ids])
+            with torch.no_grad():
+                logprobs = model.model(ids).logits.float().log_softmax(-1)
+            mine = logprobs[0, :-1].gather(-1, ids[0, 1:, None]).squeeze(-1)[one.prompt_length - 1 :]
+            total, tokens = total + float(mine.sum()), tokens + len(mine)
+        (inside if line in kept else outside).append(total / tokens)
+    assert found.count == len(inside) == -(-len(lines) // 4) and max(inside) < min(outside)
 
 
 def test_a_start_model_and_its_pairs_are_made_once(begun, monkeypatch):

@@ -1,0 +1,442 @@
+"""The paper's figures and tables as comparisons of cells: what it says, what runs here say, and what cannot be said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from humanline.reproduce.best import tuned_cells, whole_cells
+from humanline.reproduce.cells import (
+    CLIPS,
+    FEW_LRS,
+    FEW_SCALE,
+    FEW_SYNC,
+    OBJECTIVES,
+    Cell,
+    Objective,
+    Variant,
+    around,
+    core,
+    paper,
+)
+from humanline.reproduce.outcome import Outcome
+from humanline.stats import Estimate, holm, mean_estimate
+
+#: Level of a test after Holm's correction over the objectives of a claim, and one minus the confidence of intervals.
+ALPHA = 0.05
+#: What counts as alike: this share of what the tuned online runs gain on the start models.
+MARGIN_SHARE = 0.1
+#: A claim about clipping says something where at least this share of tokens is clipped.
+LEAST_CLIPPED = 0.01
+_Pick = Callable[[Objective], list[Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class PaperClaim:
+    """Something that the paper says of two kinds of runs.
+
+    Parameters
+    ----------
+    where : str
+        Figure or table of arXiv 2509.24207.
+    says : str
+    kind : "more", "less" or "alike"
+        What the first kind's runs have, beside the second's.
+    first, second : callable
+        The cells of each kind for an objective; of several the best is chosen on the other start models.
+    numbers : mapping of objective to str
+        The paper's own, first and second; its objectives are those that are compared.
+    of : "score" or "length"
+    clips : bool
+        Whether it is about clipping, and counts only where tokens are clipped.
+    exact : str
+        The simulator's claim (`humanline.sim.claims`) that asks the same of problems small enough to be exact.
+    differs : str
+        What is not as in the paper.
+    """
+
+    where: str
+    says: str
+    kind: Literal["more", "less", "alike"]
+    first: _Pick
+    second: _Pick
+    numbers: Mapping[Objective, str]
+    of: Literal["score", "length"] = "score"
+    clips: bool = False
+    exact: str = ""
+    differs: str = ""
+
+
+def _of(cells: Iterable[Cell], variant: Variant, *every: int, **settings: Any) -> _Pick:
+    """Return what picks an objective's cells of a variant, with one of these k, and with these settings."""
+    usual: dict[str, Any] = {"passes": 1, "data": "near", "quartile": None, "desirable": None, "log_eps_low": None}
+    wanted, found = usual | settings, list(dict.fromkeys(cells))
+
+    def pick(objective: Objective) -> list[Cell]:
+        mine = [one for one in found if one.objective == objective and one.variant == variant]
+        mine = [one for one in mine if not every or one.every in every]
+        return [one for one in mine if all(getattr(one, name) == value for name, value in wanted.items())]
+
+    return pick
+
+
+def _few(variant: Variant, *every: int) -> _Pick:
+    """Return what picks the cells of the grid with the scale and rates at which parts of it are looked at."""
+    whole = _of([*core(), *around(), *paper()], variant, *every)
+
+    def pick(objective: Objective) -> list[Cell]:
+        scale = FEW_SCALE[objective]
+        mine = (one for one in whole(objective) if one.lr in FEW_LRS)
+        return [one for one in mine if all(getattr(one, name) == value for name, value in scale.items())]
+
+    return pick
+
+
+def _claims() -> Iterator[PaperClaim]:
+    offline, online = _of(core(), "offline"), _of(core(), "online")
+    first, tuned = _of(core(), "humanline", 1), _of(core(), "humanline")
+    of_paper: dict[Objective, str] = {"kto": "22.19, 17.40", "dpo": "24.82, 18.07", "grpo": "25.24, 15.52"}
+    yield PaperClaim(
+        "Figure 1, Table 3",
+        "offline + humanline, k = 1, is better than offline",
+        "more",
+        first,
+        offline,
+        of_paper,
+        exact="humanline-beats-offline",
+    )
+    yield PaperClaim(
+        "Figure 1, Table 3",
+        "offline + humanline, its own k, is better than offline",
+        "more",
+        tuned,
+        offline,
+        of_paper,
+        differs="k is chosen among 1, 8 and 32 for each start model by the others",
+    )
+    yield PaperClaim(
+        "Figure 1, Table 3",
+        "offline + humanline is on par with online",
+        "alike",
+        tuned,
+        online,
+        {"kto": "22.19, 22.45", "dpo": "24.82, 24.96", "grpo": "25.24, 25.05"},
+        exact="humanline-closes-gap",
+    )
+    yield PaperClaim(
+        "Figure 1, Table 3",
+        "online is better than offline",
+        "more",
+        online,
+        offline,
+        {"kto": "22.45, 17.40", "dpo": "24.96, 18.07", "grpo": "25.05, 15.52"},
+        exact="online-beats-offline",
+    )
+    yield PaperClaim(
+        "Table 3",
+        "online + humanline is slightly better than online",
+        "more",
+        _of(core(), "online humanline"),
+        online,
+        {"kto": "22.79, 22.45", "dpo": "26.84, 24.96", "grpo": "26.10, 25.05"},
+        differs=f"k = {FEW_SYNC}, not 1",
+    )
+    drawn: dict[Objective, str] = dict.fromkeys(OBJECTIVES, "drawn")
+    both: tuple[Variant, ...] = ("offline", "humanline")
+    eight = f"k = {FEW_SYNC}, not 1"
+    yield PaperClaim(
+        "Figure 5, left",
+        "clipping without syncing is as bad as offline",
+        "alike",
+        _few("clip only"),
+        _few("offline"),
+        drawn,
+        clips=True,
+    )
+    yield PaperClaim(
+        "Figure 5, left",
+        "syncing without clipping falls short of humanline",
+        "less",
+        _few("sync only", FEW_SYNC),
+        _few("humanline", FEW_SYNC),
+        drawn,
+        exact="clip-needed-k16",
+        differs=eight,
+    )
+    yield PaperClaim(
+        "Figure 5, right",
+        "humanline clipping does as well as humanline sampling",
+        "alike",
+        _few("humanline", FEW_SYNC),
+        _few("rejection"),
+        drawn,
+        clips=True,
+        exact="clip-matches-sampling-k16",
+        differs=eight,
+    )
+    for other in (2, 3, 4):
+        for variant in both:
+            yield PaperClaim(
+                "Figure 6",
+                f"{variant}: the quarter of the data that is least likely is worse than quarter {other}",
+                "less",
+                _of(paper(), variant, passes=4, quartile=1),
+                _of(paper(), variant, passes=4, quartile=other),
+                {"dpo": "drawn"},
+                differs=f"each quarter four times, for as many steps; {eight}",
+            )
+    yield PaperClaim(
+        "Figure 8",
+        "humanline with a larger k, here 8, is as good as with k = 1",
+        "alike",
+        _of(core(), "humanline", 8),
+        first,
+        {"grpo": "drawn, to k = 4"},
+    )
+    yield PaperClaim(
+        "Figure 8",
+        "past that point a larger k, here 32, is worse",
+        "less",
+        _of(core(), "humanline", 32),
+        _of(core(), "humanline", 8),
+        {"grpo": "drawn, from k = 4"},
+    )
+    yield PaperClaim(
+        "Figure 10",
+        "trust region syncing, after the update, is worse than humanline",
+        "less",
+        _few("trust region", FEW_SYNC),
+        _few("humanline", FEW_SYNC),
+        drawn,
+        exact="trust-region-worse",
+        differs=f"both every {FEW_SYNC} steps; the paper's syncs after the update every 1024",
+    )
+    yield PaperClaim(
+        "Table 4",
+        "offline + humanline gives shorter answers than offline",
+        "less",
+        tuned,
+        offline,
+        {"kto": "1407, 1658", "dpo": "1637, 1767", "grpo": "1488, 1648"},
+        of="length",
+        differs="answers here are about as long as the task asks for",
+    )
+    for variant in both:
+        yield PaperClaim(
+            "Tables 4 and 5",
+            f"{variant}: answers of a better model make better data",
+            "more",
+            _of(around(), variant, data="better"),
+            _few(variant, *((FEW_SYNC,) if variant == "humanline" else ())),
+            {"kto": "drawn", "dpo": "56.58, 48.59" if variant == "offline" else "67.45, 56.27", "grpo": "drawn"},
+        )
+    yield PaperClaim(
+        "Table 5",
+        "offline + humanline reaches online with the better data",
+        "alike",
+        _of(around(), "humanline", data="better"),
+        online,
+        {"dpo": "67.45, 66.49"},
+    )
+    for low, high in CLIPS:
+        yield PaperClaim(
+            "Table 6",
+            f"a clip of {low:g} .. {high:g} does as well as one of -1.5 .. 1.5",
+            "alike",
+            _of(paper(), "humanline", 1, log_eps_low=low, log_eps_high=high),
+            _few("humanline", 1),
+            {"dpo": _CLIPPED[low, high]},
+            clips=True,
+        )
+    yield PaperClaim(
+        "KTO (arXiv 2402.01306)",
+        "a quarter of the better answers does as well as all",
+        "alike",
+        _of(paper(), "offline", desirable=0.25),
+        _few("offline"),
+        {"kto": "not in this paper"},
+    )
+
+
+_CLIPPED = {
+    (-2.0, 1.5): "23.33, 24.82",
+    (-1.0, 1.5): "24.37, 24.82",
+    (-1.0, 2.0): "22.55, 24.82",
+    (-1.0, 3.0): "23.98, 24.82",
+}
+CLAIMS = tuple(_claims())
+#: What has no row of its own, and why.
+ELSEWHERE = {
+    "Figure 6, second half": "whether the verdict of `humanline inspect-data` tells the outcome: not built",
+    "Figure 7": "`humanline reproduce --sampling`, which has declared claims and a table of its own",
+    "Figure 9": "a larger model: the rows above on testbeds ending in -large. Another family: not testable here, every "
+    "testbed's model is a small Llama",
+    "Figure 11": "wall-clock: not testable here, where a run's time is mostly Python's; benchmarks/ has what a step of "
+    "each method costs beside the others",
+    "Table 7": "answers side by side: `humanline report` of training runs",
+    "KTO without next-token tuning before": "not testable here: a model of random weights has no answers to prefer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PaperRow:
+    """What the runs of a testbed say of a claim, for one objective.
+
+    Attributes
+    ----------
+    testbed, where, says, objective, paper, differs, exact : str
+    kind, of : str
+        As in `PaperClaim`.
+    first, second : float
+        Mean of each, over start models.
+    difference, low, high : float
+        First less second, with its 95 % interval over start models, not corrected.
+    margin : float
+        Of a claim that both are alike.
+    p, adjusted : float
+        Of the claim's opposite, and by Holm's correction over the claim's objectives.
+    clipped : float
+        Share of tokens that the first's runs clip.
+    starts : int
+    verdict : "holds here", "does not hold here", "undecided here", "not testable here" or "not run"
+    why : str
+    """
+
+    testbed: str
+    where: str
+    says: str
+    objective: str
+    paper: str
+    verdict: str
+    first: float = math.nan
+    second: float = math.nan
+    difference: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    margin: float = math.nan
+    p: float = math.nan
+    adjusted: float = math.nan
+    clipped: float = math.nan
+    starts: int = 0
+    kind: str = ""
+    of: str = ""
+    why: str = ""
+    differs: str = ""
+    exact: str = ""
+
+
+def paper_rows(outcomes: Iterable[Outcome]) -> list[PaperRow]:
+    """Return what the runs of one testbed say of every claim of the paper that runs can speak to.
+
+    Of several cells on a side the one is taken, for each start model, that is best by score from the others
+    (`best.tuned_cells`); its value is the mean over draws. Differences are paired by start model, and start models are
+    the sample. A claim holds here where its opposite has a p-value, corrected by Holm over its objectives, of at most
+    .05: Student's t, one-sided, and both sides of the margin where it says alike. It does not where the 95 % interval
+    lies wholly on the other side: of 0, or outside the margins. Claims about clipping are not testable where fewer than
+    1 % of tokens are clipped, and none is with a single start model.
+
+    Raises
+    ------
+    ValueError
+        If there is no outcome, or they are of several testbeds.
+    """
+    runs = list(outcomes)
+    if len({one.testbed for one in runs}) != 1:
+        raise ValueError(f"outcomes: must be of one testbed, are of {sorted({one.testbed for one in runs}) or 'none'}")
+    found = []
+    for claim in CLAIMS:
+        rows = [_compared(claim, objective, runs) for objective in claim.numbers]
+        tested = [row for row in rows if not math.isnan(row.p)]
+        corrected = iter(holm([row.p for row in tested]) if tested else ())
+        found += [row if math.isnan(row.p) else _judged(claim, replace(row, adjusted=next(corrected))) for row in rows]
+    return found
+
+
+def _compared(claim: PaperClaim, objective: Objective, runs: Sequence[Outcome]) -> PaperRow:
+    row = PaperRow(
+        runs[0].testbed,
+        claim.where,
+        claim.says,
+        objective,
+        claim.numbers[objective],
+        "not run",
+        kind=claim.kind,
+        of=claim.of,
+        differs=claim.differs,
+        exact=claim.exact,
+    )
+    first, second = (_tuned(pick(objective), runs) for pick in (claim.first, claim.second))
+    if not first or not second:
+        return row
+    shared = sorted(set(first) & set(second))
+    one, other = (np.array([_mean(side[start], claim.of) for start in shared]) for side in (first, second))
+    estimate = mean_estimate([float(value) for value in one - other])
+    interval, margin = estimate.interval(1 - ALPHA), math.nan
+    if claim.kind == "alike":
+        margin = MARGIN_SHARE * _gain(objective, runs)
+    clipped = float(np.mean([_mean(first[start], "clipped") for start in shared]))
+    if math.isnan(clipped):
+        clipped = 0.0
+    return replace(
+        row,
+        first=float(one.mean()),
+        second=float(other.mean()),
+        difference=estimate.mean,
+        low=estimate.mean - interval.half_width,
+        high=estimate.mean + interval.half_width,
+        margin=margin,
+        p=_p_value(claim.kind, estimate, margin),
+        clipped=clipped,
+        starts=len(shared),
+    )
+
+
+def _p_value(kind: str, estimate: Estimate, margin: float) -> float:
+    """Return the p-value of a claim's opposite; 1 where no margin can be told."""
+    if kind == "more":
+        return estimate.above(0.0)
+    if kind == "less":
+        return (-estimate).above(0.0)
+    return 1.0 if math.isnan(margin) else max(estimate.above(-margin), (-estimate).above(-margin))
+
+
+def _judged(claim: PaperClaim, row: PaperRow) -> PaperRow:
+    if claim.clips and row.clipped < LEAST_CLIPPED:
+        return replace(row, verdict="not testable here", why=f"{row.clipped:.2%} of tokens are clipped")
+    if claim.kind == "alike" and math.isnan(row.margin):
+        return replace(row, verdict="undecided here", why="no margin: online runs are missing, or may gain nothing")
+    if row.adjusted <= ALPHA:
+        return replace(row, verdict="holds here")
+    against = {
+        "more": row.high < 0,
+        "less": row.low > 0,
+        "alike": row.low > row.margin or row.high < -row.margin,
+    }[claim.kind]
+    if against:
+        return replace(row, verdict="does not hold here")
+    return replace(row, verdict="undecided here", why="the interval reaches what is claimed and what is not")
+
+
+def _tuned(cells: Sequence[Cell], runs: Sequence[Outcome]) -> dict[int, list[Outcome]]:
+    """Return the runs from each start model of the cell that the other start models choose."""
+    whole = whole_cells(runs, cells)
+    inside = {cell: whole[cell] for cell in cells if cell in whole}
+    return {start: list(inside[cell][start]) for start, cell in tuned_cells(inside).items()}
+
+
+def _gain(objective: Objective, runs: Sequence[Outcome]) -> float:
+    """Return what tuned online runs gain on the start models, mean over these; nan where that may be nothing."""
+    online = _tuned(_of(core(), "online")(objective), runs)
+    starts = {one.start: one.start_score for one in runs}
+    if not online:
+        return math.nan
+    estimate = mean_estimate([_mean(found, "score") - starts[start] for start, found in online.items()])
+    return estimate.mean if estimate.mean > estimate.interval(1 - ALPHA).half_width else math.nan
+
+
+def _mean(runs: Sequence[Outcome], name: str) -> float:
+    return float(np.mean([getattr(run, name) for run in runs]))
