@@ -1,0 +1,62 @@
+"""The paper's claims at every scale: what the table says is what its sources say, and the committed one is current."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from humanline.reproduce.across import claims_table
+from humanline.reproduce.paper import CLAIMS
+from humanline.reproduce.tables import rows_csv
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def tables(folder: Path, **changes) -> tuple[Path, Path]:
+    """Return files of a simulator that knows one claim, and of a testbed whose rows are all alike."""
+    exact = {"claim": "online-beats-offline", "task": "bandit", "objective": "dpo", "rate": "tuned"}
+    exact |= {"effect": 0.125, "half_width": 0.01, "verdict": "holds"}
+    (folder / "claims.csv").write_text(rows_csv([exact, {**exact, "rate": "0.1", "verdict": "contrary"}]))
+    row = {"verdict": "holds here", "difference": 0.25, "low": 0.125, "high": 0.375, "clipped": 0.0, "why": ""}
+    rows = [
+        {"where": claim.where, "says": claim.says, "objective": objective, **row, **changes}
+        for claim in CLAIMS
+        for objective in claim.numbers
+    ]
+    (folder / "paper.csv").write_text(rows_csv(rows))
+    return folder / "claims.csv", folder / "paper.csv"
+
+
+def test_every_scale_is_told_beside_the_papers_numbers(tmp_path):
+    exact, bed = tables(tmp_path)
+    lines = claims_table(exact, {"letters": bed}).splitlines()
+    (line,) = [one for one in lines if "online is better than offline | dpo" in one]
+    assert "24.96, 18.07" in line and "bandit: holds, +0.125 ± 0.010" in line and "contrary" not in line
+    assert "holds here, +0.250 (+0.125 .. +0.375)" in line
+    assert sum(line.count("holds here") for line in lines) == sum(len(claim.numbers) for claim in CLAIMS)
+
+
+def test_what_was_not_run_has_no_numbers(tmp_path):
+    exact, bed = tables(tmp_path, verdict="not run", difference="", low="", high="")
+    assert "not run |" in claims_table(exact, {"letters": bed})
+
+
+def test_a_table_that_lacks_a_claim_or_a_column_is_refused(tmp_path):
+    exact, bed = tables(tmp_path)
+    text = bed.read_text()
+    bed.write_text("".join(text.splitlines(keepends=True)[:-1]))
+    with pytest.raises(ValueError, match="0 rows of 'a quarter of the better answers"):
+        claims_table(exact, {"letters": bed})
+    bed.write_text(text.replace("verdict", "judgement", 1))
+    with pytest.raises(ValueError, match="it has no column 'verdict'"):
+        claims_table(exact, {"letters": bed})
+
+
+def test_the_committed_table_is_what_its_sources_make(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["make_claims.py", "--check"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "scripts" / "make_claims.py"), run_name="__main__")
+    assert ended.value.code == 0
