@@ -16,7 +16,8 @@ TEXT = """# The paper's claims, at every scale that was tried
 of 8 and 27 billion parameters: length-controlled win rates in percent, or lengths; first, second. No number here is of
 that scale. On exact problems the difference is a share of what there is to gain, on testbeds a difference of scores (or
 of tokens) with its 95 % interval over start models. Verdicts are corrected by Holm's method, each within its own claim,
-but for a testbed's *does not hold*, which is that interval lying wholly on the other side. *Undecided* is what the runs do not decide; it is no evidence for either side.
+but for a testbed's *does not hold*, which is that interval lying wholly on the other side. *Undecided* is what the runs
+do not decide; it is no evidence for either side.
 
 """
 
