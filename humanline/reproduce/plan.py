@@ -19,6 +19,9 @@ SECONDS: dict[str, tuple[float, float, float]] = {
     "instructions-large": (40.0, 120.0, 300.0),
 }
 
+#: How many times as long an online run takes a pass where it keeps all answers to a prompt, and not two of them.
+GROUPS = 2.5
+
 
 def grid_jobs(names: Sequence[str], cells: Sequence[Cell], starts: int, draws: int) -> list[Job]:
     """Return the runs of cells on testbeds, so ordered that what is stopped has all cells of whole draws.
@@ -66,7 +69,9 @@ def expected_seconds(job: Job, kept: Sequence[Outcome]) -> float:
     alike = [
         one.seconds / one.cell.passes
         for one in kept
-        if one.testbed == job.testbed.name and one.cell.is_online == job.cell.is_online
+        if one.testbed == job.testbed.name
+        and one.cell.is_online == job.cell.is_online
+        and one.cell.round_steps == job.cell.round_steps
     ]
-    usual = SECONDS[job.testbed.name][job.cell.is_online]
+    usual = SECONDS[job.testbed.name][job.cell.is_online] * (1.0 if job.cell.round_steps is None else GROUPS)
     return job.cell.passes * (sum(alike) / len(alike) if alike else usual)

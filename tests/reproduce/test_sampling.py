@@ -15,6 +15,7 @@ from scipy import stats
 from humanline.cli import main
 from humanline.reproduce.cells import Cell, around, core, sampling
 from humanline.reproduce.outcome import Outcome
+from humanline.reproduce.plan import SECONDS, expected_seconds
 from humanline.reproduce.recipe import recipe
 from humanline.reproduce.rules import grid_digest, read_section
 from humanline.reproduce.run import Job, run
@@ -271,3 +272,15 @@ def test_runs_take_as_many_steps_and_ask_the_judge_as_often(ran):
     outcomes: list[Outcome] = ran[0]
     assert {(one.status, one.updates, one.scorer_calls) for one in outcomes} == {("done", 10, 1280)}
     assert len({one.kl_to_start for one in outcomes}) == 3
+
+
+def test_the_time_of_runs_is_that_of_their_kind():
+    """Kept runs of the grid say nothing of runs that keep all answers, nor rounds of one length of those of another."""
+    jobs = [Job(SMALL, cell, 0, 0) for cell in sampling()[:2]]
+    usual = expected_seconds(jobs[0], [])
+    kept = dataclasses.replace(
+        OUTCOME, testbed="letters", cell=Cell("grpo", "online", 1e-3, clip_eps=0.15), seconds=9.0
+    )
+    assert expected_seconds(jobs[0], [kept]) == usual > 2 * SECONDS["letters"][1]
+    kept = dataclasses.replace(kept, cell=jobs[0].cell, seconds=50.0)
+    assert [expected_seconds(job, [kept]) for job in jobs] == [50.0, usual]

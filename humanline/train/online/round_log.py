@@ -43,6 +43,7 @@ class RoundLog:
         self.config, self.rounds = config, config.rounds
         self.served, self.log, self.say = served, log, say
         self._line = ""  # what is to be said of a round, once the sampler's mismatch is known
+        self._is_first = True
 
     def made(self, number: int, report: dict[str, Any], steps: int, seconds: float, sampled_by: str) -> None:
         """Log the numbers of a round; a line about it follows at its first step.
@@ -72,12 +73,28 @@ class RoundLog:
         if check:
             parts.append(f"server: {check_in_words(check)}")
         self._line = f"round {number}: {'; '.join(parts)}; {steps} steps"
-        syncs = self.config.reference.schedule.kind in ("before_step", "after_step")
-        if steps == 1 and syncs and self.config.reference.round_start == "sync":
+        if self._is_first or steps == 1:
+            self._warn_of_still_reference(number, steps)
+        self._is_first = False
+
+    def _warn_of_still_reference(self, number: int, steps: int) -> None:
+        """Warn where a round ends before the reference that it began with is synced: the schedule does nothing."""
+        reference = self.config.reference
+        syncs = reference.schedule.kind in ("before_step", "after_step") and reference.round_start == "sync"
+        if not syncs or reference.schedule.snapshot(steps - 1):
+            return
+        if steps == 1:
             self.say(
                 f"warning: round {number} has a single step, and the reference was made equal to the policy at "
                 "its start: every log-ratio is 0, so that neither sync nor clip does anything"
             )
+            return
+        self.say(
+            f"warning: round {number} has {steps} steps, and the reference, which was made equal to the policy at its "
+            "start, is not synced before they are over: this is what reference.schedule: {kind: each_round} does, "
+            "whatever `every` is. Set a smaller `every` or longer rounds, or reference.round_start: keep (with "
+            "reference.storage: model), under which a reference outlives its round"
+        )
 
     def begun(self, number: int, mismatch: Mapping[str, float] = MappingProxyType({})) -> None:
         """Show the line about a round, unless that was done, with how far its sampler is from training."""
