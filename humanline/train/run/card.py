@@ -122,6 +122,15 @@ def estimate(look: Mapping[str, Any], name: str) -> str:
     return number(look["metrics"][name]) + ("" if ends is None else f" ({number(ends[0])} to {number(ends[1])})")
 
 
+def look_columns(looks: Mapping[str, Any], end: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the looks that a table shows: the first, the best where it is neither end, and the last, named `end`."""
+    first, best, last = looks["first"], looks["best"], looks["last"]
+    columns = [("before", first)]
+    if best is not None and best["updates"] not in (first["updates"], last["updates"]):
+        columns.append(("at best", best))
+    return columns + ([(end, last)] if last["updates"] != first["updates"] else [])
+
+
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
@@ -193,11 +202,7 @@ def _held_out(facts: Mapping[str, Any]) -> list[str]:
     looks = facts["looks"]
     if not looks:
         return ["The run had no held-out data."]
-    first, best, last = looks["first"], looks["best"], looks["last"]
-    columns = [("before", first)]
-    if best is not None and best["updates"] not in (first["updates"], last["updates"]):
-        columns.append(("at best", best))
-    columns += [("this model", last)] if last["updates"] != first["updates"] else []
+    columns, last = look_columns(looks, "this model"), looks["last"]
     rows: list[Sequence[object]] = [("", *(f"{name}, {look['updates']} updates" for name, look in columns))]
     for name in shown_metrics(last["metrics"]):
         rows.append((WORDS.get(name, name), *(estimate(look, name) for _, look in columns)))
