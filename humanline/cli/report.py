@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from humanline.cli.common import Commands, quiet_libraries
+from humanline.cli.common import Commands
 from humanline.system.terminal import visible
 
 
@@ -19,7 +19,6 @@ def report_commands(commands: Commands) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    quiet_libraries()
     from humanline.report.write import write_report
 
     for path in write_report(options.paths, options.out, prompts=options.prompts):

@@ -31,7 +31,9 @@ def inline(figure: Figure, name: str) -> str:
         import matplotlib
 
         matplotlib.rcParams["svg.fonttype"] = "none"
-        figure.savefig(out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        figure.savefig(
+            out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
     text = out.getvalue().decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"(?s)<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text)
@@ -43,4 +45,3 @@ def inline(figure: Figure, name: str) -> str:
     for colour, ours in INK.items():
         text = text.replace(colour, ours)
     return text.strip()
-

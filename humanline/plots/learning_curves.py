@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ LOOKS = tuple(
         _style.GREY,
     )
 )
-MOST = 150  # points of a line of steps: of a longer run each is the mean of as many neighbours
+MOST = 200  # points of a line of steps: of a longer run each is the mean of as many neighbours
 LOW, HIGH = ", low end", ", high end"
 UPDATES, ROUND, KL = "updates", "round", "KL(start || policy), nats an answer"
 
@@ -146,8 +147,10 @@ def write_rows(file: Path, rows: Iterable[Row]) -> Path:
 
 
 def panels(rows: Iterable[Row]) -> list[str]:
-    """Return the titles of the panels that `draw` draws, in order."""
-    return [name for name in dict.fromkeys(row.panel for row in rows) if not name.endswith((LOW, HIGH))]
+    """Return the titles of the panels that `draw` draws, in order: of those in which some series has two points."""
+    counts = Counter((row.panel, row.series) for row in rows)
+    drawn = dict.fromkeys(panel for (panel, _), count in counts.items() if count > 1)
+    return [name for name in drawn if not name.endswith((LOW, HIGH))]
 
 
 def draw(rows: Sequence[Row], panel: str, names: Sequence[str]) -> Figure:
@@ -165,8 +168,9 @@ def draw(rows: Sequence[Row], panel: str, names: Sequence[str]) -> Figure:
 
 
 def _draw(table: Table, panel: str, looks: Mapping[str, tuple[str, str]]) -> Figure:
+    from matplotlib.ticker import MaxNLocator
+
     figure, (axis,) = _style.panels([4.2], height=2.5, title="")
-    figure.suptitle("")
     ends = [set(table.series(panel + end)) for end in (LOW, HIGH)]
     for name in table.series(panel):
         colour, dashes = looks[name]
@@ -181,6 +185,8 @@ def _draw(table: Table, panel: str, looks: Mapping[str, tuple[str, str]]) -> Fig
             axis.vlines(at, low, high, color=colour, linewidth=1.0, alpha=0.7)
     across_is = KL if panel in (TRAVELLED, LOOKED_TRAVELLED) else ROUND if panel in ROUNDS else UPDATES
     axis.set_xlabel(across_is)
+    if across_is != KL:
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 4, 5, 10]))
     axis.margins(x=0.03)
     return figure
 

@@ -57,7 +57,7 @@ class Block:
 
 
 def read_answer_set(found: Found) -> AnswerSet:
-    """Return the answers of a file, or of a folder of `humanline evaluate`; what cannot be read is said in the notes."""
+    """Return the answers of a file, or of a folder of `humanline evaluate`; what is unreadable is said in the notes."""
     path, notes, summary, name = found.path, [], {}, found.name
     file = path
     if path.is_dir():
@@ -78,7 +78,8 @@ def rounds_of(found: Found) -> list[AnswerSet]:
     sets = []
     for folder in dict.fromkeys([*folders[:1], *folders[-1:]]):
         answers, notes = _answers(folder / SAMPLES, folder / _SCORES)
-        sets.append(AnswerSet(f"{found.name}, round {int(folder.name)}", answers, {}, notes))
+        when = f"round {int(folder.name)}" + ("" if int(folder.name) else ", its start")
+        sets.append(AnswerSet(f"{found.name}, {when}", answers, {}, notes))
     return sets
 
 

@@ -18,7 +18,7 @@ from humanline.report.runs import RunReport
 from humanline.report.studies import Study
 from humanline.system.terminal import redacted, visible
 from humanline.train.run.card import SETS, WORDS, look_columns, number
-from humanline.train.run.facts import interval, shown_metrics
+from humanline.train.run.facts import interval, is_number, shown_metrics
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -52,7 +52,7 @@ def run_tree(run: RunReport) -> dict[str, Any]:
         "model": facts["model"],
         "weights": facts["weights"],
         "updates": facts["updates"],
-        "data": [{**one, "set": SETS[one["set"]]} for one in facts["data"]],
+        "data": [{"kept": None, **one, "set": SETS[one["set"]]} for one in facts["data"]],
         "columns": [{"name": name, "updates": look["updates"]} for name, look in columns],
         "held_out": table,
         "looks": facts["count"],
@@ -113,7 +113,11 @@ def answers_tree(blocks: Sequence[Block]) -> list[dict[str, Any]]:
 
 def evaluation_tree(one: AnswerSet) -> dict[str, Any]:
     """Return what an evaluation says: its numbers with their intervals, and its counts."""
-    estimates = {name: fact for name, fact in one.summary.items() if isinstance(fact, Mapping) and "value" in fact}
+    estimates = {
+        name: {key: fact.get(key) for key in ("value", "low", "high", "problems")}
+        for name, fact in one.summary.items()
+        if isinstance(fact, Mapping) and is_number(fact.get("value"))
+    }
     counts = {name: fact for name, fact in one.summary.items() if isinstance(fact, int | float | str)}
     return {"name": one.name, "estimates": estimates, "counts": counts, "notes": list(one.notes)}
 
@@ -148,7 +152,9 @@ def render(tree: Mapping[str, Any], charts: Mapping[str, Sequence[Mapping[str, s
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    room = Environment(autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, lstrip_blocks=True)
+    room = Environment(
+        autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, lstrip_blocks=True
+    )
     room.filters |= {"number": number, "estimate": _told, "cell": _cell}
     source = (resources.files("humanline.report") / "page.html.jinja").read_text(encoding="utf-8")
     drawn = {key: [{"title": one["title"], "svg": Markup(one["svg"])} for one in own] for key, own in charts.items()}

@@ -28,9 +28,18 @@ WORDS = {
     "perplexity": "perplexity",
     "chosen_logprob": "log-probability of chosen answers, nats a token",
     "rejected_logprob": "log-probability of rejected answers, nats a token",
+    "completions": "answers",
+    "contexts": "prompts",
     "completion_tokens": "length of answers, tokens",
+    "completion_tokens_std": "length of answers, standard deviation",
+    "completion_nll": "surprise of its own answers, nats a token",
+    "without_score": "answers without a score",
     "truncated": "answers cut short, share",
     "kl_from_start": "distance from the start, KL(start || policy), nats an answer",
+    "kl_from_start_answers": "KL(start || policy): answers",
+    "kl_from_start_truncated": "KL(start || policy): answers cut short, share",
+    "kl_to_start_answers": "KL(policy || start): answers",
+    "kl_to_start_truncated": "KL(policy || start): answers cut short, share",
     "kl_to_start": "distance from the start, KL(policy || start), nats an answer",
 }
 SETS = {"train": "training", "held_out": "held out", "distance": "prompts for the distance"}
@@ -105,7 +114,7 @@ def escaped(text: object) -> str:
     """Return a text from outside as Markdown that shows it, and is no markup, link or HTML."""
     plain = visible(_short(str(text)))
     plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    plain = re.sub(r"([\\`*_\[\]{}()#|~!$^])", r"\\\1", plain)
+    plain = re.sub(r"([\\`*_\[\]#|~$])", r"\\\1", plain)
     return re.sub(r"(?i)(://|www\.|@)", lambda found: f"{found[0][0]}<!-- -->{found[0][1:]}", plain)
 
 

@@ -58,7 +58,7 @@ def test_intervals_are_of_the_standard_errors_that_the_run_has_measured():
     facts = facts_of({}, {}, {}, rows)
     assert interval(facts["looks"]["last"], "accuracy") == pytest.approx((0.304, 0.696), abs=1e-4)
     assert interval(facts["looks"]["first"], "accuracy") is interval(facts["looks"]["last"], "score") is None
-    assert "| preference accuracy | 0.5 | 0.5 \\(0.304 to 0.696\\) |" in card(facts)
+    assert "| preference accuracy | 0.5 | 0.5 (0.304 to 0.696) |" in card(facts)
 
 
 def test_a_card_may_be_edited_and_the_model_is_whole(finished):
