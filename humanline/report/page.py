@@ -128,7 +128,13 @@ def study_tree(study: Study) -> dict[str, Any]:
         {"file": one.file, "title": one.title, "head": one.head, "rows": one.rows, "count": one.count}
         for one in study.tables
     ]
-    return {"name": study.name, "notes": study.notes, "tables": tables, "text": study.text}
+    return {
+        "name": study.name,
+        "notes": study.notes,
+        "claims": study.claims,
+        "tables": tables,
+        "text": study.text,
+    }
 
 
 def whole_tree(**parts: Any) -> dict[str, Any]:

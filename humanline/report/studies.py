@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from humanline.report.find import Found
+from humanline.reproduce.hypotheses import CLAIMS
 
 #: Tables that are shown, in order, with what they are.
 TABLES = {
@@ -35,9 +36,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What a report tells of a suite of runs."""
+    """What a report tells of a suite of runs; `claims` says what the hypotheses in its verdicts are."""
 
     name: str
+    claims: dict[str, str]
     tables: list[Table]
     text: str
     figure: Path | None
@@ -66,4 +68,6 @@ def read_study(found: Found) -> Study:
     except (OSError, ValueError) as error:
         notes.append(f"{TEXT} cannot be read: {error}")
     figure = folder / FIGURE
-    return Study(found.name, tables, text, figure if figure.is_file() else None, notes)
+    said = {cell for table in tables if table.file == "findings.csv" for row in table.rows for cell in row}
+    claims = {name: text for name, text in CLAIMS.items() if name in said}
+    return Study(found.name, claims, tables, text, figure if figure.is_file() else None, notes)

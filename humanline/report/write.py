@@ -135,7 +135,6 @@ def _study(study: Study, place: int) -> tuple[dict[str, Any], list[dict[str, str
     if study.figure is not None:
         try:
             for number, (title, (own, figure)) in enumerate(frontier.panels_of(study.figure).items()):
-                figure.suptitle("")
                 charts.append({"title": title, "svg": inline(figure, f"s{place}-{number}")})
                 points += [list(row) for row in own]
         except (OSError, ValueError) as error:

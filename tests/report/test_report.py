@@ -303,6 +303,7 @@ def test_a_suite_of_runs_is_shown_with_its_tables_and_figure(tmp_path):
     assert {"findings.csv", "cells.csv", "runs.csv"} <= {table["file"] for table in study["tables"]}
     titles = [attributes["aria-label"] for tag, attributes in page.elements if tag == "figure"]
     assert titles == ["DPO", "KTO", "GRPO"] and "undecided" in page.text
+    assert "online runs lie above the offline curve" in page.text
     with open(ROOT / "studies" / "frontier" / "letters" / "frontier.csv", newline="") as file:
         assert len(study["points"]) == sum(row["panel"] != "setting" for row in csv.DictReader(file)) + 3
 
