@@ -113,7 +113,7 @@ def test_a_long_run_is_drawn_by_means_of_neighbours(tmp_path):
 
 def test_the_same_folders_give_the_same_bytes(tmp_path, draws):
     """A report made twice is the same, byte for byte; the second takes the place of the first."""
-    run = make_run(tmp_path / "mine")
+    run = make_run(tmp_path / "mine", rows=[step(0), step(1)])
     files = write_report([str(run)], str(tmp_path / "r.html"))
     before = [file.read_bytes() for file in files]
     write_report([str(run)], str(tmp_path / "r.html"))
@@ -147,7 +147,12 @@ def test_text_of_models_and_data_is_shown_as_text(tmp_path):
 
 def test_a_page_asks_for_nothing_and_runs_nothing(tmp_path, draws):
     """It has no script and no link that leaves its folder, and its policy forbids whatever would be fetched."""
-    page, _ = report(tmp_path, make_run(tmp_path / "mine"), ROOT / "studies" / "frontier" / "letters")
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    for name in ("frontier.csv", "best.csv"):
+        shutil.copy(ROOT / "studies" / "frontier" / "letters" / name, suite)
+    (suite / "runs.csv").write_text("cell,score\n")
+    page, _ = report(tmp_path, make_run(tmp_path / "mine", rows=[step(0), step(1)]), suite)
     policy = next(a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none';") and "script-src" not in policy
     wanted = [value for _, a in page.elements for name, value in a.items() if name.split(":")[-1] in ("src", "href")]
@@ -311,11 +316,13 @@ def test_a_suite_of_runs_is_shown_with_its_tables_and_figure(tmp_path):
 def test_a_suite_whose_figure_is_damaged_is_shown_without_it(tmp_path):
     """A frontier.csv that is no such table is said to be none, and the tables stay."""
     folder = tmp_path / "suite"
-    shutil.copytree(ROOT / "studies" / "frontier" / "letters", folder)
+    folder.mkdir()
+    (folder / "runs.csv").write_text("cell,score\na,0.123456\n")
     for text in ("", "a,b\n1,2\n", "panel,series,x,y\nDPO,$x^{,1,2\n"):
         (folder / "frontier.csv").write_text(text)
         page, facts = report(tmp_path, folder)
-        assert "frontier.csv cannot be drawn" in page.text and facts["studies"][0]["tables"]
+        assert "frontier.csv cannot be drawn" in page.text and "0.1235" in page.text
+        assert facts["studies"][0]["tables"][0]["rows"] == [["a", "0.123456"]]
 
 
 def test_nothing_that_is_no_report_is_replaced(tmp_path):
