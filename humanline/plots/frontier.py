@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from humanline.plots import _style
-from humanline.plots._table import SETTING, Row, Table, points, settings
+from humanline.plots._table import SETTING, Row, Table, points, read, settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,13 +69,40 @@ def _of(panel: str, series: str, found: Points) -> list[Row]:
     return points(panel, series, *np.array(found).T) if len(found) else []
 
 
-def draw(rows: Sequence[Row]) -> Figure:
-    """Draw the figure from its rows."""
+def panels_of(file: Path) -> dict[str, tuple[list[Row], Figure]]:
+    """Return the panels of the figure one by one, each with its rows, from the CSV that was written of it.
+
+    Raises
+    ------
+    OSError, ValueError
+        If it cannot be read, or is no such table.
+    """
+    try:
+        rows = read(file)
+        names = list(dict.fromkeys(row.panel for row in rows if row.panel != SETTING))
+        if any("$" in name for row in rows for name in row[:2]):
+            raise ValueError("a name in it holds a dollar sign")  # between two of which a figure would show formulas
+        parts = {name: [row for row in rows if row.panel in (name, SETTING)] for name in names}
+        return {name: (own, _alone(own)) for name, own in parts.items()}
+    except (StopIteration, KeyError, TypeError) as error:
+        raise ValueError(f"it is no table of the figure ({type(error).__name__}: {error})") from None
+
+
+def _alone(rows: Sequence[Row]) -> Figure:
+    """Draw one panel without a title, its legend in two columns below."""
+    figure = draw(rows, columns=2)
+    figure.suptitle("")
+    figure.axes[0].set_title("", loc="left")
+    return figure
+
+
+def draw(rows: Sequence[Row], columns: int | None = None) -> Figure:
+    """Draw the figure from its rows, its legend in so many columns."""
     with _style.style():
-        return _draw(Table(rows), list(dict.fromkeys(row.panel for row in rows if row.panel != SETTING)))
+        return _draw(Table(rows), list(dict.fromkeys(row.panel for row in rows if row.panel != SETTING)), columns)
 
 
-def _draw(table: Table, names: list[str]) -> Figure:
+def _draw(table: Table, names: list[str], columns: int | None) -> Figure:
     title = "How far a run went from its start, and its score there"
     figure, axes = _style.panels([3.7] * len(names), height=3.9, title=title)
     for axis, name in zip(axes, names, strict=True):
@@ -84,9 +112,8 @@ def _draw(table: Table, names: list[str]) -> Figure:
     shown: dict[str, Any] = {}
     for axis in axes:
         shown |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        list(shown.values()), list(shown), loc="outside lower center", ncols=min(len(shown), 2 * len(names) + 1)
-    )
+    most = 2 * len(names) + 1 if columns is None else columns
+    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=min(len(shown), most))
     return figure
 
 

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from humanline.system import folders
+from humanline.system.files import DamagedError
 from humanline.system.folders import begin_folder, flush_files, seal_folder, verify_folder
 
 
@@ -57,3 +58,16 @@ def test_files_are_hashed_by_several_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "facts_of", lambda path: (both.wait(), facts(path))[1])
     seal_folder(folder)
     verify_folder(folder)
+
+
+def test_what_people_may_edit_is_not_in_the_manifest(tmp_path):
+    """A file that is to be edited is flushed and published with the others, and a change of it is no damage."""
+    partial = begin_folder(tmp_path / "a")
+    (partial / "card").write_text("ours")
+    (partial / "weights").write_text("1")
+    seal_folder(tmp_path / "a", to_edit=("card",))
+    (tmp_path / "a" / "card").write_text("mine")
+    verify_folder(tmp_path / "a", foreign=True)
+    (tmp_path / "a" / "weights").write_text("2")
+    with pytest.raises(DamagedError, match="weights"):
+        verify_folder(tmp_path / "a", foreign=True)

@@ -1,0 +1,355 @@
+"""A page about runs: what is on it, what it is made of, and what becomes of folders that are not as they should be."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+
+from humanline.cli import main
+from humanline.report.find import ReportError, find
+from humanline.report.write import write_report
+from humanline.system.lock import FolderLock
+from tests.conftest import ROOT
+from tests.report.support import DATA, ROWS, START, answer_row, look, make_answers, make_run, settings, step
+
+VOID = {"meta", "link", "br"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text of a page; elements that are not closed in order are an error."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict]] = []
+        self.text, self.open = "", []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.text += " " if tag == "br" else ""
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.text += data
+
+
+@pytest.fixture
+def draws():
+    """Have charts drawn."""
+
+
+@pytest.fixture(autouse=True)
+def charts(request, monkeypatch):
+    """Draw nothing, which takes longer than all else, but in tests that are about charts."""
+    if "draws" not in request.fixturenames:
+        monkeypatch.setattr("humanline.report.write.draw", lambda *_: None)
+        monkeypatch.setattr("humanline.report.write.inline", lambda *_: "<svg></svg>")
+
+
+def report(tmp_path, *paths, **how) -> tuple[Page, dict]:
+    page, facts, _ = write_report([str(path) for path in paths], str(tmp_path / "out" / "report.html"), **how)
+    return Page(page.read_text(encoding="utf-8")), json.loads(facts.read_text())
+
+
+def plain(page: Page) -> str:
+    return " ".join(page.text.split())
+
+
+def test_a_page_shows_method_data_curves_and_numbers_with_intervals(tmp_path, draws):
+    """Of a run it says what it is, its data with counts and hash, its looks with intervals, its machine."""
+    page, facts = report(tmp_path, make_run(tmp_path / "mine"))
+    text = plain(page)
+    for said in ("DPO, offline", "mine", "11", "1 too long", START["training data"], "torch 2.13.0", "x86_64"):
+        assert said in text
+    assert "0.75 (0.652 to 0.848)" in text and "0.8125 (0.7145 to 0.9105)" in text
+    assert "at best 2 updates" in text and "flatters" in text
+    titles = [attributes["aria-label"] for tag, attributes in page.elements if tag == "figure"]
+    assert {"loss", "margin (chosen over rejected), nats", "held out: preference accuracy"} <= set(titles)
+    assert len([tag for tag, _ in page.elements if tag == "svg"]) == len(titles) + 1  # and one line in the legend
+    (run,) = facts["runs"]
+    assert run["ends"][-1]["value"] == 0.75 and run["state"] == "finished" and run["notes"] == []
+
+
+def test_the_points_of_the_curves_are_those_of_the_metrics(tmp_path):
+    """The CSV beside the page holds every step and look, and the ends of its intervals."""
+    report(tmp_path, make_run(tmp_path / "mine"))
+    with open(tmp_path / "out" / "report-curves.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+
+    def points(panel):
+        return [(float(row["x"]), float(row["y"])) for row in rows if row["panel"] == panel]
+
+    assert points("loss") == [(0, 0.7), (1, 0.6), (2, 0.5)]
+    assert points("held out: preference accuracy") == [(0, 0.5), (2, 0.8125), (3, 0.75)]
+    assert points("held out: preference accuracy, low end") == [
+        pytest.approx((2, 0.8125 - 1.96 * 0.05), abs=1e-5),
+        pytest.approx((3, 0.75 - 1.96 * 0.05), abs=1e-5),
+    ]
+    assert points("held-out preference accuracy and distance") == [(0, 0.5), (0.2, 0.8125), (0.3, 0.75)]
+
+
+def test_a_long_run_is_drawn_by_means_of_neighbours(tmp_path):
+    """Of more steps than a line has points each is the mean of as many neighbours: nothing is left out."""
+    rows = [step(number) | {"loss": float(number % 2)} for number in range(1000)]
+    report(tmp_path, make_run(tmp_path / "long", rows=rows))
+    with open(tmp_path / "out" / "report-curves.csv", newline="") as file:
+        found = [row for row in csv.DictReader(file) if row["panel"] == "loss"]
+    assert len(found) == 200 and sum(float(row["x"]) for row in found) / 200 == pytest.approx(499.5)
+
+
+def test_the_same_folders_give_the_same_bytes(tmp_path, draws):
+    """A report made twice is the same, byte for byte; the second takes the place of the first."""
+    run = make_run(tmp_path / "mine", rows=[step(0), step(1)])
+    files = write_report([str(run)], str(tmp_path / "r.html"))
+    before = [file.read_bytes() for file in files]
+    write_report([str(run)], str(tmp_path / "r.html"))
+    assert [file.read_bytes() for file in files] == before
+
+
+HOSTILE = (
+    "</pre></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'`${{ 7*7 }}\x00\x1b[31m\u202etxt\u2028$x$"
+)
+
+
+def test_text_of_models_and_data_is_shown_as_text(tmp_path):
+    """Markup, templates, control and bidirectional characters of models, data and names stay text."""
+    config = settings(model=HOSTILE, data=settings()["data"] | {"train": HOSTILE})
+    data = {"train": DATA["train"] | {"path": HOSTILE, "lengths": {"kept": HOSTILE}}}
+    rows = [*ROWS, look(9, 0.6, **{HOSTILE: 1.5}), {"broke": {HOSTILE: HOSTILE}, "updates": 3}]
+    run = make_run(tmp_path / "<b>run$&'\"", config, rows, data=data, start={"training data": HOSTILE},
+                   software={HOSTILE: HOSTILE, "humanline": HOSTILE})  # fmt: skip
+    one = make_answers(tmp_path / "<i>a.jsonl", answer_row("1", HOSTILE, HOSTILE))
+    two = make_answers(tmp_path / "b.jsonl", answer_row("1", HOSTILE, "mine"))
+    page, facts = report(tmp_path, run, one, two)
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {"script", "img", "b", "i", "iframe", "object"}
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert "<script>alert(1)</script>" in page.text and "{{ 7*7 }}" in page.text and r"\x1b[31m\u202etxt" in page.text
+    for file in ("report.html", "report.json", "report-curves.csv"):
+        raw = (tmp_path / "out" / file).read_text(encoding="utf-8")
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", raw), file
+    assert facts["answers"][0]["prompts"][0]["answers"][0]["text"] == HOSTILE
+
+
+def test_a_page_asks_for_nothing_and_runs_nothing(tmp_path, draws):
+    """It has no script and no link that leaves its folder, and its policy forbids whatever would be fetched."""
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    for name in ("frontier.csv", "best.csv"):
+        shutil.copy(ROOT / "studies" / "frontier" / "letters" / name, suite)
+    (suite / "runs.csv").write_text("cell,score\n")
+    page, _ = report(tmp_path, make_run(tmp_path / "mine", rows=[step(0), step(1)]), suite)
+    policy = next(a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none';") and "script-src" not in policy
+    wanted = [value for _, a in page.elements for name, value in a.items() if name.split(":")[-1] in ("src", "href")]
+    assert wanted and all(value.startswith(("#", "data:,", "report")) for value in wanted)
+    raw = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r"@import|url\((?!#)", raw) and "width=device-width" in raw and "prefers-color-scheme" in raw
+    ids = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    inside = [value[1:] for value in wanted if value.startswith("#")] + re.findall(r"url\(#([^)]*)\)", raw)
+    assert set(inside) <= set(ids)
+
+
+def test_runs_of_one_kind_share_axes_and_others_have_their_own(tmp_path):
+    """DPO and KTO are drawn apart, two DPO runs together; a page of both kinds says each run's own method."""
+    names = {"a": "dpo", "b": "dpo", "c": "kto"}
+    runs = [make_run(tmp_path / name, settings(kind)) for name, kind in names.items()]
+    page, facts = report(tmp_path, *runs)
+    assert facts["groups"] == [{"title": "DPO", "names": ["a", "b"]}, {"title": "KTO", "names": ["c"]}]
+    titles = [attributes["aria-label"] for tag, attributes in page.elements if tag == "figure"]
+    assert titles.count("loss") == 2 and "KTO, offline" in page.text
+
+
+def test_two_runs_of_one_name_are_told_apart_and_one_named_twice_is_one(tmp_path):
+    """Folders of one name are called by the folder above too; a run that is named twice is there once."""
+    runs = [make_run(tmp_path / one / "tiny") for one in ("x", "y")]
+    assert [one.name for one in find([*map(str, runs), f"{runs[0]}/../tiny"])] == ["x/tiny", "y/tiny"]
+
+
+def test_a_folder_of_runs_stands_for_all_of_them(tmp_path):
+    """Where a folder is no run itself, those in it are taken, and what is none of them is left alone."""
+    for name in ("a", "b"):
+        make_run(tmp_path / "runs" / name)
+    (tmp_path / "runs" / "notes").mkdir()
+    assert [one.name for one in find([str(tmp_path / "runs")])] == ["a", "b"]
+
+
+def refused(tmp_path, name: str) -> str:
+    with pytest.raises(ReportError) as error:
+        write_report([str(tmp_path / name)], str(tmp_path / "report.html"))
+    assert not (tmp_path / "report.html").exists()
+    return str(error.value)
+
+
+def test_what_is_no_run_is_refused_in_words(tmp_path, capsys):
+    """A folder that is not there, an empty one, a file, a model and a run's own model are refused, each with why."""
+    make_run(tmp_path / "run")
+    shutil.copy(tmp_path / "run" / "config.json", tmp_path / "run" / "final")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("")
+    assert "there is no such folder" in refused(tmp_path, "nowhere")
+    assert "is no run (config.json and metrics.jsonl)" in refused(tmp_path, "empty")
+    assert "no metrics.jsonl" in refused(tmp_path, "model")
+    assert "not the run: name" in refused(tmp_path, "run/final")
+    assert "no file of answers" in refused(tmp_path, "notes.txt")
+    assert main(["report", str(tmp_path / "empty"), "--out", str(tmp_path / "r.html")]) == 2
+    assert "humanline report: " in capsys.readouterr().err
+
+
+def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path):
+    """While a process holds its folder a run is going on, and the line that is being written is not there yet."""
+    run = make_run(tmp_path / "run", finished=False)
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"step": 3, "lo')
+    lock = FolderLock(run)
+    lock.take(wait=False, say=print)
+    try:
+        _, facts = report(tmp_path, run)
+    finally:
+        lock.release()
+    assert facts["runs"][0]["state"] == "going on" and "first 3 updates" in facts["runs"][0]["notes"][0]
+    _, facts = report(tmp_path, run)
+    assert facts["runs"][0]["state"] == "not finished" and "stopped, killed, or failed" in facts["runs"][0]["notes"][0]
+
+
+def test_a_run_that_failed_or_broke_says_how(tmp_path):
+    """The last line of an error log, and the row of a break, are on the page."""
+    rows = [*ROWS, {"updates": 3, "broke": {"what": "score", "of": "held_out", "value": 0.1}}]
+    run = make_run(tmp_path / "run", rows=rows, finished=False)
+    (run / "error.log").write_text("Traceback\n  in f\nRuntimeError: it went <wrong>\n\n")
+    page, _ = report(tmp_path, run)
+    assert "RuntimeError: it went <wrong>" in page.text and "seen to break: what score" in page.text
+
+
+def test_damaged_lines_are_counted_and_left_out(tmp_path):
+    """Lines of metrics.jsonl that are no rows are named, numbers that are none are not drawn, and the rest is shown."""
+    run = make_run(tmp_path / "run", rows=[step(0), step(1) | {"loss": float("nan")}, step(2)])
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join([lines[0], '{"step": 1', "[]", *lines[1:]]) + "\n")
+    _, facts = report(tmp_path, run)
+    assert facts["runs"][0]["notes"] == ["metrics.jsonl is damaged: 2 lines are no rows and left out (line 2, 3)."]
+    assert "nan" not in (tmp_path / "out" / "report-curves.csv").read_text()
+
+
+def test_a_run_of_another_version_is_read_or_said_to_be_one(tmp_path):
+    """One whose settings this version reads is shown with its version; another one's are shown as they are."""
+    yesterday = make_run(tmp_path / "yesterday", software={"humanline": "0.0.9"})
+    old = settings() | {"rounds": None, "sampling": {"n": 1}, "unheard_of": 3}
+    older = make_run(tmp_path / "older", old, finished=False)
+    page, facts = report(tmp_path, yesterday, older)
+    assert "Made by version 0.0.9 of humanline" in page.text
+    assert any("cannot be read by this version" in note for note in facts["runs"][1]["notes"])
+    assert facts["runs"][1]["settings"]["unheard_of"] == 3 and "Not written down in this folder" in page.text
+    assert {one["title"] for one in facts["groups"]} == {"DPO"}
+
+
+def test_a_folder_with_nothing_in_its_files_is_shown_all_the_same(tmp_path):
+    """A run that has just begun, with files that are empty or something else, gives a page that says so."""
+    run = make_run(tmp_path / "run", config=[], rows=[], data=7, start=None, finished=False)
+    page, facts = report(tmp_path, run)
+    assert len(facts["runs"][0]["notes"]) == 5 and "Nothing to draw yet" in page.text
+
+
+def test_answers_to_the_same_prompts_stand_side_by_side(tmp_path):
+    """The first prompts that all models have are shown, with the first answer of each and its score."""
+    make_answers(
+        tmp_path / "start.jsonl",
+        *[answer_row(str(n), f"question {n}", f"start {n}", [0.25]) for n in range(6)],
+    )
+    make_answers(tmp_path / "ours.jsonl", *[answer_row(str(n), f"question {n}", f"ours {n}") for n in (5, 3, 1, 7)])
+    _, facts = report(tmp_path, tmp_path / "start.jsonl", tmp_path / "ours.jsonl", prompts=2)
+    (block,) = facts["answers"]
+    assert block["names"] == ["start", "ours"] and [one["prompt"][0][1] for one in block["prompts"]] == [
+        "question 1",
+        "question 3",
+    ]
+    first, second = block["prompts"][0]["answers"]
+    assert (first["text"], first["score"], second["text"], second["score"]) == ("start 1", 0.25, "ours 1", None)
+
+
+def test_rounds_show_what_the_policy_answered_first_and_last(tmp_path):
+    """Of a run in rounds the answers of its first and last round are shown, with scores; a damaged file is named."""
+    run = make_run(tmp_path / "run")
+    for number in range(3):
+        folder = run / "rounds" / f"{number:05}"
+        make_answers(folder / "samples.jsonl", answer_row("1", "question", f"round {number}"))
+        make_answers(folder / "scores.jsonl", {"id": "1", "scores": [{"value": number / 2, "status": "ok"}]})
+    _, facts = report(tmp_path, run)
+    (block,) = facts["answers"]
+    answers = block["prompts"][0]["answers"]
+    assert block["names"] == ["run, round 0, its start", "run, round 2"]
+    assert [(one["text"], one["score"]) for one in answers] == [("round 0", 0.0), ("round 2", 1.0)]
+    (run / "rounds" / "00002" / "samples.jsonl").write_text("{}\n")
+    page, _ = report(tmp_path, run)
+    assert "row 1 is none of answers" in page.text
+
+
+def test_a_suite_of_runs_is_shown_with_its_tables_and_figure(tmp_path):
+    """The tables of humanline reproduce are on the page, its figure is drawn from its CSV, a panel an objective."""
+    page, facts = report(tmp_path, ROOT / "studies" / "frontier" / "letters")
+    (study,) = facts["studies"]
+    assert {"findings.csv", "cells.csv", "runs.csv"} <= {table["file"] for table in study["tables"]}
+    titles = [attributes["aria-label"] for tag, attributes in page.elements if tag == "figure"]
+    assert titles == ["DPO", "KTO", "GRPO"] and "undecided" in page.text
+    assert "online runs lie above the offline curve" in page.text
+    with open(ROOT / "studies" / "frontier" / "letters" / "frontier.csv", newline="") as file:
+        assert len(study["points"]) == sum(row["panel"] != "setting" for row in csv.DictReader(file)) + 3
+
+
+def test_a_suite_whose_figure_is_damaged_is_shown_without_it(tmp_path):
+    """A frontier.csv that is no such table is said to be none, and the tables stay."""
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    (folder / "runs.csv").write_text("cell,score\na,0.123456\n")
+    for text in ("", "a,b\n1,2\n", "panel,series,x,y\nDPO,$x^{,1,2\n"):
+        (folder / "frontier.csv").write_text(text)
+        page, facts = report(tmp_path, folder)
+        assert "frontier.csv cannot be drawn" in page.text and "0.1235" in page.text
+        assert facts["studies"][0]["tables"][0]["rows"] == [["a", "0.123456"]]
+
+
+def test_nothing_that_is_no_report_is_replaced(tmp_path):
+    """A page, tree or table of someone else's in its place is left alone, and a name that is no page's is refused."""
+    run = make_run(tmp_path / "run")
+    for name in ("a.html", "b.json", "c-curves.csv"):
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(ReportError, match="none of a report"):
+            write_report([str(run)], str(tmp_path / f"{name[0]}.html"))
+        assert (tmp_path / name).read_text() == "mine"
+    for name in ("report.txt", "report", "."):
+        with pytest.raises(ReportError, match=r"must end in .html"):
+            write_report([str(run)], str(tmp_path / name))
+
+
+def test_without_matplotlib_it_is_said_what_to_install(tmp_path, monkeypatch, capsys):
+    """Where no figure can be drawn the command says so before it reads anything, and writes nothing."""
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["report", str(tmp_path / "nowhere"), "--out", str(tmp_path / "r.html")]) == 2
+    assert "pip install 'humanline[figures]'" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_the_folder_of_a_run_is_left_as_it_is(tmp_path):
+    """A report changes nothing in what it reads."""
+    run = make_run(tmp_path / "run", finished=False)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    report(tmp_path, run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
