@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.config.rounds import SamplingConfig
 from humanline.train.data.counting import Counting, uncounted
 from humanline.train.data.duplicates import Duplicates
+from humanline.train.data.layout import with_hint
 from humanline.train.data.messages import Given, Message, Messages
 from humanline.train.data.render import Renderer
 from humanline.train.data.rows import SetReader
@@ -59,7 +60,7 @@ def read_contexts(
     FileNotFoundError, DataError, ValueError
         As `read_set` and `tokenize`.
     """
-    reader = SetReader(path, shape, columns=config.data.columns, ignore=config.data.ignore, counting=counting)
+    reader = SetReader.of(config.data, path, shape, counting)
     if sampling is None:
         assert config.rounds is not None
         sampling = config.rounds.sampling
@@ -80,9 +81,12 @@ def read_contexts(
             duplicates.add(prompt)
             yield prompt
 
-    with contextlib.closing(iter(reader)) as rows, contextlib.closing(in_batches(prompts(rows))) as batches:
-        for batch in batches:
-            kept += tokenizing.add_some(batch, limit)
+    try:
+        with contextlib.closing(iter(reader)) as rows, contextlib.closing(in_batches(prompts(rows))) as batches:
+            for batch in batches:
+                kept += tokenizing.add_some(batch, limit)
+    except DataError as error:
+        raise with_hint(error, config, shape, reader.there) from None
     if problems:
         advice = (
             "Samples are kept as JSON with the columns of their prompt: make these columns text, or leave them out "
@@ -101,7 +105,8 @@ def read_contexts(
     columns = reader.columns.also_read(scored_columns(config), config.data.columns)
     beyond = len(names) - lengths.total
     found = duplicates.report(names)
-    return contexts, Report(name, lengths, found, different, columns=columns, beyond_limit=beyond)
+    report = Report(name, lengths, found, different, columns=columns, beyond_limit=beyond)
+    return contexts, replace(report, bad_rows=reader.bad_rows)
 
 
 def scored_columns(config: TrainConfig) -> list[str]:
