@@ -63,11 +63,21 @@ def count_bad(problems: Sequence[str], right: int) -> BadRows:
     return BadRows(len(first), len(first) + right, found_reasons)
 
 
-def refuse_many(bad: BadRows, limit: float, name: str, problems: Sequence[str], advice: str = "") -> None:
-    """Raise DataError if more rows are bad than may be left out, or all of them are."""
+def counted_bad(problems: Sequence[str], right: int, limit: float, name: str, advice: str = "") -> BadRows | None:
+    """Return the bad rows of a set, if it has any, in which `right` rows are good.
+
+    Raises
+    ------
+    DataError
+        If more of them are bad than may be left out, a share `limit`, or all of them are.
+    """
+    if not problems:
+        return None
+    bad = count_bad(problems, right)
     if bad.bad == bad.total:
         raise DataError(f"{name}: all {bad.total} rows are bad", problems, advice)
     if bad.share > limit:
         what = f"{bad.bad} of {bad.total} rows are bad ({bad.share:.1%}), more than data.bad_rows_limit: {limit:g}"
         more = "Mend them, or raise data.bad_rows_limit if the rest is what you want to train on."
         raise DataError(f"{name}: {what}", problems, f"{more}\n{advice}" if advice else more)
+    return bad

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 MARK = "\n\nAssistant:"  # of HH-RLHF: what follows is the assistant's turn
@@ -16,7 +15,7 @@ def common_prompt(first: str, second: str) -> int:
     It ends behind the last turn mark of their common beginning, and where that holds none, at its last white space: a
     space belongs to the word that follows it, as tokenizers have it, any other white space to the prompt.
     """
-    common = os.path.commonprefix([first, second])
+    common = first[: first_difference(first, second)]
     mark = common.rfind(MARK)
     if mark >= 0:
         return mark + len(MARK)
@@ -37,3 +36,8 @@ def turns_of(text: str) -> list[tuple[str, str]]:
     if before.strip():
         return []
     return [(_ROLES[name], content.strip()) for name, content in zip(pieces[::2], pieces[1::2], strict=True)]
+
+
+def first_difference(a: str, b: str) -> int:
+    """Return the first place at which two texts differ; the end of the shorter one where it begins the other."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

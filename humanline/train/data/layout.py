@@ -1,9 +1,10 @@
-"""What the rows of a set look like: from which shape is found where a recipe gives none, and hints where it is wrong."""
+"""What the rows of a set look like: the shape of those whose recipe gives none, and hints where it is wrong."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from humanline.train.config import TrainConfig
 from humanline.train.config.objective import OBJECTIVES, AnyShape
@@ -38,10 +39,11 @@ def shape_of(config: TrainConfig, path: str) -> AnyShape:
     if config.rounds is not None or config.data.shape is not None or len(shapes) == 1:
         return config.data_shape
     source = open_source(path)
-    with contextlib.closing(source.rows([], None)) as rows:
+    rows: Any = source.rows([], None)
+    with contextlib.closing(rows):
         first = next(rows, None)
     looks = None if first is None else looks_like(source.columns(first[1]), config.data.columns)
-    return looks if looks in shapes else config.data_shape
+    return config.data_shape if looks is None or looks not in shapes else looks
 
 
 def with_hint(error: DataError, config: TrainConfig, shape: AnyShape, there: Collection[str]) -> DataError:

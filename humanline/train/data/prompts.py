@@ -66,7 +66,7 @@ def read_contexts(
         sampling = config.rounds.sampling
     system, name = sampling.system_prompt, reader.source.name
     names, duplicates = Names(), Duplicates()
-    tokenizing: Tokenizing[PromptOnly] = Tokenizing(renderer)
+    tokenizing: Tokenizing[PromptOnly] = Tokenizing(renderer, dropping=reader.dropping)
     kept: list[PromptOnly] = []
     problems: list[str] = []
 
@@ -93,6 +93,7 @@ def read_contexts(
             "(data.ignore)."
         )
         raise DataError(f"{name}: {len(problems)} values cannot be kept", problems, advice)
+    bad = reader.left_out(tokenizing.dropped)
     try:
         lengths = tokenizing.finish()
     except DataError as error:
@@ -103,10 +104,10 @@ def read_contexts(
     ]
     different = len({context.ids for context in contexts})
     columns = reader.columns.also_read(scored_columns(config), config.data.columns)
-    beyond = len(names) - lengths.total
+    beyond = len(names) - len(tokenizing.dropped) - lengths.total
     found = duplicates.report(names)
     report = Report(name, lengths, found, different, columns=columns, beyond_limit=beyond)
-    return contexts, replace(report, bad_rows=reader.bad_rows)
+    return contexts, replace(report, bad_rows=bad)
 
 
 def scored_columns(config: TrainConfig) -> list[str]:

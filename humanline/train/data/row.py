@@ -57,7 +57,7 @@ class RowReader:
     used: set[str]  # columns that were read, of this row and those before
     keys: set[str]  # of messages, the same
     left_out: set[str]  # keys that were ignored
-    how: Reading = Reading()
+    how: Reading
     lacks_column: bool = False
     sides: Mapping[str, str] = field(default_factory=dict)  # our column -> the file's, of this row alone
 

@@ -13,7 +13,7 @@ from typing import Any, Self, get_args
 
 from humanline._checks import one_of, refuse_twice
 from humanline.train.config.run import DataConfig
-from humanline.train.data.bad_rows import BadRows, count_bad, refuse_many
+from humanline.train.data.bad_rows import BadRows, counted_bad
 from humanline.train.data.counting import Counting, uncounted
 from humanline.train.data.json_lines import listed, short
 from humanline.train.data.messages import KWARGS, TOOLS
@@ -194,8 +194,8 @@ class SetReader:
         self._wanted = {*known, *ALIASES.values(), *columns.values(), *_ALSO.get(shape, ())} if known else None
         self._columns: Columns | None = None
         self._how = how or Reading()
-        self.bad_rows: BadRows | None = None
-        """Rows that were left out, known once all were read."""
+        self._dropped: Sequence[str] = ()
+        self._right = 0
         self.there: tuple[str, ...] = ()
         """The columns of the rows that were read so far, by the file's names."""
 
@@ -212,6 +212,22 @@ class SetReader:
             raise RuntimeError("the columns of a set are known once all of its rows were read")
         return self._columns
 
+    @property
+    def dropping(self) -> bool:
+        """Return whether bad rows are dropped."""
+        return self._how.bad_rows == "drop"
+
+    def left_out(self, unrendered: Collection[str] = (), advice: str = "") -> BadRows | None:
+        """Return the rows that were left out, with those of which `unrendered` holds what is wrong with them.
+
+        Raises
+        ------
+        DataError
+            If they are more than may be.
+        """
+        problems, right = [*self._dropped, *unrendered], self._right - len(unrendered)
+        return counted_bad(problems, right, self._how.bad_rows_limit, self.source.name, advice)
+
     def __iter__(self) -> Generator[Any, None, None]:
         """Read from the beginning and yield examples."""
         with self._counting(self.source.short_name) as count:
@@ -222,7 +238,7 @@ class SetReader:
         build, there, seen = BUILDERS[self._shape], dict[str, None](), dict[str, None]().keys()  # there: in order
         row = RowReader("", {}, columns, problems, source, self._ignore, set(), set(), set(), self._how)
         right = rows = 0
-        dropping, broken = self._how.bad_rows == "drop", False
+        broken = False
         for name, values in source.rows(problems, self._wanted):
             row.name, row.values = name, values
             rows += 1
@@ -239,7 +255,7 @@ class SetReader:
             example = None if missing else build(row)
             if example is not None and len(problems) == before:
                 right += 1
-                if dropping or not problems:
+                if self.dropping or not problems:
                     yield example
             if source.is_table and (missing or row.lacks_column):
                 broken = True
@@ -257,13 +273,12 @@ class SetReader:
     def _refuse(self, problems: Sequence[str], right: int, broken: bool) -> None:
         """Raise DataError if the set cannot be used; count its bad rows where they are dropped."""
         advice = f"A right row of shape {self._shape!r}: {_RIGHT_ROW[self._shape]}"
-        if problems and (self._how.bad_rows == "error" or broken):
+        if problems and (not self.dropping or broken):
             found = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-            found += ", after which nothing can be read" if broken and self._how.bad_rows == "drop" else ""
+            found += ", after which nothing can be read" if broken and self.dropping else ""
             raise DataError(f"{self.source.name}: {found}, {right} right rows", problems, advice)
-        if problems:
-            self.bad_rows = count_bad(problems, right)
-            refuse_many(self.bad_rows, self._how.bad_rows_limit, self.source.name, problems, advice)
+        self._dropped, self._right = problems, right
+        self.left_out((), advice)
         if not right:
             expected = "" if self.source.is_table else "; expected one JSON object per line"
             raise DataError(f"{self.source.name} has no rows{expected}", advice=advice)

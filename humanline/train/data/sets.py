@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from humanline.train.config import TrainConfig
-from humanline.train.data.batch import Unit
 from humanline.train.data.bad_rows import BadRows
+from humanline.train.data.batch import Unit
 from humanline.train.data.counting import Counting, uncounted
 from humanline.train.data.duplicates import DuplicateReport, Duplicates
 from humanline.train.data.layout import shape_of, with_hint
@@ -143,9 +143,10 @@ def read_units(
     shape = objective.reads_as(shape_of(config, path))
     from_pairs = objective.unit == "example" and shape == "preference"
     names, duplicates = Names(), Duplicates()
-    tokenizing: Tokenizing[Any] = Tokenizing(renderer)  # pairs as pairs: answers cut to the same tokens are found
-    units = Units(tokenizing.sequences, Names(), taken_apart=from_pairs)
     reader = SetReader.of(config.data, path, shape, counting)
+    # Pairs as pairs: answers cut to the same tokens are found.
+    tokenizing: Tokenizing[Any] = Tokenizing(renderer, dropping=reader.dropping)
+    units = Units(tokenizing.sequences, Names(), taken_apart=from_pairs)
     try:
         with contextlib.closing(iter(reader)) as examples, contextlib.closing(in_batches(examples)) as batches:
             for batch in batches:
@@ -163,6 +164,7 @@ def read_units(
         raise with_hint(error, config, shape, reader.there) from None
     name = reader.source.name
     found = duplicates.report(BothSides(names) if from_pairs else names)
+    bad = reader.left_out(tokenizing.dropped)
     try:
         lengths = tokenizing.finish()
     except DataError as error:
@@ -175,7 +177,7 @@ def read_units(
         except DataError as error:
             lost = f" ({lengths})" if lengths.kept < lengths.total else ""
             raise DataError(f"{name}: {error.heading}{lost}", error.problems, error.advice) from None
-    beyond = len(names) - lengths.total
+    beyond = len(names) - len(tokenizing.dropped) - lengths.total
     different = len(prompt_hashes(units))
     report = Report(name, lengths, found, different, columns=reader.columns, beyond_limit=beyond)
-    return units, replace(report, bad_rows=reader.bad_rows)
+    return units, replace(report, bad_rows=bad)

@@ -1,4 +1,4 @@
-"""A name in a recipe -> the source of its rows: JSON lines, a JSON list, a parquet file, or a set of the Hugging Face hub.
+"""A name in a recipe -> the source of its rows: JSON lines or a JSON list, a parquet file, or a set of the hub.
 
 A name that is not `hub:...` is a file on this machine and never reaches the network.
 """

@@ -169,7 +169,8 @@ def _look_at_rows(config: TrainConfig, findings: _Findings) -> None:
             if path is not None:
                 reader = SetReader.of(config.data, path, shape_of(config, path))
                 count = sum(1 for _ in reader)
-                bad = f"; {reader.bad_rows}" if reader.bad_rows else ""
+                left_out = reader.left_out()
+                bad = f"; {left_out}" if left_out else ""
                 findings.show(f"data         {path}: {count} rows, not tokenised{bad}")
                 findings.show(f"columns      {reader.columns.also_read(scored_columns(config), config.data.columns)}")
     distance = config.evaluation.distance

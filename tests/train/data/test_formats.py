@@ -330,7 +330,7 @@ def test_bad_rows_are_dropped_counted_and_named(write):
     lines = [json.dumps(row) for row in rows] + ["{", '{"prompt": 1}']
     reader = SetReader(write(*lines), "preference", how=DROP)
     assert [row.prompt[0].content for row in reader] == [row["prompt"] for row in good(12)]
-    bad = reader.bad_rows
+    bad = reader.left_out()
     assert bad is not None and (bad.bad, bad.total) == (7, 19)
     found = {reason.what: (reason.rows, reason.places) for reason in bad.reasons}
     assert found == {
@@ -371,7 +371,7 @@ def test_a_set_without_bad_rows_reads_the_same_either_way(write):
     path = write(*good(3))
     reader = SetReader(path, "preference", how=DROP)
     assert list(reader) == read_rows(path, "preference")
-    assert reader.bad_rows is None
+    assert reader.left_out() is None
 
 
 def test_prompts_may_be_dropped_too(write):
