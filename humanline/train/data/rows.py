@@ -63,6 +63,8 @@ class Columns:
             if names
         )
         ignored = ", ".join(map(short, self.ignored)) or "none"
+        if _SYSTEM in self.ignored:
+            ignored += " (columns: {system: system} puts it before the prompt)"
         nowhere = (
             f"; data.ignore names what is not there: {', '.join(map(short, self.nowhere))}" if self.nowhere else ""
         )

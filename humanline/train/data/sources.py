@@ -12,7 +12,7 @@ import re
 import stat
 from pathlib import Path
 
-from humanline.system.paths import PathError, absolute
+from humanline.system.paths import PathError, absolute, made_by
 from humanline.train.data.json_array import JsonArray, is_array
 from humanline.train.data.json_lines import JsonLines
 from humanline.train.data.source import GRAMMAR, READ, DataError, Source
@@ -67,10 +67,10 @@ def existing_file(path: str | Path) -> Path:
     if re.match(r"(?i)(hub|hf|huggingface|datasets|https?):", str(path)):
         raise FileNotFoundError(f"{path} does not exist; a set of the hub is written {GRAMMAR}")
     if not full.parent.is_dir():
-        raise FileNotFoundError(f"{full} does not exist, and neither does its directory; check the path")
+        raise FileNotFoundError(f"{full} does not exist, and neither does its directory; check the path{made_by(path)}")
     hint = "relative paths start at the current directory"
     with contextlib.suppress(OSError):  # a directory that cannot be listed
         names = sorted(item.name for item in full.parent.iterdir() if item.is_file())
         near = difflib.get_close_matches(full.name, names, n=1)
         hint = f"did you mean {near[0]}?" if near else hint
-    raise FileNotFoundError(f"{full} does not exist; {hint}")
+    raise FileNotFoundError(f"{full} does not exist; {hint}{made_by(path)}")

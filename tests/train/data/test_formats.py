@@ -1,4 +1,4 @@
-"""Rows as others publish them: answers that hold their prompt, HH-RLHF, JSON lists, the released code's pairs, system."""
+"""Rows as others publish them: answers that hold their prompt, HH-RLHF, JSON lists, pairs of the released code."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import json
 
 import pytest
 
+from humanline.train.config import TrainConfig
 from humanline.train.data.messages import Message
+from humanline.train.data.prompts import read_contexts
 from humanline.train.data.reading import Reading
 from humanline.train.data.rows import SetReader, read_rows
+from humanline.train.data.run_data import renderer_of
+from humanline.train.data.sets import read_units
 from humanline.train.data.shapes import Preference, PromptOnly, Unpaired
 from humanline.train.data.source import DataError
+from humanline.train.policy.errors import ModelError
+from humanline.train.policy.load import source
+from humanline.train.run.fingerprint import same_settings
 
 HH = Reading(format="hh")
 DROP = Reading(bad_rows="drop", bad_rows_limit=0.5)
@@ -81,7 +88,7 @@ def test_texts_are_cut_where_their_prompt_ends(write, chosen, rejected, cut):
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        (texts("a", "b"), "1:1: no column 'prompt' among 'chosen', 'rejected'; expected a string or a list of messages"),
+        (texts("a", "b"), "1:1: no column 'prompt' among 'chosen', 'rejected'; expected a string or a list of"),
         (texts("one two", "two one"), "1:1: no column 'prompt'"),
         (texts(" a", " b"), "1:1: no column 'prompt'"),  # a beginning of white space alone is no prompt
         (texts("one two", "one two"), "@rejected: 'chosen' and 'rejected' are the same; expected two answers"),
@@ -90,7 +97,7 @@ def test_texts_are_cut_where_their_prompt_ends(write, chosen, rejected, cut):
         (texts(f"{ASKED} Up.", f"{ASKED} "), "@rejected: the answer in 'rejected' is blank; expected some text"),
         (
             texts(f"{ASKED} Up.\n\nHuman: Why?\n\nAssistant: So.", f"{ASKED} Down."),
-            "@chosen: the two answers part 3 turns before the end of 'chosen'; expected them to differ in their last turn",
+            "@chosen: the two answers part 3 turns before the end of 'chosen'; expected them to differ in",
         ),
         (
             texts("\n\nHuman: A?\n\nAssistant: a", "\n\nHuman: B?\n\nAssistant: b"),
@@ -148,8 +155,8 @@ def test_hh_is_read_in_every_column(write, shape, row):
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        (texts("Up.", f"{ASKED} Down."), r"@chosen: 'chosen' does not begin with a turn; expected \n\nHuman: or \n\nAssis"),
-        (texts(f"{ASKED} Up.", ASKED), "@rejected: the content of 'rejected' message 2 (assistant) is empty; expected some"),
+        (texts("Up.", f"{ASKED} Down."), r"@chosen: 'chosen' does not begin with a turn; expected \n\nHuman: or"),
+        (texts(f"{ASKED} Up.", ASKED), "@rejected: the content of 'rejected' message 2 (assistant) is empty"),
         (texts(f"{ASKED} Up.", f"{ASKED} Up."), "@rejected: 'chosen' and 'rejected' are the same"),
         (texts(f"{ASKED} Up.\n\nHuman: Hm.", f"{ASKED} Down."), "@chosen: 'chosen' ends with the user's turn"),
         (texts(f"{MORE} Up.", f"{ASKED} Down."), "@chosen: the two answers part 3 turns before the end of 'chosen'"),
@@ -270,8 +277,8 @@ def test_a_json_file_of_lines_is_read_line_by_line(write):
     [
         (f"[\n{ROW},\n7\n]", ["3:1: item 2 is a number; expected one list of objects"]),
         (f"[\n[{ROW}]]", ["2:1: item 1 is a list; expected one list of objects"]),
-        (f'[{ROW},\n {{"prompt": "q", "chosen": "", "rejected": "b"}}]', ["2:28: 'chosen' is empty; expected some text"]),
-        (f'[{ROW},\n {{"prompt": "q", "prompt": "r"}}]', ["2:18: the key 'prompt' appears twice; expected one list of"]),
+        (f'[{ROW},\n {{"prompt": "q", "chosen": "", "rejected": "b"}}]', ["2:28: 'chosen' is empty; expected some"]),
+        (f'[{ROW},\n {{"prompt": "q", "prompt": "r"}}]', ["2:18: the key 'prompt' appears twice; expected one"]),
         (f'[{ROW},\n {{"prompt": NaN}}]', ["2:13: NaN is not a JSON number; expected one list of objects"]),
         (f'[{ROW},\n {{"prompt": {"9" * 5000}}}]', ["2:13: a whole number of 5000 digits is more than can be read"]),
         (f'[{ROW},\n {{"prompt": }}]', ["2:13: not valid JSON (Expecting value); expected one list of objects"]),
@@ -379,3 +386,90 @@ def test_prompts_may_be_dropped_too(write):
     path = write({"prompt": "q"}, {"prompt": ""}, {"prompt": "r"})
     assert [row.id for row in read_rows(path, "prompt", how=DROP)] == ["rows.jsonl:1", "rows.jsonl:3"]
     assert isinstance(read_rows(path, "prompt", how=DROP)[0], PromptOnly)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hints
+
+
+def recipe(path, objective="dpo", rounds=False, **data):
+    drawn = {
+        "kind": "rounds",
+        "contexts_per_round": 1,
+        "samples": 2,
+        "sampling": {"max_tokens": 8},
+        "scoring": {"rewards": [{"kind": "format", "pattern": "."}]},
+    }
+    more = {"source": drawn, "reference": {"storage": "model"}} if rounds else {}
+    return TrainConfig.model_validate(
+        {
+            "model": "m",
+            "output": "o",
+            "objective": {"kind": objective},
+            "data": {"train": str(path)} | data,
+            "training": {"steps": 1},
+            "optimizer": {"lr": 1e-3},
+            **more,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("objective", "row", "hint"),
+    [
+        ("grpo", {"prompt": "q", "answer": "a"}, r"to which the policy gives answers in rounds: source: {kind: rounds"),
+        ("dpo", {"prompt": [USER]}, r"source: {kind: rounds, \.\.\.} \(humanline cp tiny-online"),
+        ("dpo", {"prompt": "q", "completion": "a", "label": 1}, r"look like unpaired rows, which .* kto or bco reads"),
+        ("grpo", {"messages": [USER, ANSWER]}, r"look like completion rows, which objective\.kind: nll reads"),
+        ("kto", {"prompt": "q", "completion": "a"}, r"look like completion rows, which objective\.kind: nll reads"),
+    ],
+)
+def test_rows_of_another_shape_name_the_cure(write, tokenizer, objective, row, hint):
+    """The error of rows that look like another shape ends in what reads them."""
+    config = recipe(write(row), objective)
+    with pytest.raises(DataError, match=hint):
+        read_units(config, config.data.train, renderer_of(config, tokenizer))
+
+
+def test_pairs_in_rounds_name_the_cure(write, tokenizer):
+    """Rounds read prompts; rows that are none are told what trains on them."""
+    config = recipe(write({"chosen": [USER, ANSWER], "rejected": [USER, OTHER]}), rounds=True)
+    with pytest.raises(DataError, match=r"In rounds rows are prompts; these look like preference rows"):
+        read_contexts(config, config.data.train, renderer_of(config, tokenizer))
+
+
+def test_right_shapes_get_no_hint(write, tokenizer):
+    """An error of rows that look as they should says nothing of other shapes."""
+    config = recipe(write({"prompt": "q", "chosen": "", "rejected": "b"}))
+    with pytest.raises(DataError) as caught:
+        read_units(config, config.data.train, renderer_of(config, tokenizer))
+    assert "look like" not in str(caught.value) and "rounds" not in str(caught.value)
+
+
+def test_what_the_demo_makes_is_said(tmp_path, monkeypatch):
+    """The model and the rows that tiny begins from are made by humanline demo, and their errors say so."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"check the path; humanline demo makes it"):
+        read_rows("demo-out/pairs.jsonl", "preference")
+    with pytest.raises(ModelError, match=r"on the hub; humanline demo makes it"):
+        source("demo-out/start/final")
+    with pytest.raises(FileNotFoundError, match=r"check the path$"):
+        read_rows("other/pairs.jsonl", "preference")
+
+
+def test_a_system_column_that_is_not_named_is_pointed_out(write):
+    """A column called system is read only where columns says so, and what was ignored says how."""
+    reader = SetReader(write({"prompt": "q", "chosen": "a", "rejected": "b", "system": "x"}), "preference")
+    list(reader)
+    assert "ignored: 'system' (columns: {system: system} puts it before the prompt)" in str(reader.columns)
+
+
+def test_settings_of_before_are_the_plan_of_before():
+    """What came later is in no plan while it says what held before, so that answers of earlier versions are found."""
+    data = recipe("x.jsonl").data
+    assert not {"format", "turns", "bad_rows", "bad_rows_limit"} & data.as_planned().keys()
+    assert recipe("x.jsonl", turns="all").data.as_planned()["turns"] == "all"
+    settings = same_settings({"data": data.model_dump(mode="json")})
+    assert not [name for name in settings if name.split(".")[1] in data.later]
+    assert same_settings({"data": recipe("x.jsonl", bad_rows="drop").data.model_dump()})["data.bad_rows"] == "drop"
+    assert same_settings({"data": recipe("x.jsonl", bad_rows_limit=0.5).data.model_dump()}) == settings

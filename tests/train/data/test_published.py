@@ -278,7 +278,8 @@ def trl_sequences(name, published, tokenizer, folder):
     from humanline.train.policy.new_model import tiny_llama
 
     row = {key: value for key, value in (published.row | published.for_trl).items() if value is not None}
-    model = tiny_llama(tokenizer, hidden_size=16, layers=1, heads=2, max_length=512)
+    model = str(folder / "model")
+    tiny_llama(tokenizer, hidden_size=16, layers=1, heads=2, max_length=512).save_pretrained(model)
     shared = {"output_dir": str(folder), "report_to": "none", "use_cpu": True, "bf16": False}
     if published.objective == "grpo":
         options = trl.GRPOConfig(**shared, num_generations=2, per_device_train_batch_size=2)
@@ -304,6 +305,7 @@ def trl_sequences(name, published, tokenizer, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of TRL
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_row_is_what_trl_makes_of_it(read, tokenizer, tmp_path, name):
     """Token ids and masks are those of TRL's trainers, but for the line end behind an answer's end token.
@@ -328,8 +330,9 @@ def test_a_published_row_is_what_trl_makes_of_it(read, tokenizer, tmp_path, name
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of TRL
 def test_trl_takes_words_that_both_answers_begin_with_as_prompt(read, tokenizer, tmp_path):
-    """Of two texts TRL's prompt goes on to the first difference, inside the answers: the ids agree, fewer are learned."""
+    """Of two texts TRL's prompt goes on to the first difference, inside the answers: ids agree, fewer are learned."""
     pytest.importorskip("trl", reason="needs the extra `bench`: trl is not installed")
     published = PUBLISHED["HH-RLHF as text"]
     row = {side: text.replace(" Down", " Up") for side, text in published.row.items()}
