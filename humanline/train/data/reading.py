@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from humanline._checks import fail, one_of
-from humanline.train.config.run import DataConfig
+
+if TYPE_CHECKING:  # which takes numpy
+    from humanline.train.config.run import DataConfig
 
 Format = Literal["hh"]
 Turns = Literal["last", "all"]

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from humanline._checks import one_of, refuse_twice
-from humanline.train.config.run import DataConfig
 from humanline.train.data.bad_rows import BadRows, counted_bad
 from humanline.train.data.counting import Counting, uncounted
 from humanline.train.data.json_lines import listed, short
@@ -22,6 +21,9 @@ from humanline.train.data.row import ALIASES, BUILDERS, OUTPUT, SIDES, RowReader
 from humanline.train.data.shapes import Example, Shape
 from humanline.train.data.source import DataError
 from humanline.train.data.sources import open_source
+
+if TYPE_CHECKING:  # which takes numpy
+    from humanline.train.config.run import DataConfig
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "preference": ("prompt", "chosen", "rejected", *ALIASES, TOOLS, KWARGS),
