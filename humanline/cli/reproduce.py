@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from humanline._checks import positive
 from humanline.cli.common import Commands, complain, processes_of, quiet_libraries, runs_until_stopped
+from humanline.system.paths import DEMO
 from humanline.system.terminal import show, visible
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     _refuse_what_excludes(options)
     check_figures()  # now, and not when all is run
-    folder = Path(options.out or ("demo-out" if options.quick else "reproduce-out"))
+    folder = Path(options.out or (DEMO if options.quick else "reproduce-out"))
     jobs, processes = _jobs(options), processes_of(options)
     until = math.inf if options.minutes is None else time.monotonic() + 60 * positive("--minutes", options.minutes)
 

@@ -181,14 +181,14 @@ def _by_scoring(
 
 def _as_rollouts(config: TrainConfig, preferences: str) -> list[Rollout]:
     """Return preference rows as prompts with two answers, the chosen one first."""
-    from humanline.train.data.rows import read_rows
+    from humanline.train.data.rows import SetReader
     from humanline.train.data.shapes import Preference
 
     rollouts = []
-    for row in read_rows(preferences, "preference", columns=config.data.columns, ignore=config.data.ignore):
+    for row in SetReader.of(config.data, preferences, "preference"):
         assert isinstance(row, Preference)
-        texts = [answer if isinstance(answer, str) else answer.content for answer in (row.chosen, row.rejected)]
-        if not (isinstance(row.chosen, str) and isinstance(row.rejected, str)):
+        texts = [answer for answer in (row.chosen, row.rejected) if isinstance(answer, str)]
+        if len(texts) < 2:
             raise EvaluationError(
                 f"{row.id}: an answer is more than a text, such as a call of a tool, which no reward reads"
             )

@@ -55,6 +55,8 @@ def describe_facts(facts: FileFacts) -> Iterator[str]:
     """Yield the lines of what was found; counts of nothing are said too, since they were looked for."""
     lengths, repeats = facts.report.lengths, facts.report.duplicates
     yield f"file         {facts.report.path}: {lengths}"
+    if facts.report.bad_rows:
+        yield f"  {facts.report.bad_rows}"
     yield (
         f"  {lengths.truncated} truncated, {repeats.duplicates} duplicates, "
         f"{repeats.contradictions} contradictions, {lengths.dropped_identical} identical answers, "
@@ -80,6 +82,7 @@ def facts_as_json(facts: FileFacts) -> dict[str, Any]:
         "rows": facts.rows,
         "prompts": facts.report.prompts,
         "lengths": asdict(facts.report.lengths),
+        "bad_rows": asdict(facts.report.bad_rows) if facts.report.bad_rows else None,
         "duplicates": facts.report.duplicates.duplicates,
         "contradictions": facts.report.duplicates.contradictions,
         "without_end": facts.without_end,

@@ -102,7 +102,7 @@ def _scored_here(
     rounds = config.rounds
     drawn: dict[str, Any] = score_plan(config) | {
         "prompts": prompts_of(config.data.train),
-        "data": config.data.model_dump(mode="json"),
+        "data": config.data.as_planned(),
         "sampling": rounds.sampling.model_dump(mode="json"),
         "samples": rounds.samples,
         "seed": config.seed,
@@ -127,7 +127,7 @@ def _digest(plan: dict[str, Any]) -> str:
 
 def _refuse_others(config: TrainConfig, rollouts: Sequence[Rollout], lines: JsonLines) -> None:
     """Raise EvaluationError if answers are to other prompts than those of the file's lines."""
-    reader = SetReader(config.data.train, "prompt", columns=config.data.columns, ignore=config.data.ignore)
+    reader = SetReader.of(config.data, config.data.train, "prompt")
     prompts = {example.id: example.prompt for example in reader}
     for rollout in rollouts:
         lines.line_of(rollout.id)

@@ -289,7 +289,7 @@ def _score(
 def _row_scores(units: Units, picked: Sequence[int] | np.ndarray, keys: list[list[str]], book: ScoreBook) -> RowScores:
     sequences = units.sequences
     kept = [[book[key] for key in own] for own in keys]
-    tokens = [[length - sequences.prompt_length(row) for length in sequences.lengths(row)] for row in picked]
+    tokens = [sequences.learned(row) for row in picked]
     return RowScores(
         parts=SIDES if len(keys[0]) == len(SIDES) else ("answer",),
         prompts=sequences.prompt_hashes[np.asarray(picked)],

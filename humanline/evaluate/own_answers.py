@@ -20,6 +20,7 @@ from humanline.system.files import make_folder, write_text
 from humanline.system.stop import StopSignal
 from humanline.train.config import TrainConfig
 from humanline.train.config.rounds import FormatReward, RoundsSource, SamplingConfig, ScoringConfig
+from humanline.train.data.layout import shape_of
 from humanline.train.data.rows import SetReader
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.units import Units
@@ -104,9 +105,10 @@ def _drawn(units: Units, picked: Sequence[int] | np.ndarray, count: int, seed: i
 
 def _prompts(config: TrainConfig, names: set[str]) -> list[dict[str, Any]]:
     """Return the prompts of the rows of these names, as rows to sample from."""
-    data, shape = config.data, config.objective.reads_as(config.data_shape)
+    data = config.data
+    shape = config.objective.reads_as(shape_of(config, data.train))
     rows = []
-    for example in SetReader(data.train, shape, columns=data.columns, ignore=data.ignore):
+    for example in SetReader.of(data, data.train, shape):
         if example.id in names:
             prompt = [message.as_dict() for message in example.prompt]
             rows.append({"prompt": prompt} | example.given.columns())

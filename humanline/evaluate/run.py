@@ -229,7 +229,7 @@ def kept_in(folder: Path) -> str:
 
 def reading_of(config: TrainConfig) -> dict[str, Any]:
     """Return how rows are read and turned into tokens: what else than the file makes answers other ones."""
-    return config.data.model_dump(mode="json", exclude={"train", "eval", "shape"})
+    return {name: value for name, value in config.data.as_planned().items() if name not in ("train", "eval", "shape")}
 
 
 def prompts_of(path: str) -> str:

@@ -156,8 +156,8 @@ class Due:
 
 
 def octets_of(tokenizer: Any, sequences: Sequence[TokenSequence]) -> list[int]:
-    """Return the bytes, in UTF-8, of the text of each answer, special tokens left out."""
-    answers = [list(one.ids[one.prompt_length :]) for one in sequences]
+    """Return the bytes, in UTF-8, of the text of each answer that is learned, special tokens left out."""
+    answers = [[token for token, counts in zip(one.ids, one.mask, strict=True) if counts] for one in sequences]
     texts = tokenizer.batch_decode(answers, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return [len(text.encode(errors="replace")) for text in texts]
 

@@ -6,6 +6,13 @@ import errno
 import os
 from pathlib import Path
 
+DEMO = "demo-out"  # what `humanline demo` writes, and recipes such as tiny begin from
+
+
+def made_by(path: str | Path) -> str:
+    """Return what to add to a message that a path does not exist, if a command makes it."""
+    return "; humanline demo makes it, in some three minutes" if DEMO in Path(path).parts else ""
+
 
 class PathError(ValueError):
     """A path that cannot be used; the message goes on from the path's name."""

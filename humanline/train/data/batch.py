@@ -36,8 +36,8 @@ class Unit:
 
     @property
     def tokens(self) -> int:
-        """Return the number of completion tokens."""
-        return sum(sequence.completion_length for sequence in self.sequences)
+        """Return the number of tokens that are learned."""
+        return sum(sequence.learned for sequence in self.sequences)
 
     @property
     def length(self) -> int:
@@ -218,7 +218,10 @@ def make_block(sequences: Sequence[TokenSequence], names: Sequence[str], pad_id:
         if sequence.prompt_length < 1:
             raise ValueError(f"{name}: the prompt must hold at least one token, for the first answer token to follow")
         input_ids[row, : len(sequence.ids)] = torch.tensor(sequence.ids)
-        mask[row, sequence.prompt_length - 1 : len(sequence.ids) - 1] = True
+        first = sequence.prompt_length - 1
+        mask[row, first : len(sequence.ids) - 1] = True
+        for start, end in sequence.said:
+            mask[row, first + start : first + end] = False
     lengths = tuple(len(s.ids) for s in sequences)
     return Block(tuple(names), input_ids, mask, lengths, find_indices(mask, lengths))
 
@@ -282,7 +285,7 @@ def idle_micro_batch(
 def idle_sequence(sequences: Iterable[TokenSequence]) -> TokenSequence:
     """Return the shortest sequence as one without an answer, so that nothing counts: it adds exactly 0 to any sum."""
     shortest = min(sequences, key=lambda sequence: len(sequence.ids))
-    return replace(shortest, prompt_length=len(shortest.ids))
+    return replace(shortest, prompt_length=len(shortest.ids), said=())
 
 
 def _mismatched_block(mismatched: Sequence[tuple[str, TokenSequence]], pad_id: int) -> Block:

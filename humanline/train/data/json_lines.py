@@ -28,7 +28,7 @@ _SIGNATURES = {
     b"\xfd7zXZ\x00": ("an xz archive", "Unpack it: xz -dc OLD > NEW.jsonl"),
     b"PAR1": ("a parquet file", "Give it the ending .parquet."),
 }
-_MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8, which is tolerated at the start
+JSON_MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8, which is tolerated at the start
 _JQ_ITEMS = "jq -c '.[]' OLD > NEW.jsonl writes that"
 _JQ_LINES = "jq -c . OLD > NEW.jsonl writes that"
 
@@ -50,12 +50,13 @@ class JsonLines(Source):
 
     def rows(self, problems: list[str], wanted: Collection[str] | None = None) -> Iterator[Row]:
         """Yield (`file:line`, object) for each good line and append a message to `problems` for each bad one."""
-        decode, file_name, looked_ahead = _STRICT.decode, self.path.name, False
+        decode, file_name, looked_ahead = strict_decoder.decode, self.path.name, False
+        self.broken = False
         try:
             with self.path.open("rb") as file:  # bytes: lines end at \n only, and a bad byte costs one line
                 self._file = file
-                self._refuse_other_formats(file.peek(8)[:8])
-                if file.peek(3)[:3] == _MARK:
+                refuse_other_formats(self.path, file.peek(8)[:8])
+                if file.peek(3)[:3] == JSON_MARK:
                     file.read(3)
                 for number, raw in enumerate(file, start=1):
                     self._number, self._raw = number, raw
@@ -71,6 +72,7 @@ class JsonLines(Source):
                             spread = _spread(raw, file)
                             if spread:
                                 problems.append(f"{self.place()}: {spread}")
+                                self.broken = True
                                 return
                         problems.append(f"{file_name}:{number}:{column + 1}: {text}")
                         continue
@@ -83,7 +85,7 @@ class JsonLines(Source):
 
     def place(self, *keys: str | int) -> str:
         """Return `file:line:column` of the value under `keys`, or of the row."""
-        return f"{self.path.name}:{self._number}:{_find(self._raw.decode(), keys) + 1}"
+        return f"{self.path.name}:{self._number}:{find(self._raw.decode(), keys) + 1}"
 
     @property
     def share(self) -> float:
@@ -97,14 +99,16 @@ class JsonLines(Source):
         """Return the keys of the row."""
         return list(row)
 
-    def _refuse_other_formats(self, head: bytes) -> None:
-        for signature, (what, advice) in _SIGNATURES.items():
-            if head.startswith(signature):
-                raise DataError(f"{self.path} is {what}; expected UTF-8 text, one JSON object per line", advice=advice)
-        if b"\0" in head[:4]:
-            advice = "If it is UTF-16, save it as UTF-8: iconv -f UTF-16LE -t UTF-8 OLD > NEW.jsonl"
-            what = "begins with NUL bytes, as UTF-16 without a mark and binary files do"
-            raise DataError(f"{self.path} {what}; expected UTF-8 text, one JSON object per line", advice=advice)
+
+def refuse_other_formats(path: Path, head: bytes) -> None:
+    """Raise DataError if a file, by its first bytes, is no UTF-8 text."""
+    for signature, (what, advice) in _SIGNATURES.items():
+        if head.startswith(signature):
+            raise DataError(f"{path} is {what}; expected UTF-8 text, one JSON object per line", advice=advice)
+    if b"\0" in head[:4]:
+        advice = "If it is UTF-16, save it as UTF-8: iconv -f UTF-16LE -t UTF-8 OLD > NEW.jsonl"
+        what = "begins with NUL bytes, as UTF-16 without a mark and binary files do"
+        raise DataError(f"{path} {what}; expected UTF-8 text, one JSON object per line", advice=advice)
 
 
 class _RefusedError(ValueError):
@@ -122,13 +126,13 @@ def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-_STRICT = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats)
+strict_decoder = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats)
 
 
 def parse_json(text: str) -> Any:
     """Return the value of a JSON text, read as strictly as rows are; raise ValueError if it cannot be."""
     try:
-        return _STRICT.decode(text)
+        return strict_decoder.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -151,15 +155,15 @@ def _fault(raw: bytes, error: Exception) -> tuple[int, str, bool] | None:
         known = {"\0": "a NUL character", "\ufeff": "a byte order mark inside the file"}
         return column, f"not valid JSON ({known.get(found, error.msg)}); {rule}", column >= len(line.rstrip())
     if isinstance(error, RecursionError):
-        return _find(line, ()), f"nested too deeply; {rule}", False
-    column, what = _refused(line)
+        return find(line, ()), f"nested too deeply; {rule}", False
+    column, what = refused(line)
     return column, f"{what}; {rule}", False
 
 
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|NaN|-?\d[\d.eE+-]*|[{}\[\]:]')
 
 
-def _refused(line: str) -> tuple[int, str]:
+def refused(line: str) -> tuple[int, str]:
     """Return where and what the first thing is that the decoder refused though its syntax is right."""
     seen: list[set[str]] = []  # the keys of each object (or nothing, for a list) that is open
     last = None
@@ -179,7 +183,7 @@ def _refused(line: str) -> tuple[int, str]:
         elif len(text) > 4000 and text.lstrip("-").isdigit() and len(text.lstrip("-")) > sys.get_int_max_str_digits():
             return token.start(), f"a whole number of {len(text.lstrip('-'))} digits is more than can be read"
         last = token if text.startswith('"') else last
-    return _find(line, ()), "not valid JSON"
+    return find(line, ()), "not valid JSON"
 
 
 def short(key: str) -> str:
@@ -227,7 +231,7 @@ def _blank(text: str, at: int) -> int:
     return _BLANKS.match(text, at).end()  # type: ignore[union-attr]
 
 
-def _find(line: str, keys: Sequence[str | int]) -> int:
+def find(line: str, keys: Sequence[str | int]) -> int:
     """Return where the value under `keys` begins in a line of JSON; as deep as the keys lead."""
     at = _blank(line, 0)
     try:

@@ -48,7 +48,8 @@ class Message:
 
 
 Messages: TypeAlias = tuple[Message, ...]
-Answer: TypeAlias = str | Message  # a message where the assistant's turn is more than a text
+# A message where the assistant's turn is more than a text; several turns where all of the assistant's are answers.
+Answer: TypeAlias = str | Message | Messages
 
 
 @dataclass(frozen=True, slots=True)

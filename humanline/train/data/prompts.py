@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from humanline.train.config import TrainConfig
 from humanline.train.config.rounds import SamplingConfig
 from humanline.train.data.counting import Counting, uncounted
 from humanline.train.data.duplicates import Duplicates
+from humanline.train.data.layout import with_hint
 from humanline.train.data.messages import Given, Message, Messages
 from humanline.train.data.render import Renderer
 from humanline.train.data.rows import SetReader
@@ -59,13 +60,13 @@ def read_contexts(
     FileNotFoundError, DataError, ValueError
         As `read_set` and `tokenize`.
     """
-    reader = SetReader(path, shape, columns=config.data.columns, ignore=config.data.ignore, counting=counting)
+    reader = SetReader.of(config.data, path, shape, counting)
     if sampling is None:
         assert config.rounds is not None
         sampling = config.rounds.sampling
     system, name = sampling.system_prompt, reader.source.name
     names, duplicates = Names(), Duplicates()
-    tokenizing: Tokenizing[PromptOnly] = Tokenizing(renderer)
+    tokenizing: Tokenizing[PromptOnly] = Tokenizing(renderer, dropping=reader.dropping)
     kept: list[PromptOnly] = []
     problems: list[str] = []
 
@@ -80,15 +81,19 @@ def read_contexts(
             duplicates.add(prompt)
             yield prompt
 
-    with contextlib.closing(iter(reader)) as rows, contextlib.closing(in_batches(prompts(rows))) as batches:
-        for batch in batches:
-            kept += tokenizing.add_some(batch, limit)
+    try:
+        with contextlib.closing(iter(reader)) as rows, contextlib.closing(in_batches(prompts(rows))) as batches:
+            for batch in batches:
+                kept += tokenizing.add_some(batch, limit)
+    except DataError as error:
+        raise with_hint(error, config, shape, reader.there) from None
     if problems:
         advice = (
             "Samples are kept as JSON with the columns of their prompt: make these columns text, or leave them out "
             "(data.ignore)."
         )
         raise DataError(f"{name}: {len(problems)} values cannot be kept", problems, advice)
+    bad = reader.left_out(tokenizing.dropped)
     try:
         lengths = tokenizing.finish()
     except DataError as error:
@@ -99,9 +104,10 @@ def read_contexts(
     ]
     different = len({context.ids for context in contexts})
     columns = reader.columns.also_read(scored_columns(config), config.data.columns)
-    beyond = len(names) - lengths.total
+    beyond = len(names) - len(tokenizing.dropped) - lengths.total
     found = duplicates.report(names)
-    return contexts, Report(name, lengths, found, different, columns=columns, beyond_limit=beyond)
+    report = Report(name, lengths, found, different, columns=columns, beyond_limit=beyond)
+    return contexts, replace(report, bad_rows=bad)
 
 
 def scored_columns(config: TrainConfig) -> list[str]:

@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from humanline._checks import one_of
+from humanline.train.data.dialogue import first_difference
 from humanline.train.data.messages import NOTHING, Answer, Given, Messages
-from humanline.train.data.sequences import TokenSequence
+from humanline.train.data.sequences import TokenSequence, joined
 from humanline.train.data.text_ids import TextIds
 from humanline.train.data.truncation import LengthLimits, TooLong
-from humanline.train.data.write import Template, Writer, first_difference
+from humanline.train.data.write import Template, Writer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -103,8 +104,8 @@ class Renderer:
         Parameters
         ----------
         prompt : tuple of Message
-        completion : str or Message
-            The assistant's turn: its text, or the whole message.
+        completion : str, Message or tuple of Message
+            The assistant's turn: its text, or the whole message; or turns, of which the assistant's are learned.
         given : Given
             Tools and arguments for the template.
 
@@ -118,27 +119,29 @@ class Renderer:
         ValueError
             If the tokenizer loses text, or two begin tokens come out.
         """
-        answer = self.writer.answer(completion)
-        prompt_text = self.writer.written_prompt(prompt, given)
+        prompt_text, *texts = self._texts(prompt, completion, given)
         prompt_ids = self._prompt_ids(prompt_text)
-        check = self._unchecked > 0
-        completion_text = self.writer.completion_text(prompt, answer, given, prompt_text, check=check)
-        completion_ids = tuple(self._text_ids.one(self.anchor + completion_text)[self.skipped :])
+        ids, said = joined([self._text_ids.one(self.anchor + text)[self.skipped :] for text in texts])
         if self._unchecked:
-            self._check_lossless((prompt_text, completion_text), prompt_ids + completion_ids)
+            self._check_lossless((prompt_text, *texts), (*prompt_ids, *ids))
             self._unchecked -= 1
-        return TokenSequence(prompt_ids + completion_ids, len(prompt_ids))
+        return TokenSequence((*prompt_ids, *ids), len(prompt_ids), said=said)
 
-    def texts(self, prompt: Messages, completion: Answer, given: Given = NOTHING) -> tuple[str, str]:
+    def texts(self, prompt: Messages, completion: Answer, given: Given = NOTHING) -> tuple[str, ...]:
         """Return the texts of a prompt and of its completion, which are tokenised apart; raise as `encode` does.
 
-        The first few are encoded too, to check that the tokenizer loses nothing of them.
+        A completion of several turns has several (`Writer.parts`). The first few are encoded too, to check that the
+        tokenizer loses nothing of them.
         """
         if self._unchecked:
             self.encode(prompt, completion, given)
-        answer = self.writer.answer(completion)
+        return self._texts(prompt, completion, given)
+
+    def _texts(self, prompt: Messages, completion: Answer, given: Given) -> tuple[str, ...]:
+        if not isinstance(completion, tuple):  # what is wrong with the answer is told of first
+            completion = self.writer.answer(completion)
         prompt_text = self.writer.written_prompt(prompt, given)
-        return prompt_text, self.writer.completion_text(prompt, answer, given, prompt_text, check=self._unchecked > 0)
+        return prompt_text, *self.writer.parts(prompt, completion, given, prompt_text, check=self._unchecked > 0)
 
     def refuse_begin_twice(self, prompt_ids: Sequence[int]) -> None:
         """Raise ValueError if a prompt begins with two begin tokens."""
@@ -158,7 +161,7 @@ class Renderer:
             self._last_prompt_ids = (text, ids)
         return self._last_prompt_ids[1]
 
-    def _check_lossless(self, texts: tuple[str, str], ids: tuple[int, ...]) -> None:
+    def _check_lossless(self, texts: tuple[str, ...], ids: tuple[int, ...]) -> None:
         text = "".join(map(self._swallow, texts))
         back: Any = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         # Some tokenizers compose characters; that loses no text.

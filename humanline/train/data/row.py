@@ -13,10 +13,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any, TypeVar
 
+from humanline.train.data.dialogue import common_prompt, count_turns, turns_of
 from humanline.train.data.json_lines import kind, listed, parse_json, short
 from humanline.train.data.messages import (
     KWARGS,
@@ -30,12 +32,15 @@ from humanline.train.data.messages import (
     to_json,
     without_nulls,
 )
+from humanline.train.data.reading import Reading
 from humanline.train.data.shapes import INSTRUCTING, ROLES, Preference, PromptOnly, Unpaired
 from humanline.train.data.source import Source
 
 T = TypeVar("T")
 
 ALIASES = {"chosen_score": "score_chosen", "rejected_score": "score_rejected"}
+SIDES = ("output_A", "output_B", "reward_A", "reward_B")  # of pairs as the paper's released code writes them
+OUTPUT = "output"  # of its labelled answers
 _TEXT = "a string or a list of messages"
 
 
@@ -52,7 +57,9 @@ class RowReader:
     used: set[str]  # columns that were read, of this row and those before
     keys: set[str]  # of messages, the same
     left_out: set[str]  # keys that were ignored
+    how: Reading
     lacks_column: bool = False
+    sides: Mapping[str, str] = field(default_factory=dict)  # our column -> the file's, of this row alone
 
     def wrong(self, what: str, expected: str, *at: str | int) -> T | None:
         """Note a problem of the value under the keys `at` and return None, typed so that any getter can return it."""
@@ -61,6 +68,8 @@ class RowReader:
 
     def column(self, name: str) -> str:
         """Return the file's name for our column `name`."""
+        if name in self.sides:
+            return self.sides[name]
         if name in ALIASES and name not in self.columns and not self._holds(name) and self._holds(ALIASES[name]):
             return ALIASES[name]
         return self.columns.get(name, name)
@@ -87,10 +96,10 @@ class RowReader:
         return self.wrong(f"no column {column!r} among {listed(self.source.columns(self.values))}", expected + hint)
 
     def plain(self, name: str) -> str | None:
-        """Return a text column that is a good string; note nothing of any other."""
-        column = self.columns.get(name, name)
+        """Return a text column that is a good string and no conversation; note nothing of any other."""
+        column = self.sides.get(name) or self.columns.get(name, name)
         value = self.values.get(column)
-        if not isinstance(value, str) or not value.strip() or not _encodable(value):
+        if self.how.format is not None or not isinstance(value, str) or not value.strip() or not _encodable(value):
             return None
         self.used.add(column)
         return value
@@ -102,12 +111,37 @@ class RowReader:
         column = self.column(name)
         value = self.value(name)
         if isinstance(value, str):
-            return (Message(role, value),) if self._good(value, f"{column!r}", False, column) else None
+            if not self._good(value, f"{column!r}", False, column):
+                return None
+            return (Message(role, value),) if self.how.format is None else self._dialogue(value, name, role)
         if not isinstance(value, list) or not value:
             return self.wrong(f"{column!r} is {kind(value)}", _TEXT, column)
         turns = [self._message(turn, column, i) for i, turn in enumerate(value)]
         kept = tuple(turn for turn in turns if turn is not None)
         return kept if len(kept) == len(turns) else None
+
+    def _dialogue(self, text: str, name: str, role: str) -> Messages | None:
+        """Return the turns of a text with marks of turns; of one without marks a single message."""
+        column = self.column(name)
+        turns = turns_of(text)
+        if not turns:
+            if name == "prompt" or self.has("prompt"):
+                return (Message(role, text),)
+            what = f"{column!r} does not begin with a turn"
+            return self.wrong(what, r"\n\nHuman: or \n\nAssistant:, as data.format: hh has them", column)
+        if name == "prompt" and turns[-1] == ("assistant", ""):  # the opening of the answer
+            turns.pop()
+        if not turns:
+            return self.wrong(f"{column!r} has no turn but the opening of an answer", "a prompt", column)
+        for number, (who, content) in enumerate(turns, start=1):
+            if not self._good(content, f"the content of {column!r} message {number} ({who})", False, column):
+                return None
+        return tuple(Message(who, content) for who, content in turns)
+
+    def holds_prompt(self, *names: str) -> bool:
+        """Return whether each of these columns is a conversation, and no column has the prompt alone."""
+        kinds: tuple[type, ...] = (list,) if self.how.format is None else (list, str)
+        return all(isinstance(self.values.get(self.column(name)), kinds) for name in names) and not self.has("prompt")
 
     def _message(self, turn: Any, column: str, number: int) -> Message | None:
         name = f"{column!r} message {number + 1}"
@@ -200,12 +234,32 @@ class RowReader:
         return number
 
     def label(self) -> bool | None:
-        """Return the label: true and false, or 1 and 0."""
+        """Return the label: true and false, 1 and 0, or 1.0 and 0.0."""
         column = self.column("label")
         value = self.value("label")
-        if not isinstance(value, int) or value not in (0, 1):
+        if not isinstance(value, int | float) or value not in (0, 1):
             return self.wrong(f"{column!r} is {_shown(value)}", "true or false", column)
         return bool(value)
+
+    def system(self) -> Messages | None:
+        """Return the system prompt of the column that `columns` names for it; nothing where there is none."""
+        if "system" not in self.columns or not self.has("system"):
+            return ()
+        column, value = self.column("system"), self.value("system")
+        if value is None or (isinstance(value, str) and not value.strip()):  # many rows of a set may have none
+            return ()
+        return (Message("system", value),) if self._good(value, f"{column!r}", False, column) else None
+
+    def instructed(self, prompt: Messages) -> Messages | None:
+        """Return a prompt, or a conversation, after the system prompt of the row where it has one."""
+        system = self.system()
+        if not system or not prompt:
+            return None if system is None else prompt
+        if prompt[0].role in INSTRUCTING:
+            column = self.column("system")
+            what = f"{column!r} holds a system prompt, and the messages begin with the {prompt[0].role}'s turn"
+            return self.wrong(what, "one of both", column)
+        return system + prompt
 
     def conversation(self, prompt: Messages, answer: Messages, name: str) -> Messages | None:
         """Join a prompt and an answer that may repeat it."""
@@ -222,42 +276,80 @@ class RowReader:
         return self.wrong(what, "the prompt's own turns, or the answer", column)
 
     def split(self, conversation: Messages, common: int, name: str) -> tuple[Messages, Answer] | None:
-        """Split a conversation into `common` turns of prompt and one assistant turn."""
+        """Split a conversation into `common` turns of prompt and the answer: one turn, or as many as may teach."""
         column = self.column(name)
         prompt, rest = conversation[:common], conversation[common:]
-        if len(rest) > 1:
-            what = f"the two answers part {len(rest)} turns before the end of {column!r}"
-            return self.wrong(what, "them to differ in their last turn only", column)
+        if len(rest) > 1 and self.how.turns == "last":
+            return self.parts_early(len(rest), column)
         if not prompt:
             return self.wrong(f"{column!r} has no turn before the answer, so there is no prompt", "a prompt", column)
-        if prompt[-1].role == "assistant":
-            return self.wrong(f"the turn before the answer in {column!r} is the assistant's too", "the user's", column)
+        if rest[0].role != "assistant":
+            what = f"the two answers part in the {rest[0].role}'s turn, {len(rest)} turns before the end of {column!r}"
+            return self.wrong(what, "two answers to the same turns", column)
+        for before, turn in pairwise((prompt[-1], *rest)):
+            if before.role == turn.role == "assistant":
+                what = f"the turn before the answer in {column!r} is the assistant's too"
+                return self.wrong(what, "the user's", column)
+        if len(rest) > 1:
+            return prompt, rest
         return prompt, rest[0] if rest[0].keys else rest[0].content
+
+    def parts_early(self, turns: int, column: str) -> T | None:
+        """Note that two answers differ in more than their last turn."""
+        what = f"the two answers part {turns} turns before the end of {column!r}"
+        return self.wrong(what, "them to differ in their last turn only, or data.turns: all", column)
+
+    def take_sides(self) -> None:
+        """Read output_A and output_B as the chosen answer and the rejected one, whichever the label says."""
+        self.sides = {}
+        named = any(name in self.columns or self._holds(name) for name in ("chosen", "rejected"))
+        if named or not (self._holds("output_A") and self._holds("output_B")):
+            return
+        label = self.label() if self.has("label") else self.missing("label", "1 where output_A is the better one, or 0")
+        better, worse = "AB" if label or label is None else "BA"
+        self.sides = {"chosen": f"output_{better}", "rejected": f"output_{worse}"}
+        if self._holds("reward_A") or self._holds("reward_B"):
+            self.sides |= {"chosen_score": f"reward_{better}", "rejected_score": f"reward_{worse}"}
+
+    def cut_prompt(self, chosen: str, rejected: str) -> tuple[str, str, str] | None:
+        """Return the prompt that two texts begin with, and what is left of both."""
+        names = self.column("chosen"), self.column("rejected")
+        if chosen == rejected:
+            return self.wrong(f"{names[0]!r} and {names[1]!r} are the same", "two answers", names[1])
+        at = common_prompt(chosen, rejected)
+        if not at:
+            what = f"no column 'prompt' among {listed(self.source.columns(self.values))}"
+            more = "(or columns: {prompt: its name}), or two answers that begin with the same prompt"
+            return self.wrong(what, f"{_TEXT} {more}")
+        rest = chosen[at:], rejected[at:]
+        for answer, column in zip(rest, names, strict=True):
+            if turns := count_turns(answer):
+                return self.parts_early(turns + 1, column)
+            if not answer.strip():
+                return self.wrong(f"the answer in {column!r} is {'blank' if answer else 'empty'}", "some text", column)
+        return chosen[:at], *rest
 
 
 def _preference(row: RowReader) -> Preference | None:
-    texts = row.plain("prompt"), row.plain("chosen"), row.plain("rejected")
-    if texts[0] is None or texts[1] is None or texts[2] is None or texts[1] == texts[2]:
+    row.take_sides()
+    before = len(row.problems)
+    texts = _three_texts(row)
+    chosen: Messages | None = ()
+    rejected: Messages | None = ()
+    prompt: Messages | None = ()
+    if texts is not None:  # three strings, as most rows are: nothing can be wrong with how they go together
+        prompt = row.instructed((Message("user", texts[0]),))
+    elif len(row.problems) == before:
         chosen, rejected = row.messages("chosen", "assistant"), row.messages("rejected", "assistant")
-        lists = all(isinstance(row.values.get(row.column(name)), list) for name in ("chosen", "rejected"))
-        prompt = () if lists and not row.has("prompt") else row.messages("prompt", "user")
-    else:  # three strings, as most rows are: nothing can be wrong with how they go together
-        chosen = rejected = ()
-        prompt = (Message("user", texts[0]),)
-    scores: list[float | None] = [None, None]
-    present = [name for name in ("chosen_score", "rejected_score") if row.has(name)]
-    if len(present) == 1:
-        row.wrong(f"{row.column(present[0])!r} stands alone", "both scores or none", row.column(present[0]))
-    elif present:
-        scores = [row.score(name) for name in present]
-        if scores[0] is not None and scores[1] is not None and scores[0] < scores[1]:
-            what = f"the chosen score {scores[0]:g} is below the rejected one {scores[1]:g}"
-            row.wrong(what, "chosen >= rejected", row.column("chosen_score"))
+        alone = row.holds_prompt("chosen", "rejected")
+        if not alone and (row.has("prompt") or len(row.problems) == before or not _two_strings(row)):
+            prompt = row.messages("prompt", "user")
+    scores = _scores(row)
     given = row.given()
-    if prompt is None or chosen is None or rejected is None or given is None:
+    if prompt is None or chosen is None or rejected is None or given is None or len(row.problems) > before:
         return None
-    if not chosen and texts[1] is not None and texts[2] is not None:
-        return Preference(row.name, prompt, texts[1], texts[2], scores[0], scores[1], given)
+    if texts is not None:
+        return Preference(row.name, prompt, texts[1], texts[2], *scores, given)
     first, second = row.conversation(prompt, chosen, "chosen"), row.conversation(prompt, rejected, "rejected")
     if first is None or second is None:
         return None
@@ -271,9 +363,39 @@ def _preference(row: RowReader) -> Preference | None:
         return row.wrong(what, expected, row.column("rejected"))
     better = row.split(first, common, "chosen")
     worse = better and row.split(second, common, "rejected")
-    if better is None or worse is None:
+    instructed = worse and row.instructed(worse[0])
+    if better is None or worse is None or instructed is None:
         return None
-    return Preference(row.name, better[0], better[1], worse[1], scores[0], scores[1], given)
+    return Preference(row.name, instructed, better[1], worse[1], *scores, given)
+
+
+def _three_texts(row: RowReader) -> tuple[str, str, str] | None:
+    """Return a prompt and two different answers where all are good strings, or the answers hold the prompt."""
+    chosen, rejected = row.plain("chosen"), row.plain("rejected")
+    if chosen is None or rejected is None:
+        return None
+    if not row.has("prompt") and row.column("prompt") not in row.values and "prompt" not in row.columns:
+        return row.cut_prompt(chosen, rejected)
+    prompt = row.plain("prompt")
+    return None if prompt is None or chosen == rejected else (prompt, chosen, rejected)
+
+
+def _two_strings(row: RowReader) -> bool:
+    return all(isinstance(row.values.get(row.column(name)), str) for name in ("chosen", "rejected"))
+
+
+def _scores(row: RowReader) -> tuple[float | None, float | None]:
+    """Return the scores of a pair, where it has both."""
+    present = [name for name in ("chosen_score", "rejected_score") if row.has(name)]
+    if len(present) < 2:
+        if present:
+            row.wrong(f"{row.column(present[0])!r} stands alone", "both scores or none", row.column(present[0]))
+        return None, None
+    better, worse = row.score(present[0]), row.score(present[1])
+    if better is not None and worse is not None and better < worse:
+        what = f"the chosen score {better:g} is below the rejected one {worse:g}"
+        row.wrong(what, "chosen >= rejected", row.column("chosen_score"))
+    return better, worse
 
 
 def _one_answer(row: RowReader, names: tuple[str, ...]) -> tuple[Messages, Answer] | None:
@@ -281,17 +403,28 @@ def _one_answer(row: RowReader, names: tuple[str, ...]) -> tuple[Messages, Answe
     name = next((name for name in names if row.has(name)), names[0])
     texts = (row.plain("prompt"), row.plain(name)) if name != "messages" else (None, None)
     if texts[0] is not None and texts[1] is not None:  # two strings, as most rows are
-        return (Message("user", texts[0]),), texts[1]
+        prompt = row.instructed((Message("user", texts[0]),))
+        return None if prompt is None else (prompt, texts[1])
     answer = row.messages(name, "assistant")
-    alone = isinstance(row.values.get(row.column(name)), list) and not row.has("prompt")
-    prompt = () if alone or name == "messages" else row.messages("prompt", "user")
+    prompt = () if name == "messages" or row.holds_prompt(name) else row.messages("prompt", "user")
     if prompt is None or answer is None:
         return None
     conversation = row.conversation(prompt, answer, name)
-    return None if conversation is None else row.split(conversation, len(conversation) - 1, name)
+    if conversation is None:
+        return None
+    common = len(conversation) - 1
+    if row.how.turns == "all":
+        asked = range(len(prompt), common)
+        common = next((place for place in asked if conversation[place].role == "assistant"), common)
+    parts = row.split(conversation, common, name)
+    instructed = parts and row.instructed(parts[0])
+    return None if parts is None or instructed is None else (instructed, parts[1])
 
 
 def _unpaired(row: RowReader) -> Unpaired | None:
+    row.sides = {}
+    if row.has(OUTPUT) and not any(row.has(name) or name in row.columns for name in ("completion", "messages")):
+        row.sides = {"completion": OUTPUT}
     parts = _one_answer(row, ("completion", "messages"))
     label = row.label() if row.has("label") else row.missing("label", "true or false")
     given = row.given()
@@ -313,8 +446,8 @@ def _prompt(row: RowReader) -> PromptOnly | None:
         return None
     if prompt[-1].role == "assistant":
         return row.wrong(f"{row.column('prompt')!r} ends with the assistant's turn", "the user's", row.column("prompt"))
-    given = row.given()
-    if given is None:
+    prompt, given = row.instructed(prompt), row.given()
+    if prompt is None or given is None:
         return None
     ours = {theirs: name for name, theirs in row.columns.items()}
     extra = {

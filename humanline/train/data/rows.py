@@ -6,25 +6,32 @@ column and no key of a message is dropped without a word. How one row becomes an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from humanline._checks import one_of, refuse_twice
+from humanline.train.data.bad_rows import BadRows, counted_bad
 from humanline.train.data.counting import Counting, uncounted
 from humanline.train.data.json_lines import listed, short
 from humanline.train.data.messages import KWARGS, TOOLS
-from humanline.train.data.row import ALIASES, BUILDERS, RowReader
+from humanline.train.data.reading import Reading
+from humanline.train.data.row import ALIASES, BUILDERS, OUTPUT, SIDES, RowReader
 from humanline.train.data.shapes import Example, Shape
 from humanline.train.data.source import DataError
 from humanline.train.data.sources import open_source
+
+if TYPE_CHECKING:  # which takes numpy
+    from humanline.train.config.run import DataConfig
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "preference": ("prompt", "chosen", "rejected", *ALIASES, TOOLS, KWARGS),
     "unpaired": ("prompt", "completion", "messages", "label", TOOLS, KWARGS),
     "completion": ("prompt", "completion", "messages", "chosen", "label", "rejected", *ALIASES, TOOLS, KWARGS),
 }
+_SYSTEM = "system"  # a column of every shape, read only where `columns` names it
+_ALSO = {"preference": (*SIDES, "label"), "unpaired": (OUTPUT,)}  # read where there are no columns of our names
 _NEEDED = ("role", "content", "prompt", "completion", "messages", "chosen", "rejected", "label")  # not to be ignored
 _RIGHT_ROW = {
     "preference": '{"prompt": "What is 2+2?", "chosen": "4", "rejected": "5"}',
@@ -58,6 +65,8 @@ class Columns:
             if names
         )
         ignored = ", ".join(map(short, self.ignored)) or "none"
+        if _SYSTEM in self.ignored:
+            ignored += " (columns: {system: system} puts it before the prompt)"
         nowhere = (
             f"; data.ignore names what is not there: {', '.join(map(short, self.nowhere))}" if self.nowhere else ""
         )
@@ -65,27 +74,40 @@ class Columns:
 
 
 def read_rows(
-    source: str | Path, shape: Shape, *, columns: Mapping[str, str] | None = None, ignore: Collection[str] = ()
+    source: str | Path,
+    shape: Shape,
+    *,
+    columns: Mapping[str, str] | None = None,
+    ignore: Collection[str] = (),
+    how: Reading | None = None,
 ) -> list[Example]:
     """Return the examples of `read_set` alone."""
-    return read_set(source, shape, columns=columns, ignore=ignore)[0]
+    return read_set(source, shape, columns=columns, ignore=ignore, how=how)[0]
 
 
 def read_set(
-    source: str | Path, shape: Shape, *, columns: Mapping[str, str] | None = None, ignore: Collection[str] = ()
+    source: str | Path,
+    shape: Shape,
+    *,
+    columns: Mapping[str, str] | None = None,
+    ignore: Collection[str] = (),
+    how: Reading | None = None,
 ) -> tuple[list[Example], Columns]:
     """Read a set strictly into examples of one shape.
 
     Parameters
     ----------
     source : str or Path
-        A .jsonl or .ndjson file (UTF-8, one JSON object per line), a .parquet file, or a set of the hub as
+        A .jsonl or .ndjson file (UTF-8, one JSON object per line), a .json file (the same, or one list of objects,
+        whose text is in memory as a whole), a .parquet file, or a set of the hub as
         `hub:ORG/NAME[/SUBSET][@REVISION][#SPLIT]`, of which the split `train` is the default. Only the last may touch
         the network. In the last two a null in an optional column stands for a value that is absent.
     shape : "preference", "unpaired", "completion" or "prompt"
-        "preference": `chosen` and `rejected`, with `prompt` or, for message lists, the prompt as their common
-        beginning; optional finite scores `chosen_score` >= `rejected_score` (or `score_chosen`, `score_rejected`).
-        "unpaired": `prompt` and `completion`, or `messages`, with a `label` of true or false (or 1, 0).
+        "preference": `chosen` and `rejected`, with `prompt` or the prompt as their common beginning: of message lists
+        by turns, of texts up to the last turn mark of HH-RLHF in it, and else to its last white space; optional finite
+        scores `chosen_score` >= `rejected_score` (or `score_chosen`, `score_rejected`). Or `output_A` and `output_B`
+        with a `label`, 1 where the first is better, and `reward_A` and `reward_B`.
+        "unpaired": `prompt` and `completion` (or `output`), or `messages`, with a `label` of true or false (or 1, 0).
         "completion": the same without a label, or a preference row, of which `chosen` is used.
         "prompt": `prompt`; every other column is kept in `extra`.
         Texts are strings or lists of {"role", "content"}; other keys of a message are kept for the chat template, but
@@ -93,9 +115,11 @@ def read_set(
         the answer, the turns before it are prompt. Every shape has two optional columns for the chat template: `tools`,
         a list of objects, and `chat_template_kwargs`, an object; either may be JSON text.
     columns : mapping or None
-        Our name -> the file's name, for columns called differently; with "prompt", also names inside `extra`.
+        Our name -> the file's name, for columns called differently; with "prompt", also names inside `extra`. Under
+        `system` it may name a column whose text is put before the prompt as the system's turn.
     ignore : collection of str
         Columns, by the file's name, and keys of messages that are left out.
+    how : Reading, optional
 
     Returns
     -------
@@ -112,9 +136,10 @@ def read_set(
         If `shape` is unknown, `columns` names a column that the shape does not have or one of the file's twice, or
         `ignore` names what every row needs.
     DataError
-        If the source cannot be read, has no rows, or any row breaks a rule; `problems` holds every problem.
+        If the source cannot be read, has no rows, or any row breaks a rule; `problems` holds every problem. Where bad
+        rows are dropped: if there are more than may be, or what comes after one cannot be read.
     """
-    reader = SetReader(source, shape, columns=columns, ignore=ignore)
+    reader = SetReader(source, shape, columns=columns, ignore=ignore, how=how)
     return list(reader), reader.columns
 
 
@@ -123,7 +148,7 @@ class SetReader:
 
     Parameters
     ----------
-    source, shape, columns, ignore
+    source, shape, columns, ignore, how
         As in `read_set`.
     counting : Counting
         Shown how far reading is.
@@ -136,6 +161,7 @@ class SetReader:
     Notes
     -----
     After the first bad row no further example is given, since none could be used: the other rows are only checked.
+    Where bad rows are dropped the others are all given, and that they were too many is raised at the end.
     """
 
     def __init__(
@@ -145,15 +171,16 @@ class SetReader:
         *,
         columns: Mapping[str, str] | None = None,
         ignore: Collection[str] = (),
+        how: Reading | None = None,
         counting: Counting = uncounted,
     ) -> None:
         one_of("shape", shape, get_args(Shape))
         columns = dict(columns or {})
         known = _COLUMNS.get(shape, ())
-        unknown = [name for name in columns if known and name not in known]
+        unknown = [name for name in columns if known and name not in (*known, _SYSTEM)]
         if unknown:
             raise ValueError(
-                f"columns must map our names for shape {shape!r} ({', '.join(known)}) to the file's; "
+                f"columns must map our names for shape {shape!r} ({', '.join((*known, _SYSTEM))}) to the file's; "
                 f"got {', '.join(map(repr, unknown))}"
             )
         refuse_twice(columns)
@@ -168,8 +195,19 @@ class SetReader:
             raise ValueError(f"ignore must name what a row can do without; got {', '.join(map(repr, needed))}")
         self.source = open_source(source)
         self._shape, self._renamed, self._ignore, self._counting = shape, columns, ignore, counting
-        self._wanted = {*known, *ALIASES.values(), *columns.values()} if known else None
+        self._wanted = {*known, *ALIASES.values(), *columns.values(), *_ALSO.get(shape, ())} if known else None
         self._columns: Columns | None = None
+        self._how = how or Reading()
+        self._dropped: Sequence[str] = ()
+        self._right = 0
+        self.there: tuple[str, ...] = ()
+        """The columns of the rows that were read so far, by the file's names."""
+
+    @classmethod
+    def of(cls, data: DataConfig, source: str | Path, shape: Shape, counting: Counting = uncounted) -> Self:
+        """Return the reader of a set as the section data of a recipe says; raise as the class does."""
+        how = Reading.of(data)
+        return cls(source, shape, columns=data.columns, ignore=data.ignore, how=how, counting=counting)
 
     @property
     def columns(self) -> Columns:
@@ -177,6 +215,22 @@ class SetReader:
         if self._columns is None:
             raise RuntimeError("the columns of a set are known once all of its rows were read")
         return self._columns
+
+    @property
+    def dropping(self) -> bool:
+        """Return whether bad rows are dropped."""
+        return self._how.bad_rows == "drop"
+
+    def left_out(self, unrendered: Collection[str] = (), advice: str = "") -> BadRows | None:
+        """Return the rows that were left out, with those of which `unrendered` holds what is wrong with them.
+
+        Raises
+        ------
+        DataError
+            If they are more than may be.
+        """
+        problems, right = [*self._dropped, *unrendered], self._right - len(unrendered)
+        return counted_bad(problems, right, self._how.bad_rows_limit, self.source.name, advice)
 
     def __iter__(self) -> Generator[Any, None, None]:
         """Read from the beginning and yield examples."""
@@ -186,8 +240,9 @@ class SetReader:
     def _examples(self, count: Callable[[int, float], None]) -> Iterator[Example]:
         source, columns, problems = self.source, self._renamed, list[str]()
         build, there, seen = BUILDERS[self._shape], dict[str, None](), dict[str, None]().keys()  # there: in order
-        row = RowReader("", {}, columns, problems, source, self._ignore, set(), set(), set())
+        row = RowReader("", {}, columns, problems, source, self._ignore, set(), set(), set(), self._how)
         right = rows = 0
+        broken = False
         for name, values in source.rows(problems, self._wanted):
             row.name, row.values = name, values
             rows += 1
@@ -195,7 +250,7 @@ class SetReader:
                 count(rows, source.share)
             if values.keys() != seen or not seen:  # as a set: most rows have the columns of the one before
                 there |= dict.fromkeys(source.columns(values))
-                seen = values.keys()
+                seen, self.there = values.keys(), tuple(there)
             before = len(problems)
             missing = [theirs for theirs in columns.values() if theirs not in values] if columns else ()
             for theirs in missing:
@@ -204,18 +259,13 @@ class SetReader:
             example = None if missing else build(row)
             if example is not None and len(problems) == before:
                 right += 1
-                if not problems:
+                if self.dropping or not problems:
                     yield example
             if source.is_table and (missing or row.lacks_column):
+                broken = True
                 break  # as does every other row
         count(rows, 1.0)
-        advice = f"A right row of shape {self._shape!r}: {_RIGHT_ROW[self._shape]}"
-        if problems:
-            found = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-            raise DataError(f"{source.name}: {found}, {right} right rows", problems, advice)
-        if not right:
-            expected = "" if source.is_table else "; expected one JSON object per line"
-            raise DataError(f"{source.name} has no rows{expected}", advice=advice)
+        self._refuse(problems, right, broken or source.broken)
         self._columns = Columns(
             read=tuple(name for name in there if name in row.used),
             ignored=tuple(name for name in there if name not in row.used),
@@ -223,6 +273,19 @@ class SetReader:
             keys_ignored=tuple(sorted(row.left_out)),
             nowhere=tuple(name for name in self._ignore if name not in there and name not in row.left_out),
         )
+
+    def _refuse(self, problems: Sequence[str], right: int, broken: bool) -> None:
+        """Raise DataError if the set cannot be used; count its bad rows where they are dropped."""
+        advice = f"A right row of shape {self._shape!r}: {_RIGHT_ROW[self._shape]}"
+        if problems and (not self.dropping or broken):
+            found = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+            found += ", after which nothing can be read" if broken and self.dropping else ""
+            raise DataError(f"{self.source.name}: {found}, {right} right rows", problems, advice)
+        self._dropped, self._right = problems, right
+        self.left_out((), advice)
+        if not right:
+            expected = "" if self.source.is_table else "; expected one JSON object per line"
+            raise DataError(f"{self.source.name} has no rows{expected}", advice=advice)
 
 
 def _both(shape: Shape, name: str, theirs: str) -> bool:

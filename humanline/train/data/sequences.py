@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Self, TypeAlias
@@ -18,23 +18,52 @@ import numpy as np
 _CHUNK = 1 << 18  # tokens that are packed together
 
 
+Span: TypeAlias = tuple[int, int]  # where ids begin in a store, and how many they are; or begin and end of some
+
+
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Token ids of a prompt followed by its completion."""
+    """Token ids of a prompt followed by its completion.
+
+    `said` are begins and ends, counted from the begin of the completion, of what others say between the turns of one
+    that has several: it is read and not learned.
+    """
 
     ids: tuple[int, ...]
     prompt_length: int
     truncated: bool = False
+    said: tuple[Span, ...] = ()
 
     @property
     def completion_length(self) -> int:
-        """Count the completion's tokens."""
+        """Count the completion's tokens, those that others say too."""
         return len(self.ids) - self.prompt_length
 
     @property
+    def learned(self) -> int:
+        """Count the completion's tokens that are learned."""
+        return self.completion_length - sum(end - start for start, end in self.said)
+
+    @property
     def mask(self) -> tuple[bool, ...]:
-        """Mark the completion's tokens, by position."""
-        return (False,) * self.prompt_length + (True,) * self.completion_length
+        """Mark the tokens that are learned, by position."""
+        marks = [False] * self.prompt_length + [True] * self.completion_length
+        for start, end in self.said:
+            marks[self.prompt_length + start : self.prompt_length + end] = [False] * (end - start)
+        return tuple(marks)
+
+
+def said_within(said: Iterable[Span], length: int) -> tuple[Span, ...]:
+    """Return what of some spans lies in the first `length` tokens."""
+    return tuple((start, min(end, length)) for start, end in said if start < length)
+
+
+def joined(parts: Sequence[Sequence[int]]) -> tuple[list[int], tuple[Span, ...]]:
+    """Return the ids of a completion's parts one behind the other, and the spans of every second one, which is said."""
+    if len(parts) == 1:
+        return list(parts[0]), ()
+    ends = list(accumulate(map(len, parts)))
+    return [token for part in parts for token in part], tuple(zip(ends[::2], ends[1::2], strict=False))
 
 
 class IdStore:
@@ -101,9 +130,6 @@ def filled(kind: str, numbers: np.ndarray) -> array[Any]:
     return result
 
 
-Span: TypeAlias = tuple[int, int]  # where ids begin in a store, and how many they are
-
-
 # What is kept of rows, and the kind of array that it is in; none for bytes.
 _COLUMNS = {
     "_prompts": "q",
@@ -129,12 +155,34 @@ class Sequences:
         self._prompts, self._prompt_lengths, self._prompt_hashes = array("q"), array("i"), array("q")
         self._completions, self._lengths, self._cut = array("q"), array("i"), bytearray()
         self._ends = array("q", [0])  # of each row among the completions
+        self._said: dict[int, tuple[Span, ...]] = {}  # of completions that have any
 
     def __len__(self) -> int:
         return len(self._prompts)
 
-    def add(self, prompt: Span, prompt_hash: int, completions: Sequence[Span], cut: Sequence[int]) -> None:
-        """Add a row: spans of `store`, a hash of the prompt's ids, and for each completion 1 if it is cut, 0 if not."""
+    def add(
+        self,
+        prompt: Span,
+        prompt_hash: int,
+        completions: Sequence[Span],
+        cut: Sequence[int],
+        said: Sequence[tuple[Span, ...]] = (),
+    ) -> None:
+        """Add a row.
+
+        Parameters
+        ----------
+        prompt, completions : spans of `store`
+        prompt_hash : int
+            Of the prompt's ids.
+        cut : sequence of int
+            1 for each completion that is cut, 0 for others.
+        said : sequence of tuples of spans, optional
+            Of each completion, as `TokenSequence` has it.
+        """
+        for number, spans in enumerate(said):
+            if spans:
+                self._said[len(self._completions) + number] = spans
         self._prompts.append(prompt[0])
         self._prompt_lengths.append(prompt[1])
         self._prompt_hashes.append(prompt_hash)
@@ -150,6 +198,8 @@ class Sequences:
             f"row/{name}": np.array(getattr(self, name), dtype=np.uint8 if name == "_cut" else None)
             for name in _COLUMNS
         }
+        said = [(number, *span) for number, spans in self._said.items() for span in spans]
+        columns["said"] = np.array(said, dtype=np.int64).reshape(-1, 3)
         return columns | {f"store/{name}": ids for name, ids in self.store.arrays().items()}
 
     @classmethod
@@ -159,6 +209,8 @@ class Sequences:
         for name, kind in _COLUMNS.items():
             column = arrays[f"row/{name}"]
             setattr(made, name, filled(kind, column) if kind else bytearray(column.tobytes()))
+        for number, start, end in arrays["said"].tolist():
+            made._said[number] = (*made._said.get(number, ()), (start, end))
         made.store = IdStore.of_arrays(under("store/", arrays))
         return made
 
@@ -166,7 +218,7 @@ class Sequences:
         """Return the sequences of a row."""
         length = self._prompt_lengths[number]
         return tuple(
-            TokenSequence(tuple(ids.tolist()), length, bool(self._cut[place]))
+            TokenSequence(tuple(ids.tolist()), length, bool(self._cut[place]), self._said.get(place, ()))
             for place, ids in zip(self._places(number), self.ids(number), strict=True)
         )
 
@@ -189,6 +241,17 @@ class Sequences:
         """Return the length of each sequence of a row, prompt and completion."""
         length = self._prompt_lengths[number]
         return tuple(length + self._lengths[place] for place in self._places(number))
+
+    def said(self, number: int) -> tuple[tuple[Span, ...], ...]:
+        """Return for each sequence of a row what others say in its completion."""
+        return tuple(self._said.get(place, ()) for place in self._places(number)) if self._said else ()
+
+    def learned(self, number: int) -> tuple[int, ...]:
+        """Return for each sequence of a row how many tokens are learned."""
+        places = self._places(number)
+        return tuple(
+            self._lengths[place] - sum(end - start for start, end in self._said.get(place, ())) for place in places
+        )
 
     def prompt_length(self, number: int) -> int:
         """Return the length of a row's prompt."""

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from humanline.train.config import TrainConfig
+from humanline.train.data.bad_rows import BadRows
 from humanline.train.data.batch import Unit
 from humanline.train.data.counting import Counting, uncounted
 from humanline.train.data.duplicates import DuplicateReport, Duplicates
+from humanline.train.data.layout import shape_of, with_hint
 from humanline.train.data.render import Renderer
 from humanline.train.data.rows import Columns, SetReader
 from humanline.train.data.shapes import group_scores, pairs_to_unpaired, refuse_single_label
@@ -33,9 +35,10 @@ class Report:
     columns: Columns | None = None  # read and ignored
     beyond_limit: int = 0  # rows that were checked and not tokenised, of which `lengths` counts none
     note: str = ""  # what its prompts are for
+    bad_rows: BadRows | None = None  # that were dropped, of which `lengths` counts none
 
     def __str__(self) -> str:
-        parts = [f"{self.path}: {self.lengths}"]
+        parts = [f"{self.path}: {self.lengths}", *([str(self.bad_rows)] if self.bad_rows else [])]
         if self.beyond_limit:
             parts.append(f"{self.beyond_limit} more rows are not used (evaluation.limit)")
         if self.duplicates.duplicates:
@@ -137,13 +140,14 @@ def read_units(
         If the tokenizer loses text.
     """
     objective = config.objective
-    shape, labelled = objective.reads_as(config.data_shape), objective.unit == "example"
-    from_pairs = labelled and shape == "preference"
+    shape = objective.reads_as(shape_of(config, path))
+    from_pairs = objective.unit == "example" and shape == "preference"
     names, duplicates = Names(), Duplicates()
-    tokenizing: Tokenizing[Any] = Tokenizing(renderer)  # pairs as pairs: answers cut to the same tokens are found
+    reader = SetReader.of(config.data, path, shape, counting)
+    # Pairs as pairs: answers cut to the same tokens are found.
+    tokenizing: Tokenizing[Any] = Tokenizing(renderer, dropping=reader.dropping)
     units = Units(tokenizing.sequences, Names(), taken_apart=from_pairs)
     try:
-        reader = SetReader(path, shape, columns=config.data.columns, ignore=config.data.ignore, counting=counting)
         with contextlib.closing(iter(reader)) as examples, contextlib.closing(in_batches(examples)) as batches:
             for batch in batches:
                 for example in batch:
@@ -157,12 +161,10 @@ def read_units(
                     elif objective.grouping is not None:
                         units.scores.extend(group_scores(example))
     except DataError as error:
-        if not labelled or not error.problems:
-            raise
-        hint = f"This run reads data.shape: {shape}; {objective.title} also reads preference or unpaired rows."
-        raise DataError(error.heading, error.problems, f"{error.advice}\n{hint}") from None
+        raise with_hint(error, config, shape, reader.there) from None
     name = reader.source.name
     found = duplicates.report(BothSides(names) if from_pairs else names)
+    bad = reader.left_out(tokenizing.dropped)
     try:
         lengths = tokenizing.finish()
     except DataError as error:
@@ -175,5 +177,7 @@ def read_units(
         except DataError as error:
             lost = f" ({lengths})" if lengths.kept < lengths.total else ""
             raise DataError(f"{name}: {error.heading}{lost}", error.problems, error.advice) from None
-    beyond = len(names) - lengths.total
-    return units, Report(name, lengths, found, len(prompt_hashes(units)), columns=reader.columns, beyond_limit=beyond)
+    beyond = len(names) - len(tokenizing.dropped) - lengths.total
+    different = len(prompt_hashes(units))
+    report = Report(name, lengths, found, different, columns=reader.columns, beyond_limit=beyond)
+    return units, replace(report, bad_rows=bad)

@@ -14,7 +14,7 @@ from typing import Any
 SHOWN = 20  # problems listed in a message; the rest is counted
 PLACES = 3  # of problems that are the same
 GRAMMAR = "hub:ORG/NAME[/SUBSET][@REVISION][#SPLIT]"
-READ = f"humanline reads .jsonl (or .ndjson) and .parquet files, and sets of the hub as {GRAMMAR}"
+READ = f"humanline reads .jsonl (or .ndjson), .json and .parquet files, and sets of the hub as {GRAMMAR}"
 INSTALL = "pip install 'humanline[train]'"
 Row = tuple[str, dict[str, Any]]
 
@@ -71,11 +71,14 @@ class Source(ABC):
         The same without its folder: what messages about a row call it.
     is_table : bool
         Whether all rows have the same columns, so that a null may stand for a key that a row never had.
+    broken : bool
+        Whether `rows` ended before the set did, at something after which no row can be told from another.
     """
 
     name: str
     short_name: str
     is_table: bool
+    broken: bool = False
 
     @abstractmethod
     def rows(self, problems: list[str], wanted: Collection[str] | None = None) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""A name in a recipe -> the source of its rows: JSON lines, a parquet file, or a set of the Hugging Face hub.
+"""A name in a recipe -> the source of its rows: JSON lines or a JSON list, a parquet file, or a set of the hub.
 
 A name that is not `hub:...` is a file on this machine and never reaches the network.
 """
@@ -12,14 +12,17 @@ import re
 import stat
 from pathlib import Path
 
-from humanline.system.paths import PathError, absolute
+from humanline.system.paths import PathError, absolute, made_by
+from humanline.train.data.json_array import JsonArray, is_array
 from humanline.train.data.json_lines import JsonLines
 from humanline.train.data.source import GRAMMAR, READ, DataError, Source
 from humanline.train.data.tables import HubSet, Parquet
 
 
 def open_source(given: str | Path) -> Source:
-    """Return the source of a name: `hub:...`, or an existing .jsonl, .ndjson or .parquet file.
+    """Return the source of a name: `hub:...`, or an existing .jsonl, .ndjson, .json or .parquet file.
+
+    A .json file that begins as a list is one list of rows, any other one holds a row a line.
 
     Raises
     ------
@@ -36,6 +39,8 @@ def open_source(given: str | Path) -> Source:
         return Parquet(path)
     if ending in (".jsonl", ".ndjson"):
         return JsonLines(path)
+    if ending == ".json":
+        return JsonArray(path) if is_array(path) else JsonLines(path)
     got = f"ends in {path.suffix}" if ending else "has no ending"
     raise DataError(f"{path} {got}; {READ}")
 
@@ -62,10 +67,10 @@ def existing_file(path: str | Path) -> Path:
     if re.match(r"(?i)(hub|hf|huggingface|datasets|https?):", str(path)):
         raise FileNotFoundError(f"{path} does not exist; a set of the hub is written {GRAMMAR}")
     if not full.parent.is_dir():
-        raise FileNotFoundError(f"{full} does not exist, and neither does its directory; check the path")
+        raise FileNotFoundError(f"{full} does not exist, and neither does its directory; check the path{made_by(path)}")
     hint = "relative paths start at the current directory"
     with contextlib.suppress(OSError):  # a directory that cannot be listed
         names = sorted(item.name for item in full.parent.iterdir() if item.is_file())
         near = difflib.get_close_matches(full.name, names, n=1)
         hint = f"did you mean {near[0]}?" if near else hint
-    raise FileNotFoundError(f"{full} does not exist; {hint}")
+    raise FileNotFoundError(f"{full} does not exist; {hint}{made_by(path)}")

@@ -31,7 +31,7 @@ from humanline.train.data.batch import (
     rows_of,
 )
 from humanline.train.data.deal import Dealer, longest_first
-from humanline.train.data.sequences import TokenSequence
+from humanline.train.data.sequences import TokenSequence, said_within
 from humanline.train.data.units import Units, lengths_of
 
 
@@ -336,7 +336,8 @@ class Stream:
             other = others[place].sequences[0]
             whole = prompt + other.ids[other.prompt_length :]
             ids = whole[: self.max_length]
-            pair = TokenSequence(ids=ids, prompt_length=len(prompt), truncated=len(ids) < len(whole))
+            said = said_within(other.said, len(ids) - len(prompt))
+            pair = TokenSequence(ids, len(prompt), len(ids) < len(whole), said)
             pairs.append((f"{unit.id}#mismatched", pair))
         return pairs
 

@@ -16,7 +16,7 @@ import numpy as np
 from humanline.train.data.chat_template import RenderError
 from humanline.train.data.messages import Answer, Message
 from humanline.train.data.render import Renderer
-from humanline.train.data.sequences import Sequences, TokenSequence
+from humanline.train.data.sequences import Sequences, Span, TokenSequence, joined, said_within
 from humanline.train.data.shapes import Group, Preference, PromptOnly, Unpaired
 from humanline.train.data.source import DataError
 from humanline.train.data.text_ids import TextIds
@@ -40,6 +40,7 @@ class LengthReport:
     longest: int
     limit_99: int  # the smallest max_length at which 99 % fit uncut
     prompt_limit_99: int  # the smallest max_prompt_length at which 99 % of the prompts fit
+    said: int = 0  # tokens of other turns between those of answers, which are read and not learned
 
     def __str__(self) -> str:
         counts = {
@@ -51,7 +52,10 @@ class LengthReport:
             "dropped: special tokens in the text": self.dropped_special_token,
         }
         parts = [f"{self.kept} of {self.total} kept", *(f"{n} {name}" for name, n in counts.items() if n)]
-        return f"{', '.join(parts)}; longest {self.longest} tokens; max_length {self.limit_99} would keep 99 % whole"
+        said = f"; {self.said} tokens of other turns inside of answers are read, not learned" if self.said else ""
+        return (
+            f"{', '.join(parts)}; longest {self.longest} tokens; max_length {self.limit_99} would keep 99 % whole{said}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +126,18 @@ def _batches(examples: Iterable[E]) -> Iterator[list[E]]:
     for example in examples:
         batch.append(example)
         characters += sum(len(turn.content) for turn in example.prompt)
-        characters += sum(len(one.content if isinstance(one, Message) else one) for one in _answers(example))
+        characters += sum(map(_characters, _answers(example)))
         if len(batch) == _ROWS or characters >= _CHARACTERS:
             yield batch
             batch, characters = [], 0
     if batch:
         yield batch
+
+
+def _characters(answer: Answer) -> int:
+    if isinstance(answer, tuple):
+        return sum(len(turn.content) for turn in answer)
+    return len(answer.content if isinstance(answer, Message) else answer)
 
 
 _ROWS = 1000  # of a batch; with more of them it is hardly faster
@@ -152,6 +162,8 @@ class Tokenizing(Generic[E]):
     Parameters
     ----------
     renderer : Renderer
+    dropping : bool
+        Whether examples that cannot be rendered are left out; what is wrong with each is then in `dropped`.
 
     Notes
     -----
@@ -159,9 +171,11 @@ class Tokenizing(Generic[E]):
     `finish`, so that problems of rows that come later can still be told of first.
     """
 
-    def __init__(self, renderer: Renderer) -> None:
+    def __init__(self, renderer: Renderer, *, dropping: bool = False) -> None:
         self.sequences = Sequences()
         self.total = 0
+        self.dropped: list[str] = []
+        self._dropping = dropping
         self._renderer = renderer
         self._text_ids = TextIds(renderer.tokenizer)
         self._batch: dict[str, _Text] = {}
@@ -173,7 +187,7 @@ class Tokenizing(Generic[E]):
         self._left_out: list[str] = []
         self._holding: list[str] = []
         self._reasons: Counter[str] = Counter()
-        self._truncated = 0
+        self._truncated = self._said = 0
         self._lengths, self._prompt_lengths = array("i"), array("i")
 
     def add_some(self, examples: Sequence[E], limit: int | None) -> list[E]:
@@ -202,9 +216,11 @@ class Tokenizing(Generic[E]):
         rendered = [(example, self._rendered(example)) for example in examples]
         if self._problems:  # nothing will be used; only the other problems are looked for
             return []
-        self._encode(text for _, texts in rendered if isinstance(texts, list) for text in texts)
+        self._encode(text for _, texts in rendered if isinstance(texts, list) for parts in texts for text in parts)
         kept = []
         for example, texts in rendered:
+            if not texts:  # it is dropped
+                continue
             try:
                 if isinstance(texts, Unfit):
                     raise texts
@@ -218,19 +234,19 @@ class Tokenizing(Generic[E]):
         self._remember()
         return kept
 
-    def _rendered(self, example: E) -> list[str] | Unfit:
-        """Return the text of an example's prompt and those of its answers, with the anchor."""
+    def _rendered(self, example: E) -> list[tuple[str, ...]] | Unfit:
+        """Return the text of an example's prompt and the parts of each of its answers, with the anchor."""
         renderer: Renderer = self._renderer
-        pairs: list[tuple[str, str]]
         try:
             if isinstance(example, PromptOnly):
-                return [renderer.writer.written_prompt(example.prompt, example.given)]
-            pairs = [renderer.texts(example.prompt, answer, example.given) for answer in _answers(example)]
-            return [pairs[0][0], *(renderer.anchor + completion for _, completion in pairs)]
+                return [(renderer.writer.written_prompt(example.prompt, example.given),)]
+            found: list[tuple[str, ...]]
+            found = [renderer.texts(example.prompt, answer, example.given) for answer in _answers(example)]
+            return [found[0][:1], *(tuple(renderer.anchor + part for part in parts) for _, *parts in found)]
         except Unfit as error:
             return error
         except RenderError as error:
-            self._problems.append(f"{error.place or example.id}: {error}")
+            (self.dropped if self._dropping else self._problems).append(f"{error.place or example.id}: {error}")
             return []
 
     def _encode(self, texts: Iterable[str]) -> None:
@@ -259,10 +275,21 @@ class Tokenizing(Generic[E]):
         if self._remembered > _LATELY:
             self._earlier, self._lately, self._remembered = self._lately, {}, 0
 
-    def _fit(self, example: E, texts: list[str]) -> None:
+    def _joined(self, parts: tuple[str, ...]) -> tuple[_Text, tuple[Span, ...]]:
+        """Return the parts of an answer as one text, and the spans of what others say in it."""
+        if len(parts) == 1:
+            return self._batch[parts[0]], ()
+        skipped: int = self._renderer.skipped
+        ids: list[list[int]] = [self._ids(self._batch[part], self._batch[part].length) for part in parts]
+        own: tuple[list[int], tuple[Span, ...]] = joined([one[skipped:] for one in ids])
+        whole: list[int] = [*ids[0][:skipped], *own[0]]
+        return _Text(whole, len(whole)), own[1]
+
+    def _fit(self, example: E, texts: list[tuple[str, ...]]) -> None:
         """Take note of the lengths of an example, and keep its sequences if they fit."""
         renderer = self._renderer
-        prompt, answers = self._batch[texts[0]], [self._batch[text] for text in texts[1:]]
+        prompt, whole = self._batch[texts[0][0]], [self._joined(parts) for parts in texts[1:]]
+        answers = [text for text, _ in whole]
         if not prompt.hash:
             ids = self._ids(prompt, prompt.length)
             renderer.refuse_begin_twice(ids)
@@ -282,7 +309,9 @@ class Tokenizing(Generic[E]):
         ] or [(start, 0)]
         self._truncated += rooms != lengths
         cut = [room < length for room, length in zip(rooms, lengths, strict=True)] if rooms != lengths else None
-        self.sequences.add((start, prompt.length), prompt.hash, spans, cut or bytes(len(spans)))
+        said = [said_within(one, room) for (_, one), room in zip(whole, rooms, strict=False)]
+        self._said += sum(end - start for one in said for start, end in one)
+        self.sequences.add((start, prompt.length), prompt.hash, spans, cut or bytes(len(spans)), said)
 
     def _ids(self, text: _Text, length: int) -> list[int]:
         """Return the first ids of a text."""
@@ -306,7 +335,7 @@ class Tokenizing(Generic[E]):
             raise self._failure
         if not self.total:
             raise DataError("there are no examples to tokenise")
-        renderer, total, kept = self._renderer, self.total, len(self.sequences)
+        renderer, total, kept = self._renderer, self.total - len(self.dropped), len(self.sequences)
         if self._problems:
             raise DataError(f"{len(self._problems)} of {total} examples cannot be rendered", self._problems)
         report = LengthReport(
@@ -321,6 +350,7 @@ class Tokenizing(Generic[E]):
             longest=max(self._lengths, default=0),
             limit_99=_limit_99(self._lengths),
             prompt_limit_99=_limit_99(self._prompt_lengths),
+            said=self._said,
         )
         if self._holding and (renderer.special_tokens == "error" or not (kept or self._left_out)):
             advice = "Take the tokens out of the texts, or set data.special_tokens: drop to leave these examples out."

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from humanline.train.config import TrainConfig
+from humanline.train.config.run import DataConfig
 from humanline.train.data.counting import Counting, uncounted
+from humanline.train.data.layout import shape_of
 from humanline.train.data.messages import KWARGS, TOOLS
 from humanline.train.data.prompts import Context, read_contexts
 from humanline.train.data.render import Renderer
@@ -15,6 +17,12 @@ from humanline.train.data.sets import Report
 from humanline.train.data.source import DataError
 
 Key = Callable[[Context], Hashable]  # what is equal of prompts that are the same
+
+
+def as_prompts(data: DataConfig) -> DataConfig:
+    """Return how rows are read of which the columns of answers have none."""
+    columns = {name: theirs for name, theirs in data.columns.items() if name in ("prompt", "system", TOOLS, KWARGS)}
+    return data.model_copy(update={"columns": columns})
 
 
 def read_travelled(
@@ -50,10 +58,9 @@ def read_travelled(
     assert distance is not None
     path = distance.prompts or config.data.eval
     assert path is not None  # as the configuration has it
-    shape = "prompt" if distance.prompts is not None else config.data_shape
-    if shape == "prompt" and config.rounds is None:  # of which the columns of answers have none
-        columns = {name: theirs for name, theirs in config.data.columns.items() if name in ("prompt", TOOLS, KWARGS)}
-        config = config.model_copy(update={"data": config.data.model_copy(update={"columns": columns})})
+    shape = "prompt" if distance.prompts is not None else shape_of(config, path)
+    if shape == "prompt" and config.rounds is None:
+        config = config.model_copy(update={"data": as_prompts(config.data)})
     found, report = read_contexts(config, path, renderer, counting, sampling=config.travelling, shape=shape)
     different = {key(one): one for one in reversed(found)}  # the first of equal ones
     fresh = [one for one in found if different[key(one)] is one and key(one) not in trained]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from humanline._checks import fail, one_of
-from humanline.train.data.sequences import TokenSequence
+from humanline.train.data.sequences import TokenSequence, said_within
 from humanline.train.data.write import Unfit
 
 TooLong = Literal["error", "drop", "truncate"]
@@ -57,7 +57,8 @@ class LengthLimits:
         room = self.room(sequence.prompt_length, sequence.completion_length)
         if room == sequence.completion_length:
             return sequence
-        return replace(sequence, ids=sequence.ids[: sequence.prompt_length + room], truncated=True)
+        said = said_within(sequence.said, room)
+        return replace(sequence, ids=sequence.ids[: sequence.prompt_length + room], truncated=True, said=said)
 
     def room(self, prompt_length: int, completion_length: int) -> int:
         """Return how many tokens of a completion are kept; raise Unfit as `fit` does."""

@@ -156,19 +156,26 @@ class Units(_Made[Unit]):
         return place, self.names[place], desirable, scores, slice(None)
 
     def facts(self) -> Iterator[tuple[list[Any], list[np.ndarray]]]:
-        """Yield for each unit what tells it from others, [name, label, scores, [(length, prompt length)]], and ids."""
+        """Yield for each unit what tells it from others, and its ids.
+
+        The former are [name, label, scores, [(length, prompt length)]]; behind these stands what others say in the
+        completion, where there is any.
+        """
         for place in range(len(self)):
             row, name, desirable, scores, members = self._facts(place)
             prompt = self.sequences.prompt_length(row)
-            lengths = [(length, prompt) for length in self.sequences.lengths(row)[members]]
+            lengths: list[Any] = [(length, prompt) for length in self.sequences.lengths(row)[members]]
+            for number, said in enumerate(self.sequences.said(row)[members]):
+                if said:
+                    lengths[number] = (*lengths[number], said)
             yield [name, desirable, scores, lengths], self.sequences.ids(row)[members]
 
-    def lengths(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yield the lengths of each unit's sequences, and of its prompt."""
+    def lengths(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Yield for each unit the lengths of its sequences, and how many tokens of each are learned."""
         for place in range(len(self)):
             row, side = divmod(place, 2) if self.taken_apart else (place, None)
-            lengths = self.sequences.lengths(row)
-            yield lengths if side is None else (lengths[side],), self.sequences.prompt_length(row)
+            lengths, learned = self.sequences.lengths(row), self.sequences.learned(row)
+            yield (lengths, learned) if side is None else ((lengths[side],), (learned[side],))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
@@ -184,7 +191,7 @@ def facts_of(units: Sequence[Unit]) -> Iterator[tuple[list[Any], list[np.ndarray
         yield from units.facts()
         return
     for unit in units:
-        lengths = [(len(one.ids), one.prompt_length) for one in unit.sequences]
+        lengths = [(len(one.ids), one.prompt_length, *([one.said] if one.said else [])) for one in unit.sequences]
         yield (
             [unit.id, unit.desirable, unit.scores, lengths],
             [np.asarray(one.ids, dtype=np.int64) for one in unit.sequences],
@@ -200,12 +207,12 @@ def lengths_of(units: Sequence[Unit]) -> Iterator[tuple[int, ...]]:
 
 
 def count_tokens(units: Sequence[Unit]) -> tuple[int, int]:
-    """Count the tokens of all sequences, and those of them that are completions."""
+    """Count the tokens of all sequences, and those of them that are learned."""
     if isinstance(units, Units):
         whole = own = 0
-        for lengths, prompt in units.lengths():
+        for lengths, learned in units.lengths():
             whole += sum(lengths)
-            own += sum(lengths) - len(lengths) * prompt
+            own += sum(learned)
         return whole, own
     return sum(len(one.ids) for unit in units for one in unit.sequences), sum(unit.tokens for unit in units)
 

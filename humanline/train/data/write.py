@@ -16,6 +16,7 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from humanline.train.data.chat_template import ChatTemplate, RenderError, holds
+from humanline.train.data.dialogue import first_difference
 from humanline.train.data.messages import NOTHING, Answer, Given, Message, Messages, texts_in
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Writer:
             self._last_prompt = ((prompt, given), self.prompt_text(prompt, given))
         return self._last_prompt[1]
 
-    def answer(self, completion: Answer) -> Message:
+    def answer(self, completion: str | Message) -> Message:
         """Return a completion as a message; refuse special tokens in it, and one that says nothing."""
         answer = completion if isinstance(completion, Message) else Message("assistant", completion)
         self._refuse_special(answer.content, "the completion", answer.place)
@@ -124,6 +125,49 @@ class Writer:
             self._check_end(prompt[-1].content, prompt_text, answer.content, rest)
         ended = rest.rstrip()
         return ended if ended.endswith(self._ends) else rest + self._end
+
+    def parts(
+        self, prompt: Messages, completion: Answer, given: Given, prompt_text: str, *, check: bool
+    ) -> tuple[str, ...]:
+        """Return the texts of a completion, which are tokenised apart: one, or of several turns one behind the other.
+
+        Of several turns every second text, from the first on, is a turn of the assistant that is learned; between them
+        is what others say, with the opening of the next answer.
+
+        Parameters
+        ----------
+        prompt, given, prompt_text, check
+            As in `completion_text`.
+        completion : str, Message or tuple of Message
+
+        Raises
+        ------
+        RenderError
+            As `completion_text`; or if the template writes earlier turns in another way once others follow.
+        """
+        if not isinstance(completion, tuple):
+            return (self.completion_text(prompt, self.answer(completion), given, prompt_text, check=check),)
+        if self.template == "plain":
+            raise RenderError("template: plain takes one answer; use template: chat, or data.turns: last")
+        texts: list[str] = []
+        so_far, before = prompt_text, prompt
+        for turn in completion:
+            if turn.role == "assistant":
+                if texts:
+                    opening = self.prompt_text(before, given)
+                    if not opening.startswith(so_far):
+                        at = first_difference(opening, so_far)
+                        raise RenderError(
+                            f"the chat template writes an earlier answer in another way once others follow: "
+                            f"{opening[at : at + 20]!r} where it wrote {so_far[at : at + 20]!r}; use data.turns: last",
+                            turn.place,
+                        )
+                    texts.append(opening[len(so_far) :])
+                    so_far = opening
+                texts.append(self.completion_text(before, self.answer(turn), given, so_far, check=check))
+                so_far += texts[-1]
+            before = (*before, turn)
+        return tuple(texts)
 
     def _after(self, prompt_text: str, turns: Messages, given: Given) -> str:
         """Return the template's text after that of the prompt."""
@@ -191,8 +235,3 @@ class Writer:
     def _refuse_special_in(self, value: Any, name: str, place: str) -> None:
         for text in texts_in(value):
             self._refuse_special(text, name, place)
-
-
-def first_difference(a: str, b: str) -> int:
-    """Return the first place at which two texts differ; the end of the shorter one where it begins the other."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from humanline.system.terminal import redact, visible
+from humanline.train.data.dialogue import first_difference
 from humanline.train.data.render import Renderer
-from humanline.train.data.write import first_difference
 from humanline.train.online.types import Completion, Rollout
 
 Reason = Literal["ids_outside_vocabulary", "ids_of_another_text", "too_many_tokens"]

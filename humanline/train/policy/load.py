@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from humanline.system.imports import import_transformers, quiet
-from humanline.system.paths import PathError, absolute_utf8
+from humanline.system.paths import PathError, absolute_utf8, made_by
 from humanline.train.policy.adapter import adapter_base
 from humanline.train.policy.attention import keep_softcap
 from humanline.train.policy.errors import ModelError
@@ -385,7 +385,7 @@ def source(path: str) -> tuple[str, bool]:
     if local and not (Path(name) / "config.json").is_file():
         raise ModelError(
             f"model {path!r}: no config.json in {name}; give a folder in Hugging Face format, "
-            f"or {HUB}organisation/name for a model on the hub"
+            f"or {HUB}organisation/name for a model on the hub{made_by(path)}"
         )
     return name, local
 

@@ -42,7 +42,7 @@ def show_example(console: Console, config: TrainConfig, unit: Unit, renderer: Re
     seen = None
     for name, sequence, runs in zip(_names(config, unit), unit.sequences, parts, strict=True):
         prompt = sequence.ids[: sequence.prompt_length]
-        counted = sequence.completion_length
+        counted = sequence.learned
         cut = ", cut at max_length" if sequence.truncated else ""
         console.print(Text(f"  {name}: {len(sequence.ids)} tokens, {counted} in the loss{cut}"))
         shown = Text()

@@ -159,21 +159,26 @@ def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Rende
 
 def _look_at_rows(config: TrainConfig, findings: _Findings) -> None:
     """Look at the rows alone, which needs no template."""
+    from humanline.train.data.layout import shape_of
     from humanline.train.data.prompts import scored_columns
-    from humanline.train.data.rows import read_set
+    from humanline.train.data.rows import SetReader
+    from humanline.train.data.travelled import as_prompts
 
     for name, path in (("data.train", config.data.train), ("data.eval", config.data.eval)):
         with findings.about(name):
             if path is not None:
-                ours, ignore = config.data.columns, config.data.ignore
-                rows, columns = read_set(path, config.data_shape, columns=ours, ignore=ignore)
-                findings.show(f"data         {path}: {len(rows)} rows, not tokenised")
-                findings.show(f"columns      {columns.also_read(scored_columns(config), ours)}")
+                reader = SetReader.of(config.data, path, shape_of(config, path))
+                count = sum(1 for _ in reader)
+                left_out = reader.left_out()
+                bad = f"; {left_out}" if left_out else ""
+                findings.show(f"data         {path}: {count} rows, not tokenised{bad}")
+                findings.show(f"columns      {reader.columns.also_read(scored_columns(config), config.data.columns)}")
     distance = config.evaluation.distance
     with findings.about("evaluation.distance.prompts"):
         if distance is not None and distance.prompts is not None:
-            rows, _ = read_set(distance.prompts, "prompt", ignore=config.data.ignore)
-            findings.show(f"data         {distance.prompts}: {len(rows)} rows, not tokenised")
+            data = config.data if config.rounds is not None else as_prompts(config.data)
+            count = sum(1 for _ in SetReader.of(data, distance.prompts, "prompt"))
+            findings.show(f"data         {distance.prompts}: {count} rows, not tokenised")
 
 
 def _look_at_data(config: TrainConfig, renderer: Renderer, findings: _Findings) -> RunData | None:

@@ -14,6 +14,7 @@ from torch import nn
 from humanline.system.terminal import HIDDEN, redacted
 from humanline.train.config.objective import OBJECTIVES
 from humanline.train.config.rounds import EARLIER
+from humanline.train.config.run import DataConfig
 from humanline.train.config.secrets import hidden, settings_digest
 from humanline.train.run.processes import Reduce
 from humanline.train.run.shares import Share, is_shard, share_of
@@ -28,6 +29,7 @@ _FREE = (
     "training.disk_full",
     "training.stall_minutes",
     "training.collapse",
+    "data.bad_rows_limit",
     "evaluation.scoring",
     "evaluation.distance.to_start",
     "source.too_few",
@@ -57,16 +59,20 @@ _FREE_ON_FIXED_DATA = ("evaluation.samples", "evaluation.sampling")  # where `hu
 
 
 # Settings that came later, with the value that says what held before: runs from before them go on.
-_LATER: dict[str, Any] = {
-    "data.ignore": [],
-    "evaluation.distance": None,
-    "evaluation.limit": None,
-    "evaluation.samples": 1,
-    "evaluation.sampling": None,
-    "training.layers": "plain",
-    "source.sampling.engine.new_weights.requests": [],
-    "source.sampling.engine.new_weights.sleep": [],
-} | {f"objective.{name}": value for one in OBJECTIVES for name, value in one.later.items()}
+_LATER: dict[str, Any] = (
+    {
+        "data.ignore": [],
+        "evaluation.distance": None,
+        "evaluation.limit": None,
+        "evaluation.samples": 1,
+        "evaluation.sampling": None,
+        "training.layers": "plain",
+        "source.sampling.engine.new_weights.requests": [],
+        "source.sampling.engine.new_weights.sleep": [],
+    }
+    | {f"data.{name}": value for name, value in DataConfig.later.items()}
+    | {f"objective.{name}": value for one in OBJECTIVES for name, value in one.later.items()}
+)
 
 
 # Settings of a model that are its name, or the type its weights happen to be in.

@@ -190,7 +190,7 @@ def _facts(row: Row) -> list[int]:
     """Return the unit, member, label, prompt and tokens of an answer, as numbers that processes can exchange."""
     sequence = row.sequence
     prompt = hash(sequence.ids[: sequence.prompt_length])  # of whole numbers: alike in all processes
-    return [_number(row.unit.id), row.member, int(row.unit.desirable), prompt, sequence.completion_length]
+    return [_number(row.unit.id), row.member, int(row.unit.desirable), prompt, sequence.learned]
 
 
 def _scores_of(rows: np.ndarray) -> tuple[RowScores, np.ndarray]:

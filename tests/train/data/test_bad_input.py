@@ -136,7 +136,11 @@ FILES: list[tuple[str, str, str]] = [
     ("a NUL in the name", "a\0b.jsonl", r"'.*a\\x00b\.jsonl' names no file: it holds a NUL"),
     ("a name too long", "x" * 5000 + ".jsonl", r"names no file: file name too long"),
     ("no such user", "~nobody-of-this-name/x.jsonl", r"~nobody-of-this-name.* user who is not known"),
-    ("json", "rows.json", r"rows\.json ends in \.json; humanline reads \.jsonl \(or \.ndjson\) and \.parquet files"),
+    (
+        "text",
+        "rows.txt",
+        r"rows\.txt ends in \.txt; humanline reads \.jsonl \(or \.ndjson\), \.json and \.parquet files",
+    ),
     ("csv", "rows.csv", r"rows\.csv ends in \.csv; humanline reads"),
     ("packed", "rows.jsonl.gz", r"rows\.jsonl\.gz ends in \.gz; humanline reads"),
     ("no ending", "rows", r"/rows has no ending; humanline reads"),
@@ -233,7 +237,7 @@ LITTLE = 1_000_000  # calls of functions: what a small input may cost, about a s
 
 def folder_of_files(folder: Path) -> None:
     """Make what the names of `FILES` stand for."""
-    for name in ("rows.jsonl", "rows.json", "rows.csv", "rows.jsonl.gz", "rows"):
+    for name in ("rows.jsonl", "rows.txt", "rows.csv", "rows.jsonl.gz", "rows"):
         (folder / name).write_bytes(GOOD)
     for name in ("sub", "sub.parquet"):
         (folder / name).mkdir()

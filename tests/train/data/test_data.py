@@ -90,7 +90,9 @@ def test_scores_are_read_under_both_names(write, names):
     assert (pair.chosen_score, pair.rejected_score) == (3.0, 1.5)
 
 
-@pytest.mark.parametrize(("label", "meaning"), [(True, True), (False, False), (1, True), (0, False)])
+@pytest.mark.parametrize(
+    ("label", "meaning"), [(True, True), (False, False), (1, True), (0, False), (1.0, True), (0.0, False)]
+)
 @pytest.mark.parametrize(
     "row",
     [
@@ -102,7 +104,7 @@ def test_scores_are_read_under_both_names(write, names):
     ],
 )
 def test_every_form_of_a_labelled_answer_reads_the_same(write, row, label, meaning):
-    """Strings and message lists give the same labelled example; 1 and 0 are labels too."""
+    """Strings and message lists give the same labelled example; 1 and 0 are labels too, as 1.0 and 0.0 are."""
     assert read_rows(write(row | {"label": label}), "unpaired") == [Unpaired("rows.jsonl:1", PROMPT, "a", meaning)]
 
 
@@ -235,7 +237,7 @@ def test_a_wrong_pair_is_named_by_line_and_reason(problem, row, expected):
         ("unpaired", LABELLED | {"label": None}, "1:45: 'label' is null; expected true or false"),
         ("unpaired", LABELLED | {"label": "true"}, "1:45: 'label' is \"true\"; expected true or false"),
         ("unpaired", LABELLED | {"label": 2}, "1:45: 'label' is 2; expected true or false"),
-        ("unpaired", LABELLED | {"label": 1.0}, "1:45: 'label' is 1.0; expected true or false"),
+        ("unpaired", LABELLED | {"label": 0.5}, "1:45: 'label' is 0.5; expected true or false"),
         (
             "unpaired",
             {"prompt": "q", "completion": "a"},

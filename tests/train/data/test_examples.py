@@ -163,7 +163,17 @@ def test_lengths_name_the_file(sets, tmp_path):
         sets([pair(1), pair(2, chosen=LONG)])
 
 
+def test_kto_reads_pairs_without_a_setting(sets):
+    """A first row that is a pair has KTO read pairs, each as two labelled answers."""
+    got = sets([pair(1), pair(2)], [labelled(1, True), labelled(2, False)], objective="kto")
+    assert [unit.desirable for unit in got.train] == [True, False, True, False]
+    assert [unit.id for unit in got.train[:2]] == ["train.jsonl:1#chosen", "train.jsonl:1#rejected"]
+    assert [unit.desirable for unit in got.held_out] == [True, False]
+
+
 def test_kto_says_which_other_shape_it_reads(sets):
-    """Pairs given to KTO without saying so are refused with the way out."""
+    """Pairs given to KTO as what they are not are refused with the way out, as are rows of no shape."""
+    with pytest.raises(DataError, match=r"no column 'label'(.*\n)*.*data\.shape: preference; KTO also reads pref"):
+        sets([pair(1)], objective="kto", shape="unpaired")
     with pytest.raises(DataError, match=r"no column 'label'(.*\n)*.*KTO also reads preference or unpaired rows"):
-        sets([pair(1)], objective="kto")
+        sets([{"text": "a"}, {"text": "b"}], objective="kto")
