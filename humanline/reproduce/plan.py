@@ -9,7 +9,7 @@ from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.run import Job
 from humanline.reproduce.testbeds.registry import testbed
 
-#: CPU seconds of a busy machine: of a run of one pass offline, of an online one, and of a start model with a draw of its
+#: CPU seconds, machine busy: of a run of one pass offline, of an online one, and of a start model with a draw of its
 #: pairs. Runs of letters are measured (means of the committed runs, less what workers have saved since), and the third
 #: numbers of arithmetic (46 and 20) and letters-large (97 and 19). Other runs of these two are reckoned, since held-out
 #: testbeds are not run before their time: a step takes 4/3 of one of the start model's learning (per row; the third is
