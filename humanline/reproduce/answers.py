@@ -75,6 +75,7 @@ class Model:
         self.testbed = testbed
         self.model, tokenizer = load_policy(str(path), dropout=False, max_length=testbed.max_length)
         self.renderer = Renderer(tokenizer, "chat", testbed.max_length)
+        self._contexts: dict[str, Context] = {}  # by prompt: a measure asks for each of them several times
 
     def draw(self, part: Part, samples: int, seed: int, temperature: float = 1.0) -> Answers:
         """Return so many answers to every prompt of a part; the same random numbers for the same seed."""
@@ -91,8 +92,10 @@ class Model:
         return found
 
     def _context(self, prompt: str) -> Context:
-        messages = (Message("user", prompt),)
-        return Context(prompt, messages, tuple(self.renderer.render_prompt(messages)))
+        if prompt not in self._contexts:
+            messages = (Message("user", prompt),)
+            self._contexts[prompt] = Context(prompt, messages, tuple(self.renderer.render_prompt(messages)))
+        return self._contexts[prompt]
 
     def logits(self, answers: Answers) -> Tensor:
         """Return the logits of every token of the answers: (N, V), float32."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import math
 import shutil
@@ -421,6 +422,17 @@ def test_a_worker_that_dies_ends_the_suite_with_words(tmp_path, monkeypatch, cap
     assert main(["reproduce", "letters", "--starts", "1", "--draws", "1", "--out", str(tmp_path), "--quiet"]) == 2
     said = capsys.readouterr().err
     assert "a worker process has died" in said and "the same command goes on" in said
+
+
+def test_a_worker_leaves_its_libraries_alone(monkeypatch):
+    """The garbage collector of a worker does not look through torch and transformers, at four looks a run."""
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    gc.unfreeze()
+    try:
+        module._one_thread()
+        assert gc.get_freeze_count() > 100_000 > len(gc.get_objects())
+    finally:
+        gc.freeze()
 
 
 def test_runs_are_counted_and_their_time_is_told(outcome):

@@ -44,6 +44,7 @@ class MadeAhead(Generic[T]):
         self.make, self.size, self.limit, self.end, self.begin = make, size, limit, end, begin
         self._thread: ThreadPoolExecutor | None = None
         self._made: dict[int, Future[tuple[T, int]]] = {}
+        self._sizes: dict[int, int] = {}  # of those that were found to be there
         self._first = 0  # steps before it are over
         self._asked = self._furthest = -1
 
@@ -51,7 +52,7 @@ class MadeAhead(Generic[T]):
         """Let go of the steps before one, which is about to be trained on, and see to it that it is made."""
         self._first = before
         for step in [step for step in self._made if step < before]:
-            del self._made[step]
+            self._drop(step)
         if before < self.end:
             self._start(before)
 
@@ -62,7 +63,7 @@ class MadeAhead(Generic[T]):
             made, _ = future.result()
         except BaseException:
             if future.done():
-                self._made.pop(step, None)  # whoever asks again has it made again
+                self._drop(step)  # whoever asks again has it made again
             raise
         self._asked, self._furthest = step, max(self._furthest, step)
         self._let_go()
@@ -73,7 +74,7 @@ class MadeAhead(Generic[T]):
         """End the second thread, once it has made what it is making."""
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)
-        self._thread, self._made = None, {}
+        self._thread, self._made, self._sizes = None, {}, {}
 
     def _start(self, step: int) -> Future[tuple[T, int]]:
         if step not in self._made:
@@ -97,7 +98,7 @@ class MadeAhead(Generic[T]):
         held = self._held()
         for step in sorted(self._made.keys() - self._always, reverse=True):
             if held > self.limit:
-                held -= self._size_of(self._made.pop(step))
+                held -= self._drop(step)
 
     @property
     def _always(self) -> set[int]:
@@ -105,8 +106,13 @@ class MadeAhead(Generic[T]):
         return {self._first, self._asked, self._asked + 1, self._furthest + 1}
 
     def _held(self) -> int:
-        return sum(map(self._size_of, self._made.values()))
+        """Return how much of the limit is taken by what is there; each future is asked once, for that is a lock."""
+        for step, future in self._made.items():
+            if step not in self._sizes and future.done() and not future.cancelled() and future.exception() is None:
+                self._sizes[step] = future.result()[1]
+        return sum(self._sizes.values())
 
-    def _size_of(self, future: Future[tuple[T, int]]) -> int:
-        known = future.done() and not future.cancelled() and future.exception() is None
-        return future.result()[1] if known else 0
+    def _drop(self, step: int) -> int:
+        """Forget a step, and return how much of the limit it was found to take."""
+        self._made.pop(step, None)
+        return self._sizes.pop(step, 0)

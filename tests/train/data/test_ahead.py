@@ -75,6 +75,23 @@ def test_a_whole_data_set_scored_ahead_is_not_kept():
     made.ahead.close()
 
 
+def test_what_is_held_is_what_is_there():
+    """However steps are asked for, made again and let go of: the sum of the sizes of those that are there."""
+    rng = random.Random(0)
+    made = Made(end=40, limit=60)
+    made.ahead.size = lambda number: number
+    for first in range(0, 40, 3):
+        made.ahead.over(first)
+        for step in rng.choices(range(first, 40), k=4):
+            assert made.ahead.get(step) == 10 * step
+        made.idle()
+        assert made.ahead._held() == sum(10 * step for step in made.ahead._made)
+        assert made.ahead._sizes.keys() == made.ahead._made.keys()
+    made.ahead.over(40)
+    assert made.ahead._held() == 0
+    made.ahead.close()
+
+
 def test_an_error_of_the_thread_is_raised_where_the_step_is_asked_for():
     """Other steps are not touched by it, it comes again where it is asked for again, and goes with its cause."""
     made = Made(end=4, fails=2)
