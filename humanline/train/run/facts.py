@@ -55,10 +55,10 @@ def facts_of(
     -------
     dict
         ``title`` and ``words`` (of a configuration that this version cannot read: None and empty), ``objective`` and
-        its ``kind`` in words, which runs that can be drawn on the same axes share, ``model``, ``weights`` ("whole" or "adapter"), ``settings`` (by dotted name, without those that may change on
-        --resume), ``data`` (a list, one a file), ``updates`` (done), ``looks`` (``first``, ``best`` and ``last`` of the
-        held-out ones, each with ``updates`` and ``metrics``), ``count`` of looks, ``judged_by``, ``broke``,
-        ``software``.
+        its ``kind`` in words, which runs that can be drawn on the same axes share, ``model``, ``weights`` ("whole" or
+        "adapter"), ``settings`` (by dotted name, without those that may change on --resume), ``data`` (a list, one a
+        file), ``updates`` (done), ``looks`` (``first``, ``best`` and ``last`` of the held-out ones, each with
+        ``updates`` and ``metrics``), ``count`` of looks, ``judged_by``, ``broke``, ``software``.
     """
     words = _in_words(config)
     looks, objective = looks_of(rows), _inside(config, "objective", "kind")
