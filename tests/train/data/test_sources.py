@@ -113,7 +113,7 @@ def test_places_are_those_of_the_values():
             node[path[-1]] = "@here@"
             style = {"separators": ("," + space, space + ":" + space), "ensure_ascii": rng.random() < 0.5}
             text = space + json.dumps(marked, **style)
-            assert json_lines._find(text, path) == text.index('"@here@"')
+            assert json_lines.find(text, path) == text.index('"@here@"')
             count += 1
     assert count > 1000
 
@@ -121,7 +121,7 @@ def test_places_are_those_of_the_values():
 def test_a_place_that_is_not_there_is_the_nearest_one():
     """A missing column is placed at its row, a missing key of a message at the message, in characters."""
     text = ' {"é": [{"role": "user"}], "b": 1}'
-    assert [json_lines._find(text, path) for path in [(), ("c",), ("é", 0, "content"), ("é", 1), ("b", "x")]] == [
+    assert [json_lines.find(text, path) for path in [(), ("c",), ("é", 0, "content"), ("é", 1), ("b", "x")]] == [
         1,
         1,
         8,
