@@ -319,10 +319,12 @@ class RowReader:
         names = self.column("chosen"), self.column("rejected")
         if chosen == rejected:
             return self.wrong(f"{names[0]!r} and {names[1]!r} are the same", "two answers", names[1])
-        asked = any(name in self.values and name not in self.ignore for name in _ASKING)
-        at = 0 if asked else common_prompt(chosen, rejected)
+        there = self.source.columns(self.values)
+        if any(name in there and name not in self.ignore for name in _ASKING):
+            return self.missing("prompt", _TEXT)
+        at = common_prompt(chosen, rejected)
         if not at:
-            what = f"no column 'prompt' among {listed(self.source.columns(self.values))}"
+            what = f"no column 'prompt' among {listed(there)}"
             more = "(or columns: {prompt: its name}), or two answers that begin with the same prompt"
             return self.wrong(what, f"{_TEXT} {more}")
         rest = chosen[at:], rejected[at:]
