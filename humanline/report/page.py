@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 FORMAT, VERSION = "humanline report", 1
-#: The kinds of objectives as people write them.
-_TITLES = {"nll": "Next-token training", None: "Settings that cannot be read"}
 
 
 def run_tree(run: RunReport) -> dict[str, Any]:
@@ -93,8 +91,8 @@ def group_trees(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
     """Return the kinds of runs, each with its runs: those of one objective share axes."""
     groups: dict[str | None, list[str]] = {}
     for run in runs:
-        groups.setdefault(run.facts["objective"], []).append(run.name)
-    return [{"title": _TITLES.get(kind, str(kind).upper()), "names": names} for kind, names in groups.items()]
+        groups.setdefault(run.facts["kind"], []).append(run.name)
+    return [{"title": kind or "settings that cannot be read", "names": names} for kind, names in groups.items()]
 
 
 def answers_tree(blocks: Sequence[Block]) -> list[dict[str, Any]]:

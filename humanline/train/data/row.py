@@ -18,7 +18,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from humanline.train.data.dialogue import common_prompt, count_turns, turns_of
+from humanline.train.data.dialogue import MARK, common_prompt, count_turns, turns_of
 from humanline.train.data.json_lines import kind, listed, parse_json, short
 from humanline.train.data.messages import (
     KWARGS,
@@ -42,6 +42,8 @@ ALIASES = {"chosen_score": "score_chosen", "rejected_score": "score_rejected"}
 SIDES = ("output_A", "output_B", "reward_A", "reward_B")  # of pairs as the paper's released code writes them
 OUTPUT = "output"  # of its labelled answers
 _TEXT = "a string or a list of messages"
+# Columns that hold prompts under other names: beside one of these, what two answers begin with is no prompt.
+_ASKING = ("question", "instruction", "query", "input", "problem", "context", "history", "prompts", "conversations")
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class RowReader:
     how: Reading
     lacks_column: bool = False
     sides: Mapping[str, str] = field(default_factory=dict)  # our column -> the file's, of this row alone
+    marked: int = 0  # rows whose prompt is a text with turn marks
 
     def wrong(self, what: str, expected: str, *at: str | int) -> T | None:
         """Note a problem of the value under the keys `at` and return None, typed so that any getter can return it."""
@@ -316,9 +319,12 @@ class RowReader:
         names = self.column("chosen"), self.column("rejected")
         if chosen == rejected:
             return self.wrong(f"{names[0]!r} and {names[1]!r} are the same", "two answers", names[1])
+        there = self.source.columns(self.values)
+        if any(name in there and name not in self.ignore for name in _ASKING):
+            return self.missing("prompt", _TEXT)
         at = common_prompt(chosen, rejected)
         if not at:
-            what = f"no column 'prompt' among {listed(self.source.columns(self.values))}"
+            what = f"no column 'prompt' among {listed(there)}"
             more = "(or columns: {prompt: its name}), or two answers that begin with the same prompt"
             return self.wrong(what, f"{_TEXT} {more}")
         rest = chosen[at:], rejected[at:]
@@ -327,6 +333,7 @@ class RowReader:
                 return self.parts_early(turns + 1, column)
             if not answer.strip():
                 return self.wrong(f"the answer in {column!r} is {'blank' if answer else 'empty'}", "some text", column)
+        self.marked += chosen[:at].endswith(MARK)
         return chosen[:at], *rest
 
 

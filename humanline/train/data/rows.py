@@ -198,6 +198,8 @@ class SetReader:
         self._wanted = {*known, *ALIASES.values(), *columns.values(), *_ALSO.get(shape, ())} if known else None
         self._columns: Columns | None = None
         self._how = how or Reading()
+        self.marked = 0
+        """Rows whose prompt is a text with the turn marks of HH-RLHF."""
         self._dropped: Sequence[str] = ()
         self._right = 0
         self.there: tuple[str, ...] = ()
@@ -265,6 +267,7 @@ class SetReader:
                 broken = True
                 break  # as does every other row
         count(rows, 1.0)
+        self.marked = row.marked
         self._refuse(problems, right, broken or source.broken)
         self._columns = Columns(
             read=tuple(name for name in there if name in row.used),

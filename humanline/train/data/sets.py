@@ -34,7 +34,7 @@ class Report:
     prompts_in_training: int | None = None  # of a held-out set: how many of them also occur in the training set
     columns: Columns | None = None  # read and ignored
     beyond_limit: int = 0  # rows that were checked and not tokenised, of which `lengths` counts none
-    note: str = ""  # what its prompts are for
+    note: str = ""  # what its prompts are for, or hold
     bad_rows: BadRows | None = None  # that were dropped, of which `lengths` counts none
 
     def __str__(self) -> str:
@@ -180,4 +180,10 @@ def read_units(
     beyond = len(names) - len(tokenizing.dropped) - lengths.total
     different = len(prompt_hashes(units))
     report = Report(name, lengths, found, different, columns=reader.columns, beyond_limit=beyond)
-    return units, replace(report, bad_rows=bad)
+    note = ""
+    if reader.marked and config.data.template == "chat":
+        note = (
+            f"{reader.marked} prompts are one user's turn with the turn marks of HH-RLHF in it: data.format: hh makes "
+            "messages of them"
+        )
+    return units, replace(report, bad_rows=bad, note=note)

@@ -181,8 +181,7 @@ def _head(facts: Mapping[str, Any]) -> str:
         lines += [f"base_model: {json.dumps(base)}", f"base_model_relation: {'adapter' if is_adapter else 'finetune'}"]
     sets = [_repository(one["path"]) for one in facts["data"] if one["set"] == "train"]
     lines += [f"datasets: [{json.dumps(name)}]" for name in sets if name is not None]
-    tags = ["humanline", *(["alignment"] if facts["objective"] not in (None, "nll") else [])]
-    tags += [str(facts["objective"])] if re.fullmatch(r"[a-z_]+", str(facts["objective"])) else []
+    tags = ["humanline", *re.findall(r"^[a-z_]+$", facts["objective"] or "")]
     lines += ["tags:", *(f"- {tag}" for tag in tags)]
     return "\n".join(["---", *lines, "---"])
 

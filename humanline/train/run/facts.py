@@ -54,14 +54,15 @@ def facts_of(
     Returns
     -------
     dict
-        ``title`` and ``words`` (of a configuration that this version cannot read: None and empty), ``objective``,
-        ``model``, ``weights`` ("whole" or "adapter"), ``settings`` (by dotted name, without those that may change on
-        --resume), ``data`` (a list, one a file), ``updates`` (done), ``looks`` (``first``, ``best`` and ``last`` of the
-        held-out ones, each with ``updates`` and ``metrics``), ``count`` of looks, ``judged_by``, ``broke``,
-        ``software``.
+        ``title`` and ``words`` (of a configuration that this version cannot read: None and empty), ``objective`` and
+        its ``kind`` in words, which runs that can be drawn on the same axes share, ``model``, ``weights`` ("whole" or
+        "adapter"), ``settings`` (by dotted name, without those that may change on --resume), ``data`` (a list, one a
+        file), ``updates`` (done), ``looks`` (``first``, ``best`` and ``last`` of the held-out ones, each with
+        ``updates`` and ``metrics``), ``count`` of looks, ``judged_by``, ``broke``, ``software``.
     """
     words = _in_words(config)
-    looks = looks_of(rows)
+    looks, objective = looks_of(rows), _inside(config, "objective", "kind")
+    kind = words["variant"].partition(",")[0] if words else objective.upper() if isinstance(objective, str) else None
     judge, best = best_look(looks)
     settings = {name: placeless(value) for name, value in same_settings(config).items() if name != "model"}
     model = config.get("model")
@@ -69,7 +70,8 @@ def facts_of(
         "format": FORMAT,
         "title": words.get("variant"),
         "words": {name: text for name, text in words.items() if name in _WORDS},
-        "objective": _inside(config, "objective", "kind"),
+        "objective": objective if isinstance(objective, str) else None,
+        "kind": kind,
         "model": placeless(model) if isinstance(model, str) else None,
         "weights": "adapter" if isinstance(config.get("adapter"), Mapping) else "whole",
         "settings": settings,

@@ -90,6 +90,7 @@ def test_texts_are_cut_where_their_prompt_ends(write, chosen, rejected, cut):
     [
         (texts("a", "b"), "1:1: no column 'prompt' among 'chosen', 'rejected'; expected a string or a list of"),
         (texts("one two", "two one"), "1:1: no column 'prompt'"),
+        (texts("one two", "one three", question="?"), "1:1: no column 'prompt' among 'chosen', 'rejected', 'question'"),
         (texts(" a", " b"), "1:1: no column 'prompt'"),  # a beginning of white space alone is no prompt
         (texts("one two", "one two"), "@rejected: 'chosen' and 'rejected' are the same; expected two answers"),
         (texts("", "b"), "@chosen: 'chosen' is empty; expected some text"),

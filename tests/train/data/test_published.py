@@ -252,6 +252,13 @@ def test_a_file_as_hh_is_published_is_read_and_its_bad_rows_are_named(read, toke
         read(published, rows)
 
 
+def test_turn_marks_inside_of_one_turn_are_pointed_out(read):
+    """Texts of HH-RLHF under a chat template are one turn unless the recipe says otherwise; the report says so."""
+    published = PUBLISHED["HH-RLHF as text"]
+    assert "1 prompts are one user's turn with the turn marks" in str(read(published, template="chat")[1])
+    assert "turn marks" not in str(read(published)[1]) + str(read(PUBLISHED["HH-RLHF"])[1])
+
+
 def test_rows_that_the_template_refuses_are_bad_rows_too(read):
     """They are dropped and named beside those that cannot be read, under one limit."""
     published = PUBLISHED["argilla dpo-mix"]

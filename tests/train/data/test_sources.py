@@ -113,7 +113,7 @@ def test_places_are_those_of_the_values():
             node[path[-1]] = "@here@"
             style = {"separators": ("," + space, space + ":" + space), "ensure_ascii": rng.random() < 0.5}
             text = space + json.dumps(marked, **style)
-            assert json_lines._find(text, path) == text.index('"@here@"')
+            assert json_lines.find(text, path) == text.index('"@here@"')
             count += 1
     assert count > 1000
 
@@ -121,7 +121,7 @@ def test_places_are_those_of_the_values():
 def test_a_place_that_is_not_there_is_the_nearest_one():
     """A missing column is placed at its row, a missing key of a message at the message, in characters."""
     text = ' {"é": [{"role": "user"}], "b": 1}'
-    assert [json_lines._find(text, path) for path in [(), ("c",), ("é", 0, "content"), ("é", 1), ("b", "x")]] == [
+    assert [json_lines.find(text, path) for path in [(), ("c",), ("é", 0, "content"), ("é", 1), ("b", "x")]] == [
         1,
         1,
         8,
@@ -216,15 +216,16 @@ def test_a_column_that_a_table_lacks_is_one_problem(parquet):
     [
         (pa.array([True, False]), [True, False]),
         (pa.array([1, 0], pa.uint8()), [True, False]),
-        (pa.array([1.0, 0.0]), "'label' is 1.0; expected true or false"),
+        (pa.array([1.0, 0.0]), [True, False]),
+        (pa.array([0.5, 0.0]), "'label' is 0.5; expected true or false"),
         (pa.array([2**63, 0], pa.uint64()), "'label' is 9223372036854775808; expected true or false"),
         (pa.array(["true", "false"]).dictionary_encode(), "'label' is \"true\"; expected true or false"),
         (pa.array([b"\x01", b"\x00"]), "'label' is of type bytes; expected true or false"),
     ],
-    ids=["bool", "uint8", "float", "uint64", "dictionary", "binary"],
+    ids=["bool", "uint8", "float", "half", "uint64", "dictionary", "binary"],
 )
 def test_labels_of_a_table(parquet, labels, expected):
-    """Booleans, and integers 1 and 0 of any width, are labels; nothing else is."""
+    """Booleans, and numbers 1 and 0 of any width, are labels; nothing else is."""
     path = parquet({"prompt": ["q", "q"], "completion": ["a", "b"], "label": labels})
     if isinstance(expected, list):
         assert [example.label for example in read_rows(path, "unpaired")] == expected

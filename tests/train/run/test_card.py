@@ -101,7 +101,7 @@ def test_names_are_shown_and_are_no_markup():
     data = {"train": {"path": HOSTILE, "lengths": {"kept": 3}, "prompts": HOSTILE}}
     text = card(facts_of(settings, data, {"training data": HOSTILE}, [], {HOSTILE: HOSTILE}))
     assert "\x1b" not in text and "\u202e" not in text
-    assert head_of(text)["tags"] == ["humanline", "alignment", "dpo"] and "base_model" not in head_of(text)
+    assert head_of(text)["tags"] == ["humanline", "dpo"] and "base_model" not in head_of(text)
     tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(text.split("---\n", 2)[2])
     inside = [one for token in tokens for one in token.children or ()]
     kinds = [token.type for token in [*tokens, *inside]]
