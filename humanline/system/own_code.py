@@ -33,6 +33,7 @@ _LONGEST = 300  # characters of what an exception says
 _PACKAGES = {"site-packages", "dist-packages"}
 _HOUSE = Path(__file__).resolve().parent.parent
 
+_added: list[str] = []  # folders at the end of the path: of what was imported last, not of earlier recipes
 _imported: dict[str, tuple[str, str]] = {}  # module -> file and digest of what was imported here under its name
 
 
@@ -86,6 +87,9 @@ def load_call(call: str, beside: str | None = None) -> Loaded:
     with _searched(places(beside)):
         try:
             sources = _noted(_own_files(module))
+            if not sources and module in _imported:  # its file is gone
+                del _imported[module]
+                sys.modules.pop(module, None)
             found = getattr(importlib.import_module(module), name)
         except BaseException as error:  # SystemExit among them: it is foreign code
             if isinstance(error, KeyboardInterrupt):
@@ -104,7 +108,7 @@ def places(beside: str | None = None) -> list[str]:
 @contextlib.contextmanager
 def _searched(folders: Sequence[str]) -> Iterator[None]:
     """Search folders first, and once it is over last."""
-    before, writes = list(sys.path), sys.dont_write_bytecode
+    before, writes = [one for one in sys.path if one not in _added], sys.dont_write_bytecode
     sys.path[:] = [*folders, *before]
     sys.dont_write_bytecode = True  # what is kept for a file is not told from its next text within the same second
     importlib.invalidate_caches()
@@ -112,8 +116,9 @@ def _searched(folders: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         sys.dont_write_bytecode = writes
-        added = [one for one in sys.path if one not in before and one not in folders]  # by the code itself
-        sys.path[:] = [*before, *added, *(one for one in folders if one not in before)]
+        more = [one for one in sys.path if one not in before and one not in folders]  # by the code itself
+        _added[:] = [one for one in folders if one not in before]
+        sys.path[:] = [*before, *more, *_added]
 
 
 def _own_files(module: str) -> dict[str, Path]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from humanline.train.config import TrainConfig
+from humanline.train.config.run import SYNCED
 from humanline.train.data.batch import MicroBatch
 from humanline.train.data.stream import StepBatch
 from humanline.train.online.samplers.proof import check_in_words
@@ -72,7 +73,7 @@ class RoundLog:
         if check:
             parts.append(f"server: {check_in_words(check)}")
         self._line = f"round {number}: {'; '.join(parts)}; {steps} steps"
-        syncs = self.config.reference.schedule.kind in ("before_step", "after_step")
+        syncs = self.config.reference.schedule.kind in SYNCED
         if steps == 1 and syncs and self.config.reference.round_start == "sync":
             self.say(
                 f"warning: round {number} has a single step, and the reference was made equal to the policy at "
