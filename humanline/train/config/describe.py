@@ -31,6 +31,7 @@ def describe_config(config: TrainConfig) -> str:
         micro = f", {training.micro_batch_tokens:,} tokens a pass and process"
     how = f"{training.precision} compute"
     how += "" if training.temperature == 1 else f", logits divided by {training.temperature:g}"
+    falls = "" if config.optimizer.schedule == "constant" else f" ({config.optimizer.schedule}, to 0)"
     kept = [f"{config.kept_in} {'weights' if config.adapter is None else 'frozen weights'}"]
     kept += [_SHARED] if training.sharding == "full" else []
     kept += ["8-bit optimizer states"] if config.optimizer.states == "8bit" else []
@@ -49,7 +50,8 @@ def describe_config(config: TrainConfig) -> str:
         lines |= {"transform": describe_transform(config), "reference": describe_reference(config)}
     lines |= {
         "training": f"{length} of {batch} {units_in_words(config)}{micro}; {how}; "
-        f"lr {config.optimizer.lr:g}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; seed {config.seed}",
+        f"lr {config.optimizer.lr:g}{falls}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; "
+        f"seed {config.seed}",
         "model": config.model,
         "memory": ", ".join(kept),
         "data": f"{config.data.train}, held out: {config.data.eval or 'none'}",

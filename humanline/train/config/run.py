@@ -176,10 +176,13 @@ class AdapterConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW, with warm-up to a constant learning rate."""
+    """AdamW, with warm-up to a learning rate that stays, or falls to 0 until the end of the run."""
 
     lr: NonNegative
     """Learning rate after warm-up."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What it does then: stay, or fall along a line or half a cosine, to 0 where a step after the last would be; of a
+    run in rounds that is the last that it may have."""
     adam_beta1: Fraction = 0.9
     """Decay of the mean gradient."""
     adam_beta2: Fraction = 0.999

@@ -65,6 +65,7 @@ _LATER: dict[str, Any] = {
     "evaluation.limit": None,
     "evaluation.samples": 1,
     "evaluation.sampling": None,
+    "optimizer.schedule": "constant",
     "training.layers": "plain",
     "source.sampling.engine.new_weights.requests": [],
     "source.sampling.engine.new_weights.sleep": [],
