@@ -130,7 +130,7 @@ def _own_files(module: str) -> dict[str, Path]:
         if name in found or (spec := _spec(name)) is None or not isinstance(spec.loader, SourceFileLoader):
             continue
         path = Path(spec.origin or "").resolve()
-        if name != module and _is_installed(path):
+        if name != module and is_installed(path):
             continue
         found[name] = path
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
@@ -172,7 +172,7 @@ def _spec(name: str) -> ModuleSpec | None:
     return spec
 
 
-def _is_installed(path: Path) -> bool:
+def is_installed(path: Path) -> bool:
     """Return whether a file is of Python, of an installed package or of humanline."""
     there = {Path(one).resolve() for name, one in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))}
     return any(path.is_relative_to(one) for one in {*there, _HOUSE}) or not _PACKAGES.isdisjoint(path.parts)
@@ -184,7 +184,7 @@ def _noted(files: Mapping[str, Path]) -> dict[str, str]:
     now = {name: (str(path), digests[name]) for name, path in files.items()}
     if any(_imported.get(name) != one for name, one in now.items()):
         for name, path in files.items():
-            if not _is_installed(path):
+            if not is_installed(path):
                 sys.modules.pop(name, None)
     _imported.update(now)
     return digests

@@ -6,17 +6,35 @@ a step are taken here, so that they cannot depend on how the step is cut into mi
 
 from __future__ import annotations
 
+import contextlib
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from humanline.system.own_code import OwnCodeError
+from humanline.system.own_code import OwnCodeError, is_installed
 from humanline.train.config.base import OwnPart
 
 NOT_GIVEN = ("denominator", "reference_point", "kl_log_ratio")  # what losses of the house get besides
 # Names that a row of metrics has already.
 TAKEN = frozenset({"step", "loss", "grad_norm", "lr", "seconds", "tokens_per_second", "log_ratio_rms", "transformed"})
+
+
+@contextlib.contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Make what a function of the user's own raises an OwnCodeError, which says where; memory that runs out aside."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[1:]  # not this one
+        own = [frame for frame in frames if not is_installed(Path(frame.filename).resolve())]
+        at = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        raise OwnCodeError(f"{what} raised {type(error).__name__}: {error}{at}") from error
 
 
 class OwnLoss:
@@ -58,7 +76,8 @@ class OwnLoss:
 
     def each(self, *values: Tensor, **given: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each unit, (B,), or token, (R, T), and metrics of this shape; raise as `__call__` does."""
-        found = self.function(*values, **given, **self.options)
+        with telling(f"objective: {self.call}"):
+            found = self.function(*values, **given, **self.options)
         losses, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
         shape = values[0].shape if len(values) == 1 and "desirable" not in given else values[0].shape[:1]
         self._refuse("its loss", losses, shape)
@@ -111,7 +130,8 @@ class OwnTransform:
         OwnCodeError
             If it returns anything but a tensor of floating numbers of the same shape.
         """
-        found = self.function(log_ratio, mask=mask, **self.options)
+        with telling(f"transform: {self.call}"):
+            found = self.function(log_ratio, mask=mask, **self.options)
         if not isinstance(found, Tensor) or found.shape != log_ratio.shape or not found.is_floating_point():
             got = f"shape {tuple(found.shape)}, {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
             raise OwnCodeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -9,17 +10,23 @@ from pathlib import Path
 import pytest
 import torch
 
+from humanline.cli import main
 from humanline.system.files import OutputError
 from humanline.system.own_code import OwnCodeError
 from humanline.train.config import ConfigError, TrainConfig, load_config
 from humanline.train.config.base import BESIDE
+from humanline.train.config.describe import describe_config
+from humanline.train.config.rounds import ScoringConfig
+from humanline.train.config.secrets import written
 from humanline.train.loop import train
+from humanline.train.online.rewards.pool import make_pool
 from humanline.train.preflight.validate import NotReadyError, validate
 from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.step.own_check import check_own_parts
 from tests.conftest import ROOT
 from tests.helpers.cases import StopAt
 from tests.helpers.kills import KILLED, result_of
+from tests.helpers.rounds import online
 from tests.helpers.support import CLIP, config, run, same, steps, weights, without_timing
 
 PAGE = (ROOT / "docs" / "own-parts.md").read_text(encoding="utf-8")
@@ -67,6 +74,57 @@ def test_a_recipe_with_parts_of_ones_own_trains(toy, own):
     rows = steps(train(load_config(recipe), show_progress=False))
     assert len(rows) == 6 and rows[0]["gain"] == 0 and rows[-1]["gain"] > 0 and rows[-1]["transformed"] > 0
     assert rows[0]["loss"] == 1.0  # of pairs with a margin of 0
+
+
+def test_the_command_line_trains_with_them_from_any_folder(toy, own, tmp_path, monkeypatch, capsys):
+    """`humanline train` finds modules next to the recipe, from wherever it is called, and tells of a failure."""
+    monkeypatch.chdir(tmp_path)
+    late = "def f(chosen, rejected, *, chosen_mask, rejected_mask):\n    assert len(chosen) < 5, 'too many'\n"
+    write(own, "late", late + "    return rejected.sum(1) - chosen.sum(1)")
+    recipe = own / "recipe.yaml"
+    recipe.write_text(
+        f"model: {toy['model']}\noutput: {tmp_path / 'run'}\nobjective: {{kind: function, call: 'late:f'}}\n"
+        f"data: {{train: {toy['pairs']}, max_length: 64}}\ntraining: {{steps: 2, batch_size: 4}}\n"
+        "optimizer: {lr: 3.0e-3}\n"
+    )
+    assert main(["train", str(recipe), "--quiet"]) == 0
+    assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
+    assert main(["train", str(recipe), "--quiet", f"output={tmp_path / 'other'}", "training.batch_size=8"]) == 2
+    assert "objective: late:f raised AssertionError: too many (late.py, line 3)" in capsys.readouterr().err
+
+
+def test_reading_a_recipe_imports_nothing_of_it(toy, own):
+    """A recipe is read, described and written down without its functions; only what prepares a run imports them."""
+    (own / "loud.py").write_text("raise RuntimeError('imported')\n")
+    loud = {"kind": "function", "call": "loud:f"}
+    made = parts(toy, own, objective=loud, transform=loud, reference={"schedule": loud})
+    assert "loud:f" in describe_config(made) and "loud:f" in json.dumps(written(made))
+    with pytest.raises(OwnCodeError, match="objective: loud:f cannot be imported: RuntimeError: imported"):
+        check_own_parts(made, CPU)
+
+
+def test_rewards_are_looked_for_in_the_same_places(own, tmp_path):
+    """A function reward next to the recipe is found by worker processes, too."""
+    (own / "mine.py").write_text("def f(prompt, completion): return 1.0\n")
+    given = {"rewards": [{"kind": "function", "call": "mine:f"}], "workers": 1}
+    for context, found in ((None, str), ({BESIDE: str(own)}, dict)):
+        pool = make_pool(ScoringConfig.model_validate(given, context=context))
+        try:
+            assert isinstance(pool.functions()["mine:f"], found)
+        finally:
+            pool.close()
+
+
+def test_rounds_score_for_a_loss_and_a_schedule_of_ones_own(toy, prompts, own):
+    """In rounds, labelled answers of either end of the scores reach a loss, and steps count from a round's start."""
+    text = "def f(log_ratio, *, mask, desirable):\n"
+    text += "    return torch.sigmoid(torch.where(desirable, -1.0, 1.0) * log_ratio.sum(1))"
+    loss = write(own, "mine", text) | {"of": "examples"}
+    schedule = {"schedule": {"kind": "function", "call": "lag:snapshot", "options": {"behind": 2}}}
+    made = beside(own, online(toy, prompts, own / "run", loss, reference=schedule))
+    assert len(steps(train(made, show_progress=False))) == 8
+    with pytest.raises(ValueError, match="objective function has no use for scores"):
+        online(toy, prompts, own / "run", loss | {"of": "sequences"})
 
 
 def test_a_loss_of_ones_own_that_is_dpo_is_dpo(toy, own):
@@ -168,7 +226,7 @@ WRONG_LOSSES = {
     "padding": ("-gain / chosen.shape[1]", "other numbers when rows were padded further; use the mask"),
     "neighbours": ("gain.mean() - gain", "other numbers for a row alone"),
     "in place": ("-chosen.mul_(2).sum(1)", "changed what it was given in place|raised RuntimeError"),
-    "an error": ("1 / 0", "raised ZeroDivisionError: division by zero"),
+    "an error": ("1 / 0", r"raised ZeroDivisionError: division by zero \(mine.py, line 4\)"),
     "metrics of another shape": ("-gain, {'a': gain.mean()}", r"metric a of shape \(\)"),
     "a metric's name": ("-gain, {'loss': gain}", "names a metric 'loss'"),
 }
