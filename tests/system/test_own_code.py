@@ -30,10 +30,11 @@ def test_the_recipes_folder_comes_first_then_the_current_one_then_pythons(here, 
             (here / name / f"own_{module}.py").write_text(f"def f(): return {name!r}\n")
     (here / "queue.py").write_text("raise RuntimeError('a library was shadowed')\n")
     monkeypatch.syspath_prepend(str(here / "python"))
-    before = list(sys.path)
     found = [load_call(f"own_{one}:f", str(here / "recipe")).function() for one in ("one", "two", "three")]
     assert found == list(names)
-    assert sys.path == [*before, str(here / "recipe"), str(here)]
+    assert sys.path[0] == str(here / "python") and sys.path[-2:] == [str(here / "recipe"), str(here)]
+    load_call("own_three:f")  # of no recipe: an earlier one's folder is searched no more
+    assert sys.path[-1] == str(here) and str(here / "recipe") not in sys.path
     monkeypatch.delitem(sys.modules, "queue", raising=False)
     import queue
 

@@ -88,7 +88,7 @@ def test_overrides_are_part_of_the_same_tree(tmp_path):
         (
             "kind: clip",
             "kind: clipp",
-            r"transform.kind: must be one of none, clip, beta_rejection; got clipp; did you mean",
+            r"transform.kind: must be one of none, clip, beta_rejection, function; got clipp; did you mean",
         ),
         (
             "kind: clip",
@@ -115,7 +115,7 @@ def test_overrides_are_part_of_the_same_tree(tmp_path):
         (
             "  kind: clip",
             "  log_eps_low: -1.0",
-            r"transform.kind: must be one of none, clip, beta_rejection; got nothing",
+            r"transform.kind: must be one of none, clip, beta_rejection, function; got nothing",
         ),
         ("kind: clip", "kind: clip\n  log_eps_low: -.inf", r"transform.log_eps_low: input should be a finite number"),
         ("train: pairs.jsonl", "train: x, shape: unpaired", r"data.shape for dpo must be preference; got unpaired"),

@@ -115,6 +115,7 @@ def test_rewards_are_looked_for_in_the_same_places(own, tmp_path):
             pool.close()
 
 
+@pytest.mark.slow
 def test_rounds_score_for_a_loss_and_a_schedule_of_ones_own(toy, prompts, own):
     """In rounds, labelled answers of either end of the scores reach a loss, and steps count from a round's start."""
     text = "def f(log_ratio, *, mask, desirable):\n"
@@ -133,8 +134,9 @@ def test_a_loss_of_ones_own_that_is_dpo_is_dpo(toy, own):
     return -torch.nn.functional.logsigmoid(beta * (chosen.sum(1) - rejected.sum(1)))"""
     mine = write(own, "mine", text) | {"options": {"beta": 0.5}}
     schedule = {"schedule": {"kind": "before_step", "every": 2}}
-    house = run(toy, own / "house", "dpo", transform=CLIP, reference=schedule, training__micro_batch_size=3)
-    made = beside(own, config(toy, own / "own", mine, transform=CLIP, reference=schedule, training__micro_batch_size=3))
+    same_for_both = {"reference": schedule, "training__micro_batch_size": 3, "training__steps": 4, "transform": CLIP}
+    house = run(toy, own / "house", "dpo", **same_for_both)
+    made = beside(own, config(toy, own / "own", mine, **same_for_both))
     found = train(made, show_progress=False)
     for theirs, ours in zip(steps(house), steps(found), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
@@ -166,7 +168,7 @@ def test_losses_of_other_units_train_and_are_evaluated(toy, own, of):
     mine = write(own, "mine", text) | {"of": of}
     found = []
     for size in (3, 8):
-        made = config(toy, own / str(size), mine, training__micro_batch_size=size, training__steps=3)
+        made = config(toy, own / str(size), mine, training__micro_batch_size=size, training__steps=2)
         made = made.model_copy(update={"data": made.data.model_copy(update={"eval": toy["held_out"]})})
         found.append(train(beside(own, made), show_progress=False))
     assert all(torch.allclose(one, weights(found[0])[name], atol=1e-5) for name, one in weights(found[1]).items())
@@ -175,17 +177,18 @@ def test_losses_of_other_units_train_and_are_evaluated(toy, own, of):
 
 class TestResume:
     def test_a_killed_run_ends_with_the_same_bits(self, toy, own, server):
-        """Killed at some write barriers and resumed, a run of one's own loss, transform and schedule is the same."""
+        """Killed at a write barrier and resumed, a run of one's own loss, transform and schedule is the same."""
         whole = parts(toy, own)
         alone = server.run(whole)
         assert alone["code"] == 0, alone["log"]
-        for number in (len(alone["barriers"]) // 3, 2 * len(alone["barriers"]) // 3):
-            killed = parts(toy, own, f"killed-{number}")
-            assert server.run(killed, kill_at=number)["code"] == KILLED
-            assert server.run(killed, resume=True)["code"] == 0
-            assert result_of(killed) == result_of(whole)
+        killed = parts(toy, own, "killed")
+        assert server.run(killed, kill_at=2 * len(alone["barriers"]) // 3)["code"] == KILLED
+        assert server.run(killed, resume=True)["code"] == 0
+        assert result_of(killed) == result_of(whole)
 
-    @pytest.mark.parametrize("name", ["hinge", "soft_clip", "lag", "helper"])
+    @pytest.mark.parametrize(
+        "name", ["helper", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hinge", "soft_clip", "lag"))]
+    )
     def test_a_changed_file_is_refused_by_name(self, toy, own, name):
         """`--resume` names the file that changed, also one that is imported; with the old text back it goes on."""
         (own / "helper.py").write_text("x = 1\n")
@@ -272,6 +275,17 @@ def test_a_schedule_that_is_none_is_refused(toy, own, body):
     mine = {"schedule": write(own, "mine", f"def f(step):\n    return {body}")}
     with pytest.raises(OwnCodeError, match=SNAPSHOTS[body]):
         check_own_parts(beside(own, config(toy, own / "run", reference=mine)), CPU)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3, 50])
+@pytest.mark.parametrize("body", ["max(0, step - behind)", "(behind + 1) * (step // (behind + 1))"])
+def test_the_longest_window_is_what_scoring_ahead_keeps(toy, own, behind, body):
+    """A schedule's longest window is the most steps that wait at a time, counted one by one."""
+    mine = write(own, "mine", f"def f(step, *, behind):\n    return {body}") | {"options": {"behind": behind}}
+    schedule = beside(own, config(toy, own / "run", reference={"schedule": mine})).reference.schedule
+    snapshots = [schedule.snapshot(step) for step in range(20)]
+    waiting = [sum(snapshots[one] <= step <= one for one in range(20)) for step in range(20)]
+    assert schedule.longest_window(20) == max(waiting)
 
 
 def test_what_a_part_does_not_give_is_refused_by_name(toy, own):
