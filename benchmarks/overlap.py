@@ -107,7 +107,7 @@ def _rounds(config: TrainConfig) -> tuple[float, float, float]:
 
     with patch.object(Rounds, "_open", noted):
         result = train(config, show_progress=False)
-    rows = list(read_metrics(result.metrics))
+    rows = list(read_metrics(result.metrics_file))
     rounds = [row for row in rows if "round" in row][1:-1]
     steps = [row["seconds"] for row in rows if "step" in row]
     each = len(steps) // ROUNDS

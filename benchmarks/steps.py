@@ -141,7 +141,7 @@ def benchmark_equality(quick: bool) -> Iterator[Result]:
                 )
             )
         config = run_config(base, folder / "rate-0", REFERENCES["ahead"], steps=steps, lr=0.0)
-        metrics = read_metrics(train(config, show_progress=False).metrics)
+        metrics = read_metrics(train(config, show_progress=False).metrics_file)
         largest = max(row["log_ratio_rms"] for row in metrics if "step" in row)
         what = f"largest log-ratio rms over {steps} steps at learning rate 0"
         yield of(Row("6", what, value=largest, target="== 0", met=largest == 0))

@@ -105,12 +105,12 @@ class InRounds:
 
     Parameters
     ----------
-    schedule : Schedule
+    schedule : Snapshots
     bounds : callable
         Returns, for a step whose round is known, the round's first step and the first step after it.
     """
 
-    def __init__(self, schedule: Schedule, bounds: Callable[[int], tuple[int, int]]) -> None:
+    def __init__(self, schedule: Snapshots, bounds: Callable[[int], tuple[int, int]]) -> None:
         self.schedule, self.bounds = schedule, bounds
 
     def snapshot(self, step: int) -> int:

@@ -64,7 +64,7 @@ def journey(job: Job, folder: Path) -> Journey | None:
     config["evaluation"]["distance"]["to_start"] = "looks"
     shutil.rmtree(config["output"], ignore_errors=True)
     try:
-        metrics = train(TrainConfig.model_validate(config), show_progress=False).metrics
+        metrics = train(TrainConfig.model_validate(config), show_progress=False).metrics_file
     except NonFiniteError:
         return None
     looks = {row["updates"]: row["held_out"]["kl_to_start"] for row in read_metrics(metrics) if "held_out" in row}

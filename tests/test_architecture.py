@@ -227,10 +227,14 @@ def asks_for_a_kind(code: str, kinds: set[str], sections: set[str]) -> list[str]
 
 
 def objective_names() -> tuple[set[str], set[str]]:
-    """Return the kinds of objectives, and the names of their sections."""
+    """Return the kinds of objectives, and the names of their sections.
+
+    `function` is a kind of rewards, transforms and schedules too; which objective is one, its section alone may ask.
+    """
     from humanline.train.config.objective import OBJECTIVES
 
-    return {one.model_fields["kind"].default for one in OBJECTIVES}, {one.__name__ for one in OBJECTIVES}
+    kinds = {one.model_fields["kind"].default for one in OBJECTIVES}
+    return kinds - {"function"}, {one.__name__ for one in OBJECTIVES}
 
 
 def test_no_file_but_their_sections_tells_objectives_apart():

@@ -285,7 +285,7 @@ def test_every_log_ratio_of_a_run_is_looked_at(base, tmp_path, lr):
     inside = Inside()
     with inside.looked_at():
         config = run_config(base, tmp_path / "run", REFERENCES["ahead"], steps=3, lr=lr)
-        metrics = read_metrics(train(config, show_progress=False).metrics)
+        metrics = read_metrics(train(config, show_progress=False).metrics_file)
     largest, tokens = inside.log_ratios()
     rms = [row["log_ratio_rms"] for row in metrics if "step" in row]
     assert tokens == sum(int(micro.block.mask.sum()) for step in training_batches(config) for micro in step)

@@ -566,10 +566,10 @@ def test_every_variant_of_every_objective_runs(recipe, changes, toy, words, tmp_
         *(in_rounds(given) if given.rounds else ["training.steps=3", "training.batch_size=4", "evaluation.every=3"]),
     )
     result = train(config, show_progress=False)
-    steps = [row for row in read_metrics(result.metrics) if "step" in row]
+    steps = [row for row in read_metrics(result.metrics_file) if "step" in row]
     assert steps[0]["log_ratio_rms"] == 0.0 and steps[1]["log_ratio_rms"] > 0.0
     if given.rounds:
-        in_round = [row["steps"] for row in read_metrics(result.metrics) if "round" in row]
+        in_round = [row["steps"] for row in read_metrics(result.metrics_file) if "round" in row]
         assert len(in_round) == 2 and steps[in_round[0]]["log_ratio_rms"] == 0.0  # a round begins with a ratio of 1
 
 

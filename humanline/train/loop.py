@@ -21,7 +21,7 @@ from torch import Tensor
 
 from humanline.system.stop import StopRequested, StopSignal
 from humanline.train.config import TrainConfig
-from humanline.train.policy.optimizer import same_rounding, set_lr
+from humanline.train.policy.optimizer import lr_of_step, same_rounding, set_lr
 from humanline.train.policy.save import save_together
 from humanline.train.run.checkpoint import CheckpointError, Position
 from humanline.train.run.processes import NonFiniteError, is_agreed, on_device
@@ -140,7 +140,7 @@ def _step(run: Run, step: int, started: float) -> None:
     # 4. The update, between the two moments at which a schedule may sync.
     for reference in run.references:
         reference.before_update(step)
-    lr = config.optimizer.lr * min(1.0, (step + 1) / (round(config.optimizer.warmup_fraction * run.steps) + 1))
+    lr = lr_of_step(config.optimizer, step, run.steps)
     set_lr(trained.optimizer, lr)
     with same_rounding(config.seed, step, config.training.weights, device):
         trained.optimizer.step()

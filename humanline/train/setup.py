@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from humanline.schedule import Never, Schedule
+from humanline.schedule import Never
 from humanline.system.activity import HERE
 from humanline.system.disk import of_run
 from humanline.system.progress import ReadingProgress, RunProgress
 from humanline.system.stop import StopSignal
 from humanline.train.config import TrainConfig
+from humanline.train.config.own_schedule import AnySchedule
 from humanline.train.config.secrets import written
 from humanline.train.data.pack import pack, unpack
 from humanline.train.data.render import Renderer
@@ -48,7 +49,7 @@ from humanline.train.run.alike import refuse_unlike
 from humanline.train.run.checkpoint import Contents, Position
 from humanline.train.run.checkpoints import Checkpoints, Unsaved
 from humanline.train.run.collapse import CollapseWatch, watched
-from humanline.train.run.fingerprint import frozen_hash, model_hash, software, tokenizer_hash, trained_hash
+from humanline.train.run.fingerprint import run_facts, software, trained_hash
 from humanline.train.run.folder import RunFolder
 from humanline.train.run.metrics import MetricsLog, read_metrics
 from humanline.train.run.neighbours import joined
@@ -60,6 +61,7 @@ from humanline.train.run.travel import Travel
 from humanline.train.step.data_level import DataLevel, data_level_of
 from humanline.train.step.held_out import Evaluator, held_out_evaluator
 from humanline.train.step.loss import ObjectiveStep
+from humanline.train.step.own_check import check_own_parts
 from humanline.train.step.reference import BaseModel, LogprobsAhead, LogprobsOf, Reference, SecondModel, logprobs_pass
 from humanline.train.step.trained import Trained
 from humanline.train.step.trial import Trial
@@ -212,7 +214,8 @@ def _set_up(
     given = _read(config, processes, show, saves=trial is None)
     known.of_model(given.model.outline, given.stream, given.steps, processes.device)
     trained = _load(config, given.data, processes)
-    fingerprints = _fingerprints(config, given, trained, processes)
+    hashes = {"template": given.model.renderer.template_hash, **given.data.hashes(config.objective)}
+    fingerprints = run_facts(config, given.model.tokenizer, trained.policy, hashes, processes)
     steps, observe = (given.steps, None) if trial is None else (min(given.steps, trial.steps), trial.observe)
     objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device, observe)
     progress = RunProgress(steps, show)
@@ -288,6 +291,7 @@ class _Given:
 
 def _read(config: TrainConfig, processes: Processes, show: bool, *, saves: bool) -> _Given:
     """Read all but the weights, and refuse what cannot be trained, or not here."""
+    processes.alike(lambda: check_own_parts(config, processes.device))
     model = processes.alike(lambda: checked_model(config, processes.device))
     for remark in remarks_on(config, model.outline, processes.device):
         RunProgress(0, show).say(f"remark: {remark}")
@@ -346,22 +350,6 @@ def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
     return Trained(policy, spread, optimizer, adapter, logprobs_pass(policy, spread.without_gradient()))
 
 
-def _fingerprints(config: TrainConfig, given: _Given, trained: Trained, processes: Processes) -> dict[str, Any]:
-    """Return the facts that a resumed run must share, beside its settings."""
-    fingerprints: dict[str, Any] = {
-        "template": given.model.renderer.template_hash,
-        "tokenizer": tokenizer_hash(given.model.tokenizer),
-        "model settings": model_hash(trained.policy.model),
-        **given.data.hashes(config.objective),
-    }
-    if trained.adapter is not None:
-        fingerprints["frozen weights"] = frozen_hash(trained.policy, processes.reduce)
-    if config.objective.grouping is not None and config.objective.grouping.whole:
-        # The loss is a mean of each micro-batch, and what is in one depends on how many processes share a step.
-        fingerprints["processes (their micro-batches are in the loss: normalise: local)"] = processes.ranks
-    return fingerprints
-
-
 def _rounds(
     config: TrainConfig,
     given: _Given,
@@ -412,7 +400,7 @@ def _references(
 ) -> list[Reference]:
     """Return the reference of the objective, if it has one, and then the anchor of its KL term, if that is another."""
 
-    def make(schedule: Schedule) -> Reference:
+    def make(schedule: AnySchedule) -> Reference:
         if config.reference.storage == "model":
             return SecondModel(batches.schedule(schedule), trained.policy, trained.spread)
         if trained.adapter is not None and schedule.kind == "never":

@@ -29,6 +29,7 @@ import torch
 import humanline.system.disk as disk
 from humanline.system.stop import StopRequested, StopSignal
 from humanline.train.config import TrainConfig
+from humanline.train.config.base import BESIDE
 from humanline.train.loop import train
 from humanline.train.run.checkpoints import Checkpoints
 from tests.helpers.barriers import do_at, send
@@ -61,7 +62,8 @@ def child(job: dict[str, Any]) -> int:
     try:
         with StopSignal() as stop:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-            train(TrainConfig.model_validate(job["config"]), resume=job["resume"], stop=stop)
+            config = TrainConfig.model_validate(job["config"], context={BESIDE: job.get("beside")})
+            train(config, resume=job["resume"], stop=stop)
     except StopRequested as request:
         print(request, file=sys.stderr)
         code = 75

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from humanline.train.config import TrainConfig
+from humanline.train.config.own_schedule import own_parts
 from humanline.train.run.metrics import read_metrics
 from tests.helpers.processes import Answering, free_port
 from tests.helpers.support import without_timing
@@ -57,7 +58,9 @@ class Server:
         """
         log = Path(when.pop("log", Path(config.output).with_suffix(".log")))
         log.parent.mkdir(exist_ok=True, parents=True)
-        outcome = self.process.ask({"config": config.model_dump(), "resume": resume, "log": str(log), **when})
+        beside = next((part.beside for part in own_parts(config)), None)
+        job = {"config": config.model_dump(), "beside": beside, "resume": resume, "log": str(log)}
+        outcome = self.process.ask(job | when)
         outcome["log"] = log.read_text(encoding="utf-8") if log.exists() else ""
         barriers = log.with_suffix(".barriers")
         outcome["barriers"] = json.loads(barriers.read_text()) if barriers.exists() else []

@@ -83,7 +83,7 @@ def weights(result: RunResult) -> dict[str, torch.Tensor]:
 
 
 def steps(result: RunResult) -> list[dict[str, Any]]:
-    return [row for row in read_metrics(result.metrics) if "step" in row]
+    return [row for row in read_metrics(result.metrics_file) if "step" in row]
 
 
 def without_timing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

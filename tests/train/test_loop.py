@@ -177,7 +177,7 @@ class TestEvaluation:
         result = run(toy, tmp_path / "run", objective, data__eval=toy["held_out"], evaluation={"every": 4})
         assert result.initial["accuracy"] == 0.5
         assert set(result.final) == {"loss", "accuracy", "accuracy_se", "margin", "chosen_logprob", "rejected_logprob"}
-        updates = [row["updates"] for row in read_metrics(result.metrics) if "held_out" in row]
+        updates = [row["updates"] for row in read_metrics(result.metrics_file) if "held_out" in row]
         assert updates == [0, 4, 8]
 
     def test_next_token_training_lowers_perplexity(self, toy, tmp_path):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from humanline.system.terminal import told
+from humanline.train.config.base import OwnPart
 from humanline.train.config.rounds import RoundsSource, SamplingConfig, ScoringConfig
-from humanline.train.config.run import AdapterConfig, TrainConfig
+from humanline.train.config.run import SYNCED, AdapterConfig, TrainConfig
 
 _VARIANTS = {
     ("none", "never"): "offline",
@@ -35,6 +36,7 @@ def config_in_words(config: TrainConfig) -> dict[str, str]:
         micro = f", {training.micro_batch_tokens:,} tokens a pass and process"
     how = f"{training.precision} compute"
     how += "" if training.temperature == 1 else f", logits divided by {training.temperature:g}"
+    falls = "" if config.optimizer.schedule == "constant" else f" ({config.optimizer.schedule}, to 0)"
     kept = [f"{config.kept_in} {'weights' if config.adapter is None else 'frozen weights'}"]
     kept += [_SHARED] if training.sharding == "full" else []
     kept += ["8-bit optimizer states"] if config.optimizer.states == "8bit" else []
@@ -46,11 +48,15 @@ def config_in_words(config: TrainConfig) -> dict[str, str]:
     when = [f"every {config.checkpoint.every} steps"] if config.checkpoint.every else []
     when += [f"every {config.checkpoint.minutes:g} minutes"] if config.checkpoint.minutes else []
     lines = {"variant": describe_variant(config)}
+    if config.objective.own is not None:
+        own = config.objective.own
+        lines |= {"objective": f"{own.call}{_options(own)}: a loss of your own, of {config.objective.units}"}
     if config.objective.needs_reference:
         lines |= {"transform": describe_transform(config), "reference": describe_reference(config)}
     lines |= {
         "training": f"{length} of {batch} {units_in_words(config)}{micro}; {how}; "
-        f"lr {config.optimizer.lr:g}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; seed {config.seed}",
+        f"lr {config.optimizer.lr:g}{falls}, clipped at gradient norm {config.optimizer.max_grad_norm:g}; "
+        f"seed {config.seed}",
         "model": config.model,
         "memory": ", ".join(kept),
         "data": f"{config.data.train}, held out: {config.data.eval or 'none'}",
@@ -82,7 +88,7 @@ def _describe_rounds(config: TrainConfig, rounds: RoundsSource) -> str:
     length = f"{rounds.steps} steps each" if rounds.steps else "one pass over what they make"
     what = f"{rounds.contexts_per_round} prompts, {rounds.samples} completions each, of which {kept}; {length}"
     how = "made equal to the policy" if config.reference.round_start == "sync" else "kept"
-    if config.reference.schedule.kind in ("before_step", "after_step"):
+    if config.reference.schedule.kind in SYNCED:
         what += f"; at each start the reference is {how}"
     return what + ("; the next one sampled meanwhile, one round stale" if rounds.overlap else "")
 
@@ -117,7 +123,9 @@ def describe_variant(config: TrainConfig) -> str:
     if not config.objective.needs_reference:
         return "next-token training (no reference)"
     kinds = config.transform.kind, config.reference.schedule.kind
-    name = _VARIANTS.get(kinds, f"{kinds[0]} with {kinds[1]}")
+    parts = config.transform, config.reference.schedule
+    names = [one.call if one.kind == "function" else one.kind for one in parts]
+    name = _VARIANTS.get(kinds, f"{names[0]} with {names[1]}")
     if config.rounds is not None:
         name = "online" if kinds == ("none", "each_round") else f"online, {name}"
     return f"{config.objective.title}, {name}"
@@ -131,7 +139,12 @@ def describe_transform(config: TrainConfig) -> str:
     if transform.kind == "beta_rejection":
         bounds = f"{transform.policy_ratio_bound} and {transform.ref_ratio_bound}"
         return f"tokens detached by Beta rejection (rule: {transform.rule}; ratio bounds {bounds})"
-    return "none: log-ratios as they are"
+    return "none: log-ratios as they are" if transform.kind == "none" else f"{transform.call}{_options(transform)}"
+
+
+def _options(part: OwnPart) -> str:
+    given = ", ".join(f"{name}={value!r}" for name, value in part.options.items())
+    return f" with {given}" if given else ""
 
 
 def describe_reference(config: TrainConfig) -> str:
@@ -143,6 +156,8 @@ def describe_reference(config: TrainConfig) -> str:
         what = f"the policy as it was before an update, synced every {schedule.every} step(s)"
     elif schedule.kind == "after_step":
         what = f"the policy as it was after every {schedule.every} step(s)"
+    elif schedule.kind == "function":
+        what = f"the policy at the step that {schedule.call}{_options(schedule)} names"
     else:
         what = f"the policy at the start of each round of {schedule.round_steps or config.round_steps} steps"
     how = "a second model in memory" if config.reference.storage == "model" else "scored ahead, no second model"

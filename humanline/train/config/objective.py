@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import Field
 
 from humanline.theory import BetaRejection, BetaShape, ClipRange
-from humanline.train.config.base import IN_FLOAT32, NonNegative, Positive, Section
+from humanline.train.config.base import IN_FLOAT32, NonNegative, OwnPart, Positive, Section
 
 Shape = Literal["completion", "preference", "unpaired"]
 AnyShape = Shape | Literal["prompt"]
@@ -96,6 +96,16 @@ class ObjectiveSection(Section):
     def kl_penalty(self) -> float | None:
         """Return the weight of the KL penalty, None for objectives that have no such term."""
         return None
+
+    @property
+    def own(self) -> OwnPart | None:
+        """Return the section itself if its loss is a function of the user's own, in place of `loss`."""
+        return None
+
+    @property
+    def reads_scores(self) -> bool:
+        """Return whether it has a use for scores of answers, which rounds make."""
+        return self.needs_reference
 
     @property
     def needs_both_labels(self) -> bool:
@@ -288,6 +298,79 @@ class GrpoObjective(ObjectiveSection):
         return self.kl_coef
 
 
+class FunctionObjective(OwnPart, ObjectiveSection):
+    """A loss of your own: a function of token log-ratios that returns the loss of each unit, or of each token.
+
+    It is given what `of` says: pairs (chosen and rejected answers), examples (answers that are desirable or not),
+    sequences (answers alone) or groups (answers with advantages).
+    """
+
+    kind: Literal["function"] = "function"
+    of: Literal["pairs", "examples", "sequences", "groups"] = "pairs"
+    """What it is a loss of, and so which rows are read and what a batch size counts."""
+
+    place = "objective"
+    loss = ""
+
+    @property
+    def title(self) -> str:
+        """Return what it calls."""
+        return self.call
+
+    @property
+    def own(self) -> OwnPart:
+        """Return the section itself."""
+        return self
+
+    @property
+    def _like(self) -> type[ObjectiveSection]:
+        kinds: dict[str, type[ObjectiveSection]] = {
+            "pairs": PairObjective,
+            "examples": LabelledObjective,
+            "sequences": NllObjective,
+        }
+        return kinds.get(self.of, GrpoObjective)
+
+    @property
+    def unit(self) -> Literal["sequence", "pair", "example", "group"]:  # type: ignore[override]
+        """Return what a batch size counts."""
+        return self._like.unit
+
+    @property
+    def units(self) -> str:  # type: ignore[override]
+        """Return several of these, in words."""
+        return self._like.units
+
+    @property
+    def members(self) -> int:  # type: ignore[override]
+        """Return the rows of a unit, where rounds do not keep more."""
+        return self._like.members
+
+    @property
+    def units_a_pair(self) -> int:  # type: ignore[override]
+        """Return the units that a preference pair makes."""
+        return self._like.units_a_pair
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:  # type: ignore[override]
+        """Return the shapes of the rows that it reads."""
+        return self._like.shapes
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """Return how groups are read: advantages as those of GRPO by default."""
+        return GrpoObjective().grouping if self.of == "groups" else None
+
+    @property
+    def reads_scores(self) -> bool:
+        """Return whether it has a use for scores: not of answers alone."""
+        return self.of != "sequences"
+
+    def reads_as(self, shape: AnyShape) -> AnyShape:
+        """Return the shape as which rows of a shape are read: answers alone as completions."""
+        return "completion" if self.of == "sequences" else shape
+
+
 Objective = Annotated[
     NllObjective
     | DpoObjective
@@ -296,7 +379,8 @@ Objective = Annotated[
     | ApoDownObjective
     | KtoObjective
     | BcoObjective
-    | GrpoObjective,
+    | GrpoObjective
+    | FunctionObjective,
     Field(discriminator="kind"),
 ]
 OBJECTIVES: tuple[type[ObjectiveSection], ...] = get_args(get_args(Objective)[0])
@@ -368,4 +452,12 @@ class BetaTransform(Section):
         )
 
 
-Transform = Annotated[NoTransform | ClipTransform | BetaTransform, Field(discriminator="kind")]
+class FunctionTransform(OwnPart):
+    """A transform of your own: a function of token log-ratios that returns as many, each from its own row alone."""
+
+    kind: Literal["function"] = "function"
+
+    place = "transform"
+
+
+Transform = Annotated[NoTransform | ClipTransform | BetaTransform | FunctionTransform, Field(discriminator="kind")]

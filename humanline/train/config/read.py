@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from humanline.train.config.base import BESIDE
 from humanline.train.config.objective import REFERENCE_FREE
 from humanline.train.config.rounds import EARLIER
 from humanline.train.config.run import TrainConfig
@@ -101,7 +102,7 @@ def read_section(kind: type[S], path: str | Path, overrides: Sequence[str] = ())
         given.add(keys)
     try:
         learn(plain := _plain(tree))
-        config = kind.model_validate(plain)
+        config = kind.model_validate(plain, context={BESIDE: str(path.parent.absolute())})
     except _TooLargeError:
         message = f"more than {_LARGEST} values, or deeper than {_DEEPEST}, once its anchors are written out"
         raise ConfigError(f"{path}: too large for a configuration: {message}") from None

@@ -11,7 +11,16 @@ from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_val
 
 from humanline.schedule import PositiveInt
 from humanline.system.hosts import host_of, refuse_host, refuse_network
-from humanline.train.config.base import IN_FLOAT32, Finite, NonEmpty, NonNegative, Positive, Section
+from humanline.train.config.base import (
+    IN_FLOAT32,
+    Call,
+    Finite,
+    NonEmpty,
+    NonNegative,
+    OwnCodeSection,
+    Positive,
+    Section,
+)
 from humanline.train.config.secrets import hidden, learn
 
 # Sections of earlier versions, and where what they held is now.
@@ -307,11 +316,11 @@ class ModelReward(_Reward):
     """Where it waits while the policy trains; host memory leaves the device to the policy, for a copy either way."""
 
 
-class FunctionReward(_Reward):
+class FunctionReward(OwnCodeSection, _Reward):
     """The number that a Python callable returns: `call(prompt, completion, **columns)`."""
 
     kind: Literal["function"] = "function"
-    call: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    call: Call
     """`module:function`; it runs in worker processes, and what it prints goes nowhere."""
     columns: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
     """Columns of the prompts that it is given, by keyword."""

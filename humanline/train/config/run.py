@@ -11,17 +11,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from humanline._checks import refuse_twice
-from humanline.schedule import Never, PositiveInt, Schedule
+from humanline.schedule import Never, PositiveInt
 from humanline.train.config.base import IN_FLOAT32, Fraction, NonEmpty, NonNegative, Positive, Section, Temperature
 from humanline.train.config.evaluation import EvaluationConfig
 from humanline.train.config.objective import OBJECTIVES, AnyShape, NoTransform, Objective, Shape, Transform
+from humanline.train.config.own_schedule import AnySchedule
 from humanline.train.config.rounds import FixedSource, GenerateEngine, RoundsSource, SamplingConfig, Source
 
 
 class ReferenceConfig(Section):
     """What the policy is compared with: the schedule, where its weights live, and the anchor of the KL penalty."""
 
-    schedule: Schedule = Never()
+    schedule: AnySchedule = Never()
     """Which earlier policy is the reference of a step."""
     storage: Literal["score_ahead", "model"] = "score_ahead"
     """Log-probabilities computed ahead of time, or a second model in memory; the results are equal."""
@@ -79,6 +80,7 @@ class DataConfig(Section):
 
 
 Limit = Positive | None
+SYNCED = ("before_step", "after_step", "function")  # schedules that may sync within a round
 
 
 class CollapseConfig(Section):
@@ -191,10 +193,13 @@ class AdapterConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW, with warm-up to a constant learning rate."""
+    """AdamW, with warm-up to a learning rate that stays, or falls to 0 until the end of the run."""
 
     lr: NonNegative
     """Learning rate after warm-up."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What it does then: stay, or fall along a line or half a cosine, to 0 where a step after the last would be; of a
+    run in rounds that is the last that it may have."""
     adam_beta1: Fraction = 0.9
     """Decay of the mean gradient."""
     adam_beta2: Fraction = 0.999
@@ -307,6 +312,10 @@ class TrainConfig(Section):
         schedule = self.reference.schedule
         if schedule.kind == "never":
             return whole
+        if schedule.kind == "function":
+            return schedule.longest_window(steps if self.rounds is None else self.round_steps) + (
+                whole if self.own_baseline else 0
+            )
         ahead = schedule.every if schedule.kind != "each_round" else schedule.round_steps or self.round_steps
         return min(ahead + 1, steps) + (whole if self.own_baseline else 0)
 
@@ -418,7 +427,7 @@ class TrainConfig(Section):
             if schedule.kind == "each_round" and schedule.round_steps is None:
                 raise ValueError("reference.schedule.round_steps is needed where the source is fixed")
             return self
-        if not self.objective.needs_reference:
+        if not self.objective.reads_scores:
             *others, last = [one.model_fields["kind"].default for one in OBJECTIVES if one.needs_reference]
             raise ValueError(
                 f"source.kind: objective {self.objective.kind} has no use for scores; "
@@ -446,7 +455,7 @@ class TrainConfig(Section):
         if self.objective.grouping is None and rounds.select == "all":
             raise ValueError(f"source.select: all makes groups, which {self.objective.kind} cannot read; leave it out")
         if self.reference.storage == "score_ahead":
-            keeps = self.reference.round_start == "keep" and schedule.kind in ("before_step", "after_step")
+            keeps = self.reference.round_start == "keep" and schedule.kind in SYNCED
             if keeps or (schedule.kind == "never" and self.adapter is None):
                 what = "round_start: keep" if keeps else "schedule: never"
                 raise ValueError(
@@ -458,7 +467,7 @@ class TrainConfig(Section):
                     "reference.baseline: initial in rounds needs the initial weights for batches that come later: set "
                     "reference.storage: model, or train an adapter"
                 )
-        synced = self.reference.round_start == "sync" and schedule.kind in ("before_step", "after_step")
+        synced = self.reference.round_start == "sync" and schedule.kind in SYNCED
         if synced and self.round_steps == 1:
             raise ValueError(
                 "rounds of one step with a reference that is synced at the start of each make every ratio 1: set "
@@ -476,6 +485,12 @@ class TrainConfig(Section):
         if not objective.needs_reference and given:
             raise ValueError(
                 f"objective {objective.kind} has no reference: leave out the sections transform and reference"
+            )
+        if self.transform.kind == "function" and objective.reference_point is not None:
+            raise ValueError(
+                f"transform.kind: function cannot go with objective {objective.kind}, whose reference point (z_0) is a "
+                "mean of transformed log-ratios of other answers, which a transform of your own is not given; take "
+                "transform.kind: clip, or another objective"
             )
         if objective.kl_penalty is None and self.reference.baseline == "initial":
             raise ValueError("reference.baseline is the anchor of GRPO's KL penalty; no other objective has one")

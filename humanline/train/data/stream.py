@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from humanline.schedule import Schedule, Snapshots
+from humanline.schedule import Snapshots
 from humanline.train.config.objective import ObjectiveSection
+from humanline.train.config.own_schedule import AnySchedule
 from humanline.train.data.ahead import MadeAhead
 from humanline.train.data.batch import (
     IDLE,
@@ -67,7 +68,7 @@ class Batches(Protocol):
     def step(self, step: int) -> StepBatch:
         """Return the batch of a step before `end`."""
 
-    def schedule(self, schedule: Schedule) -> Snapshots:
+    def schedule(self, schedule: AnySchedule) -> Snapshots:
         """Return a reference schedule as it is meant for these batches."""
 
     def mismatch(self, step: int, batch: StepBatch, logprobs_of: Callable[[MicroBatch], Tensor]) -> dict[str, float]:
@@ -113,7 +114,7 @@ class FixedBatches:
         """Return the batch of a step."""
         return self._ahead.get(step)
 
-    def schedule(self, schedule: Schedule) -> Snapshots:
+    def schedule(self, schedule: AnySchedule) -> Snapshots:
         """Return the schedule itself."""
         return schedule
 

@@ -204,7 +204,7 @@ def _load_hub_set(parts: HubName, name: str) -> Any:
     answer = ask_hub(parts.repository, "README.md", "dataset")
     out_of_reach = is_out_of_reach(answer)
     try:
-        with _no_progress_bars(), from_cache_alone() if out_of_reach else contextlib.nullcontext():
+        with no_progress_bars(), from_cache_alone() if out_of_reach else contextlib.nullcontext():
             # hf:// keeps `datasets` from taking a folder of that name in the current directory.
             loaded = datasets.load_dataset(
                 f"hf://datasets/{parts.repository}", parts.subset, split=parts.split, revision=parts.revision
@@ -241,7 +241,7 @@ def _commit(loaded: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def no_progress_bars() -> Iterator[None]:
     """Keep `datasets` and `huggingface_hub` from drawing progress bars, and leave both as they were."""
     import datasets
     import huggingface_hub.utils

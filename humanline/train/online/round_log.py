@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from humanline.train.config import TrainConfig
+from humanline.train.config.run import SYNCED
 from humanline.train.data.batch import MicroBatch
 from humanline.train.data.stream import StepBatch
 from humanline.train.online.samplers.proof import check_in_words
@@ -80,7 +81,7 @@ class RoundLog:
     def _warn_of_still_reference(self, number: int, steps: int) -> None:
         """Warn where a round ends before the reference that it began with is synced: the schedule does nothing."""
         reference = self.config.reference
-        syncs = reference.schedule.kind in ("before_step", "after_step") and reference.round_start == "sync"
+        syncs = reference.schedule.kind in SYNCED and reference.round_start == "sync"
         if not syncs or reference.schedule.snapshot(steps - 1):
             return
         if steps == 1:

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from humanline.schedule import InRounds, Schedule, Snapshots
+from humanline.schedule import InRounds, Snapshots
 from humanline.system.disk import tell
 from humanline.system.files import DamagedError, HeldFiles
 from humanline.system.progress import RunProgress
 from humanline.train.config import TrainConfig
+from humanline.train.config.own_schedule import AnySchedule
 from humanline.train.data.batch import MicroBatch, Unit
 from humanline.train.data.prompts import Context
 from humanline.train.data.render import Renderer
@@ -155,7 +156,7 @@ class Rounds:
         assert self._batches is not None and self.start <= step < self.end
         return self._batches.step(step - self.start)
 
-    def schedule(self, schedule: Schedule) -> Snapshots:
+    def schedule(self, schedule: AnySchedule) -> Snapshots:
         """Return the schedule as rounds see it: begun anew at each of them, unless it is to be kept."""
         keeps = self.config.reference.round_start == "keep" and schedule.kind != "each_round"
         if schedule.kind == "never" or keeps:

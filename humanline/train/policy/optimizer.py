@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -82,6 +83,25 @@ def same_rounding(seed: int, step: int, weights: str, device: torch.device) -> I
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed((1_000_003 * seed + step) % 2**63)
         yield
+
+
+def lr_of_step(config: OptimizerConfig, step: int, steps: int) -> float:
+    """Return the learning rate of a step (0, 1, ...) of a run of so many.
+
+    With w = round(warmup_fraction * steps): lr * (step + 1) / (w + 1) up to step w, which has lr; from there on
+    lr * f((step - w) / (steps - w)), where f(x) is 1, 1 - x or (1 + cos(pi x)) / 2.
+
+    Notes
+    -----
+    The two that fall are those of transformers (`get_linear_schedule_with_warmup`, `get_cosine_schedule_with_warmup`),
+    but that the warm-up begins one step further: no update is made at a rate of 0.
+    """
+    warmup = round(config.warmup_fraction * steps)
+    rate = config.lr * min(1.0, (step + 1) / (warmup + 1))
+    if config.schedule == "constant" or step <= warmup:
+        return rate
+    done = (step - warmup) / (steps - warmup)
+    return rate * (1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
 def set_lr(optimizer: Any, lr: float) -> None:

@@ -110,6 +110,7 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
         launched_processes()
     with findings.about("tracking"):
         check_trackers(config.tracking)
+    _look_at_own_parts(config, findings)
     outline, renderer = _look_at_model(config, findings)
     data: RunData | None = None
     batches: _Batches | None = None
@@ -132,6 +133,18 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     findings.refuse()
     steps = (config.training.steps or 0) if batches is None else batches.steps
     return Validation(parameters, steps, bool(resumable), tuple(findings.remarks))
+
+
+def _look_at_own_parts(config: TrainConfig, findings: _Findings) -> None:
+    """Import and try losses, transforms and schedules of the user's own."""
+    import torch
+
+    from humanline.train.step.own_check import check_own_parts
+
+    with findings.about("own code"):
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        for line in check_own_parts(config, device):
+            findings.show(f"own code     {line}")
 
 
 def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Renderer | None]:

@@ -18,9 +18,11 @@ from typing import Any
 
 from humanline.system.disk import nearest
 from humanline.system.identity import Identity
+from humanline.system.own_code import OwnCodeError
 from humanline.system.paths import absolute
 from humanline.system.terminal import shorten
 from humanline.train.config import TrainConfig
+from humanline.train.config.own_schedule import own_sources
 from humanline.train.config.secrets import settings_digest
 from humanline.train.run.fingerprint import flat, software
 from humanline.train.run.processes import Processes
@@ -104,6 +106,8 @@ def _facts(config: TrainConfig, settings: Mapping[str, Any], resume: bool) -> di
     for what, given in (("model", config.model), ("data.train", config.data.train), ("data.eval", config.data.eval)):
         if given is not None and not given.startswith("hub:"):
             facts[f"the size of {what}"] = _size(given)
+    with contextlib.suppress(OwnCodeError):  # that is said by itself
+        facts |= own_sources(config)
     return facts
 
 

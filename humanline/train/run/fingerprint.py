@@ -12,11 +12,13 @@ import torch
 from torch import nn
 
 from humanline.system.terminal import HIDDEN, redacted
+from humanline.train.config import TrainConfig
 from humanline.train.config.objective import OBJECTIVES
+from humanline.train.config.own_schedule import own_sources
 from humanline.train.config.rounds import EARLIER
 from humanline.train.config.run import DataConfig
 from humanline.train.config.secrets import hidden, settings_digest
-from humanline.train.run.processes import Reduce
+from humanline.train.run.processes import Processes, Reduce
 from humanline.train.run.shares import Share, is_shard, share_of
 
 # Sections and fields that change where a run writes, what it shows, whom it asks and what it puts up with, never what
@@ -66,6 +68,7 @@ _LATER: dict[str, Any] = (
         "evaluation.limit": None,
         "evaluation.samples": 1,
         "evaluation.sampling": None,
+        "optimizer.schedule": "constant",
         "training.layers": "plain",
         "source.sampling.engine.new_weights.requests": [],
         "source.sampling.engine.new_weights.sleep": [],
@@ -131,6 +134,35 @@ def frozen_hash(module: nn.Module, reduce: Reduce | None = None) -> str:
         If it is missing then.
     """
     return _hash({name: one for name, one in module.named_parameters() if not one.requires_grad}, reduce)
+
+
+def run_facts(
+    config: TrainConfig, tokenizer: Any, policy: Any, hashes: Mapping[str, Any], processes: Processes
+) -> dict[str, Any]:
+    """Return the facts that a resumed run must share, beside its settings.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    tokenizer, policy
+        Of the run.
+    hashes : mapping
+        Of its chat template and data.
+    processes : Processes
+        All of which call this alike.
+    """
+    facts: dict[str, Any] = {
+        **hashes,
+        "tokenizer": tokenizer_hash(tokenizer),
+        "model settings": model_hash(policy.model),
+        **own_sources(config),
+    }
+    if config.adapter is not None:
+        facts["frozen weights"] = frozen_hash(policy, processes.reduce)
+    if config.objective.grouping is not None and config.objective.grouping.whole:
+        # The loss is a mean of each micro-batch, and what is in one depends on how many processes share a step.
+        facts["processes (their micro-batches are in the loss: normalise: local)"] = processes.ranks
+    return facts
 
 
 def _hash(parameters: Mapping[str, nn.Parameter], reduce: Reduce | None) -> str:

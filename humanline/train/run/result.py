@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from humanline.train.run.folder import RunFolder
 from humanline.train.run.metrics import read_metrics
@@ -12,12 +12,36 @@ from humanline.train.run.metrics import read_metrics
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Where a finished run left its model, and its held-out metrics before and after."""
+    """Where a finished run left its model and its metrics, and its held-out metrics before and after.
+
+    Parameters
+    ----------
+    model : Path
+        Folder in Hugging Face format.
+    metrics_file : Path
+        JSON lines.
+    initial, final : dict of str to float
+        Empty without held-out data.
+    """
 
     model: Path
-    metrics: Path
+    metrics_file: Path
     initial: dict[str, float]
     final: dict[str, float]
+
+    def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """Return the rows of the metrics file: one a step, one a look at held-out data, one a round.
+
+        Parameters
+        ----------
+        kind : str, optional
+            Return only rows that have this key: `step`, `held_out` or `round`; default: all.
+
+        Examples
+        --------
+        `pandas.DataFrame(result.metrics("step")).plot(x="step", y="loss")`
+        """
+        return [row for row in read_metrics(self.metrics_file) if kind is None or kind in row]
 
     @classmethod
     def read(cls, folder: RunFolder) -> Self:

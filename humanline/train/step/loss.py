@@ -22,11 +22,18 @@ from humanline import objectives
 from humanline._shapes import Bool, Float
 from humanline.objectives import clip_marks, detach_rejected, rejection_marks, token_log_ratio
 from humanline.theory import BetaRejection, ClipRange
-from humanline.train.config.objective import BetaTransform, ClipTransform, ObjectiveSection, Transform
+from humanline.train.config.objective import (
+    BetaTransform,
+    ClipTransform,
+    FunctionTransform,
+    ObjectiveSection,
+    Transform,
+)
 from humanline.train.data.batch import Block, MicroBatch
 from humanline.train.data.stream import StepBatch
 from humanline.train.data.transfer import to_device
 from humanline.train.run.processes import Reduce
+from humanline.train.step.own import OwnLoss, OwnTransform
 from humanline.train.step.reference import BatchLogprobs, LogprobsOf
 
 
@@ -57,7 +64,11 @@ class UnitLoss(ABC):
     """
 
     def __init__(self, objective: ObjectiveSection) -> None:
-        self.loss: Callable[..., Losses] = partial(getattr(objectives, objective.loss), **objective.loss_settings)
+        self.loss: Callable[..., Losses]
+        if objective.own is not None:
+            self.loss = OwnLoss(objective.own)
+        else:
+            self.loss = partial(getattr(objectives, objective.loss), **objective.loss_settings)
 
     @abstractmethod
     def __call__(
@@ -175,6 +186,7 @@ class ObjectiveStep:
         self.observe = observe
         self.unit_loss = _OF_UNIT[objective.unit](objective)
         self.clip: ClipRange | None = transform.build() if isinstance(transform, ClipTransform) else None
+        self.own = OwnTransform(transform) if isinstance(transform, FunctionTransform) else None
 
     def look(
         self, step: int, batch: StepBatch, ref: list[BatchLogprobs], logprobs_of: LogprobsOf, reduce: Reduce
@@ -256,6 +268,8 @@ class ObjectiveStep:
     ) -> tuple[Float[Tensor, "R T"], dict[str, Bool[Tensor, "R T"]]]:
         if self.clip is not None:
             return self.clip.clip(log_ratio), clip_marks(log_ratio, block.mask, self.clip)
+        if self.own is not None:
+            return self.own(log_ratio, block.mask)
         if facts.rejection is not None:
             draws = beta_draws(facts.rejection, self.seed, facts.step, block)
             marks = rejection_marks(log_ratio, block.mask, facts.rejection, *draws)

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from humanline.theory import ClipRange
 from humanline.train.config import ConfigError, TrainConfig, load_config
+from humanline.train.config.base import BESIDE
 from humanline.train.config.objective import BetaTransform
 from humanline.train.config.rounds import (
     ByAdapter,
@@ -88,7 +89,7 @@ def test_overrides_are_part_of_the_same_tree(tmp_path):
         (
             "kind: clip",
             "kind: clipp",
-            r"transform.kind: must be one of none, clip, beta_rejection; got clipp; did you mean",
+            r"transform.kind: must be one of none, clip, beta_rejection, function; got clipp; did you mean",
         ),
         (
             "kind: clip",
@@ -98,7 +99,7 @@ def test_overrides_are_part_of_the_same_tree(tmp_path):
         (
             "kind: dpo, beta: 0.1",
             "kind: simpo",
-            r"objective.kind: must be one of nll, dpo, .*grpo; got simpo; a loss without a reference",
+            r"objective.kind: must be one of nll, dpo, .*grpo, function; got simpo; a loss without a reference",
         ),
         ("every: 4", "every: 0", r"reference.schedule.every: input should be greater than or equal to 1; got 0"),
         ("every: 4", "every: 1.5", r"reference.schedule.every: input should be a valid integer; got 1.5"),
@@ -115,7 +116,7 @@ def test_overrides_are_part_of_the_same_tree(tmp_path):
         (
             "  kind: clip",
             "  log_eps_low: -1.0",
-            r"transform.kind: must be one of none, clip, beta_rejection; got nothing",
+            r"transform.kind: must be one of none, clip, beta_rejection, function; got nothing",
         ),
         ("kind: clip", "kind: clip\n  log_eps_low: -.inf", r"transform.log_eps_low: input should be a finite number"),
         ("train: pairs.jsonl", "train: x, shape: unpaired", r"data.shape for dpo must be preference; got unpaired"),
@@ -236,6 +237,21 @@ def test_every_field_is_read_by_a_run(toy, tmp_path, monkeypatch):
     lora = {"targets": ["q_proj"], "base": "float32"}
     far = {"prompts": str(tmp_path / "prompts.jsonl"), "limit": 2, "samples": 1, "max_tokens": 2}
     configs.append(config(toy, tmp_path / "lora", training__steps=1, adapter=lora, evaluation={"distance": far}))
+    (tmp_path / "own.py").write_text(
+        "def loss(chosen, rejected, *, chosen_mask, rejected_mask, beta):\n"
+        "    return beta * (rejected.sum(1) - chosen.sum(1))\n"
+        "def transform(log_ratio, *, mask, by):\n    return by * log_ratio\n"
+        "def snapshot(step, *, behind):\n    return max(0, step - behind)\n"
+    )
+    own = config(
+        toy,
+        tmp_path / "own-parts",
+        {"kind": "function", "call": "own:loss", "of": "pairs", "options": {"beta": 0.5}},
+        transform={"kind": "function", "call": "own:transform", "options": {"by": 0.5}},
+        reference={"schedule": {"kind": "function", "call": "own:snapshot", "options": {"behind": 1}}},
+        training__steps=2,
+    )
+    configs.append(TrainConfig.model_validate(own.model_dump(), context={BESIDE: str(tmp_path)}))
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"{i} + 1", "answer": f"#### {i + 1}"}) + "\n" for i in range(8)))
     rewards = [

@@ -310,7 +310,7 @@ def own_prompts(tmp_path_factory) -> str:
 
 
 def looks_of(result) -> list[dict[str, float]]:
-    return [row["held_out"] for row in read_metrics(result.metrics) if "held_out" in row]
+    return [row["held_out"] for row in read_metrics(result.metrics_file) if "held_out" in row]
 
 
 def travelling(toy, output: Path, own_prompts: str, to_start: str = "end", **changes):

@@ -110,7 +110,7 @@ def test_a_run_asks_held_out_prompts_in_their_own_way(toy, prompts, tmp_path):
     ]
     plain, asked = (train(one, show_progress=False) for one in given)
     assert same(weights(plain), weights(asked))
-    looks = [row["held_out"] for row in read_metrics(asked.metrics) if "held_out" in row]
+    looks = [row["held_out"] for row in read_metrics(asked.metrics_file) if "held_out" in row]
     assert len(looks) == 2
     for look in looks:
         assert (look["contexts"], look["completions"]) == (6.0, 18.0)

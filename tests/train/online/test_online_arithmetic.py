@@ -74,7 +74,7 @@ def practise(folder: Path, seed: int) -> float:
         training={"batch_size": 36},
         optimizer={"lr": 1e-3, "warmup_fraction": 0.0},
     )
-    scores = [row["score"] for row in read_metrics(result.metrics) if "round" in row]
+    scores = [row["score"] for row in read_metrics(result.metrics_file) if "round" in row]
     return scores[-1] - scores[0]
 
 

@@ -50,7 +50,7 @@ ROUND_SCHEDULES = {
 
 
 def rounds_of(result) -> list[dict]:
-    return [row for row in read_metrics(result.metrics) if "round" in row]
+    return [row for row in read_metrics(result.metrics_file) if "round" in row]
 
 
 def test_rounds_whose_samples_fill_any_disk_are_refused_alike(toy, prompts, tmp_path):
@@ -237,7 +237,7 @@ class TestRounds:
         result = train(
             online(toy, prompts, tmp_path / "run", data__eval=prompts, evaluation={"every": 4}), show_progress=False
         )
-        looks = [row["held_out"] for row in read_metrics(result.metrics) if "held_out" in row]
+        looks = [row["held_out"] for row in read_metrics(result.metrics_file) if "held_out" in row]
         assert len(looks) == 3 and looks[0] == result.initial and looks[-1] == result.final
         assert all(0 <= look["score"] <= 1 and look["without_score"] == 0 for look in looks)
         assert not list((tmp_path / "run" / "rounds").glob("held-out*"))

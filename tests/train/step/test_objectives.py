@@ -62,7 +62,7 @@ def test_an_objective_trains_is_evaluated_and_goes_on(toy, tmp_path, name):
     whole = short_run(toy, tmp_path / "whole", name)
     points = StopAt(10**9)
     result = train(whole, stop=points, show_progress=False)
-    rows = list(read_metrics(result.metrics))
+    rows = list(read_metrics(result.metrics_file))
     losses = [row["loss"] for row in rows if "step" in row]
     assert len(losses) == 4 and all(map(math.isfinite, losses)) and len(set(losses)) == 4
     assert [row["updates"] for row in rows if "held_out" in row] == [0, 2, 4]
@@ -116,7 +116,7 @@ def test_an_objective_trains_on_what_a_round_has_made(toy, tmp_path, name):
         training={"batch_size": 4, "micro_batch_size": 4},
         checkpoint={},
     )
-    rows = list(read_metrics(train(given, show_progress=False).metrics))
+    rows = list(read_metrics(train(given, show_progress=False).metrics_file))
     (made,) = (row for row in rows if "round" in row)
     units = made["kept_contexts"] * given.objective.units_a_pair
     assert made["kept_contexts"] > 4 and made["steps"] == units // 4 == sum("step" in row for row in rows)

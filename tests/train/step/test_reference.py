@@ -190,7 +190,9 @@ def test_where_groups_are_cut_changes_rounding_alone(toy, tmp_path):
             data__eval=toy["held_out"],
             evaluation={"batch_size": 3},
         )
-        rows[size] = [list(read_metrics(result.metrics))[i] for i in (0, 1, 2, -1)]  # Adam magnifies rounding later
+        rows[size] = [
+            list(read_metrics(result.metrics_file))[i] for i in (0, 1, 2, -1)
+        ]  # Adam magnifies rounding later
         rows[size] = [row.get("held_out", row) for row in rows[size]]
     for one, three, whole in zip(rows[1], rows[3], rows[None], strict=True):
         assert one.keys() == three.keys() == whole.keys()

@@ -22,7 +22,7 @@ from typing import Any
 
 from humanline.system.stop import sparing
 from humanline.system.terminal import redact
-from humanline.train.config.rounds import EnvironmentConfig, ScoringConfig
+from humanline.train.config.rounds import EnvironmentConfig, FunctionReward, ScoringConfig
 from humanline.train.online.rewards.environment import worker_environment
 from humanline.train.online.rewards.verdict import Verdict
 
@@ -57,6 +57,8 @@ class Pool:
         MiB of address space that a worker may have beyond what it took to start.
     functions : sequence of str
         Callables that tasks will name, `module:function`.
+    beside : str, optional
+        The recipe's folder, where they are looked for first (`system/own_code.py`).
     math : bool
         Whether tasks will need math-verify.
     environment : mapping, optional
@@ -71,11 +73,12 @@ class Pool:
         memory: int,
         first_seconds: float = _START,
         functions: Sequence[str] = (),
+        beside: str | None = None,
         math: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._size, self._seconds, self._first_seconds = workers, seconds, max(first_seconds, seconds)
-        self._setup = {"memory": memory, "functions": list(functions), "math": math}
+        self._setup = {"memory": memory, "functions": list(functions), "beside": beside, "math": math}
         self._environment = worker_environment(EnvironmentConfig())[0] if environment is None else environment
         self._hung: collections.Counter[str] = collections.Counter()  # first calls that took too long, by callable
         self._slowest: dict[str, float] = {}  # seconds of those that returned
@@ -239,12 +242,14 @@ class Pool:
 
 def make_pool(config: ScoringConfig) -> Pool:
     """Return the workers, not started yet, that a configuration's rewards need."""
+    own = [reward for reward in config.rewards if isinstance(reward, FunctionReward)]
     return Pool(
         config.workers,
         seconds=config.seconds,
         memory=config.memory,
         first_seconds=config.first_seconds,
-        functions=list(dict.fromkeys(reward.call for reward in config.rewards if reward.kind == "function")),
+        functions=list(dict.fromkeys(reward.call for reward in own)),
+        beside=own[0].beside if own else None,
         math=any(reward.kind == "math" for reward in config.rewards),
         environment=worker_environment(config.environment)[0],
     )

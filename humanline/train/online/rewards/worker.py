@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import importlib
 import json
 import math
 import numbers
 import os
 import resource
 import signal
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from humanline.system.own_code import Loaded, OwnCodeError, load_call
 from humanline.system.stop import outlive
 from humanline.train.online.rewards.verdict import Verdict, described
 
@@ -55,7 +52,7 @@ def main(lifeline: int) -> None:
         return
     setup = json.loads(first)
     functions = _prepare(setup)
-    answer({call: found if isinstance(found, str) else _source(found) for call, found in functions.items()})
+    answer({call: found if isinstance(found, str) else {"source": found.digest} for call, found in functions.items()})
     _limit_memory(_address_space() + setup["memory"] * _MIB)
     for line in requests:
         work = json.loads(line)
@@ -67,7 +64,7 @@ def main(lifeline: int) -> None:
             return  # what a failed allocation left behind is nobody else's
 
 
-def _prepare(setup: dict[str, Any]) -> dict[str, Callable[..., Any] | str]:
+def _prepare(setup: dict[str, Any]) -> dict[str, Loaded | str]:
     """Import everything that tasks will need; return the callables, or what is wrong with them."""
     from humanline.train.online.rewards import verifiers  # noqa: F401
 
@@ -75,30 +72,17 @@ def _prepare(setup: dict[str, Any]) -> dict[str, Callable[..., Any] | str]:
         from humanline.train.online.rewards.math_answer import math_verdict
 
         math_verdict(r"\boxed{\frac{1}{2}}", "1/2")
-    if setup["functions"]:
-        sys.path.insert(0, os.getcwd())  # so late that no file there takes the place of a library's
-    return {call: _loaded(call) for call in setup["functions"]}
+    return {call: _loaded(call, setup.get("beside")) for call in setup["functions"]}
 
 
-def _loaded(call: str) -> Callable[..., Any] | str:
-    module, _, name = call.partition(":")
+def _loaded(call: str, beside: str | None) -> Loaded | str:
     try:
-        found = getattr(importlib.import_module(module), name)
-    except BaseException as error:
-        return f"cannot be imported: {described(error)}"
-    return found if callable(found) else f"is no callable, but {type(found).__name__}"
+        return load_call(call, beside)
+    except OwnCodeError as error:
+        return str(error)
 
 
-def _source(call: Callable[..., Any]) -> dict[str, str]:
-    """Return a digest of the file that a callable is from, by which a changed one is told."""
-    file = getattr(sys.modules.get(getattr(call, "__module__", None) or ""), "__file__", None)
-    try:
-        return {"source": hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""}
-    except OSError:
-        return {"source": ""}
-
-
-def _guarded(task: dict[str, Any], functions: dict[str, Callable[..., Any] | str]) -> Verdict:
+def _guarded(task: dict[str, Any], functions: dict[str, Loaded | str]) -> Verdict:
     try:
         return _verdict(task, functions)
     except MemoryError:
@@ -107,13 +91,13 @@ def _guarded(task: dict[str, Any], functions: dict[str, Callable[..., Any] | str
         return Verdict(None, "error", described(error))
 
 
-def _verdict(task: dict[str, Any], functions: dict[str, Callable[..., Any] | str]) -> Verdict:
+def _verdict(task: dict[str, Any], functions: dict[str, Loaded | str]) -> Verdict:
     kind = task["kind"]
     if kind == "function":
         call = functions[task["call"]]
         if isinstance(call, str):
             return Verdict(None, "error", f"{task['call']} {call}")
-        return _number_of(call(task["prompt"], task["completion"], **task["columns"]))
+        return _number_of(call.function(task["prompt"], task["completion"], **task["columns"]))
     if kind == "math":
         from humanline.train.online.rewards.math_answer import math_verdict
 

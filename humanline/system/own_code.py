@@ -1,0 +1,207 @@
+"""Code of the user's own, named `module:function`: where it is looked for, and what it was when it was imported.
+
+This is the one place that imports such code, for rewards (in worker processes) as for losses, transforms and reference
+schedules (in the run's own). A module is looked for, in this order,
+
+1. next to the recipe that names it,
+2. in the folder from which the command was started,
+3. where Python looks: PYTHONPATH, then what is installed.
+
+Once it is imported, the first two are searched last, so that no file there takes the place of a library's.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+from humanline.system.terminal import visible
+
+CALL = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"  # what names a function: `module:function`
+_LONGEST = 300  # characters of what an exception says
+_PACKAGES = {"site-packages", "dist-packages"}
+_HOUSE = Path(__file__).resolve().parent.parent
+
+_added: list[str] = []  # folders at the end of the path: of what was imported last, not of earlier recipes
+_imported: dict[str, tuple[str, str]] = {}  # module -> file and digest of what was imported here under its name
+
+
+class OwnCodeError(ValueError):
+    """A function that cannot be had; the message goes on from its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A function of the user's own.
+
+    Parameters
+    ----------
+    function : callable
+    sources : dict of str to str
+        SHA-256 of every file that it is made of, by its module's name: the file of its module and those that it
+        imports, directly or not and anywhere in the file, unless they are installed. Empty where there is no such file,
+        as of what is defined in a notebook.
+    """
+
+    function: Callable[..., Any]
+    sources: dict[str, str]
+
+    @property
+    def digest(self) -> str:
+        """Return one digest of all files: of one file its SHA-256; empty where there is none."""
+        if len(self.sources) < 2:
+            return next(iter(self.sources.values()), "")
+        return hashlib.sha256(repr(sorted(self.sources.items())).encode()).hexdigest()
+
+
+def load_call(call: str, beside: str | None = None) -> Loaded:
+    """Import a function of the user's own.
+
+    Its files are imported anew unless just this text of them was imported here before: a process that trains twice, as
+    a notebook may, computes with what the files say.
+
+    Parameters
+    ----------
+    call : str
+        `module:function` (`CALL`).
+    beside : str, optional
+        The recipe's folder.
+
+    Raises
+    ------
+    OwnCodeError
+        If the module cannot be imported, has no such name, or what it names cannot be called.
+    """
+    module, _, name = call.partition(":")
+    with _searched(places(beside)):
+        try:
+            sources = _noted(_own_files(module))
+            if not sources and module in _imported:  # its file is gone
+                del _imported[module]
+                sys.modules.pop(module, None)
+            found = getattr(importlib.import_module(module), name)
+        except BaseException as error:  # SystemExit among them: it is foreign code
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise OwnCodeError(f"cannot be imported: {_words(error)}{_looked(error, module, beside)}") from None
+    if not callable(found):
+        raise OwnCodeError(f"is no callable, but {type(found).__name__}")
+    return Loaded(found, sources)
+
+
+def places(beside: str | None = None) -> list[str]:
+    """Return the folders that are searched before Python's own: the recipe's, if given, and the current one."""
+    return list(dict.fromkeys([*([] if beside is None else [os.path.abspath(beside)]), os.getcwd()]))
+
+
+@contextlib.contextmanager
+def _searched(folders: Sequence[str]) -> Iterator[None]:
+    """Search folders first, and once it is over last."""
+    before, writes = [one for one in sys.path if one not in _added], sys.dont_write_bytecode
+    sys.path[:] = [*folders, *before]
+    sys.dont_write_bytecode = True  # what is kept for a file is not told from its next text within the same second
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = writes
+        more = [one for one in sys.path if one not in before and one not in folders]  # by the code itself
+        _added[:] = [one for one in folders if one not in before]
+        sys.path[:] = [*before, *more, *_added]
+
+
+def _own_files(module: str) -> dict[str, Path]:
+    """Return the files of the user's own that a module is made of, by module; nothing is imported to find them."""
+    found: dict[str, Path] = {}
+    waiting = [] if module == "__main__" else [module]  # the program itself is imported already
+    while waiting:
+        name = waiting.pop()
+        if name in found or (spec := _spec(name)) is None or not isinstance(spec.loader, SourceFileLoader):
+            continue
+        path = Path(spec.origin or "").resolve()
+        if name != module and is_installed(path):
+            continue
+        found[name] = path
+        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+        parents = [name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1)]
+        waiting += [*parents, *_imports(path, package)]
+    return dict(sorted(found.items()))
+
+
+def _imports(path: Path, package: str) -> Iterator[str]:
+    """Yield the names of modules that a file may import; some are names of what is in one."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError):  # importing it says so
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            try:
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            except ImportError:  # beyond the top: importing it says so
+                continue
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """Return where a module would be imported from, without importing its packages."""
+    path: Sequence[str] | None = None
+    spec: ModuleSpec | None = None
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:end]), path)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+        if path is None and end < len(parts):
+            return None
+    return spec
+
+
+def is_installed(path: Path) -> bool:
+    """Return whether a file is of Python, of an installed package or of humanline."""
+    there = {Path(one).resolve() for name, one in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))}
+    return any(path.is_relative_to(one) for one in {*there, _HOUSE}) or not _PACKAGES.isdisjoint(path.parts)
+
+
+def _noted(files: Mapping[str, Path]) -> dict[str, str]:
+    """Return digests of files; forget their modules if any was imported of another text, or unknown."""
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    now = {name: (str(path), digests[name]) for name, path in files.items()}
+    if any(_imported.get(name) != one for name, one in now.items()):
+        for name, path in files.items():
+            if not is_installed(path):
+                sys.modules.pop(name, None)
+    _imported.update(now)
+    return digests
+
+
+def _words(error: BaseException) -> str:
+    try:
+        words = str(error)
+    except Exception:
+        words = ""
+    kind = type(error).__name__
+    line = visible(" ".join(f"{kind}: {words}".split())) if words else kind
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+
+
+def _looked(error: BaseException, module: str, beside: str | None) -> str:
+    """Return where a module was looked for that is not there."""
+    if not isinstance(error, ModuleNotFoundError) or error.name != module.partition(".")[0]:
+        return ""
+    return f"; looked for in {', '.join(places(beside))}, PYTHONPATH and what is installed"

@@ -1,0 +1,126 @@
+"""A reference schedule of the user's own, and which parts of a run are.
+
+The function is `snapshot(step)`, the closed form of `humanline.schedule`; the events that a second model in memory
+needs follow from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from humanline.schedule import AfterStep, BeforeStep, EachRound, Never
+from humanline.system.own_code import OwnCodeError
+from humanline.train.config.base import OwnPart
+
+if TYPE_CHECKING:
+    from humanline.train.config.run import TrainConfig
+
+_LOOKED_AT = 100_000  # steps of a run that are asked for ahead; later ones when their time comes
+
+
+class FunctionSchedule(OwnPart):
+    """A schedule of your own: `snapshot(step)` returns the step whose weights, before its update, are the reference.
+
+    It never looks ahead or back behind an earlier answer: 0 <= snapshot(step) <= step, and never less than
+    snapshot(step - 1).
+    """
+
+    kind: Literal["function"] = "function"
+
+    place = "reference.schedule"
+
+    def snapshot(self, step: int) -> int:
+        """Return t such that theta_t is the reference of `step`.
+
+        Raises
+        ------
+        OwnCodeError
+            If the function fails, or returns what no schedule may.
+        """
+        found, before = self._asked(step), self._asked(step - 1) if step else 0
+        if not before <= found <= step:
+            earlier = f" after {before} for step {step - 1}" if step else ""
+            raise OwnCodeError(
+                f"reference.schedule: {self.call} returned {found} for step {step}{earlier}; expected a step that is "
+                "not in the future, and never an earlier one than for the step before"
+            )
+        return found
+
+    def copies_before_update(self, step: int) -> bool:
+        """Return whether a reference model takes over theta_step after the loss and before update `step`."""
+        return self.snapshot(step + 1) == step != self.snapshot(step)
+
+    def copies_after_update(self, step: int) -> bool:
+        """Return whether a reference model takes over theta_{step+1} right after update `step`."""
+        return self.snapshot(step + 1) == step + 1
+
+    def refuse_unfit(self, steps: int, storage: str) -> None:
+        """Raise OwnCodeError if the function returns what no schedule may, or not the same twice, for the first steps.
+
+        Parameters
+        ----------
+        steps : int
+            Of the run, or of a round.
+        storage : {"score_ahead", "model"}
+            A second model holds one copy alone, so that it can only keep it, or take the newest weights over.
+        """
+        asked = range(min(steps, _LOOKED_AT))
+        first = [self.snapshot(step) for step in asked]
+        if first != [self.snapshot(step) for step in asked]:
+            raise OwnCodeError(f"reference.schedule: {self.call} does not return the same twice for the same step")
+        if storage == "model":
+            for step, (before, now) in enumerate(itertools.pairwise(first)):
+                if now not in (before, step, step + 1):
+                    raise OwnCodeError(
+                        f"reference.schedule: {self.call} goes from {before} to {now} at step {step + 1}, and a second "
+                        f"model (reference.storage: model) no longer has the weights of step {now} then; set "
+                        "reference.storage: score_ahead, which scores with them in time"
+                    )
+
+    def longest_window(self, steps: int) -> int:
+        """Return the most steps whose log-probabilities wait, of a run or a round of so many steps."""
+        snapshots = [self.snapshot(step) for step in range(min(steps, _LOOKED_AT))]
+        end = most = 0
+        for step in range(len(snapshots)):
+            while end < len(snapshots) and snapshots[end] <= step:
+                end += 1
+            most = max(most, end - step)
+        return most
+
+    def _asked(self, step: int) -> int:
+        try:
+            found = self.load().function(step, **self.options)
+        except OwnCodeError:
+            raise
+        except Exception as error:
+            raise OwnCodeError(
+                f"reference.schedule: {self.call}({step}) raised {type(error).__name__}: {error}"
+            ) from None
+        if not isinstance(found, int) or isinstance(found, bool):
+            raise OwnCodeError(
+                f"reference.schedule: {self.call}({step}) returned {type(found).__name__}; expected an int, a step"
+            )
+        return found
+
+
+AnySchedule = Annotated[Never | BeforeStep | AfterStep | EachRound | FunctionSchedule, Field(discriminator="kind")]
+
+
+def own_parts(config: TrainConfig) -> list[OwnPart]:
+    """Return the sections of a configuration whose functions the run itself calls."""
+    parts = (config.objective, config.transform, config.reference.schedule)
+    return [part for part in parts if isinstance(part, OwnPart)]
+
+
+def own_sources(config: TrainConfig) -> dict[str, str]:
+    """Return the SHA-256 of each file of the user's own that a run computes with, by what a table calls it.
+
+    Raises
+    ------
+    OwnCodeError
+        As `OwnPart.load` does.
+    """
+    return {f"own code: {name}": digest for part in own_parts(config) for name, digest in part.load().sources.items()}

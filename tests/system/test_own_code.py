@@ -1,0 +1,106 @@
+"""Where functions of the user's own are looked for, and what is known of their files."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+
+import pytest
+
+from humanline.system.own_code import OwnCodeError, load_call
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Stand in a folder of its own; what is imported from it is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    modules, path = dict(sys.modules), list(sys.path)
+    yield tmp_path
+    sys.modules.clear()
+    sys.modules.update(modules)
+    sys.path[:] = path
+
+
+def test_the_recipes_folder_comes_first_then_the_current_one_then_pythons(here, monkeypatch):
+    """A module is taken from the first of these places that has it; libraries are not shadowed afterwards."""
+    names = ("recipe", "", "python")
+    for name, modules in zip(names, (["one"], ["one", "two"], ["one", "two", "three"]), strict=True):
+        (here / name).mkdir(exist_ok=True)
+        for module in modules:
+            (here / name / f"own_{module}.py").write_text(f"def f(): return {name!r}\n")
+    (here / "queue.py").write_text("raise RuntimeError('a library was shadowed')\n")
+    monkeypatch.syspath_prepend(str(here / "python"))
+    found = [load_call(f"own_{one}:f", str(here / "recipe")).function() for one in ("one", "two", "three")]
+    assert found == list(names)
+    assert sys.path[0] == str(here / "python") and sys.path[-2:] == [str(here / "recipe"), str(here)]
+    load_call("own_three:f")  # of no recipe: an earlier one's folder is searched no more
+    assert sys.path[-1] == str(here) and str(here / "recipe") not in sys.path
+    monkeypatch.delitem(sys.modules, "queue", raising=False)
+    import queue
+
+    assert hasattr(queue, "Queue")
+
+
+def test_a_file_that_has_changed_is_imported_anew(here):
+    """A process that trains twice computes with what the files say now, also those that the module imports."""
+    (here / "own_a.py").write_text("from own_b import value\ndef f(): return value\n")
+    (here / "own_b.py").write_text("value = 1\n")
+    first = load_call("own_a:f")
+    assert load_call("own_a:f").function is first.function  # nothing has changed
+    (here / "own_b.py").write_text("value = 2\n")
+    second = load_call("own_a:f")
+    assert (first.function(), second.function()) == (1, 2)
+    assert first.sources["own_a"] == second.sources["own_a"] and first.sources["own_b"] != second.sources["own_b"]
+
+
+def test_sources_are_the_files_of_ones_own_wherever_they_are_imported(here):
+    """Imports of imports, relative ones and those within functions count; installed packages do not."""
+    (here / "own_pkg").mkdir()
+    files = {
+        "own_pkg/__init__.py": "",
+        "own_pkg/loss.py": "import json, pytest\nfrom . import parts\nfrom .deep import g\ndef f(): return g()\n",
+        "own_pkg/parts.py": "",
+        "own_pkg/deep.py": "def g():\n    import own_late\n    return own_late.x\n",
+        "own_late.py": "x = 3\n",
+        "own_other.py": "raise RuntimeError\n",
+    }
+    for name, text in files.items():
+        (here / name).write_text(text)
+    found = load_call("own_pkg.loss:f")
+    assert found.sources == {
+        module: hashlib.sha256(files[name].encode()).hexdigest()
+        for module, name in {
+            "own_late": "own_late.py",
+            "own_pkg": "own_pkg/__init__.py",
+            "own_pkg.deep": "own_pkg/deep.py",
+            "own_pkg.loss": "own_pkg/loss.py",
+            "own_pkg.parts": "own_pkg/parts.py",
+        }.items()
+    }
+    assert found.function() == 3 and len(found.digest) == 64
+
+
+def test_one_file_alone_has_its_own_digest(here):
+    """What a cache of verdicts knows a function's file by is the file's SHA-256."""
+    (here / "own_one.py").write_text("def f(): pass\n")
+    assert load_call("own_one:f").digest == hashlib.sha256(b"def f(): pass\n").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("own_missing:f", r"^cannot be imported: ModuleNotFoundError: .*; looked for in .*/own_recipe, .*, PYTHONPATH"),
+        ("own_bad:f", r"^cannot be imported: SyntaxError: .*\(own_bad.py, line 1\)$"),
+        ("own_exits:f", r"^cannot be imported: SystemExit: 3$"),
+        ("own_wants:f", r"^cannot be imported: ModuleNotFoundError: No module named 'own_library'$"),
+        ("own_right:g", r"^cannot be imported: AttributeError: module 'own_right' has no attribute 'g'$"),
+        ("own_right:x", r"^is no callable, but int$"),
+    ],
+)
+def test_what_is_wrong_is_said(here, call, said):
+    """A function that cannot be had ends in a sentence, whatever its module does, and where it was looked for."""
+    files = {"bad": "def (", "exits": "import sys\nsys.exit(3)", "wants": "import own_library", "right": "x = 1"}
+    for name, text in files.items():
+        (here / f"own_{name}.py").write_text(text + "\n")
+    with pytest.raises(OwnCodeError, match=said):
+        load_call(call, str(here / "own_recipe"))
