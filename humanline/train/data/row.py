@@ -102,7 +102,8 @@ class RowReader:
         column = self.column(name)
         value = self.value(name)
         if isinstance(value, str):
-            return (Message(role, value),) if self._good(value, f"{column!r}", False, column) else None
+            good = self._good(value, f"{column!r}", False, column)
+            return (Message(role, value, plain=True),) if good else None
         if not isinstance(value, list) or not value:
             return self.wrong(f"{column!r} is {kind(value)}", _TEXT, column)
         turns = [self._message(turn, column, i) for i, turn in enumerate(value)]

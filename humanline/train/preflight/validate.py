@@ -220,7 +220,13 @@ def _look_at_batches(
         refuse_engine(config)
     if config.rounds is not None:
         with findings.about("source.scoring"):
-            findings.remarks += check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out])
+            prompts = [*data.contexts, *data.held_out]
+            findings.remarks += check_scoring(
+                config.rounds.scoring,
+                prompts,
+                show=lambda line: findings.show(f"reward       {line}"),
+                encode=lambda text: renderer.tokenizer(text, add_special_tokens=False)["input_ids"],
+            )
     return _Batches(steps, stream)
 
 
