@@ -21,6 +21,7 @@ from humanline.cli.common import (
     complain,
 )
 from humanline.cli.recipes import model_commands, recipe_commands
+from humanline.cli.report import report_commands
 from humanline.cli.reproduce import reproduce_commands
 from humanline.cli.runs import run_commands
 from humanline.cli.stages import stage_commands
@@ -171,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
         model_commands,
         study_commands,
         reproduce_commands,
+        report_commands,
     ):
         add(commands)
     return parser

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from humanline.plots import _style
-from humanline.plots._table import SETTING, Row, Table, points, settings
+from humanline.plots._table import SETTING, Row, Table, points, read, settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,6 +67,25 @@ def rows(picture: Picture) -> list[Row]:
 
 def _of(panel: str, series: str, found: Points) -> list[Row]:
     return points(panel, series, *np.array(found).T) if len(found) else []
+
+
+def panels_of(file: Path) -> dict[str, tuple[list[Row], Figure]]:
+    """Return the panels of the figure one by one, each with its rows, from the CSV that was written of it.
+
+    Raises
+    ------
+    OSError, ValueError
+        If it cannot be read, or is no such table.
+    """
+    try:
+        rows = read(file)
+        names = list(dict.fromkeys(row.panel for row in rows if row.panel != SETTING))
+        if any("$" in name for row in rows for name in row[:2]):
+            raise ValueError("a name in it holds a dollar sign")  # between two of which a figure would show formulas
+        parts = {name: [row for row in rows if row.panel in (name, SETTING)] for name in names}
+        return {name: (own, draw(own)) for name, own in parts.items()}
+    except (StopIteration, KeyError, TypeError) as error:
+        raise ValueError(f"it is no table of the figure ({type(error).__name__}: {error})") from None
 
 
 def draw(rows: Sequence[Row]) -> Figure:

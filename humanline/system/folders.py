@@ -13,7 +13,7 @@ import hashlib
 import json
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ _DELETING = ".deleting"
 _GONE = (errno.ENOENT, errno.ENOTDIR)
 
 
-def publish_folder(folder: Path, fill: Callable[[Path], None], *, room: int = 0) -> None:
+def publish_folder(folder: Path, fill: Callable[[Path], None], *, room: int = 0, to_edit: Collection[str] = ()) -> None:
     """Make a folder appear under its name with everything that `fill` writes, or not at all.
 
     Parameters
@@ -48,6 +48,8 @@ def publish_folder(folder: Path, fill: Callable[[Path], None], *, room: int = 0)
         Writes the files into the folder it is given, which is empty; called again where a full disk is waited for.
     room : int
         Bytes that will be written.
+    to_edit : collection of str
+        As in `seal_folder`.
 
     Raises
     ------
@@ -60,7 +62,7 @@ def publish_folder(folder: Path, fill: Callable[[Path], None], *, room: int = 0)
             partial = begin_folder(folder, room=room)
             with disk_errors():
                 fill(partial)
-            seal_folder(folder)
+            seal_folder(folder, to_edit=to_edit)
         except BaseException:
             drop_partial(folder)
             raise
@@ -98,7 +100,9 @@ def flush_files(folder: Path, paths: Iterable[Path]) -> dict[str, dict[str, Any]
     return facts
 
 
-def seal_folder(folder: Path, known: Mapping[str, dict[str, Any]] | None = None) -> None:
+def seal_folder(
+    folder: Path, known: Mapping[str, dict[str, Any]] | None = None, *, to_edit: Collection[str] = ()
+) -> None:
     """Flush a prepared folder, write its manifest last, and give it its name.
 
     Parameters
@@ -106,6 +110,8 @@ def seal_folder(folder: Path, known: Mapping[str, dict[str, Any]] | None = None)
     folder : Path
     known : mapping, optional
         What `flush_files` has said of files that need not be read again.
+    to_edit : collection of str
+        Files that people may change: the manifest does not hold them.
 
     Raises
     ------
@@ -120,7 +126,7 @@ def seal_folder(folder: Path, known: Mapping[str, dict[str, Any]] | None = None)
             found = "is not there" if size is None else f"has {size} bytes here"
             raise OSError(errno.EIO, f"{name} was written with {facts['bytes']} bytes, but {found}")
     rest = flush_files(folder, [path for name, path in sorted(paths.items()) if name not in known])
-    files = dict(sorted({**known, **rest}.items()))
+    files = dict(sorted((name, facts) for name, facts in {**known, **rest}.items() if name not in to_edit))
     write_text(partial / MANIFEST, json.dumps({"files": files, "digest": _digest(files)}, indent=1) + "\n")
     for path in [*(path for path in partial.rglob("*") if path.is_dir()), partial]:
         flush(path)

@@ -351,6 +351,23 @@ class FolderLock:
             probe.unlink(missing_ok=True)
 
 
+def seen_at_work(folder: Path) -> bool:
+    """Return whether a process holds a folder, as far as a look at its lock tells; nothing is written or waited for.
+
+    A holder of whom nobody knows here whether it is alive counts as at work while its last renewal is not 5 minutes
+    old, by this machine's clock.
+    """
+    lock = FolderLock(folder)
+    try:
+        seen = lock._highest()
+    except OSError:
+        return False
+    if seen is None or seen.free:
+        return False
+    fate = "unknown" if seen.holder is None else seen.holder.fate()
+    return fate == "alive" or (fate == "unknown" and abs(time.time() - seen.changed) < STALE)
+
+
 def _clock() -> float:
     """Return seconds that pass while the machine sleeps, too, where it has such a clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

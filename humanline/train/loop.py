@@ -100,10 +100,10 @@ def take_steps(run: Run) -> RunResult:
             at = replace(at, updates=at.updates + 1, evaluated=False)
 
     refuse_non_finite_model(run.trained.policy, run.processes.reduce)
-    whole = run.trained.adapter or run.trained.policy.model
-    run.checkpoints.save_or_keep(at, lambda: save_together(run.folder.final, whole, run.tokenizer, run.processes))
-    run.progress.say(f"model: {run.folder.final}\nmetrics: {run.folder.metrics}")
-    return RunResult(run.folder.final, run.folder.metrics, at.initial, at.final)
+    whole, folder, card = run.trained.adapter or run.trained.policy.model, run.folder, run.folder.card
+    run.checkpoints.save_or_keep(at, lambda: save_together(folder.final, whole, run.tokenizer, run.processes, card))
+    run.progress.say(f"model: {folder.final}\nmetrics: {folder.metrics}")
+    return RunResult(folder.final, folder.metrics, at.initial, at.final)
 
 
 def _step(run: Run, step: int, started: float) -> None:

@@ -20,6 +20,11 @@ _SHARED = "each process with its share of weights, gradients and optimizer state
 
 def describe_config(config: TrainConfig) -> str:
     """Return a configuration in a few lines of words; needs no model, no data and no network."""
+    return "\n".join(f"{name:<12} {told(text)}" for name, text in config_in_words(config).items())
+
+
+def config_in_words(config: TrainConfig) -> dict[str, str]:
+    """Return what a configuration says, in words, by what it is about: variant, transform, training, data, ..."""
     training, batch = config.training, config.training.batch_size
     length = f"{training.steps} steps" if training.steps else f"{training.epochs or 0:g} epoch(s)"
     if config.rounds is not None and config.rounds.count is not None:
@@ -69,7 +74,7 @@ def describe_config(config: TrainConfig) -> str:
         lines["adapter"] = _adapter(config.adapter)
     if config.tracking.trackers:
         lines["trackers"] = ", ".join(config.tracking.trackers)
-    return "\n".join(f"{name:<12} {told(str(text))}" for name, text in lines.items())
+    return {name: str(text) for name, text in lines.items()}
 
 
 def _describe_rounds(config: TrainConfig, rounds: RoundsSource) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 from humanline.system.imports import quiet
 from humanline.train.policy.adapter import adapter_base, names_as_given, refuse_other_base
 from humanline.train.policy.errors import ModelError
+from humanline.train.run.card import FACTS, merged_files
 
 
 def merge(adapter: str, out: str, base: str | None = None) -> Path:
-    """Write the model that an adapter makes of its base, whole, with its tokenizer, and return its folder.
+    """Write the model that an adapter makes of its base, whole, with its tokenizer and card, and return its folder.
 
     ``weight + alpha / rank * B A``, computed in float32 and rounded once, to the type of the base's own weights.
 
@@ -62,4 +63,12 @@ def merge(adapter: str, out: str, base: str | None = None) -> Path:
             f"no place there, and {len(wanted - there)} are missing (such as {min(wanted ^ there)})"
         )
     merged = whole.merge_and_unload(safe_merge=True).to(kept)
-    return create_model(out, merged, load_tokenizer(base or named))
+    return create_model(out, merged, load_tokenizer(base or named), lambda: _card(Path(adapter)))
+
+
+def _card(adapter: Path) -> dict[str, str]:
+    """Return the files that tell of the merged model, as far as those of the adapter can be read."""
+    try:
+        return merged_files((adapter / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}

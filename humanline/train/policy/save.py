@@ -20,11 +20,13 @@ from humanline.train.policy.shard import whole_tensors
 from humanline.train.run.processes import Processes
 from humanline.train.run.shares import is_shard
 
+Beside = Callable[[], Mapping[str, str]]  # gives the texts of further files, by name, in the process that writes
+TO_EDIT = ("README.md",)  # a folder is whole whatever people make of it
 FILE_BYTES = 4 * 2**30  # of the tensors in one file: so many of a model that is shared out are in host memory at once
 
 
 @HERE.doing("saving the model")
-def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
+def save_model(folder: Path, model: Any, tokenizer: Any, beside: Beside = dict) -> None:
     """Write weights, tokenizer and template in Hugging Face format, complete or not at all.
 
     The folder appears under its name only when every file in it is written and flushed to disk, with a manifest of
@@ -37,6 +39,8 @@ def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
         Must not exist; its parent must.
     model, tokenizer
         Model of transformers, or an Adapter; its weights go to safetensors, of at most `FILE_BYTES` each.
+    beside : callable, optional
+        Gives further texts to write, by the names of files: the model's card.
 
     Raises
     ------
@@ -44,13 +48,17 @@ def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
         If there is too little space or a write fails; nothing is left of it.
     """
     if isinstance(model, Adapter):
-        _publish(folder, model, tokenizer, model.save_pretrained)
+        _publish(folder, model, tokenizer, beside, model.save_pretrained)
     else:
-        _publish(folder, model, tokenizer, lambda partial: model.save_pretrained(partial, max_shard_size=FILE_BYTES))
+
+        def write(partial: Path) -> None:
+            model.save_pretrained(partial, max_shard_size=FILE_BYTES)
+
+        _publish(folder, model, tokenizer, beside, write)
 
 
 @HERE.doing("saving the model")
-def save_together(folder: Path, model: Any, tokenizer: Any, processes: Processes) -> None:
+def save_together(folder: Path, model: Any, tokenizer: Any, processes: Processes, beside: Beside = dict) -> None:
     """Write what `save_model` writes, byte for byte, of a model that may be shared out over the processes of a run.
 
     All of them call this, and the main one writes: one file after the other, each gathered just before, so that no
@@ -58,7 +66,7 @@ def save_together(folder: Path, model: Any, tokenizer: Any, processes: Processes
 
     Parameters
     ----------
-    folder, model, tokenizer
+    folder, model, tokenizer, beside
         As in `save_model`.
     processes : Processes
 
@@ -71,33 +79,33 @@ def save_together(folder: Path, model: Any, tokenizer: Any, processes: Processes
         (An OSError.) In all of them, if the run was asked to stop while it waited for space.
     """
     if not any(map(is_shard, model.parameters())):
-        processes.on_main(lambda: save_model(folder, model, tokenizer))
+        processes.on_main(lambda: save_model(folder, model, tokenizer, beside))
     elif isinstance(model, Adapter):
         factors = whole_tensors(model.factors(), keep=processes.rank == 0)
         processes.on_main(
-            lambda: _publish(folder, model, tokenizer, lambda partial: model.save_pretrained(partial, factors))
+            lambda: _publish(folder, model, tokenizer, beside, lambda partial: model.save_pretrained(partial, factors))
         )
     else:
         try:
-            _save_by_files(folder, model, tokenizer, processes)
+            _save_by_files(folder, model, tokenizer, processes, beside)
         except BaseException:
             if processes.rank == 0:
                 drop_partial(folder)
             raise
 
 
-def _publish(folder: Path, model: Any, tokenizer: Any, write: Callable[[Path], None]) -> None:
+def _publish(folder: Path, model: Any, tokenizer: Any, beside: Beside, write: Callable[[Path], None]) -> None:
     """Make the folder of a model that `write` writes."""
 
     def fill(partial: Path) -> None:
         with _settings_as_they_are(model):
             write(partial)
-        _write_rest(partial, tokenizer)
+        _write_rest(partial, tokenizer, beside)
 
-    publish_folder(folder, fill, room=_size(model))
+    publish_folder(folder, fill, room=_size(model), to_edit=TO_EDIT)
 
 
-def _save_by_files(folder: Path, model: Any, tokenizer: Any, processes: Processes) -> None:
+def _save_by_files(folder: Path, model: Any, tokenizer: Any, processes: Processes, beside: Beside) -> None:
     """Write a model that is shared out; where this fails, a part of it may be left."""
     files = _files_of(model)
 
@@ -105,13 +113,13 @@ def _save_by_files(folder: Path, model: Any, tokenizer: Any, processes: Processe
         partial = begin_folder(folder, room=_size(model))
         with disk_errors(), _settings_as_they_are(model):
             model.save_pretrained(partial, state_dict={})  # all but its weights
-            _write_rest(partial, tokenizer)
+            _write_rest(partial, tokenizer, beside)
             if len(files) > 1:
                 _write_index(partial, model, files)
 
     def seal() -> None:
         (partial_of(folder) / MANIFEST).unlink(missing_ok=True)  # of an earlier try
-        seal_folder(folder)
+        seal_folder(folder, to_edit=TO_EDIT)
 
     processes.on_main(lambda: patient(folder, begin, _size(model)))
     live = model.state_dict()
@@ -187,9 +195,11 @@ def _settings_as_they_are(model: Any) -> Iterator[None]:
         settings.__class__ = kind
 
 
-def _write_rest(partial: Path, tokenizer: Any) -> None:
+def _write_rest(partial: Path, tokenizer: Any, beside: Beside) -> None:
     """Write what a folder holds beside model and settings, and let servers sample."""
     tokenizer.save_pretrained(partial)
+    for name, text in beside().items():
+        (partial / name).write_text(text, encoding="utf-8")
     file = partial / "generation_config.json"
     if not file.is_file():  # an adapter has none
         return
@@ -203,7 +213,7 @@ def _size(model: Any) -> int:
     return sum(tensor.nbytes for tensor in model.parameters())
 
 
-def create_model(path: str | Path, model: Any, tokenizer: Any) -> Path:
+def create_model(path: str | Path, model: Any, tokenizer: Any, beside: Beside = dict) -> Path:
     """Write a model (`save_model`) to a folder that is free to be made, and return its absolute path.
 
     Raises
@@ -215,5 +225,5 @@ def create_model(path: str | Path, model: Any, tokenizer: Any) -> Path:
     """
     folder = claim_folder(path)
     folder.rmdir()  # it appears under its name only when it is complete
-    save_model(folder, model, tokenizer)
+    save_model(folder, model, tokenizer, beside)
     return folder

@@ -7,7 +7,7 @@ metrics.jsonl            a line a step, an evaluation and a round, and one if th
 distance/start.jsonl     answers of the start, by which the policy's distance from it is measured
 rounds/                  what each round sampled and what it was worth (humanline.train.online.make)
 checkpoints/step-N/      everything that is needed to go on after N updates
-final/                   the finished model
+final/                   the finished model, with its card (humanline.train.run.card)
 run.lock.N               who trains here, or did last (humanline.system.lock)
 """
 
@@ -36,8 +36,10 @@ from humanline.system.files import (
 )
 from humanline.system.folders import sweep, verify_folder
 from humanline.system.lock import FolderLock, LockHeldError, LockLostError, is_lock
-from humanline.train.run.fingerprint import differences, same_settings
-from humanline.train.run.metrics import MetricsLog
+from humanline.train.run.card import card_files
+from humanline.train.run.facts import facts_of
+from humanline.train.run.fingerprint import differences, same_settings, software
+from humanline.train.run.metrics import MetricsLog, lenient_rows, read_object
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)  # what a lock is refused with where nothing can be written
 
@@ -205,6 +207,12 @@ class RunFolder:
             self._texts[path] = json.dumps(tree, indent=2) + "\n"
             write_text(path, self._texts[path])
         self._device, self._has_rounds = self.path.stat().st_dev, config["source"]["kind"] == "rounds"
+
+    def card(self) -> dict[str, str]:
+        """Return the files of the finished model that tell of the run, as it is now, by name."""
+        given = {path.stem: read_object(text) for path, text in self._texts.items()}
+        rows = lenient_rows(self.metrics).rows
+        return card_files(facts_of(given["config"], given["data"], given.get("start", {}), rows, software()))
 
     def open_log(self, writes: bool) -> MetricsLog:
         """Return the log of the run's metrics, which `ready` looks after; a process that does not write has none."""

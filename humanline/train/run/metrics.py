@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,37 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a metrics file."""
     with open(path, encoding="utf-8") as lines:
         yield from map(json.loads, lines)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """The rows of a metrics file that could be read, and the numbers of the lines that could not."""
+
+    rows: list[dict[str, Any]]
+    damaged: list[int]
+
+
+def lenient_rows(path: Path) -> FoundRows:
+    """Return what can be read of a metrics file: of one that is written to, was torn or damaged, or is not there.
+
+    A last line without its end is being written, or is what a kill has left: it counts as not there.
+    """
+    rows: list[dict[str, Any]] = []
+    damaged = []
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            row = read_object(line)
+            rows += [row] if row else []
+            damaged += [] if row else [number]
+    return FoundRows(rows, damaged)
+
+
+def read_object(text: str | bytes) -> dict[str, Any]:
+    """Return the JSON object that a text holds, an empty one where it holds none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        tree = json.loads(text)
+        if isinstance(tree, dict):
+            return tree
+    return {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: What a look is judged by, higher being better, and its name in words; the first that there is.
-_SCORES = {"score": "held-out score", "accuracy": "held-out preference accuracy"}
+SCORES = {"score": "held-out score", "accuracy": "held-out preference accuracy"}
 _ERRORS = 2.0  # standard errors of a difference below which two scores are called level
 
 
@@ -55,7 +55,7 @@ class Travel:
         """
         if "kl_from_start" not in metrics:
             return None
-        name = next((name for name in _SCORES if name in metrics), None)
+        name = next((name for name in SCORES if name in metrics), None)
         score = None if name is None else metrics[name]
         look = _Look(updates, metrics["kl_from_start"], score, metrics.get("score_se", 0.0) if name == "score" else 0.0)
         best = max((one for one in self._looks if one.score is not None), key=_by_score, default=None)
@@ -66,7 +66,7 @@ class Travel:
         line = f"{look.distance:.3g}{error} nats an answer from the start"
         if name is None or look.score is None or best is None or best.score is None:
             return line
-        return f"{line}; {_beside(look, look.score, best, best.score, _SCORES[name])}"
+        return f"{line}; {_beside(look, look.score, best, best.score, SCORES[name])}"
 
 
 def _by_score(look: _Look) -> float:

@@ -92,11 +92,11 @@ def test_a_disk_that_fails_leaves_nothing(toy, tmp_path, monkeypatch, one_proces
     for part, call in (("flush", 2), ("seal_folder", 1)):
         calls, inner = [], getattr(save, part)
 
-        def fails(path, calls=calls, inner=inner, call=call):
+        def fails(path, calls=calls, inner=inner, call=call, **how):
             calls.append(path)
             if len(calls) == call:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            inner(path)
+            inner(path, **how)
 
         with monkeypatch.context() as broken, pytest.raises(OSError, match="No space left"):
             broken.setattr(save, part, fails)

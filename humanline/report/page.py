@@ -1,0 +1,180 @@
+"""What a report says, as one tree of plain JSON, and the page that shows it.
+
+The page is rendered from that tree and from charts, and from nothing else, so that no number is on it that is not in
+the files beside it. It needs no network and no script.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from humanline import __version__
+from humanline.plots.learning_curves import LOOKS
+from humanline.report.answers import AnswerSet, Block
+from humanline.report.runs import RunReport
+from humanline.report.studies import Study
+from humanline.system.terminal import redacted, visible
+from humanline.train.run.card import SETS, WORDS, look_columns, number
+from humanline.train.run.facts import interval, shown_metrics
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+FORMAT, VERSION = "humanline report", 1
+#: The kinds of objectives as people write them.
+_TITLES = {"nll": "Next-token training", None: "Settings that cannot be read"}
+
+
+def run_tree(run: RunReport) -> dict[str, Any]:
+    """Return what a report says of a run."""
+    facts = run.facts
+    looks = facts["looks"]
+    columns = look_columns(looks, "at the end" if run.state == "finished" else "last look") if looks else []
+    names = list(dict.fromkeys(name for _, look in columns for name in shown_metrics(look["metrics"])))
+    table = [
+        {
+            "name": WORDS.get(name, name),
+            "values": [_estimate(look, name) if name in look["metrics"] else None for _, look in columns],
+        }
+        for name in names
+    ]
+    judge = facts["judged_by"]
+    return {
+        "name": run.name,
+        "title": facts["title"] or "a run",
+        "state": run.state,
+        "notes": run.notes,
+        "objective": facts["objective"],
+        "words": facts["words"],
+        "model": facts["model"],
+        "weights": facts["weights"],
+        "updates": facts["updates"],
+        "data": [{**one, "set": SETS[one["set"]]} for one in facts["data"]],
+        "columns": [{"name": name, "updates": look["updates"]} for name, look in columns],
+        "held_out": table,
+        "looks": facts["count"],
+        "judged_by": WORDS.get(judge, judge),
+        "ends": [_estimate(look, judge) for _, look in columns if judge in look["metrics"]],
+        "distance": _distance(looks.get("last")),
+        "level": _level(run.level),
+        "software": facts["software"],
+        "settings": facts["settings"],
+    }
+
+
+def _estimate(look: Mapping[str, Any], name: str) -> dict[str, Any]:
+    ends = interval(look, name)
+    return {"value": look["metrics"][name]} | ({} if ends is None else {"low": ends[0], "high": ends[1]})
+
+
+def _distance(look: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the distance from the start at a look; that of the policy's own answers where it was measured."""
+    for name in ("kl_to_start", "kl_from_start"):
+        if look is not None and name in look["metrics"]:
+            return {"which": "policy || start" if name == "kl_to_start" else "start || policy", **_estimate(look, name)}
+    return None
+
+
+def _level(tree: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return how probable the start finds the answers of the data, each part of them."""
+    levels = (tree or {}).get("levels")
+    found = []
+    for name, one in levels.items() if isinstance(levels, Mapping) else ():
+        known = one.get("nats_per_token") if isinstance(one, Mapping) else None
+        if isinstance(known, Mapping):
+            found.append({"name": name, **{key: known.get(key) for key in ("value", "low", "high")}})
+    return found
+
+
+def group_trees(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
+    """Return the kinds of runs, each with its runs: those of one objective share axes."""
+    groups: dict[str | None, list[str]] = {}
+    for run in runs:
+        groups.setdefault(run.facts["objective"], []).append(run.name)
+    return [{"title": _TITLES.get(kind, str(kind).upper()), "names": names} for kind, names in groups.items()]
+
+
+def answers_tree(blocks: Sequence[Block]) -> list[dict[str, Any]]:
+    """Return answers side by side."""
+    return [
+        {
+            "names": list(block.names),
+            "prompts": [
+                {"prompt": [list(message) for message in prompt], "answers": [answer.row() for answer in answers]}
+                for prompt, answers in block.prompts
+            ],
+        }
+        for block in blocks
+    ]
+
+
+def evaluation_tree(one: AnswerSet) -> dict[str, Any]:
+    """Return what an evaluation says: its numbers with their intervals, and its counts."""
+    estimates = {name: fact for name, fact in one.summary.items() if isinstance(fact, Mapping) and "value" in fact}
+    counts = {name: fact for name, fact in one.summary.items() if isinstance(fact, int | float | str)}
+    return {"name": one.name, "estimates": estimates, "counts": counts, "notes": list(one.notes)}
+
+
+def study_tree(study: Study) -> dict[str, Any]:
+    """Return the tables of a suite of runs."""
+    tables = [
+        {"file": one.file, "title": one.title, "head": one.head, "rows": one.rows, "count": one.count}
+        for one in study.tables
+    ]
+    return {"name": study.name, "notes": study.notes, "tables": tables, "text": study.text}
+
+
+def whole_tree(**parts: Any) -> dict[str, Any]:
+    """Return the whole of a report, without what is a secret."""
+    tree: dict[str, Any] = redacted({"format": FORMAT, "version": VERSION, "humanline": __version__, **parts})
+    return tree
+
+
+def render(tree: Mapping[str, Any], charts: Mapping[str, Sequence[Mapping[str, str]]], files: Sequence[str]) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    tree : mapping
+        As `whole_tree` has made it.
+    charts : mapping
+        By "curves-N" of the N-th group and "study-N" of the N-th suite: charts, each a ``title`` and an ``svg``.
+    files : sequence of str
+        Names of the files beside the page.
+    """
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    room = Environment(autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, lstrip_blocks=True)
+    room.filters |= {"number": number, "estimate": _told, "cell": _cell}
+    source = (resources.files("humanline.report") / "page.html.jinja").read_text(encoding="utf-8")
+    drawn = {key: [{"title": one["title"], "svg": Markup(one["svg"])} for one in own] for key, own in charts.items()}
+    looks = [{"colour": _ink(colour), "dashes": dashes} for colour, dashes in LOOKS]
+    return room.from_string(source).render(**tree, charts=drawn, files=files, line_looks=looks)
+
+
+def _ink(colour: str) -> str:
+    return "currentColor" if colour == "#000000" else colour
+
+
+def _shown(value: object) -> str | Markup:
+    """Return what a page shows of a value: every character that would not be seen as itself as an escape."""
+    from markupsafe import Markup
+
+    return value if isinstance(value, Markup) else visible("" if value is None else str(value), keep="\n\t")
+
+
+def _told(fact: Mapping[str, Any] | None) -> str:
+    """Return a number with its interval."""
+    if fact is None:
+        return ""
+    low, high = fact.get("low"), fact.get("high")
+    return number(fact["value"]) + (f" ({number(low)} to {number(high)})" if number(low) and number(high) else "")
+
+
+def _cell(text: str) -> str:
+    """Return a cell of a CSV: of a number with many digits the first four."""
+    return number(float(text)) if re.fullmatch(r"-?\d+\.\d{4,}(e[-+]?\d+)?", text) else text

@@ -1,0 +1,69 @@
+"""What `humanline reproduce` and `humanline demo` have left: their tables, and the figure of score and distance."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from humanline.report.find import Found
+
+#: Tables that are shown, in order, with what they are.
+TABLES = {
+    "findings.csv": "Verdicts",
+    "best.csv": "The best cell of each variant, chosen on the other start models",
+    "curves.csv": "Curves of the offline cells, from each start model",
+    "shown.csv": "Mean score above the offline curve, shown and not tested",
+    "cells.csv": "Cells, means over runs",
+    "runs.csv": "Runs",
+}
+FIGURE, TEXT = "frontier.csv", "table.txt"
+LONGEST = 200  # rows of a table that are shown
+_LONGEST_TEXT = 20_000  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a study, as its file has it, cut after 200 rows."""
+
+    file: str
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What a report tells of a suite of runs."""
+
+    name: str
+    tables: list[Table]
+    text: str
+    figure: Path | None
+    notes: list[str]
+
+
+def read_study(found: Found) -> Study:
+    """Return the tables of a folder; what cannot be read of it is said in the notes."""
+    folder, tables, notes = found.path, [], []
+    for name, title in TABLES.items():
+        if not (folder / name).is_file():
+            continue
+        try:
+            with open(folder / name, encoding="utf-8", newline="") as lines:
+                rows = list(csv.reader(lines))
+        except (OSError, ValueError, csv.Error) as error:
+            notes.append(f"{name} cannot be read: {error}")
+            continue
+        if rows:
+            tables.append(Table(name, title, rows[0], rows[1 : LONGEST + 1], len(rows) - 1))
+    text = ""
+    try:
+        text = (folder / TEXT).read_text(encoding="utf-8")[:_LONGEST_TEXT]
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        notes.append(f"{TEXT} cannot be read: {error}")
+    figure = folder / FIGURE
+    return Study(found.name, tables, text, figure if figure.is_file() else None, notes)

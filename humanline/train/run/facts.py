@@ -1,0 +1,183 @@
+"""What a run is and what came of it, as plain JSON: what its model's card says, and what reports of runs are made of.
+
+Nothing in it depends on when or where a run was made: the folders of models and files are left out, and no time is
+told, so that runs that are equal bit for bit have equal facts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from humanline.train.config.describe import config_in_words, describe_variant
+from humanline.train.config.run import TrainConfig
+from humanline.train.run.fingerprint import same_settings
+from humanline.train.run.travel import SCORES
+
+FORMAT = 1
+Z = 1.959963984540054  # standard normal quantile of .975
+#: Lines of a configuration in words that name no folder, no server and nothing that may change on --resume.
+_WORDS = ("variant", "transform", "reference", "training", "rounds", "adapter")
+_HASHES = {"train": "training data", "held_out": "held-out data", "distance": "prompts of evaluation.distance"}
+_LEFT_OUT = {
+    "dropped_too_long": "too long",
+    "dropped_prompt_too_long": "prompt too long",
+    "dropped_empty_completion": "empty answer",
+    "dropped_identical": "equal answers",
+    "dropped_special_token": "special tokens in the text",
+}
+_LOWER_IS_BETTER = ("perplexity", "loss")
+
+
+def facts_of(
+    config: Mapping[str, Any],
+    data: Mapping[str, Any],
+    start: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    software: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return what can be told of a run.
+
+    Parameters
+    ----------
+    config, data, start : mapping
+        As config.json, data.json and start.json of its folder have them; of another version of humanline, or damaged,
+        they say less.
+    rows : sequence of mapping
+        Of its metrics.jsonl.
+    software : mapping, optional
+        As `humanline.train.run.fingerprint.software` tells it.
+
+    Returns
+    -------
+    dict
+        ``title`` and ``words`` (of a configuration that this version cannot read: None and empty), ``objective``,
+        ``model``, ``weights`` ("whole" or "adapter"), ``settings`` (by dotted name, without those that may change on
+        --resume), ``data`` (a list, one a file), ``updates`` (done), ``looks`` (``first``, ``best`` and ``last`` of the
+        held-out ones, each with ``updates`` and ``metrics``), ``count`` of looks, ``judged_by``, ``broke``,
+        ``software``.
+    """
+    words = _in_words(config)
+    looks = looks_of(rows)
+    judge, best = best_look(looks)
+    settings = {name: placeless(value) for name, value in same_settings(config).items() if name != "model"}
+    model = config.get("model")
+    return {
+        "format": FORMAT,
+        "title": words.get("variant"),
+        "words": {name: text for name, text in words.items() if name in _WORDS},
+        "objective": _inside(config, "objective", "kind"),
+        "model": placeless(model) if isinstance(model, str) else None,
+        "weights": "adapter" if isinstance(config.get("adapter"), Mapping) else "whole",
+        "settings": settings,
+        "data": [_set_facts(name, data[name], start) for name in _HASHES if isinstance(data.get(name), Mapping)],
+        "updates": max([row["step"] + 1 for row in rows if type(row.get("step")) is int], default=0),
+        "looks": {"first": looks[0], "best": best, "last": looks[-1]} if looks else {},
+        "count": len(looks),
+        "judged_by": judge,
+        "broke": next((row["broke"] for row in rows if isinstance(row.get("broke"), Mapping)), None),
+        "software": dict(software or {}),
+    }
+
+
+def looks_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the looks at held-out data, each ``updates`` and ``metrics``, of which only finite numbers are kept."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        held_out, updates = row.get("held_out"), row.get("updates")
+        if isinstance(held_out, Mapping) and type(updates) is int:
+            found[updates] = {"updates": updates, "metrics": numbers(held_out)}
+    return [found[updates] for updates in sorted(found)]
+
+
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers of a row, by name."""
+    return {str(name): value for name, value in row.items() if is_number(value)}
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value of JSON is a finite number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    with contextlib.suppress(OverflowError):
+        return math.isfinite(float(value))
+    return False
+
+
+def best_look(looks: Sequence[Mapping[str, Any]]) -> tuple[str | None, Mapping[str, Any] | None]:
+    """Return the metric by which looks are judged, and the best of them, the first of equal ones.
+
+    It is the score or else the preference accuracy, of which more is better, or else perplexity or loss.
+    """
+    for name in (*SCORES, *_LOWER_IS_BETTER):
+        having = [look for look in looks if name in look["metrics"]]
+        if having:
+            sign = -1 if name in _LOWER_IS_BETTER else 1
+            return name, max(having, key=lambda look: sign * look["metrics"][name])
+    return None, None
+
+
+def interval(look: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    """Return the 95 % interval of a metric of a look, value +- 1.96 of its standard error.
+
+    None where no error is known, or it is 0; and for the preference accuracy of the start, of which every pair is a
+    tie by definition.
+    """
+    metrics = look["metrics"]
+    is_certain = name == "accuracy" and not look["updates"]
+    error = 0.0 if is_certain else metrics.get(f"{name}_se", 0.0)
+    return (metrics[name] - Z * error, metrics[name] + Z * error) if error > 0 else None
+
+
+def shown_metrics(metrics: Mapping[str, float]) -> list[str]:
+    """Return the names of metrics that stand for themselves: what is another one's standard error is told with it."""
+    return [name for name in metrics if not (name.endswith("_se") and name.removesuffix("_se") in metrics)]
+
+
+def placeless(value: Any) -> Any:
+    """Return a setting, of the whole path of a file or folder its name alone: where it lay is nobody else's matter."""
+    if isinstance(value, str) and (value.startswith(("/", "~")) or PurePath(value).is_absolute()):
+        parts = [part for part in PurePath(value).parts if part != "/"]
+        return "/".join(["...", *parts[-2:]])
+    if isinstance(value, list):
+        return [placeless(one) for one in value]
+    return {name: placeless(one) for name, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def _in_words(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return a configuration in words; nothing where it is none of this version's."""
+    try:
+        tree = TrainConfig.model_validate(dict(config))
+        return config_in_words(tree) | {"variant": describe_variant(tree)}
+    except Exception:  # whatever another version, or a person, has made of it
+        return {}
+
+
+def _set_facts(name: str, report: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is told of one set of rows."""
+    path, found = report.get("path"), start.get(_HASHES[name])
+    left_out = {words: _inside(report, "lengths", key) for key, words in _LEFT_OUT.items()}
+    counts = {
+        "rows": _inside(report, "lengths", "total"),
+        "kept": _inside(report, "lengths", "kept"),
+        "truncated": _inside(report, "lengths", "truncated"),
+        "prompts": report.get("prompts"),
+        "prompts_in_training": report.get("prompts_in_training"),
+        "duplicates": _inside(report, "duplicates", "duplicates"),
+    }
+    return {
+        "set": name,
+        "path": placeless(path) if isinstance(path, str) else None,
+        **{key: value for key, value in counts.items() if type(value) is int},
+        "left_out": {words: count for words, count in left_out.items() if type(count) is int and count},
+        "sha256": found if isinstance(found, str) else None,
+    }
+
+
+def _inside(tree: Any, *names: str) -> Any:
+    for name in names:
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
+    return tree
