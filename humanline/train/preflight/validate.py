@@ -159,7 +159,7 @@ def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Rende
 
 def _look_at_rows(config: TrainConfig, findings: _Findings) -> None:
     """Look at the rows alone, which needs no template."""
-    from humanline.train.data.prompts import scored_columns
+    from humanline.train.data.prompts import offers_columns, scored_columns
     from humanline.train.data.rows import read_set
 
     for name, path in (("data.train", config.data.train), ("data.eval", config.data.eval)):
@@ -168,7 +168,8 @@ def _look_at_rows(config: TrainConfig, findings: _Findings) -> None:
                 ours, ignore = config.data.columns, config.data.ignore
                 rows, columns = read_set(path, config.data_shape, columns=ours, ignore=ignore)
                 findings.show(f"data         {path}: {len(rows)} rows, not tokenised")
-                findings.show(f"columns      {columns.also_read(scored_columns(config), ours)}")
+                columns = columns.also_read(scored_columns(config), ours, offered=offers_columns(config))
+                findings.show(f"columns      {columns}")
     distance = config.evaluation.distance
     with findings.about("evaluation.distance.prompts"):
         if distance is not None and distance.prompts is not None:

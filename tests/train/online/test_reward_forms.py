@@ -402,6 +402,7 @@ def test_validate_shows_what_rewards_give(toy, rows, here, capsys):
     out = capsys.readouterr().out
     assert "reward       source.scoring.rewards[0] (function): theirs:accuracy of TRL's form, given ground_truth" in out
     assert "for 'I do not know.'" in out
+    assert "ignored: 'ground_truth', 'id_of_row' (but by function rewards of TRL's form" in out
     (here / "theirs.py").write_text("def accuracy(x): return 1", encoding="utf-8")
     with pytest.raises(NotReadyError, match=r"expected call\(prompt, completion.*found \(x\)"):
         validate(run_of(toy, rows, here / "run", "accuracy"))
