@@ -100,10 +100,11 @@ def _run(arguments: Sequence[str] | None) -> int:
             complain(options, str(error))
             return EXIT_USER_ERROR
         if isinstance(error, ModuleNotFoundError) and error.name and error.name.split(".")[0] != "humanline":
-            extra = "figures" if error.name.split(".")[0] == "matplotlib" else "train"
-            kind = {"figures": "figures", "train": "training"}[extra]
+            extra = "plots" if error.name.split(".")[0] == "matplotlib" else "train"
+            kind = {"plots": "plots", "train": "training"}[extra]
             install = f"install the {kind} extra: pip install 'humanline[{extra}]'"
-            complain(options, f"the package {error.name!r} is missing; {install}")
+            why = "" if str(error).startswith("No module") else f"{error}: "
+            complain(options, f"{why}the package {error.name!r} is missing; {install}")
             return EXIT_USER_ERROR
         if os.environ.get("HUMANLINE_DEBUG", "0") not in ("", "0"):
             raise

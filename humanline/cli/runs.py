@@ -49,6 +49,10 @@ def run_commands(commands: Commands) -> None:
     add_preset(estimate)
     estimate.set_defaults(run=_estimate)
 
+    status = commands.add_parser("status", help="say where a run stands, also while it goes on; change nothing")
+    status.add_argument("folder", help="the run's output folder")
+    status.set_defaults(run=_status)
+
 
 def _train(options: argparse.Namespace) -> int:
     from humanline.system.launcher import LAUNCHED_BY, from_slurm
@@ -157,3 +161,11 @@ def _estimate(options: argparse.Namespace) -> int:
     for line in lines:
         print(told(line))
     return 0 if fits else EXIT_USER_ERROR
+
+
+def _status(options: argparse.Namespace) -> int:
+    from humanline.train.run.status import read_status
+
+    for line in read_status(options.folder).lines():
+        print(line)
+    return 0

@@ -13,7 +13,7 @@ from humanline.system.terminal import visible
 
 def study_commands(commands: Commands) -> None:
     """Add what shows the method and the paper's claims on small problems."""
-    from humanline.plots import FIGURES
+    from humanline.plots import FIGURES, NEED_TORCH
 
     sim = commands.add_parser("sim", help="judge the paper's claims on problems small enough to be exact")
     sim.add_argument("claims", nargs="*", metavar="CLAIM", help="judge these alone (default: all, with figures)")
@@ -25,7 +25,8 @@ def study_commands(commands: Commands) -> None:
     sim.set_defaults(run=_sim)
 
     figures = commands.add_parser("figures", help="make the figures of theory and simulator: CSV, SVG, PNG")
-    figures.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(FIGURES)}")
+    of_torch = f"{', '.join(NEED_TORCH)} need torch"
+    figures.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(FIGURES)}; {of_torch}")
     figures.add_argument("--out", default="figures", help="folder to write to, made if need be (default: figures)")
     figures.set_defaults(run=_figures)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from humanline.evaluate.compare import Comparison
     from humanline.evaluate.inspection import Inspection
     from humanline.plots.frontier import Picture
+    from humanline.plots.theory_curves import plot_capacity, plot_prospects, plot_value
     from humanline.sim.report import Report
 
 #: Every figure, and the module of this package that makes it: of the theory, then of the simulator (which needs torch).
@@ -22,8 +23,34 @@ FIGURES = (
     *("distortion_curves", "bound", "clipping_limit", "capacity_families"),
     *("rejection_training", "bandit_runs", "sequence_utility"),
 )
+#: Those of them that are made of runs of the simulator, and need torch: `pip install 'humanline[train]'`.
+NEED_TORCH = ("rejection_training", "bandit_runs", "sequence_utility")
 #: The same for the figures of a study of the simulator, which are made from its results.
 STUDY_FIGURES = ("sim_claims", "sim_curves", "sim_stability")
+
+
+_CURVES = ("plot_capacity", "plot_prospects", "plot_value")
+__all__ = [
+    "FIGURES",
+    "NEED_TORCH",
+    "STUDY_FIGURES",
+    "check",
+    "plot_capacity",
+    "plot_prospects",
+    "plot_value",
+    "write_figure",
+    "write_figures",
+    "write_study_figures",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what draws curves of one's own when it is asked for: the command line needs no numpy for its help."""
+    if name not in _CURVES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.theory_curves"), name)
 
 
 def check() -> None:
@@ -53,9 +80,11 @@ def write_figures(out: str | Path, names: list[str] | None = None) -> list[Path]
     ValueError
         If a name is not one of `FIGURES`; nothing is then written.
     ModuleNotFoundError
-        If matplotlib is missing; nothing is then written. If torch is and a figure of the simulator is wanted; those
-        before it are then written.
+        If matplotlib is missing; nothing is then written. If torch is and figures of the simulator (`NEED_TORCH`) are
+        wanted; all others are then written.
     """
+    import importlib.util
+
     wanted = list(dict.fromkeys(names or FIGURES))
     for name in wanted:
         if name not in FIGURES:
@@ -66,8 +95,14 @@ def write_figures(out: str | Path, names: list[str] | None = None) -> list[Path]
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
+    lacking = [name for name in wanted if name in NEED_TORCH] if importlib.util.find_spec("torch") is None else []
     for name in wanted:
-        written += _write(folder, name)
+        if name not in lacking:
+            written += _write(folder, name)
+    if lacking:
+        others = f" (the other {len(wanted) - len(lacking)} are in {folder})" if len(wanted) > len(lacking) else ""
+        words = f"no figure of the simulator can be made: {', '.join(lacking)} need torch{others}"
+        raise ModuleNotFoundError(words, name="torch")
     return written
 
 

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from humanline.system.log import LOG
 from humanline.system.stop import StopRequested, StopSignal
 from humanline.system.terminal import told
 
@@ -103,6 +104,7 @@ def _free(path: Path) -> str:
 
 def tell(text: str) -> None:
     """Say what a person must know, also where progress is not shown."""
+    LOG.note(text)
     rank = os.environ.get("RANK", "0")
     with contextlib.suppress(OSError):  # nobody reads any more
         print(told(text if rank == "0" else f"process {rank}: {text}", keep="\n"), file=sys.stderr, flush=True)

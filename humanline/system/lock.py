@@ -368,6 +368,18 @@ def seen_at_work(folder: Path) -> bool:
     return fate == "alive" or (fate == "unknown" and abs(time.time() - seen.changed) < STALE)
 
 
+def last_holder(folder: Path) -> str | None:
+    """Return in words which process holds a folder, or held it last, and since when; None where no lock is there."""
+    try:
+        seen = FolderLock(folder)._highest()
+    except OSError:
+        return None
+    if seen is None:
+        return None
+    ago = max(0.0, time.time() - seen.changed)
+    return f"{_who(seen)}, {'given back' if seen.free else 'renewed'} {ago:,.0f} s ago"
+
+
 def _clock() -> float:
     """Return seconds that pass while the machine sleeps, too, where it has such a clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -13,12 +13,23 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self, TextIO, cast
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from humanline.system.activity import HERE
+from humanline.system.log import LOG
 from humanline.system.terminal import told
+
+_NARROWEST, _WIDEST = 5, 40  # characters of a bar
 
 
 class _Stderr(io.TextIOBase):
@@ -65,6 +76,32 @@ def _console() -> Console:
     return Console(file=cast(TextIO, _Stderr()))
 
 
+class _RunBar(Progress):
+    """A bar that keeps its count and the time left where a terminal is narrow, and drops facts, then itself, first."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Give the one task's line, as wide as the terminal lets it be."""
+        if not self.tasks:
+            return
+        task, width = self.tasks[0], self.console.width
+        count, left = MofNCompleteColumn(), TimeRemainingColumn()
+        needed = [cell_len(task.description), *(len(one.render(task)) for one in (count, left))]
+        room = width - sum(needed) - 2
+        shown: list[ProgressColumn] = [TextColumn("{task.description}")]
+        if room < 0:  # the words go too
+            shown, room = [], room + needed[0] + 1
+        facts = ""
+        for fact in task.fields["facts"]:
+            longer = f"{facts}  {fact}" if facts else fact
+            if len(longer) + 1 > room:
+                break
+            facts = longer
+        room -= len(facts) + 1 if facts else 0
+        shown += [BarColumn(min(room - 1, _WIDEST))] if room > _NARROWEST else []
+        self.columns = (*shown, count, *([TextColumn(escape(facts))] if facts else []), left)
+        yield self.make_tasks_table(self.tasks)
+
+
 class RunProgress:
     """Show step, loss, margin, clip share, speed and time left.
 
@@ -78,17 +115,9 @@ class RunProgress:
     def __init__(self, steps: int, show: bool) -> None:
         self.steps, self.show = steps, show
         self.console = _console()
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not (show and self.console.is_terminal),
-        )
-        self.task = self.bar.add_task("training", total=steps, facts="")
-        self.lines = set() if self.console.is_terminal else {round(steps * i / 10) - 1 for i in range(1, 11)}
+        self.bar = _RunBar(console=self.console, disable=not (show and self.console.is_terminal))
+        self.task = self.bar.add_task("training", total=steps, facts=())
+        self.lines = {round(steps * i / 10) - 1 for i in range(1, 11)}
         self.first, self.started = 0, time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -120,7 +149,7 @@ class RunProgress:
         self.bar.update(self.task, description=f"{what} {done}/{due}")
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
-        """Show one finished step."""
+        """Show one finished step; ten of them are kept in the log, too."""
         HERE.trained(step + 1)
         parts = [f"loss {metrics['loss']:.4f}"]
         if "margin" in metrics:
@@ -128,13 +157,15 @@ class RunProgress:
         if "clipped_low" in metrics:
             parts.append(f"clipped {metrics['clipped_low']:.1%} low {metrics['clipped_high']:.1%} high")
         parts.append(f"{metrics['tokens_per_second']:,.0f} tok/s")
-        self.bar.update(self.task, description="training", completed=step + 1, facts="  ".join(parts))
-        if self.show and step in self.lines:
+        self.bar.update(self.task, description="training", completed=step + 1, facts=parts)
+        if step in self.lines:
             left = (time.perf_counter() - self.started) / (step + 1 - self.first) * (self.steps - step - 1)
-            self.say(f"step {step + 1}/{self.steps}  {'  '.join(parts)}  {left:,.0f} s left")
+            line = f"step {step + 1}/{self.steps}  {'  '.join(parts)}  {left:,.0f} s left"
+            (LOG.note if self.console.is_terminal else self.say)(line)  # in a terminal the bar says so
 
     def say(self, text: str) -> None:
         """Print one line, or several, with control characters of names and texts from outside shown as escapes."""
+        LOG.note(text)
         if self.show:
             self.console.print(told(text, keep="\n"), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
@@ -228,6 +259,7 @@ class ReadingProgress:
             yield tell
 
     def _say(self, text: str) -> None:
+        LOG.note(text)
         self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from humanline import _checks
 from humanline.theory._arrays import floats, plain
+
+F = TypeVar("F", bound="_TwoSided")
+
+
+#: What books and papers call the parameters, and what they are called here.
+_OTHER_NAMES = {
+    "alpha": "curvature",
+    "beta": "loss_curvature",
+    "lambda": "loss_aversion",
+    "lambda_": "loss_aversion",
+    "lam": "loss_aversion",
+    "lamb": "loss_aversion",
+    "z0": "reference_point",
+    "z_0": "reference_point",
+}
 
 
 class ValueFunction(Protocol):
@@ -43,6 +60,7 @@ class _TwoSided:
     loss_curvature: float | None
     loss_aversion: float
     reference_point: float
+    _other_names: ClassVar[Mapping[str, str]] = _OTHER_NAMES
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "curvature", _checks.positive("curvature", self.curvature))
@@ -145,6 +163,23 @@ class _TwoSided:
         return math.inf
 
 
+def _says_our_names(family: type[F]) -> type[F]:
+    """Make a family say what a parameter is called here, where it is given another name of it."""
+    made = family.__init__
+
+    @functools.wraps(made)
+    def __init__(self: F, *args: Any, **named: Any) -> None:
+        for name, value in named.items():
+            ours = family._other_names.get(name)
+            if ours is not None:
+                raise TypeError(f"{family.__name__} has no {name!r}: it is called {ours} here; write {ours}={value!r}")
+        made(self, *args, **named)
+
+    family.__init__ = __init__  # type: ignore[assignment]
+    return family
+
+
+@_says_our_names
 @dataclass(frozen=True)
 class PowerValue(_TwoSided):
     """Score outcomes by a power of their distance to the reference point, losses more steeply than gains.
@@ -201,6 +236,7 @@ class PowerValue(_TwoSided):
         return _power(xp, size, 1 / curvature)
 
 
+@_says_our_names
 @dataclass(frozen=True)
 class ExponentialValue(_TwoSided):
     """Score outcomes by an exponential that levels off: a value function that is bounded.
@@ -257,6 +293,7 @@ class ExponentialValue(_TwoSided):
         return 1 / curvature
 
 
+@_says_our_names
 @dataclass(frozen=True)
 class LogarithmicValue(_TwoSided):
     """Score outcomes by a logarithm: sensitivity that falls with distance, at first slowly.
@@ -304,6 +341,7 @@ class LogarithmicValue(_TwoSided):
             return xp.expm1(curvature * size) / curvature
 
 
+@_says_our_names
 @dataclass(frozen=True)
 class LogisticValue(_TwoSided):
     """Score outcomes by the logistic function, shifted so that the reference point is worth 0: KTO's value function.
@@ -354,6 +392,8 @@ class LogisticValue(_TwoSided):
     loss_curvature: float | None = None
     loss_aversion: float = 1.0
     reference_point: float = 0.0
+
+    _other_names: ClassVar[Mapping[str, str]] = {**_OTHER_NAMES, "beta": "curvature"}  # KTO's
 
     def _size(self, xp: Any, size: Any, curvature: float) -> Any:
         return xp.tanh(curvature / 2 * size) / 2

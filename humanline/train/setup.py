@@ -16,6 +16,7 @@ import torch
 from humanline.schedule import Never
 from humanline.system.activity import HERE
 from humanline.system.disk import of_run
+from humanline.system.log import kept_log
 from humanline.system.progress import ReadingProgress, RunProgress
 from humanline.system.stop import StopSignal
 from humanline.train.config import TrainConfig
@@ -169,13 +170,13 @@ def set_up(
     if trial is not None and config.rounds is not None:
         raise ValueError("a trial needs fixed data: the answers of rounds do not exist before they are drawn")
     folder = RunFolder(config.output, resume=resume, say=RunProgress(0, show_progress).say)
-    how = config.training
     try:
         with (
+            kept_log(),
             explaining(config, folder.checkpoints),  # a device is first used where processes join
-            joined(how.stall_minutes, stop) as (accelerator, meeting),
+            joined(config.training.stall_minutes, stop) as (accelerator, meeting),
             explaining(config, folder.checkpoints) as known,  # first: once others hear of it, this one is ended soon
-            of_run(how.disk_full, folder.checkpoints, stop, HERE.held_up),
+            of_run(config.training.disk_full, folder.checkpoints, stop, HERE.held_up),
         ):
             check, ending = safe_points(stop, meeting.reduce, folder.lost), asked_to_end(stop, folder.lost)
             processes = Processes(accelerator, over_ranks(accelerator), check, ending, meeting)
@@ -248,7 +249,7 @@ def _set_up(
     start = None
     if restored is None:
         start = {"start weights": trained_hash(trained.policy, processes.reduce), **fingerprints}
-    processes.on_main(lambda: folder.begin(settings, of_data, start, progress.say))
+    processes.on_main(lambda: folder.begin(settings, of_data | {"steps": steps}, start, progress.say))
     at = restored or Position()
     data_level.begin(at.updates)
     progress.begin(at.updates)

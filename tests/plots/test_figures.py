@@ -158,7 +158,7 @@ def test_without_matplotlib_the_message_names_the_extra(tmp_path, monkeypatch, c
     """Where matplotlib is missing the command ends with exit code 2 and what to install, and writes nothing."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["figures", "--out", str(tmp_path / "out")]) == 2
-    assert "'matplotlib' is missing; install the figures extra: pip install 'humanline[figures]'" in (
+    assert "'matplotlib' is missing; install the plots extra: pip install 'humanline[plots]'" in (
         capsys.readouterr().err
     )
     assert not (tmp_path / "out").exists()

@@ -26,6 +26,8 @@ SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 GAIN, LOSS = TverskyKahneman(0.61), TverskyKahneman(0.69)
 MP_GAIN, MP_LOSS, _ = oracles.medians()
 
+PAD = "to make prospects equally long, pad with probability 0, and any finite outcome"
+
 
 def gaussian(tilts, atoms):
     """Equally likely pieces of z ~ N(s**2/2, s**2) under the policy; samplers in proportion to policy * exp(eta z)."""
@@ -263,7 +265,7 @@ def test_kl_is_that_of_kl_divergence_for_gains():
         (([1, 2], [0.5, 0.5], [0.5, 0.4]), "sampler_probs must sum to 1 within 1e-06 along the last axis; got 0.9"),
         (([1, 2], [0.5, 0.6], [0.5, 0.5]), "policy_probs must sum to 1 within 1e-06 along the last axis; got 1.1"),
         (([1, 2], [1.5, -0.5], [0.5, 0.5]), "policy_probs must be >= 0; got -0.5"),
-        (([1, np.nan], [0.5, 0.5], [0.5, 0.5]), "outcomes must be finite; got nan"),
+        (([1, np.nan], [0.5, 0.5], [0.5, 0.5]), f"outcomes must be finite; got nan; {PAD}"),
         (([1, 2], [0.5, 0.5], [0.2, 0.3, 0.5]), "sampler_probs must have the shape of outcomes (2,); got (3,)"),
         (([1, 2, 3], [0.5, 0.5], [0.5, 0.5]), "policy_probs must have the shape of outcomes (3,); got (2,)"),
         (([[1, 2]], [0.5, 0.5], [0.5, 0.5]), "outcomes, policy_probs must have one axis; got (1, 2)"),

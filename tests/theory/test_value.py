@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import numpy as np
@@ -252,3 +253,23 @@ def test_values_out_of_range_and_bad_intervals_are_refused():
             family(0)
         with pytest.raises(ValueError, match=r"^loss_curvature must be > 0; got -1$"):
             family(1.0, loss_curvature=-1)
+
+
+@pytest.mark.parametrize(
+    "family,named,ours",
+    [
+        (PowerValue, "alpha", "curvature"),
+        (PowerValue, "beta", "loss_curvature"),
+        (PowerValue, "lam", "loss_aversion"),
+        (ExponentialValue, "alpha", "curvature"),
+        (LogarithmicValue, "z0", "reference_point"),
+        (LogisticValue, "beta", "curvature"),
+    ],
+)
+def test_other_names_of_parameters_are_answered_with_ours(family, named, ours):
+    """Who writes the letter of a paper is told what it is called here; any other name is Python's own error."""
+    with pytest.raises(TypeError, match=f"has no '{named}': it is called {ours} here; write {ours}=0.5"):
+        family(**{named: 0.5})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
+        family(nothing=0.5)
+    assert next(iter(inspect.signature(family).parameters)) == "curvature"

@@ -25,6 +25,8 @@ SETTINGS = settings(derandomize=True, deadline=None, max_examples=100)
 GAIN, LOSS = TverskyKahneman(0.61), TverskyKahneman(0.69)
 MEDIANS = {"gain": GAIN, "loss": LOSS}
 
+PAD = "to make prospects equally long, pad with probability 0, and any finite outcome"
+
 
 def both(capacity):
     """One capacity for gains and losses."""
@@ -351,7 +353,7 @@ def test_probabilities_within_the_tolerance_are_normalised():
         (1.0, 1.0, "outcomes must have an axis of outcomes; got 1.0"),
         ([], [], "outcomes must hold at least one outcome; got array([], dtype=float64)"),
         ([1, np.inf], [0.5, 0.5], "outcomes must be finite; got inf"),
-        ([1, 2], [0.5, np.nan], "probs must be finite; got nan"),
+        ([1, 2], [0.5, np.nan], f"probs must be finite; got nan; {PAD}"),
         ([1, 2], [1.5, -0.5], "probs must be >= 0; got -0.5"),
         ([1, 2], [0.5, 0.499], "probs must sum to 1 within 1e-06 along the last axis; got 0.999"),
         ([1, 2], [[0.5, 0.5], [0.5, 0.75]], "probs must sum to 1 within 1e-06 along the last axis; got 1.25"),

@@ -317,13 +317,17 @@ class ModelReward(_Reward):
 
 
 class FunctionReward(OwnCodeSection, _Reward):
-    """The number that a Python callable returns: `call(prompt, completion, **columns)`."""
+    """The number that a Python callable returns: ours, `call(prompt, completion, **columns)`, or one of TRL's form."""
 
     kind: Literal["function"] = "function"
     call: Call
     """`module:function`; it runs in worker processes, and what it prints goes nowhere."""
     columns: Annotated[tuple[NonEmpty, ...], Field(strict=False)] = ()
-    """Columns of the prompts that it is given, by keyword."""
+    """Columns of the prompts that it is given, by keyword; default in TRL's form: all that it takes."""
+    signature: Literal["ours", "trl"] | None = None
+    """Its form: ours takes one answer and returns a number; trl takes keyword lists (prompts, completions,
+    completion_ids, columns) of one entry each and returns a list of a number, or None where it scores nothing; default:
+    as the names of its parameters tell."""
 
 
 Reward = Annotated[

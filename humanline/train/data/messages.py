@@ -29,12 +29,15 @@ class Message:
         has none.
     place : str
         Where in its file it stands, for what is said of it; no part of what it is.
+    plain : bool
+        Whether its row has it as a text and not in a list of messages; no part of what it is either.
     """
 
     role: str
     content: str
     keys: str = ""
     place: str = field(default="", compare=False, repr=False)
+    plain: bool = field(default=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, turn: Mapping[str, Any]) -> Message:

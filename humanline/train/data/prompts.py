@@ -103,7 +103,7 @@ def read_contexts(
         for row, (sequence,) in zip(kept, tokenizing.sequences.rows(), strict=True)
     ]
     different = len({context.ids for context in contexts})
-    columns = reader.columns.also_read(scored_columns(config), config.data.columns)
+    columns = reader.columns.also_read(scored_columns(config), config.data.columns, offered=offers_columns(config))
     beyond = len(names) - len(tokenizing.dropped) - lengths.total
     found = duplicates.report(names)
     report = Report(name, lengths, found, different, columns=columns, beyond_limit=beyond)
@@ -116,6 +116,12 @@ def scored_columns(config: TrainConfig) -> list[str]:
 
     rewards = () if config.rounds is None else config.rounds.scoring.rewards
     return [name for reward in rewards for name in columns_of(reward)]
+
+
+def offers_columns(config: TrainConfig) -> bool:
+    """Return whether a reward may be a function of TRL's form that is given all columns; only its import tells."""
+    rewards = () if config.rounds is None else config.rounds.scoring.rewards
+    return any(one.kind == "function" and one.signature != "ours" and not one.columns for one in rewards)
 
 
 def _plain(extra: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -116,7 +116,7 @@ class RowReader:
         if isinstance(value, str):
             if not self._good(value, f"{column!r}", False, column):
                 return None
-            return (Message(role, value),) if self.how.format is None else self._dialogue(value, name, role)
+            return (Message(role, value, plain=True),) if self.how.format is None else self._dialogue(value, name, role)
         if not isinstance(value, list) or not value:
             return self.wrong(f"{column!r} is {kind(value)}", _TEXT, column)
         turns = [self._message(turn, column, i) for i, turn in enumerate(value)]

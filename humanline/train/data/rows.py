@@ -51,12 +51,13 @@ class Columns:
     keys_read: tuple[str, ...] = ()
     keys_ignored: tuple[str, ...] = ()
     nowhere: tuple[str, ...] = ()  # names to be ignored that are neither: misspelt, or of another set
+    offered: bool = False  # whether a function that may be given all columns of the data may read those ignored
 
-    def also_read(self, names: Collection[str], columns: Mapping[str, str]) -> Columns:
-        """Return the same where `names`, which are ours, are read too."""
+    def also_read(self, names: Collection[str], columns: Mapping[str, str], *, offered: bool = False) -> Columns:
+        """Return the same where `names`, which are ours, are read too, and the rest is `offered` to a reward or not."""
         more = {columns.get(name, name) for name in names} & {*self.ignored}
         ignored = tuple(name for name in self.ignored if name not in more)
-        return replace(self, read=(*self.read, *sorted(more)), ignored=ignored)
+        return replace(self, read=(*self.read, *sorted(more)), ignored=ignored, offered=offered)
 
     def __str__(self) -> str:
         keys = "".join(
@@ -67,6 +68,8 @@ class Columns:
         ignored = ", ".join(map(short, self.ignored)) or "none"
         if _SYSTEM in self.ignored:
             ignored += " (columns: {system: system} puts it before the prompt)"
+        if self.ignored and self.offered:
+            ignored += " (but by function rewards of TRL's form, which are given all that they take)"
         nowhere = (
             f"; data.ignore names what is not there: {', '.join(map(short, self.nowhere))}" if self.nowhere else ""
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, get_args
 
 from humanline.train.data.messages import Given, Message, Messages
@@ -82,9 +82,15 @@ class Rollout:
         """Return the tools and arguments that its columns give the chat template."""
         return Given.of(self.extra)
 
+    @property
+    def plain(self) -> bool:
+        """Return whether its row has the prompt as a text, not as messages."""
+        return bool(self.prompt) and self.prompt[-1].plain
+
     def row(self) -> dict[str, Any]:
         """Return a JSON row."""
-        again = {"asked_again": dict(self.asked_again)} if self.asked_again else {}
+        again: dict[str, Any] = {"asked_again": dict(self.asked_again)} if self.asked_again else {}
+        again |= {"plain": True} if self.plain else {}
         return {
             "id": self.id,  # first, with the policy, where they can be read without the rest
             "policy": self.policy,
@@ -104,9 +110,10 @@ class Rollout:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Rollout:
         """Return the rollout of a row that `row` made; raise KeyError, TypeError or ValueError if it is none."""
+        prompt = tuple(map(Message.of, row["prompt"]))
         found = cls(
             id=row["id"],
-            prompt=tuple(map(Message.of, row["prompt"])),
+            prompt=(*prompt[:-1], replace(prompt[-1], plain=True)) if row.get("plain") and prompt else prompt,
             extra=dict(row["extra"]),
             policy=row["policy"],
             asked_again=dict(row.get("asked_again", {})),
@@ -152,7 +159,8 @@ class Score:
     value : float or None
         None unless the status is "ok".
     status : str
-        "ok", or what went wrong: "timeout", "memory", "crashed", "too_long", "no_reference", "not_finite", "error".
+        "ok", or what went wrong: "timeout", "memory", "crashed", "too_long", "no_reference", "not_finite", "error",
+        or "not_scored" where no reward scores such a completion.
     parts : mapping of str to float
         Values of the single rewards, unweighted.
     reason : str

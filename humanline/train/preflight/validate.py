@@ -173,7 +173,7 @@ def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Rende
 def _look_at_rows(config: TrainConfig, findings: _Findings) -> None:
     """Look at the rows alone, which needs no template."""
     from humanline.train.data.layout import shape_of
-    from humanline.train.data.prompts import scored_columns
+    from humanline.train.data.prompts import offers_columns, scored_columns
     from humanline.train.data.rows import SetReader
     from humanline.train.data.travelled import as_prompts
 
@@ -185,7 +185,9 @@ def _look_at_rows(config: TrainConfig, findings: _Findings) -> None:
                 left_out = reader.left_out()
                 bad = f"; {left_out}" if left_out else ""
                 findings.show(f"data         {path}: {count} rows, not tokenised{bad}")
-                findings.show(f"columns      {reader.columns.also_read(scored_columns(config), config.data.columns)}")
+                given, ours = scored_columns(config), config.data.columns
+                columns = reader.columns.also_read(given, ours, offered=offers_columns(config))
+                findings.show(f"columns      {columns}")
     distance = config.evaluation.distance
     with findings.about("evaluation.distance.prompts"):
         if distance is not None and distance.prompts is not None:
@@ -238,7 +240,13 @@ def _look_at_batches(
         refuse_engine(config)
     if config.rounds is not None:
         with findings.about("source.scoring"):
-            findings.remarks += check_scoring(config.rounds.scoring, [*data.contexts, *data.held_out])
+            prompts = [*data.contexts, *data.held_out]
+            findings.remarks += check_scoring(
+                config.rounds.scoring,
+                prompts,
+                show=lambda line: findings.show(f"reward       {line}"),
+                encode=lambda text: renderer.tokenizer(text, add_special_tokens=False)["input_ids"],
+            )
     return _Batches(steps, stream)
 
 

@@ -77,6 +77,9 @@ _LATER: dict[str, Any] = (
     | {f"objective.{name}": value for one in OBJECTIVES for name, value in one.later.items()}
 )
 
+_REWARDS = "source.scoring.rewards"
+_LATER_OF_REWARDS: dict[str, Any] = {"signature": None}  # the same, of the entries of a list
+
 
 # Settings of a model that are its name, or the type its weights happen to be in.
 _KEPT = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "quantization_config")
@@ -234,6 +237,8 @@ def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     They may be of an earlier version, and dotted names already. Secrets are left out: a key may be replaced.
     """
     settings = _named_now(flat(hidden(config)))
+    if isinstance(rewards := settings.get(_REWARDS), list | tuple):
+        settings[_REWARDS] = [_as_before(reward, _LATER_OF_REWARDS) for reward in rewards]
     names = _FREE + (_FREE_ON_FIXED_DATA if settings.get("source.kind") == "fixed" else ())
     free = tuple(f"{name}." for name in names)
     return {
@@ -241,6 +246,13 @@ def same_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in settings.items()
         if not f"{name}.".startswith(free) and not (name in _LATER and value == _LATER[name])
     }
+
+
+def _as_before(entry: Any, later: Mapping[str, Any]) -> Any:
+    """Return an entry of a list of sections without the settings that say what held before there were such."""
+    if not isinstance(entry, Mapping):
+        return entry
+    return {name: value for name, value in entry.items() if not (name in later and value == later[name])}
 
 
 def _named_now(settings: Mapping[str, Any]) -> dict[str, Any]:

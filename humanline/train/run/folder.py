@@ -3,7 +3,8 @@
 config.json data.json    what the run was given, and what became of its data
 start.json               fingerprints of what it began with: weights, data, template, tokenizer
 levels.json              how probable the start policy finds the data (humanline.train.step.data_level); not in rounds
-metrics.jsonl            a line a step, an evaluation and a round, and one if the run has broken
+metrics.jsonl            a line a step, an evaluation and a round, and one if the run has broken; `kind` says which
+run.log                  what the run has said, with the time, and how each of its processes has ended
 distance/start.jsonl     answers of the start, by which the policy's distance from it is measured
 rounds/                  what each round sampled and what it was worth (humanline.train.online.make)
 checkpoints/step-N/      everything that is needed to go on after N updates
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from humanline import __version__
 from humanline.system.disk import StoppedWaiting, nearest, tell
 from humanline.system.files import (
     DamagedError,
@@ -36,6 +38,7 @@ from humanline.system.files import (
 )
 from humanline.system.folders import sweep, verify_folder
 from humanline.system.lock import FolderLock, LockHeldError, LockLostError, is_lock
+from humanline.system.log import BEGUN, LOG, RESUMED, RUN_LOG
 from humanline.train.run.card import card_files
 from humanline.train.run.facts import facts_of
 from humanline.train.run.fingerprint import differences, same_settings, software
@@ -200,6 +203,8 @@ class RunFolder:
             if self.resume:
                 say(said)
             write_text(self.metrics, "")
+        mark = BEGUN if start is not None else RESUMED
+        LOG.open(self.path / RUN_LOG, f"{mark} by process {os.getpid()}, humanline {__version__}", self.lost)
         with contextlib.suppress(OSError, ValueError):  # of an earlier process of the run
             self._texts[self.levels] = self.levels.read_text(encoding="utf-8")
         trees = {self.config: config, self.data: data}

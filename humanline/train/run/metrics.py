@@ -1,4 +1,13 @@
-"""The metrics file of a run: JSON lines, one a step and one an evaluation."""
+"""The metrics file of a run: JSON lines, each of which says in `kind` what it is.
+
+train     one optimizer step: `step` (from 0), losses and what explains them
+look      one look at the policy: `updates` done by then, and `held_out`, its metrics
+sample    what a round has sampled and kept: `round` (from 0)
+break     the run was seen to break: `updates`, and `broke`, which says by what
+
+Files of earlier versions have no `kind`; who reads them by `read_metrics` is told it all the same. docs/
+reading-the-curves.md says what the numbers of each kind are.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +24,9 @@ from humanline.system.files import free_name, sync, text_of_open, write_all, wri
 from humanline.system.lock import LockLostError
 
 _CHUNK = 1 << 20  # bytes
+# By the name of what only rows of a kind have. No kind is called as such a name: who looks for the text '"step"' in the
+# file, as readers of earlier versions do, finds it once a step.
+_KINDS = {"step": "train", "held_out": "look", "round": "sample", "broke": "break"}
 
 
 class MetricsLog:
@@ -82,7 +94,7 @@ class MetricsLog:
         """
         if self._file is not None:
             before = self._unwritten
-            self._unwritten += (json.dumps(row, allow_nan=False) + "\n").encode()
+            self._unwritten += (json.dumps(with_kind(row), allow_nan=False) + "\n").encode()
             try:
                 with contextlib.suppress(StoppedWaiting):
                     self.flush()
@@ -169,9 +181,17 @@ def _same(path: Path, file: int) -> bool:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a metrics file."""
+    """Yield the rows of a metrics file, each with its `kind`."""
     with open(path, encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
+        for line in lines:
+            yield with_kind(json.loads(line))
+
+
+def with_kind(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row that says what it is: as it does, or else, of an earlier version, as what it holds tells."""
+    if "kind" in row:
+        return row
+    return {"kind": next((kind for name, kind in _KINDS.items() if name in row), "other"), **row}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +214,7 @@ def lenient_rows(path: Path) -> FoundRows:
             if not line.endswith(b"\n"):
                 break
             row = read_object(line)
-            rows += [row] if row else []
+            rows += [with_kind(row)] if row else []
             damaged += [] if row else [number]
     return FoundRows(rows, damaged)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from humanline._checks import unknown
@@ -22,8 +22,11 @@ from humanline.train.config.rounds import (
 from humanline.train.data.messages import Given, Message, Messages
 from humanline.train.online.rewards.environment import worker_environment
 from humanline.train.online.rewards.pool import Pool, PoolError, make_pool
+from humanline.train.online.rewards.stand_in import Encode, try_rewards
+from humanline.train.online.rewards.tasks import how_called
 from humanline.train.online.rewards.verdict import shown
 from humanline.train.online.rewards.verifiers import read_number
+from humanline.train.online.types import Rollout
 
 _SHOWN = 5
 _MOST_PARSED = 1000
@@ -53,7 +56,13 @@ class HasColumns(Protocol):
         """Return the tools and arguments that its columns give a chat template."""
 
 
-def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]:
+def check_scoring(
+    config: ScoringConfig,
+    prompts: Sequence[HasColumns],
+    *,
+    show: Callable[[str], None] | None = None,
+    encode: Encode = lambda text: (),
+) -> list[str]:
     """Raise RewardError for whatever would keep rewards from being given; return remarks on what would not.
 
     Of the references of `math`, at most 1000, evenly spread, are read; of those of `number`, all. Callables are
@@ -65,6 +74,10 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
     config : ScoringConfig
     prompts : sequence of Context, Rollout or PromptOnly
         All of the run.
+    show : callable, optional
+        Given one line a reward: what it gives for two stand-in answers to the first prompt. Default: none is tried.
+    encode : callable
+        Returns the token ids of such an answer.
 
     Returns
     -------
@@ -79,8 +92,9 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
         If a column does not exist, a prompt has no value in it or one that cannot be read (where source.scoring.failed
         is not "error", if that is so of more than the share source.scoring.failed_share), a pattern is no regular
         expression,
-        math-verify is not installed, a callable cannot be imported or called, a reward model's folder is missing or it
-        is no such model, or worker processes do not start.
+        math-verify is not installed, a callable cannot be imported, its signature is none of a reward's or may be of
+        two kinds, what it needs is no column, it gives no value for either stand-in answer, a reward model's folder is
+        missing or it is no such model, or worker processes do not start.
     """
     problems: list[str] = []
     remarks: list[str] = []
@@ -92,7 +106,7 @@ def check_scoring(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[
                 problems.append(f"{where}: {_unknown_column(name, columns)}")
         problems += [f"{where}: {problem}" for problem in _own_problems(reward)]
     if not problems:
-        problems, remarks = _with_workers(config, prompts)
+        problems, remarks = _with_workers(config, prompts, show, encode)
         remarks += _not_given(config)
         remarks += _left_out(config, prompts)
     if problems:
@@ -171,18 +185,29 @@ def _left_out(config: ScoringConfig, prompts: Sequence[HasColumns]) -> list[str]
     return remarks
 
 
-def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> tuple[list[str], list[str]]:
+def _with_workers(
+    config: ScoringConfig, prompts: Sequence[HasColumns], show: Callable[[str], None] | None, encode: Encode
+) -> tuple[list[str], list[str]]:
     """Return problems (callables that cannot be called, prompts without a reference), and remarks on lesser ones."""
     problems: list[str] = []
     remarks: list[str] = []
     pool = make_pool(config)
     try:
         loaded = pool.functions() if any(isinstance(reward, FunctionReward) for reward in config.rewards) else {}
+        called = how_called(config.rewards, loaded)
+        columns = sorted({name for prompt in prompts for name in prompt.extra})
         for number, reward in enumerate(config.rewards):
-            where = f"source.scoring.rewards[{number}] ({reward.kind})"
-            if isinstance(reward, FunctionReward) and isinstance(loaded[reward.call], str):
-                problems.append(f"{where}: {reward.call} {loaded[reward.call]}")
-            for name in columns_of(reward):
+            where, how = f"source.scoring.rewards[{number}] ({reward.kind})", called.get(number)
+            names = list(columns_of(reward))
+            if isinstance(how, str):
+                problems.append(f"{where}: {how}")
+            elif how is not None:
+                names = how.needed()
+                absent = [name for name in names if name not in columns]
+                problems += [f"{where}: {how.call} needs {_unknown_column(name, columns)}" for name in absent]
+                if absent:
+                    continue
+            for name in names:
                 lacking = [prompt.id for prompt in prompts if _lacks(reward, prompt.extra.get(name, _MISSING))]
                 without = set(lacking)
                 there = [(prompt.id, prompt.extra[name]) for prompt in prompts if prompt.id not in without]
@@ -196,6 +221,15 @@ def _with_workers(config: ScoringConfig, prompts: Sequence[HasColumns]) -> tuple
                         problems += [f"{one}; a larger share than source.scoring.failed_share" for one in named]
                     else:
                         (problems if config.failed == "error" or len(names) == of else remarks).extend(named)
+        if show is not None and prompts and not problems:
+            first = prompts[0]
+            lines, wrong, said = try_rewards(
+                config, Rollout(first.id, first.prompt, (), first.extra), called, pool, encode
+            )
+            problems += wrong
+            remarks += said
+            for line in lines:
+                show(line)
     except PoolError as error:
         problems.append(str(error))
     finally:

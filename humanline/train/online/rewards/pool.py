@@ -24,7 +24,7 @@ from humanline.system.stop import sparing
 from humanline.system.terminal import redact
 from humanline.train.config.rounds import EnvironmentConfig, FunctionReward, ScoringConfig
 from humanline.train.online.rewards.environment import worker_environment
-from humanline.train.online.rewards.verdict import Verdict
+from humanline.train.online.rewards.verdict import NOT_SCORED, Verdict
 
 _START = 300.0  # seconds for a worker to import what it needs: torch on a busy network disk takes long
 _FAILED_STARTS = 3
@@ -88,7 +88,9 @@ class Pool:
         self._running = False
 
     def functions(self) -> dict[str, Any]:
-        """Return, for every callable, {"source": digest of its file} or a string that says what is wrong with it.
+        """Return, for every callable, a string that says what is wrong with it, or an object of facts.
+
+        These are ``source``, a digest of its file, and what its signature says (`described_signature`).
 
         Raises
         ------
@@ -207,7 +209,8 @@ class Pool:
         except (TypeError, ValueError):
             self._drop(worker)
             return [] if task is None else [(task, Verdict(None, "crashed", "its worker process said something else"))]
-        if worker.call is not None and verdict.value is not None and worker.call not in worker.called:
+        returned = verdict.value is not None or verdict.status == NOT_SCORED
+        if worker.call is not None and returned and worker.call not in worker.called:
             worker.called.add(worker.call)
             self._slowest[worker.call] = max(self._slowest.get(worker.call, 0.0), worker.seconds)
         worker.rest()

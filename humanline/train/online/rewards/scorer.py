@@ -9,19 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from humanline.train.config.rounds import (
-    FormatReward,
-    FunctionReward,
-    MathReward,
-    ModelReward,
-    NumberReward,
-    Reward,
-    ScoringConfig,
-    TagCountReward,
-)
+from humanline.train.config.rounds import FunctionReward, MathReward, ModelReward, Reward, ScoringConfig
 from humanline.train.online.rewards.cache import ScoreCache, content_key
 from humanline.train.online.rewards.pool import make_pool
-from humanline.train.online.rewards.verdict import LONGEST_COMPLETION, Verdict, described
+from humanline.train.online.rewards.tasks import how_called, messages_of, task_of
+from humanline.train.online.rewards.verdict import NOT_SCORED, Verdict, described
 from humanline.train.online.types import Rollout, Score
 
 if TYPE_CHECKING:  # torch takes long to import, and verifiers do without
@@ -103,7 +95,8 @@ class RewardScorer:
         ------
         (index of the rollout, number of the completion, Score)
             In any order, each exactly once, as soon as it is known. If any reward gives no value, the score has none,
-            but the status of the first such reward, and reasons that name them.
+            but the status of the first such reward, and reasons that name them. A reward that does not score
+            a completion (None, in TRL's form) is left out of its sum; where none does, the status is "not_scored".
 
         Raises
         ------
@@ -118,23 +111,24 @@ class RewardScorer:
         conversations: dict[int, dict[bytes, tuple[list[dict[str, Any]], str]]] = {
             number: {} for number in self._models
         }
-        sources = self._pool.functions() if self._calls and known else {}
+        functions = self._pool.functions() if self._calls and known else {}
+        called = how_called(self._config.rewards, functions) if functions else {}
         self._cache.refresh()  # of what another process of the run has scored meanwhile
         identities = {number: model.identity for number, model in self._models.items()}
         for item in list(known):
-            rollout, text = rollouts[item[0]], rollouts[item[0]].completions[item[1]].text
+            rollout, completion = rollouts[item[0]], rollouts[item[0]].completions[item[1]]
             for number, reward in enumerate(self._config.rewards):
                 if isinstance(reward, ModelReward):
-                    conversation = [*_messages(rollout), {"role": "assistant", "content": text}]
+                    conversation = [*messages_of(rollout), {"role": "assistant", "content": completion.text}]
                     tools = rollout.given.tools
                     key = content_key("model", identities[number], conversation, *([tools] if tools else []))
                     conversations[number][key] = (conversation, tools)
                 else:
-                    task = _task(reward, rollout, text)
+                    task = task_of(reward, rollout, completion, called.get(number))
                     if isinstance(task, Verdict):
                         known[item][number] = task
                         continue
-                    source = sources.get(task["call"]) if task["kind"] == "function" else None
+                    source = {"source": functions[task["call"]]["source"]} if task["kind"] == "function" else None
                     stamp = self._stamp if task["kind"] == "math" else None
                     try:
                         key = content_key(task, source, stamp, _READING)
@@ -203,11 +197,13 @@ class RewardScorer:
                 yield (*item, self._sum(known.pop(item)))
 
     def _sum(self, verdicts: Mapping[int, Verdict]) -> Score:
-        parts, failed, reasons = {}, [], []
+        parts, failed, passed, reasons = {}, [], [], []
         total = 0.0
         for number, (reward, name) in enumerate(zip(self._config.rewards, self._names, strict=True)):
             value, status, reason = verdicts[number]
-            if value is None:
+            if status == NOT_SCORED:
+                passed.append(f"source.scoring.rewards[{number}] ({name}): {reason}")
+            elif value is None:
                 failed.append((status, f"source.scoring.rewards[{number}] ({name}): {reason}"))
             else:
                 parts[name] = value
@@ -216,41 +212,11 @@ class RewardScorer:
                     reasons.append(f"{name}: {reason}")
         if failed:
             return Score(None, failed[0][0], parts, "; ".join(reason for _, reason in failed))
+        if not parts:
+            return Score(None, NOT_SCORED, parts, "; ".join(passed))
         if not math.isfinite(total):
             return Score(None, "not_finite", parts, f"the weighted sum of its rewards is {total}")
         return Score(total, "ok", parts, "; ".join(reasons))
-
-
-def _messages(rollout: Rollout) -> list[dict[str, Any]]:
-    return [message.as_dict() for message in rollout.prompt]
-
-
-def _task(reward: Reward, rollout: Rollout, text: str) -> dict[str, Any] | Verdict:
-    """Return a worker's task, which is all that the reward looks at; or a verdict that needs no worker."""
-    if len(text) > LONGEST_COMPLETION:
-        return Verdict(None, "too_long", f"it has {len(text)} characters; at most {LONGEST_COMPLETION} are read")
-    match reward:
-        case MathReward() | NumberReward():
-            reference = rollout.extra.get(reward.answer)
-            if reference is None:
-                return Verdict(None, "no_reference", f"its prompt {rollout.id} has no column {reward.answer!r}")
-            return {"kind": reward.kind, "completion": text, "reference": reference}
-        case FormatReward():
-            return {"kind": "format", "completion": text, "pattern": reward.pattern}
-        case TagCountReward():
-            return {"kind": "tag_count", "completion": text}
-        case FunctionReward():
-            if missing := [name for name in reward.columns if name not in rollout.extra]:
-                return Verdict(None, "no_reference", f"its prompt {rollout.id} has no column {missing[0]!r}")
-            columns = {name: rollout.extra[name] for name in reward.columns}
-            return {
-                "kind": "function",
-                "call": reward.call,
-                "prompt": _messages(rollout),
-                "completion": text,
-                "columns": columns,
-            }
-    raise TypeError(f"no verifier for {type(reward).__name__}")
 
 
 def _versions() -> list[str]:

@@ -8,6 +8,7 @@ from humanline.system.terminal import visible
 
 LONGEST_COMPLETION = 100_000  # characters; longer ones are not verified
 UNREAD = "no answer read"  # reasons of verdicts on texts in which no answer is found begin so
+NOT_SCORED = "not_scored"  # the status where a reward has nothing to say of a completion: TRL's None
 _LONGEST_REASON = 300
 
 

@@ -16,12 +16,14 @@ import numbers
 import os
 import resource
 import signal
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from humanline.system.own_code import Loaded, OwnCodeError, load_call
 from humanline.system.stop import outlive
-from humanline.train.online.rewards.verdict import Verdict, described
+from humanline.train.online.rewards.forms import described_signature
+from humanline.train.online.rewards.verdict import NOT_SCORED, Verdict, described
 
 _GRACE = 2.0  # seconds beyond an item's limit after which the kernel ends a worker whose parent does not
 _MIB = 2**20
@@ -52,7 +54,12 @@ def main(lifeline: int) -> None:
         return
     setup = json.loads(first)
     functions = _prepare(setup)
-    answer({call: found if isinstance(found, str) else {"source": found.digest} for call, found in functions.items()})
+    answer(
+        {
+            call: found if isinstance(found, str) else {"source": found.digest} | described_signature(found.function)
+            for call, found in functions.items()
+        }
+    )
     _limit_memory(_address_space() + setup["memory"] * _MIB)
     for line in requests:
         work = json.loads(line)
@@ -97,6 +104,9 @@ def _verdict(task: dict[str, Any], functions: dict[str, Loaded | str]) -> Verdic
         call = functions[task["call"]]
         if isinstance(call, str):
             return Verdict(None, "error", f"{task['call']} {call}")
+        if "keywords" in task:
+            logs = dict.fromkeys(task["logs"], _forget)
+            return _entry_of(call.function(**task["keywords"], **logs), task["at"], task["of"])
         return _number_of(call.function(task["prompt"], task["completion"], **task["columns"]))
     if kind == "math":
         from humanline.train.online.rewards.math_answer import math_verdict
@@ -129,6 +139,27 @@ def _number_of(returned: Any) -> Verdict:
     if not math.isfinite(value):
         return Verdict(None, "not_finite", f"it returned {value}")
     return Verdict(value)
+
+
+def _forget(*_: Any, **__: Any) -> None:
+    """Stand for what writes a function's own columns and metrics down, which is not done here."""
+
+
+def _entry_of(returned: Any, at: int, count: int) -> Verdict:
+    """Return the verdict of one entry of what a function of TRL's form has returned for so many completions."""
+    if not isinstance(returned, Iterable) or isinstance(returned, str | bytes | Mapping):
+        if hasattr(returned, "close"):
+            returned.close()
+        return Verdict(None, "error", f"it returned {type(returned).__name__}; expected a list, one entry a completion")
+    entries = list(returned)
+    if len(entries) != count:
+        return Verdict(None, "error", f"it returned {len(entries)} values for {count} completions")
+    entry = entries[at]
+    if entry is None:
+        return Verdict(None, NOT_SCORED, "it returned None")
+    if not isinstance(entry, numbers.Real) and getattr(entry, "shape", None) == () and hasattr(entry, "item"):
+        entry = entry.item()  # of a tensor without dimensions
+    return _number_of(entry)
 
 
 def _arm(seconds: float) -> None:
