@@ -1,0 +1,311 @@
+"""What the pages of the documentation say is so: links lead somewhere, code runs, commands and settings exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import re
+import runpy
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from humanline.cli import main
+from humanline.train.config import load_config
+from tests.conftest import ROOT
+from tests.helpers.messages import is_said, texts
+from tests.helpers.pages import GUIDES, PAGES, anchors, blocks, commands, links, name
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SITE = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+TRL = ROOT / "docs" / "switch-from-trl.md"
+#: Blocks of YAML that are no recipes: what reads them, and the section that begins them.
+PLANS = {"docs/measuring.md": "test"}
+
+
+class TestLinks:
+    """Links of the pages, without a network."""
+
+    @pytest.mark.parametrize("page", PAGES, ids=name)
+    def test_every_link_leads_to_a_file_and_to_a_heading_in_it(self, page):
+        """A link within the repository leads to a file or folder of it, and its anchor to a heading there."""
+        for link in links(page):
+            if re.match(r"[a-z]+:", link):
+                assert link.startswith("https://"), link
+                continue
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists() and target.is_relative_to(ROOT), link
+            if anchor and target.suffix == ".md":
+                assert anchor in anchors(target), link
+
+    def test_links_are_looked_at(self):
+        """There are many, with anchors among them: the test above does not pass for want of links."""
+        found = [link for page in PAGES for link in links(page)]
+        assert len(found) > 150 and sum("#" in link for link in found) > 20
+
+
+class TestCode:
+    """Code of the pages."""
+
+    @pytest.mark.parametrize("page", [page for page in GUIDES if blocks(page, "python")], ids=name)
+    def test_python_runs_in_the_order_of_the_page(self, page, monkeypatch):
+        """Every block runs, after those before it; one about TRL, which need not be here, is Python at least."""
+        names: dict = {}
+        for block in blocks(page, "python"):
+            code = compile(block.text, f"{name(page)}:{block.line}", "exec")
+            if "from trl import" not in block.text:
+                exec(code, names)
+
+    @pytest.mark.parametrize("page", [page for page in GUIDES if blocks(page, "yaml")], ids=name)
+    def test_recipes_are_valid(self, page, tmp_path):
+        """Every block of YAML is a recipe that can be read, or a plan of a comparison."""
+        for number, block in enumerate(blocks(page, "yaml")):
+            path = tmp_path / f"{number}.yaml"
+            path.write_text(block.text, encoding="utf-8")
+            if block.text.startswith(PLANS.get(name(page), "model:")) and name(page) in PLANS:
+                from humanline.evaluate.declared import read_plan
+
+                assert read_plan(path)
+            else:
+                assert load_config(path)
+
+    def test_behavioural_numbers_are_those_of_the_page(self):
+        """The remarks beside the calls have their results."""
+        from humanline.theory import (
+            PowerValue,
+            TverskyKahneman,
+            certainty_equivalent,
+            decision_weights,
+            subjective_utility,
+        )
+
+        gamble, how = ([36.0, 25.0, -9.0, -16.0], [0.7, 0.1, 0.1, 0.1]), {"gain": TverskyKahneman(0.61)}
+        how["loss"] = TverskyKahneman(0.69)
+        page = (ROOT / "docs" / "behavioural-scientists.md").read_text(encoding="utf-8")
+        assert f"# {subjective_utility(*gamble, value=PowerValue(), **how):.3f}" in page
+        assert f"# {certainty_equivalent(*gamble, value=PowerValue(), **how):.3f}, in the unit" in page
+        weights = ", ".join(f"{weight:.3f}"[1:] for weight in decision_weights(*gamble, **how))
+        assert f"# {weights}: they need not sum to 1" in page
+
+
+class TestCommands:
+    """Commands of the pages."""
+
+    @staticmethod
+    def of(first: str) -> list[list[str]]:
+        """Return the words of all commands of the pages that begin so, from there on."""
+        found = []
+        for page in GUIDES:
+            for _, line in commands(page):
+                words = shlex.split(line)
+                if first in words:
+                    found.append([name(page), *words[words.index(first) + 1 :]])
+        return found
+
+    def test_options_are_those_of_the_command_line(self, capsys):
+        """Every command of humanline on the pages exists, and so do its options."""
+        used: dict[str, set[str]] = {}
+        for page, command, *words in self.of("humanline"):
+            options = {word.split("=")[0] for word in words if word.startswith("--")}
+            used.setdefault(command, set()).update(options)
+        assert len(used) >= 8
+        for command, options in used.items():
+            with pytest.raises(SystemExit) as left:
+                main([command, "--help"])
+            said = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+            assert left.value.code == 0 and options <= said, (command, options - said)
+
+    def test_settings_on_the_command_line_are_settings(self):
+        """Every section.key=value is a key of the schema."""
+        properties = json.loads((ROOT / "humanline" / "recipes" / "schema.json").read_text(encoding="utf-8"))
+        for page, *words in self.of("humanline"):
+            for word in words:
+                if re.match(r"[a-z_]+(\.[a-z_]+)*=", word):
+                    assert setting(properties, word.split("=")[0]) is not None, (page, word)
+
+    def test_targets_and_extras_are_there(self):
+        """Every make target is one of the Makefile, and every extra one of pyproject."""
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        texts_of = [page.read_text(encoding="utf-8") for page in GUIDES]
+        targets = {target for _, target, *_ in self.of("make")} | set(re.findall(r"`make (\w+)`", "".join(texts_of)))
+        assert {"demo", "test", "docs"} <= targets
+        assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets), targets
+        extras = set(re.findall(r"(?:'\.|humanline)\[([\w,-]+)\]'", "".join(texts_of)))
+        known = PYPROJECT["project"]["optional-dependencies"]
+        assert extras and {one for extra in extras for one in extra.split(",")} <= known.keys()
+
+    def test_every_program_is_known(self):
+        """No page has a command of a program that this module does not look at."""
+        known = {"humanline", "make", "pip", "python", "srun", "torchrun", "["}
+        for page in GUIDES:
+            for line, command in commands(page):
+                assert shlex.split(command)[0] in known, (name(page), line, command)
+
+
+def setting(schema: dict, place: str) -> dict | None:
+    """Return a field of the schema by its place, such as training.steps; of several kinds the first that has it."""
+
+    def sections(field: dict) -> list[dict]:
+        options = [*field.get("oneOf", ()), *field.get("anyOf", ()), field]
+        refs = [one["$ref"].removeprefix("#/$defs/") for one in options if "$ref" in one]
+        return [schema["$defs"][ref] for ref in refs]
+
+    here, field = [schema], None
+    for key in place.split("."):
+        field = next((one["properties"][key] for one in here if key in one["properties"]), None)
+        if field is None:
+            return None
+        here = sections(field)
+    return field
+
+
+class TestTrl:
+    """The tables of the page for those who come from TRL."""
+
+    ROWS = re.findall(r"^\| (`.+?) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", TRL.read_text("utf-8"), re.MULTILINE)
+
+    @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+    def test_our_settings_and_defaults_are_ours(self, row):
+        """Each of our settings in a row exists, and where the row has a default it is that one."""
+        schema = json.loads((ROOT / "humanline" / "recipes" / "schema.json").read_text(encoding="utf-8"))
+        _, _, here, default, differs = row
+        for place in [*re.findall(r"`([a-z_.]+)`", here)]:
+            kind = {"grpo": ("kl_coef", "clip_eps", "normalise"), "kto": ("desirable", "undesirable")}
+            field = setting_of(schema, place, kind, row)
+            assert field is not None, place
+            if default:
+                assert str(field["default"]) == default.strip("`"), place
+            else:
+                assert field.get("default") in (None, [], 1.0) or "`" not in differs or "default" in field, place
+
+    @pytest.mark.parametrize("kind", ["DPOConfig", "KTOConfig", "GRPOConfig"])
+    def test_their_defaults_are_theirs(self, kind):
+        """Where TRL is installed, the page's defaults are its own, read from its source."""
+        found = importlib.util.find_spec("trl")
+        if found is None or not found.submodule_search_locations:
+            pytest.skip("TRL is not here (the extra bench has it)")
+        folder = Path(next(iter(found.submodule_search_locations)))
+        source = (folder / "trainer" / f"{kind[:-6].lower()}_config.py").read_text(encoding="utf-8")
+        (defined,) = [one for one in ast.parse(source).body if isinstance(one, ast.ClassDef) and one.name == kind]
+        defaults = {}
+        for node in defined.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
+                given = {one.arg: one.value for one in node.value.keywords}
+                value = given.get("default") or given.get("default_factory")
+                value = value.body if isinstance(value, ast.Lambda) else value
+                defaults[node.target.id] = ast.literal_eval(value)
+        text = TRL.read_text(encoding="utf-8").split(f"| `{kind}` |")[1].split("\n\n")[0]
+        rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", text, re.MULTILINE)
+        assert len(rows) >= 5
+        for field, default in rows:
+            assert ast.literal_eval(default.strip("`")) == defaults[field], field
+
+
+def setting_of(schema: dict, place: str, kinds: dict, row: tuple) -> dict | None:
+    """Return the field of a place in the tables; `objective.beta` is KTO's where the row has its default."""
+    if place == "objective.kind":
+        return {"default": None}
+    if place.startswith("objective."):
+        key = place.split(".")[1]
+        titles = ["GrpoObjective"] if key in kinds["grpo"] else ["DpoObjective", "KtoObjective", "GrpoObjective"]
+        fields = [schema["$defs"][title]["properties"].get(key) for title in titles]
+        fields = [one for one in fields if one is not None]
+        wanted = [one for one in fields if str(one.get("default")) == row[3].strip("`")]
+        return (wanted or fields or [None])[0]
+    return setting(schema, place)
+
+
+class TestReference:
+    """Pages that are made from the code, or hold it to them."""
+
+    MODULES = ("humanline.theory", "humanline.objectives", "humanline.stats")
+
+    @staticmethod
+    def identifiers() -> list[str]:
+        """Return what the pages of the API show."""
+        pages = sorted((ROOT / "docs" / "api").glob("*.md"))
+        return [one for page in pages for one in re.findall(r"^::: ([\w.]+)$", page.read_text("utf-8"), re.MULTILINE)]
+
+    @pytest.mark.parametrize("module", MODULES)
+    def test_every_public_name_has_its_place(self, module):
+        """All that a package says is public is on a page, once."""
+        shown = self.identifiers()
+        public = [f"{module}.{one}" for one in importlib.import_module(module).__all__]
+        assert [one for one in public if shown.count(one) != 1] == []
+
+    def test_all_that_is_shown_is_there_and_documented(self):
+        """No page shows what does not exist, or has no docstring."""
+        for identifier in self.identifiers():
+            module, _, attribute = identifier.rpartition(".")
+            found = getattr(importlib.import_module(module), attribute)
+            assert attribute.isupper() or found.__doc__, identifier
+
+    def test_the_configuration_page_is_current(self):
+        """docs/configuration.md is what its script makes of the schema."""
+        made = runpy.run_path(str(ROOT / "scripts" / "make_configuration_page.py"))
+        assert made["page"]() == made["PAGE"].read_text(encoding="utf-8"), "run scripts/make_configuration_page.py"
+
+    def test_every_error_message_is_one_of_the_source(self):
+        """What docs/errors.md shows is said by the code, with gaps where something is put in."""
+        page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+        said = list(texts(ROOT / "humanline"))
+        messages = re.findall(r"^### `(.+)`$", page, re.MULTILINE)
+        assert len(messages) >= 20
+        assert [one for one in messages if not is_said(one, said)] == []
+        assert not is_said("this is … nowhere said", said)
+
+    def test_the_letters_are_those_of_their_script(self, tmp_path):
+        """examples/letters has the rows that its script makes."""
+        folder = ROOT / "examples" / "letters"
+        rows = runpy.run_path(str(folder / "make.py"))["rows"]
+        for file, count, seed in (("pairs.jsonl", 160, 0), ("held-out.jsonl", 40, 1)):
+            lines = (folder / file).read_text(encoding="utf-8").splitlines()
+            assert [json.loads(line) for line in lines] == rows(count, seed)
+
+
+class TestSite:
+    """The site that `make docs` builds."""
+
+    @staticmethod
+    def listed(entries: list) -> list[str]:
+        """Return the pages of the navigation."""
+        found: list[str] = []
+        for entry in entries:
+            for value in entry.values():
+                found += TestSite.listed(value) if isinstance(value, list) else [value]
+        return found
+
+    def test_every_page_is_in_the_navigation(self):
+        """Each page of docs/ is in the navigation of zensical.toml, once, and each entry is a page."""
+        entries = self.listed(SITE["nav"])
+        assert len(entries) == len(set(entries)) and all((ROOT / entry).is_file() for entry in entries)
+        pages = {name(page) for page in (ROOT / "docs").rglob("*.md")}
+        assert pages <= set(entries), f"add to nav in zensical.toml: {sorted(pages - set(entries))}"
+
+    def test_a_warning_ends_the_build(self):
+        """What griffe, mkdocstrings and Zensical say of a fault is taken for one, and a build without any is not."""
+        warnings = runpy.run_path(str(ROOT / "scripts" / "build_docs.py"))["warnings"]
+        sound = "Build started\nNo issues found\nBuild finished in 4.55s\n"
+        assert warnings(sound) == []
+        for line in (
+            "griffe: pkg/__init__.py:10: Parameter 'zz' does not appear in the function signature",
+            "\x1b[33mWarning:\x1b[0m page does not exist",
+            "mkdocstrings: pkg.nope could not be found",
+        ):
+            assert len(warnings(sound + line)) == 1
+
+    def test_the_citation_names_paper_and_version(self):
+        """CITATION.cff is YAML with the version of the package and the paper as what to cite."""
+        from humanline import __version__
+
+        cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+        assert cited["version"] == __version__ and cited["cff-version"] == "1.2.0"
+        assert cited["preferred-citation"]["url"] == "https://arxiv.org/abs/2509.24207"
+        changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+        assert f"## {__version__}" in changes
