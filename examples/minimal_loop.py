@@ -3,8 +3,8 @@
     humanline new-model my-model --text examples/letters/pairs.jsonl
     python examples/minimal_loop.py my-model examples/letters/pairs.jsonl
 
-`humanline train` gives the same losses and weights on the same rows (tests/test_minimal_loop.py), with all that this page
-leaves out: it needs no second model, takes long rows in pieces, saves, resumes, and refuses what is wrong.
+`humanline train` gives the same losses and weights on the same rows (tests/test_minimal_loop.py). It does what is left
+out here: it needs no second model, takes long rows in pieces, saves, resumes, and refuses what is wrong.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python scripts/build_docs.py            # what `make docs` runs; the site lies in build/site
     python scripts/build_docs.py --stage    # only lay the pages out, in build/docs
 
-What git tracks and a page shows or links to is laid out under build/docs, so that a link means the same on the site as in
-the repository. Then Zensical builds it. A warning of any part ends this with exit code 1.
+What git tracks, if a page may show or link to it, is laid out under build/docs: a link means the same there as in the
+repository. Then Zensical builds it. A warning of any part ends this with exit code 1.
 """
 
 from __future__ import annotations

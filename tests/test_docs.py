@@ -111,7 +111,7 @@ class TestCommands:
     def test_options_are_those_of_the_command_line(self, capsys):
         """Every command of humanline on the pages exists, and so do its options."""
         used: dict[str, set[str]] = {}
-        for page, command, *words in self.of("humanline"):
+        for _, command, *words in self.of("humanline"):
             options = {word.split("=")[0] for word in words if word.startswith("--")}
             used.setdefault(command, set()).update(options)
         assert len(used) >= 8

@@ -350,7 +350,7 @@ class TestCommitted:
             assert committed[name] == now[name], name
 
     def test_the_page_counts_what_the_table_does(self):
-        """What docs/when-does-it-help.md says of a claim are the settings of the table: with evidence, and each once."""
+        """What the page says of a claim are the settings of the table: with evidence, and each once."""
         lines = self.PAGE.read_text(encoding="utf-8").splitlines()
         with open(self.FOLDER / "claims.csv", encoding="utf-8") as file:
             rows = [r for r in csv.DictReader(file) if r["verdict"] not in ("rounding", "not tested")]
