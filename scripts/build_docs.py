@@ -18,7 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = ROOT / "build" / "docs"
 #: What a page may show or link to.
-SHOWN = {".md", ".png", ".svg", ".csv", ".json", ".jsonl", ".yaml", ".yml", ".py", ".sh", ".ipynb", ".cff", ".toml", ".css"}
+SHOWN = {
+    *(".md", ".png", ".svg", ".css", ".csv", ".json", ".jsonl", ".yaml", ".toml", ".cff"),
+    *(".py", ".sh", ".ipynb"),
+}
 WARNING = re.compile(r"\b(warning|error|griffe|mkdocstrings|mkdocs_autorefs)\b", re.IGNORECASE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
