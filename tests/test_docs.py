@@ -156,13 +156,17 @@ class TestCommands:
                 assert shlex.split(command)[0] in known, (name(page), line, command)
 
 
-def setting(schema: dict, place: str) -> dict | None:
-    """Return a field of the schema by its place, such as training.steps; of several kinds the first that has it."""
+def setting(schema: dict, place: str, kind: str = "") -> dict | None:
+    """Return a field of the schema by its place, such as training.steps.
+
+    Where a section is one of several kinds the field is that of this kind, if it is among them, and else of the first
+    that has it.
+    """
 
     def sections(field: dict) -> list[dict]:
         options = [*field.get("oneOf", ()), *field.get("anyOf", ()), field]
-        refs = [one["$ref"].removeprefix("#/$defs/") for one in options if "$ref" in one]
-        return [schema["$defs"][ref] for ref in refs]
+        names = [one["$ref"].removeprefix("#/$defs/") for one in options if "$ref" in one]
+        return [schema["$defs"][name] for name in sorted(names, key=lambda name: name != kind)]
 
     here, field = [schema], None
     for key in place.split("."):
@@ -173,24 +177,35 @@ def setting(schema: dict, place: str) -> dict | None:
     return field
 
 
+def tables(page: Path) -> dict[str, list[list[str]]]:
+    """Return the rows of each table of a page, by the first cell of its heading."""
+    found: dict[str, list[list[str]]] = {}
+    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE):
+        head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+        found[head[0].strip("`")] = rows
+    return found
+
+
 class TestTrl:
     """The tables of the page for those who come from TRL."""
 
-    ROWS = re.findall(r"^\| (`.+?) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", TRL.read_text("utf-8"), re.MULTILINE)
+    TABLES = tables(TRL)
 
-    @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-    def test_our_settings_and_defaults_are_ours(self, row):
-        """Each of our settings in a row exists, and where the row has a default it is that one."""
+    @pytest.mark.parametrize("table", TABLES)
+    def test_our_settings_and_defaults_are_ours(self, table):
+        """Each of our settings exists; its default is the one in the row, or it has none that is a single value."""
         schema = json.loads((ROOT / "humanline" / "recipes" / "schema.json").read_text(encoding="utf-8"))
-        _, _, here, default, differs = row
-        for place in [*re.findall(r"`([a-z_.]+)`", here)]:
-            kind = {"grpo": ("kl_coef", "clip_eps", "normalise"), "kto": ("desirable", "undesirable")}
-            field = setting_of(schema, place, kind, row)
-            assert field is not None, place
-            if default:
-                assert str(field["default"]) == default.strip("`"), place
-            else:
-                assert field.get("default") in (None, [], 1.0) or "`" not in differs or "default" in field, place
+        for _, _, here, default, *_ in self.TABLES[table]:
+            places = re.findall(r"`([a-z_.]+)`", here)
+            for place in places:
+                if place == "objective.kind":  # it has no default, and is in every kind of objective
+                    continue
+                field = setting(schema, place, table[:-6].capitalize() + "Objective")
+                assert field is not None, place
+                ours = field.get("default")
+                told = default.strip("`")
+                assert str(ours) == told if told else ours in (None, []) or isinstance(ours, dict), place
+            assert places or not default
 
     @pytest.mark.parametrize("kind", ["DPOConfig", "KTOConfig", "GRPOConfig"])
     def test_their_defaults_are_theirs(self, kind):
@@ -208,25 +223,9 @@ class TestTrl:
                 value = given.get("default") or given.get("default_factory")
                 value = value.body if isinstance(value, ast.Lambda) else value
                 defaults[node.target.id] = ast.literal_eval(value)
-        text = TRL.read_text(encoding="utf-8").split(f"| `{kind}` |")[1].split("\n\n")[0]
-        rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", text, re.MULTILINE)
-        assert len(rows) >= 5
-        for field, default in rows:
-            assert ast.literal_eval(default.strip("`")) == defaults[field], field
-
-
-def setting_of(schema: dict, place: str, kinds: dict, row: tuple) -> dict | None:
-    """Return the field of a place in the tables; `objective.beta` is KTO's where the row has its default."""
-    if place == "objective.kind":
-        return {"default": None}
-    if place.startswith("objective."):
-        key = place.split(".")[1]
-        titles = ["GrpoObjective"] if key in kinds["grpo"] else ["DpoObjective", "KtoObjective", "GrpoObjective"]
-        fields = [schema["$defs"][title]["properties"].get(key) for title in titles]
-        fields = [one for one in fields if one is not None]
-        wanted = [one for one in fields if str(one.get("default")) == row[3].strip("`")]
-        return (wanted or fields or [None])[0]
-    return setting(schema, place)
+        assert len(self.TABLES[kind]) >= 5
+        for field, default, *_ in self.TABLES[kind]:
+            assert ast.literal_eval(default.strip("`")) == defaults[field.strip("`")], field
 
 
 class TestReference:
