@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from humanline.cli import main
+from humanline.evaluate.declared import read_plan
 from humanline.train.config import load_config
 from tests.conftest import ROOT
 from tests.helpers.messages import is_said, texts
@@ -25,6 +26,18 @@ from tests.helpers.pages import GUIDES, PAGES, anchors, blocks, commands, links,
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SITE = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
 TRL = ROOT / "docs" / "switch-from-trl.md"
+#: Pages whose code has tests of its own, with the file that holds them.
+ELSEWHERE: dict[str, str] = {}
+RUN_HERE = [page for page in GUIDES if name(page) not in ELSEWHERE]
+#: What a block of YAML that is a part of a recipe is a part of.
+WHOLE = {
+    "model": "my-model",
+    "output": "runs/one",
+    "objective": {"kind": "dpo"},
+    "data": {"train": "pairs.jsonl"},
+    "training": {"steps": 10},
+    "optimizer": {"lr": 1e-5},
+}
 #: Blocks of YAML that are no recipes: what reads them, and the section that begins them.
 PLANS = {"docs/measuring.md": "test"}
 
@@ -54,7 +67,7 @@ class TestLinks:
 class TestCode:
     """Code of the pages."""
 
-    @pytest.mark.parametrize("page", [page for page in GUIDES if blocks(page, "python")], ids=name)
+    @pytest.mark.parametrize("page", [page for page in RUN_HERE if blocks(page, "python")], ids=name)
     def test_python_runs_in_the_order_of_the_page(self, page, monkeypatch):
         """Every block runs, after those before it; one about TRL, which need not be here, is Python at least."""
         names: dict = {}
@@ -63,18 +76,24 @@ class TestCode:
             if "from trl import" not in block.text:
                 exec(code, names)
 
-    @pytest.mark.parametrize("page", [page for page in GUIDES if blocks(page, "yaml")], ids=name)
+    @pytest.mark.parametrize("page", [page for page in RUN_HERE if blocks(page, "yaml")], ids=name)
     def test_recipes_are_valid(self, page, tmp_path):
-        """Every block of YAML is a recipe that can be read, or a plan of a comparison."""
+        """Every block of YAML is a recipe that can be read, a part of one, or a plan of a comparison."""
         for number, block in enumerate(blocks(page, "yaml")):
             path = tmp_path / f"{number}.yaml"
             path.write_text(block.text, encoding="utf-8")
-            if block.text.startswith(PLANS.get(name(page), "model:")) and name(page) in PLANS:
-                from humanline.evaluate.declared import read_plan
-
+            if name(page) in PLANS and block.text.startswith(PLANS[name(page)]):
                 assert read_plan(path)
-            else:
-                assert load_config(path)
+                continue
+            given = yaml.safe_load(block.text)
+            if not given.keys() >= WHOLE.keys():
+                path.write_text(yaml.safe_dump(WHOLE | given), encoding="utf-8")
+            assert load_config(path)
+
+    def test_code_without_a_test_here_has_one_elsewhere(self):
+        """A page that this module leaves out is named by the tests that hold it."""
+        for page, tests in ELSEWHERE.items():
+            assert page in (ROOT / tests).read_text(encoding="utf-8")
 
     def test_behavioural_numbers_are_those_of_the_page(self):
         """The remarks below the calls, or beside them, have their results."""
