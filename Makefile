@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # One thread each: two workers with two threads on two cores wait for each other most of the time.
 WORKERS ?= 2
 
-.PHONY: demo test slow campaign lint gsm8k benchmarks clean
+.PHONY: demo test slow campaign lint gsm8k benchmarks docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/humanline reproduce --quick
@@ -33,6 +33,10 @@ gsm8k: $(VENV)/.train
 benchmarks: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
 
+# The pages as a site, in build/site. Read from the source: nothing of what training needs is installed for it.
+docs: $(VENV)-docs/.docs
+	$(VENV)-docs/bin/python scripts/build_docs.py
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -52,5 +56,10 @@ $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[train,bench]'
 	touch $@
 
+$(VENV)-docs/.docs: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-docs

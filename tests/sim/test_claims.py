@@ -321,6 +321,7 @@ class TestCommand:
 
 class TestCommitted:
     FOLDER = ROOT / "studies" / "simulator"
+    PAGE = ROOT / "docs" / "when-does-it-help.md"
 
     def test_the_committed_tables_agree(self):
         """The verdicts of the committed table are those that its rows add up to, over at least 200 seeds."""
@@ -348,9 +349,9 @@ class TestCommitted:
         for name in now.keys() - {"humanline", "python", "numpy", "torch"}:
             assert committed[name] == now[name], name
 
-    def test_the_readme_counts_what_the_table_does(self):
-        """What the README says of a claim are the settings of the table: with evidence, and each once."""
-        lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    def test_the_page_counts_what_the_table_does(self):
+        """What the page says of a claim are the settings of the table: with evidence, and each once."""
+        lines = self.PAGE.read_text(encoding="utf-8").splitlines()
         with open(self.FOLDER / "claims.csv", encoding="utf-8") as file:
             rows = [r for r in csv.DictReader(file) if r["verdict"] not in ("rounding", "not tested")]
 
@@ -399,9 +400,9 @@ class TestCommitted:
         effects = [float(r["effect"]) for r in rows if (r["claim"], r["objective"]) == (better, "grpo")]
         assert (round(min(effects), 2), round(max(effects), 2)) == (0.14, 0.45)
 
-    def test_the_readme_counts_what_the_table_of_worlds_does(self):
+    def test_the_page_counts_what_the_table_of_worlds_does(self):
         """Where online beats offline with a dial turned, and where it does not."""
-        text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+        text = " ".join(self.PAGE.read_text(encoding="utf-8").split())
         with open(ROOT / "studies" / "worlds" / "worlds.csv", encoding="utf-8") as file:
             rows = [r for r in csv.DictReader(file) if r["claim"] == "online-beats-offline" and r["level"] != "off"]
         others = [r for r in rows if r["verdict"] != "holds"]
