@@ -27,7 +27,11 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SITE = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
 TRL = ROOT / "docs" / "switch-from-trl.md"
 #: Pages whose code has tests of its own, with the file that holds them.
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE = {
+    "docs/own-parts.md": "tests/train/step/test_own_parts.py",
+    "docs/python.md": "tests/train/test_given.py",
+    "docs/reading-the-curves.md": "tests/train/run/test_reading_the_curves.py",
+}
 RUN_HERE = [page for page in GUIDES if name(page) not in ELSEWHERE]
 #: What a block of YAML that is a part of a recipe is a part of.
 WHOLE = {

@@ -33,7 +33,7 @@ def test_the_page_and_the_command_train_the_same(toy, tmp_path, every):
         f"training: {{steps: {STEPS}, batch_size: 16}}\noptimizer: {{lr: 3e-3}}\n"
     )
     result = train(load_config(recipe), show_progress=False)
-    rows = [json.loads(line) for line in result.metrics.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in result.metrics_file.read_text(encoding="utf-8").splitlines()]
     metrics = [row for row in rows if "step" in row]
     assert max(row["clipped_high"] for row in metrics) > 0.05  # so that leaving the clip out would show
     with open(toy["pairs"], encoding="utf-8") as file:

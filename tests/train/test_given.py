@@ -56,10 +56,12 @@ def test_rows_and_a_model_object_train_as_their_files_do(toy, tmp_path, rows, st
     for name, kind in (("list", list), ("dataset", Dataset.from_list)):
         found = train(given(toy, tmp_path / name), rows=kind(rows), held_out=kind(rows[:9]), **start)
         assert same(weights(found), weights(files)) and found.initial == files.initial
-        assert without_timing(found.metrics("step")) == without_timing(steps(files))
+        assert without_timing(found.metrics("train")) == without_timing(steps(files))
     assert capfd.readouterr() == ("", "")
     assert all(torch.equal(one, before[name]) for name, one in start["model"].state_dict().items())
-    assert [row["updates"] for row in found.metrics("held_out")] == [0, 4] and len(found.metrics()) == 6
+    assert [row["updates"] for row in found.metrics("look")] == [0, 4] and len(found.metrics()) == 6
+    with pytest.raises(ValueError, match="kind must be one of"):
+        found.metrics("step")
 
 
 def test_a_run_goes_on_only_from_the_same_rows_and_model(toy, tmp_path, rows, start):
@@ -86,7 +88,7 @@ def test_a_run_goes_on_only_from_the_same_rows_and_model(toy, tmp_path, rows, st
 
 def test_the_page_on_python_runs(toy, tmp_path, monkeypatch):
     """The code of docs/python.md runs as it stands, in a folder with a start model."""
-    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "start").symlink_to(toy["model"])
     monkeypatch.chdir(tmp_path)

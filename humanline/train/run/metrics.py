@@ -26,7 +26,7 @@ from humanline.system.lock import LockLostError
 _CHUNK = 1 << 20  # bytes
 # By the name of what only rows of a kind have. No kind is called as such a name: who looks for the text '"step"' in the
 # file, as readers of earlier versions do, finds it once a step.
-_KINDS = {"step": "train", "held_out": "look", "round": "sample", "broke": "break"}
+KINDS = {"step": "train", "held_out": "look", "round": "sample", "broke": "break"}
 
 
 class MetricsLog:
@@ -191,7 +191,7 @@ def with_kind(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row that says what it is: as it does, or else, of an earlier version, as what it holds tells."""
     if "kind" in row:
         return row
-    return {"kind": next((kind for name, kind in _KINDS.items() if name in row), "other"), **row}
+    return {"kind": next((kind for name, kind in KINDS.items() if name in row), "other"), **row}
 
 
 @dataclass(frozen=True, slots=True)

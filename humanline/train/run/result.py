@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from humanline._checks import one_of
 from humanline.train.run.folder import RunFolder
-from humanline.train.run.metrics import read_metrics
+from humanline.train.run.metrics import KINDS, read_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +31,25 @@ class RunResult:
     final: dict[str, float]
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Return the rows of the metrics file: one a step, one a look at held-out data, one a round.
+        """Return the rows of the metrics file, each with its `kind`.
 
         Parameters
         ----------
-        kind : str, optional
-            Return only rows that have this key: `step`, `held_out` or `round`; default: all.
+        kind : "train", "look", "sample" or "break", optional
+            Return only those of optimizer steps, of looks at held-out data, of rounds, or of a break; default: all.
+
+        Raises
+        ------
+        ValueError
+            If there is no such kind.
 
         Examples
         --------
-        `pandas.DataFrame(result.metrics("step")).plot(x="step", y="loss")`
+        `pandas.DataFrame(result.metrics("train")).plot(x="step", y="loss")`
         """
-        return [row for row in read_metrics(self.metrics_file) if kind is None or kind in row]
+        if kind is not None:
+            one_of("kind", kind, tuple(KINDS.values()))
+        return [row for row in read_metrics(self.metrics_file) if kind in (None, row["kind"])]
 
     @classmethod
     def read(cls, folder: RunFolder) -> Self:

@@ -43,7 +43,7 @@ def test_a_finished_model_has_a_card_of_its_run(finished):
     facts = json.loads((finished.model / "humanline.json").read_text(encoding="utf-8"))
     start = json.loads((finished.model.parent / "start.json").read_text(encoding="utf-8"))
     assert start["training data"] in text and facts["data"][0]["sha256"] == start["training data"]
-    looks = [row for row in read_metrics(finished.metrics) if "held_out" in row]
+    looks = [row for row in read_metrics(finished.metrics_file) if "held_out" in row]
     assert facts["looks"]["first"]["metrics"] == looks[0]["held_out"] == finished.initial
     assert facts["looks"]["last"]["metrics"] == looks[-1]["held_out"] == finished.final
     assert facts["count"] == len(looks) == 3 and facts["updates"] == 4

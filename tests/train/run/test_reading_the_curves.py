@@ -13,7 +13,7 @@ from tests.helpers.rounds import online
 from tests.helpers.support import config
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "reading-the-curves.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/reading-the-curves.md").read_text(encoding="utf-8")
 NAMED = {"kind", "step", "updates", "held_out", "round", "steps"}
 KEYS = {
     name for line in PAGE.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])
@@ -41,10 +41,12 @@ def test_the_page_names_what_runs_write(toy, prompts, tmp_path):
     ]
     written = set()
     for run in runs:
-        written |= keys(list(read_metrics(train(run, show_progress=False).metrics)))
+        written |= keys(list(read_metrics(train(run, show_progress=False).metrics_file)))
     unnamed = {name for name in written - KEYS - NAMED if "/" not in name}
     assert not unnamed
     assert len(written & KEYS) > 30
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(code.replace("RUN/", f"{tmp_path}/pairs/"), {})
 
 
 @pytest.mark.parametrize("name", sorted(KEYS))

@@ -77,14 +77,14 @@ def test_a_run_that_was_stopped_and_resumed_leaves_one_log(toy, tmp_path, capsys
 def test_every_row_says_what_it_is(toy, tmp_path):
     """Rows have a kind; those of earlier versions, without one, are read as if they had."""
     result = train(run_of(toy, tmp_path / "run"), show_progress=False)
-    written = [json.loads(line) for line in result.metrics.read_text().splitlines()]
+    written = [json.loads(line) for line in result.metrics_file.read_text().splitlines()]
     assert [row["kind"] for row in written] == ["look", *["train"] * 6, "look"]
     old = tmp_path / "old.jsonl"
     rows = [*written, {"round": 0, "steps": 4, "score": 0.5}, {"updates": 6, "broke": {"what": "x"}}, {"more": 1}]
     old.write_text("".join(json.dumps({k: v for k, v in row.items() if k != "kind"}) + "\n" for row in rows))
     kinds = [row["kind"] for row in read_metrics(old)]
     assert kinds == [*(row["kind"] for row in written), "sample", "break", "other"]
-    assert list(read_metrics(result.metrics)) == written
+    assert list(read_metrics(result.metrics_file)) == written
 
 
 def test_a_run_of_an_earlier_version_goes_on(toy, tmp_path, monkeypatch):
@@ -94,10 +94,10 @@ def test_a_run_of_an_earlier_version_goes_on(toy, tmp_path, monkeypatch):
         patch.setattr(metrics, "with_kind", lambda row: row)
         train(given, stop=AfterThree(given.output), show_progress=False)
     result = train(given, resume=True, show_progress=False)
-    lines = [json.loads(line) for line in result.metrics.read_text().splitlines()]
+    lines = [json.loads(line) for line in result.metrics_file.read_text().splitlines()]
     assert {"kind" in line for line in lines} == {True, False}
-    assert [row["kind"] for row in read_metrics(result.metrics)] == ["look", *["train"] * 6, "look"]
-    assert (read_status(given.output).updates, result.metrics.read_text().count('"step"')) == (6, 6)
+    assert [row["kind"] for row in read_metrics(result.metrics_file)] == ["look", *["train"] * 6, "look"]
+    assert (read_status(given.output).updates, result.metrics_file.read_text().count('"step"')) == (6, 6)
 
 
 class TestLog:

@@ -29,7 +29,7 @@ from tests.helpers.kills import KILLED, result_of
 from tests.helpers.rounds import online
 from tests.helpers.support import CLIP, config, run, same, steps, weights, without_timing
 
-PAGE = (ROOT / "docs" / "own-parts.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/own-parts.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 HINGE = {"kind": "function", "call": "hinge:hinge_loss", "options": {"beta": 0.5, "margin": 0.05}}
 SOFT = {"kind": "function", "call": "soft_clip:soft_clip", "options": {"limit": 0.01}}
