@@ -49,7 +49,7 @@ def test_train_from_the_command_line(recipe, tmp_path, capsys):
         ("model=./nowhere", "no config.json in"),
         ("training.batch_size=1000", "larger than the data"),
         ("data.train=" + "x" * 400, "file name too long"),
-        ("objective={kind: kto}", "This run reads data.shape: unpaired"),
+        ("data.columns={chosen: better}", "no column 'better'"),
     ],
 )
 def test_a_mistake_gives_a_message_and_exit_code_2(recipe, tmp_path, capsys, change, message):

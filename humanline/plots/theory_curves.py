@@ -65,7 +65,8 @@ def plot_value(
     --------
     >>> from humanline.theory import PowerValue
     >>> axes = plot_value({"human": PowerValue(), "no loss aversion": PowerValue(loss_aversion=1.0)})
-    >>> axes.get_xlim()
+    >>> low, high = axes.get_xlim()
+    >>> float(low), float(high)
     (-10.0, 10.0)
     """
     named = _named("value", value, "reference_point")

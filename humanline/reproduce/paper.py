@@ -96,16 +96,21 @@ def _few(variant: Variant, *every: int) -> _Pick:
     return pick
 
 
-def _claims() -> Iterator[PaperClaim]:
-    offline, online = _of(core(), "offline"), _of(core(), "online")
-    first, tuned = _of(core(), "humanline", 1), _of(core(), "humanline")
+_OFFLINE, _ONLINE = _of(core(), "offline"), _of(core(), "online")
+_FIRST, _TUNED = _of(core(), "humanline", 1), _of(core(), "humanline")
+_DRAWN: dict[Objective, str] = dict.fromkeys(OBJECTIVES, "drawn")
+_EIGHT = f"k = {FEW_SYNC}, not 1"
+_BOTH: tuple[Variant, ...] = ("offline", "humanline")
+
+
+def _main_claims() -> Iterator[PaperClaim]:
     of_paper: dict[Objective, str] = {"kto": "22.19, 17.40", "dpo": "24.82, 18.07", "grpo": "25.24, 15.52"}
     yield PaperClaim(
         "Figure 1, Table 3",
         "offline + humanline, k = 1, is better than offline",
         "more",
-        first,
-        offline,
+        _FIRST,
+        _OFFLINE,
         of_paper,
         exact="humanline-beats-offline",
     )
@@ -113,8 +118,8 @@ def _claims() -> Iterator[PaperClaim]:
         "Figure 1, Table 3",
         "offline + humanline, its own k, is better than offline",
         "more",
-        tuned,
-        offline,
+        _TUNED,
+        _OFFLINE,
         of_paper,
         differs="k is chosen among 1, 8 and 32 for each start model by the others",
     )
@@ -122,8 +127,8 @@ def _claims() -> Iterator[PaperClaim]:
         "Figure 1, Table 3",
         "offline + humanline is on par with online",
         "alike",
-        tuned,
-        online,
+        _TUNED,
+        _ONLINE,
         {"kto": "22.19, 22.45", "dpo": "24.82, 24.96", "grpo": "25.24, 25.05"},
         exact="humanline-closes-gap",
     )
@@ -131,8 +136,8 @@ def _claims() -> Iterator[PaperClaim]:
         "Figure 1, Table 3",
         "online is better than offline",
         "more",
-        online,
-        offline,
+        _ONLINE,
+        _OFFLINE,
         {"kto": "22.45, 17.40", "dpo": "24.96, 18.07", "grpo": "25.05, 15.52"},
         exact="online-beats-offline",
     )
@@ -141,20 +146,20 @@ def _claims() -> Iterator[PaperClaim]:
         "online + humanline is slightly better than online",
         "more",
         _of(core(), "online humanline"),
-        online,
+        _ONLINE,
         {"kto": "22.79, 22.45", "dpo": "26.84, 24.96", "grpo": "26.10, 25.05"},
         differs=f"k = {FEW_SYNC}, not 1",
     )
-    drawn: dict[Objective, str] = dict.fromkeys(OBJECTIVES, "drawn")
-    both: tuple[Variant, ...] = ("offline", "humanline")
-    eight = f"k = {FEW_SYNC}, not 1"
+
+
+def _claims_of_parts() -> Iterator[PaperClaim]:
     yield PaperClaim(
         "Figure 5, left",
         "clipping without syncing is as bad as offline",
         "alike",
         _few("clip only"),
         _few("offline"),
-        drawn,
+        _DRAWN,
         clips=True,
     )
     yield PaperClaim(
@@ -163,9 +168,9 @@ def _claims() -> Iterator[PaperClaim]:
         "less",
         _few("sync only", FEW_SYNC),
         _few("humanline", FEW_SYNC),
-        drawn,
+        _DRAWN,
         exact="clip-needed-k16",
-        differs=eight,
+        differs=_EIGHT,
     )
     yield PaperClaim(
         "Figure 5, right",
@@ -173,13 +178,16 @@ def _claims() -> Iterator[PaperClaim]:
         "alike",
         _few("humanline", FEW_SYNC),
         _few("rejection"),
-        drawn,
+        _DRAWN,
         clips=True,
         exact="clip-matches-sampling-k16",
-        differs=eight,
+        differs=_EIGHT,
     )
+
+
+def _claims_of_data() -> Iterator[PaperClaim]:
     for other in (2, 3, 4):
-        for variant in both:
+        for variant in _BOTH:
             yield PaperClaim(
                 "Figure 6",
                 f"{variant}: the quarter of the data that is least likely is worse than quarter {other}",
@@ -187,14 +195,14 @@ def _claims() -> Iterator[PaperClaim]:
                 _of(paper(), variant, passes=4, quartile=1),
                 _of(paper(), variant, passes=4, quartile=other),
                 {"dpo": "drawn"},
-                differs=f"each quarter four times, for as many steps; {eight}",
+                differs=f"each quarter four times, for as many steps; {_EIGHT}",
             )
     yield PaperClaim(
         "Figure 8",
         "humanline with a larger k, here 8, is as good as with k = 1",
         "alike",
         _of(core(), "humanline", 8),
-        first,
+        _FIRST,
         {"grpo": "drawn, to k = 4"},
     )
     yield PaperClaim(
@@ -211,7 +219,7 @@ def _claims() -> Iterator[PaperClaim]:
         "less",
         _few("trust region", FEW_SYNC),
         _few("humanline", FEW_SYNC),
-        drawn,
+        _DRAWN,
         exact="trust-region-worse",
         differs=f"both every {FEW_SYNC} steps; the paper's syncs after the update every 1024",
     )
@@ -219,13 +227,13 @@ def _claims() -> Iterator[PaperClaim]:
         "Table 4",
         "offline + humanline gives shorter answers than offline",
         "less",
-        tuned,
-        offline,
+        _TUNED,
+        _OFFLINE,
         {"kto": "1407, 1658", "dpo": "1637, 1767", "grpo": "1488, 1648"},
         of="length",
         differs="answers here are about as long as the task asks for",
     )
-    for variant in both:
+    for variant in _BOTH:
         yield PaperClaim(
             "Tables 4 and 5",
             f"{variant}: answers of a better model make better data",
@@ -239,9 +247,12 @@ def _claims() -> Iterator[PaperClaim]:
         "offline + humanline reaches online with the better data",
         "alike",
         _of(around(), "humanline", data="better"),
-        online,
+        _ONLINE,
         {"dpo": "67.45, 66.49"},
     )
+
+
+def _claims_of_settings() -> Iterator[PaperClaim]:
     for low, high in CLIPS:
         yield PaperClaim(
             "Table 6",
@@ -268,7 +279,7 @@ _CLIPPED = {
     (-1.0, 2.0): "22.55, 24.82",
     (-1.0, 3.0): "23.98, 24.82",
 }
-CLAIMS = tuple(_claims())
+CLAIMS = (*_main_claims(), *_claims_of_parts(), *_claims_of_data(), *_claims_of_settings())
 #: What has no row of its own, and why.
 ELSEWHERE = {
     "Figure 6, second half": "whether the verdict of `humanline inspect-data` tells the outcome: not built",

@@ -64,7 +64,7 @@ def last_axis(**values: Any) -> list[NDArray[np.float64]]:
         if array.shape[-1] == 0:
             raise _checks.fail(name, "hold at least one outcome", array)
         _checks.same_shape(name, array.shape, widest, shape[-1:] if array.ndim == 1 else shape)
-        if np.isnan(array).any():
+        if "outcomes" in values and np.isnan(array).any():
             raise ValueError(f"{_checks.fail(name, 'be finite', float('nan'))}; {_PAD}")
         _checks.no_element(name, "be finite", ~np.isfinite(array), array)
     return [np.broadcast_to(array, shape) for array in arrays.values()]

@@ -344,7 +344,7 @@ def test_without_matplotlib_it_is_said_what_to_install(tmp_path, monkeypatch, ca
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["report", str(tmp_path / "nowhere"), "--out", str(tmp_path / "r.html")]) == 2
-    assert "pip install 'humanline[figures]'" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "pip install 'humanline[plots]'" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_the_folder_of_a_run_is_left_as_it_is(tmp_path):

@@ -96,7 +96,7 @@ class TestWrites:
         cache.close()  # says nothing more
         log.flush()  # as the save of a run that fails does
         log.__exit__(ValueError, None, None)
-        assert list(read_metrics(tmp_path / "metrics.jsonl")) == [{"step": 0}]
+        assert list(read_metrics(tmp_path / "metrics.jsonl")) == [{"kind": "train", "step": 0}]
         assert read_lines(tmp_path / "ledger.jsonl") == [{"a": 1}]
         assert (tmp_path / "text").read_text() == "before" and not leftovers(tmp_path)
 
@@ -184,5 +184,5 @@ def test_metrics_that_are_cut_are_told(tmp_path, capsys):
         log.write({"step": 0})
         os.truncate(tmp_path / "metrics.jsonl", 0)
         log.write({"step": 1})
-    assert "was cut while the run went on: 12 bytes of metrics are lost" in capsys.readouterr().err
-    assert list(read_metrics(tmp_path / "metrics.jsonl")) == [{"step": 1}]
+    assert "was cut while the run went on: 29 bytes of metrics are lost" in capsys.readouterr().err
+    assert list(read_metrics(tmp_path / "metrics.jsonl")) == [{"kind": "train", "step": 1}]

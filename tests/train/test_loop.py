@@ -52,7 +52,7 @@ class TestNormalisation:
         whole, *cut = [steps(result) for result in results]
         for other in cut:
             for mine, theirs in zip(whole, other, strict=True):
-                timing = {"seconds", "tokens_per_second"}
+                timing = {"kind", "seconds", "tokens_per_second"}
                 assert {k: v for k, v in mine.items() if k not in timing} == pytest.approx(
                     {k: v for k, v in theirs.items() if k not in timing}, rel=2e-3, abs=2e-5
                 )
@@ -221,6 +221,7 @@ class TestOutput:
             "levels.json",
             "metrics.jsonl",
             "run.lock.1",
+            "run.log",
             "start.json",
         ]
 

@@ -57,6 +57,7 @@ def test_a_trial_is_the_beginning_of_a_run_and_saves_nothing(toy, tmp_path):
         "data.json",
         "levels.json",
         "metrics.jsonl",
+        "run.log",
         "start.json",
     }
     in_rounds = online(toy, toy["prompts"], tmp_path / "rounds")
@@ -88,7 +89,7 @@ def test_what_rounds_told_is_written_down_also_where_they_fail(toy, tmp_path):
 
         with pytest.raises(OSError, match="the disk is gone"):
             take_steps(replace(run, batches=Failing()))
-    assert list(read_metrics(tmp_path / "run/metrics.jsonl")) == [{"round": 3, "steps": 4}]
+    assert list(read_metrics(tmp_path / "run/metrics.jsonl")) == [{"kind": "sample", "round": 3, "steps": 4}]
 
 
 def test_all_that_load_a_model_refuse_it_alike(toy, tmp_path):

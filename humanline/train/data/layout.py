@@ -71,5 +71,6 @@ def _hint(config: TrainConfig, shape: AnyShape, looks: AnyShape | None) -> str:
     if looks in objective.shapes:
         also = f"; {objective.title} also reads preference or unpaired rows" if objective.unit == "example" else ""
         return f"These rows look like {looks} rows: set data.shape: {looks}{also}."
-    kinds = [one.model_fields["kind"].default for one in OBJECTIVES if looks in one.shapes]
+    ours = [one for one in OBJECTIVES if isinstance(one.shapes, tuple)]  # what others read depends on their settings
+    kinds = [one.model_fields["kind"].default for one in ours if looks in one.shapes]
     return f"These rows look like {looks} rows, which objective.kind: {' or '.join(kinds)} reads."

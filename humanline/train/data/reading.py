@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 from humanline._checks import fail, one_of
 
 if TYPE_CHECKING:  # which takes numpy
-    from humanline.train.config.run import DataConfig
+    from humanline.train.config.data import DataConfig
 
 Format = Literal["hh"]
 Turns = Literal["last", "all"]

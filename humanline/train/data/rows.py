@@ -23,7 +23,7 @@ from humanline.train.data.source import DataError
 from humanline.train.data.sources import open_source
 
 if TYPE_CHECKING:  # which takes numpy
-    from humanline.train.config.run import DataConfig
+    from humanline.train.config.data import DataConfig
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "preference": ("prompt", "chosen", "rejected", *ALIASES, TOOLS, KWARGS),

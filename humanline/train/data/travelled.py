@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from humanline.train.config import TrainConfig
-from humanline.train.config.run import DataConfig
+from humanline.train.config.data import DataConfig
 from humanline.train.data.counting import Counting, uncounted
 from humanline.train.data.layout import shape_of
 from humanline.train.data.messages import KWARGS, TOOLS

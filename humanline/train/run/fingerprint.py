@@ -13,10 +13,10 @@ from torch import nn
 
 from humanline.system.terminal import HIDDEN, redacted
 from humanline.train.config import TrainConfig
+from humanline.train.config.data import DataConfig
 from humanline.train.config.objective import OBJECTIVES
 from humanline.train.config.own_schedule import own_sources
 from humanline.train.config.rounds import EARLIER
-from humanline.train.config.run import DataConfig
 from humanline.train.config.secrets import hidden, settings_digest
 from humanline.train.run.processes import Processes, Reduce
 from humanline.train.run.shares import Share, is_shard, share_of

@@ -282,7 +282,7 @@ BAD: dict[str, tuple] = {  # how many problems, what is damaged, arguments, what
     "data missing": (1, None, ["data.train=nowhere.jsonl"], ["data: ", "nowhere.jsonl"]),
     "held-out data missing": (1, None, ["data.eval=nowhere.jsonl"], ["data: ", "nowhere.jsonl"]),
     "data too long": (1, None, ["data.max_length=8"], ["data.train: ", "data.eval: ", "no example is left"]),
-    "wrong shape": (1, None, ["objective={kind: kto}"], ["data.train: ", "This run reads data.shape: unpaired"]),
+    "wrong shape": (1, None, ["objective={kind: kto}", "data.shape=unpaired"], ["data.train: ", "no column 'label'"]),
     "batch larger than data": (
         1,
         None,

@@ -107,10 +107,10 @@ class TestARunThatWokeUp:
             log.write({"step": 0})
             (tmp_path / "run" / "run.lock.2").write_text("the other's")
             folder.metrics.unlink()
-            folder.metrics.write_text('{"step": 0, "of": "the other"}\n')
+            folder.metrics.write_text('{"kind": "train", "step": 0, "of": "the other"}\n')
             self.as_if_asleep(folder)
             log.write({"step": 1})
-        assert folder.metrics.read_text() == '{"step": 0, "of": "the other"}\n'
+        assert folder.metrics.read_text() == '{"kind": "train", "step": 0, "of": "the other"}\n'
         assert not list(folder.path.glob("metrics-other*")) and folder.lost() is not None
 
     def test_a_folder_that_was_removed_and_begun_anew_is_not_touched(self, folder):
@@ -124,7 +124,7 @@ class TestARunThatWokeUp:
                 theirs.write({"step": 0, "of": "the other"})
                 log.write({"step": 1})
         other.release()
-        assert folder.metrics.read_text() == '{"step": 0, "of": "the other"}\n'
+        assert folder.metrics.read_text() == '{"kind": "train", "step": 0, "of": "the other"}\n'
         assert not list(folder.path.glob("metrics-other*"))
 
     def test_its_settings_are_not_written_again_either(self, folder, tmp_path):

@@ -32,7 +32,10 @@ def section_of(name: str) -> type[ObjectiveSection]:
 
 def test_every_objective_has_a_row():
     """No objective is left out of the tests below."""
-    assert {row["kind"] for row in EVERY_OBJECTIVE.values()} == {one.model_fields["kind"].default for one in OBJECTIVES}
+    kinds = {one.model_fields["kind"].default for one in OBJECTIVES} - {
+        "function"
+    }  # tests/train/step/test_own_parts.py
+    assert {row["kind"] for row in EVERY_OBJECTIVE.values()} == kinds
 
 
 def test_objectives_have_the_names_of_their_papers():
@@ -93,7 +96,11 @@ def test_an_objective_is_validated_and_estimated(toy, tmp_path, name, capsys):
     assert "verdict      fits" in out and ("scoring" in out) == bool(given.references)
 
 
-@pytest.mark.parametrize("section", OBJECTIVES, ids=lambda section: section.__name__)
+@pytest.mark.parametrize(
+    "section",
+    [one for one in OBJECTIVES if one.model_fields["kind"].default != "function"],
+    ids=lambda section: section.__name__,
+)
 def test_a_run_from_before_a_setting_goes_on(section):
     """A checkpoint that lacks a setting which came later is of the same run, as long as that says what held before."""
     now = section().model_dump(mode="json")
