@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import runpy
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +67,10 @@ def test_journeys_are_read_as_they_were_written(tmp_path):
     (tmp_path / "probe.csv").write_text("cell,share\n")
     with pytest.raises(ValueError, match="the first line must name cell, kind, share, kl_to_start"):
         read_journeys(tmp_path / "probe.csv")
+
+
+def test_the_committed_table_is_what_its_runs_make(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["make_probe.py", "--check"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "make_probe.py"), run_name="__main__")
+    assert ended.value.code == 0
