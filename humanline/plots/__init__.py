@@ -23,7 +23,7 @@ FIGURES = (
     *("distortion_curves", "bound", "clipping_limit", "capacity_families"),
     *("rejection_training", "bandit_runs", "sequence_utility"),
 )
-#: Those of them that are made of runs of the simulator, and need torch: `pip install 'humanline[train]'`.
+#: Those of them that are made of runs of the simulator, and need torch: the extra `train`.
 NEED_TORCH = ("rejection_training", "bandit_runs", "sequence_utility")
 #: The same for the figures of a study of the simulator, which are made from its results.
 STUDY_FIGURES = ("sim_claims", "sim_curves", "sim_stability")

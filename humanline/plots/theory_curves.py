@@ -55,7 +55,7 @@ def plot_value(
     TypeError
         If something is no value function.
     ModuleNotFoundError
-        If matplotlib is missing: `pip install 'humanline[plots]'`.
+        If matplotlib is missing, which the extra `plots` brings.
 
     Notes
     -----
@@ -108,7 +108,7 @@ def plot_capacity(capacity: Capacity | Mapping[str, Capacity], *, axes: Axes | N
     TypeError
         If something is no capacity.
     ModuleNotFoundError
-        If matplotlib is missing: `pip install 'humanline[plots]'`.
+        If matplotlib is missing, which the extra `plots` brings.
 
     Notes
     -----
@@ -177,7 +177,7 @@ def plot_prospects(
     TypeError
         As `subjective_utility` does.
     ModuleNotFoundError
-        If matplotlib is missing: `pip install 'humanline[plots]'`.
+        If matplotlib is missing, which the extra `plots` brings.
 
     Notes
     -----

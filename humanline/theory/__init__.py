@@ -45,6 +45,7 @@ from humanline.theory.weighting import (
     decision_weights,
     human_curve,
     implied_capacity,
+    separable_weights,
 )
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "implied_capacity",
     "kl_divergence",
     "perceived_law",
+    "separable_weights",
     "sequence_law",
     "subjective_utility",
     "total_variation",

@@ -12,6 +12,7 @@ import numpy as np
 
 from humanline import _checks
 from humanline.theory._arrays import floats, plain
+from humanline.theory._excess import exp_excess, log_excess
 
 F = TypeVar("F", bound="_TwoSided")
 
@@ -51,9 +52,10 @@ class ValueFunction(Protocol):
 class _TwoSided:
     """What the families share: one increasing function of the distance to the reference point for each side.
 
-    A family gives ``_size`` (the value of a gain, from its size >= 0 and a curvature), ``_size_inverse`` and
-    ``_largest_size`` (the supremum of the former). Its fields are the curvature of gains, that of losses (None: the
-    same), the loss aversion and the reference point.
+    A family gives ``_size`` (the value of a gain, from its size >= 0 and a curvature), ``_size_inverse``,
+    ``_largest_size`` (the supremum of the former) and the derivatives of ``_size``: ``_size_by_curvature`` and
+    ``_size_slope``. Its fields are the curvature of gains, that of losses (None: the same), the loss aversion and the
+    reference point. The first three may be arrays that broadcast against the outcomes, one entry for each person say.
     """
 
     curvature: float
@@ -63,10 +65,9 @@ class _TwoSided:
     _other_names: ClassVar[Mapping[str, str]] = _OTHER_NAMES
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "curvature", _checks.positive("curvature", self.curvature))
-        if self.loss_curvature is not None:
-            object.__setattr__(self, "loss_curvature", _checks.positive("loss_curvature", self.loss_curvature))
-        object.__setattr__(self, "loss_aversion", _checks.positive("loss_aversion", self.loss_aversion))
+        for name in ("curvature", "loss_curvature", "loss_aversion"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _checks.parameter(name, given, _checks.positive))
         object.__setattr__(self, "reference_point", _checks.finite("reference_point", self.reference_point))
 
     @property
@@ -95,6 +96,60 @@ class _TwoSided:
         lost = self._size(xp, xp.where(loss, -excess, 0.0), self._curvature_of_losses)
         return plain(xp.where(loss, -self.loss_aversion * lost, gained))
 
+    def derivative(self, outcome: Any) -> Any:
+        """Return the slope of the function.
+
+        Parameters
+        ----------
+        outcome : array or scalar, any shape
+            In the unit of the reference point; nan stays nan.
+
+        Returns
+        -------
+        numpy array, numpy scalar for a number, or torch tensor for a tensor
+            Of the same shape, floating dtype and device. At the reference point the limit from the gains, infinite
+            where that is.
+        """
+        xp, (z,) = floats(outcome=outcome)
+        excess = z - self.reference_point
+        loss = excess < 0
+        with np.errstate(divide="ignore"):
+            gained = self._size_slope(xp, xp.where(loss, 1.0, excess), self.curvature)
+        lost = self._size_slope(xp, xp.where(loss, -excess, 1.0), self._curvature_of_losses)
+        return plain(xp.where(loss, self.loss_aversion * lost, gained))
+
+    def partials(self, outcome: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the value of each outcome and its derivatives in the parameters.
+
+        Parameters
+        ----------
+        outcome : array or scalar, any shape
+            In the unit of the reference point; nan stays nan.
+
+        Returns
+        -------
+        value : numpy array, numpy scalar for a number, or torch tensor for a tensor
+            Of the same shape, floating dtype and device.
+        partials : dict from name to the like
+            ``dv/d curvature``, ``dv/d loss_curvature`` (missing if that is None: the former then is that of both
+            sides) and ``dv/d loss_aversion``. The reference point has none: as it moves, gains become losses.
+        """
+        xp, (z,) = floats(outcome=outcome)
+        excess = z - self.reference_point
+        loss = excess < 0
+        gain_size, loss_size = xp.where(loss, 0.0, excess), xp.where(loss, -excess, 0.0)
+        gained = self._size(xp, gain_size, self.curvature)
+        lost = self._size(xp, loss_size, self._curvature_of_losses)
+        by_gains = self._size_by_curvature(xp, gain_size, self.curvature)
+        by_losses = -self.loss_aversion * self._size_by_curvature(xp, loss_size, self._curvature_of_losses)
+        if self.loss_curvature is None:
+            found = {"curvature": xp.where(loss, by_losses, by_gains)}
+        else:
+            found = {"curvature": xp.where(loss, 0.0, by_gains), "loss_curvature": xp.where(loss, by_losses, 0.0)}
+        found["loss_aversion"] = xp.where(loss, -lost, 0.0)
+        value = plain(xp.where(loss, -self.loss_aversion * lost, gained))
+        return value, {name: plain(partial) for name, partial in found.items()}
+
     def inverse(self, value: Any) -> Any:
         """Return the outcome of each value.
 
@@ -115,7 +170,9 @@ class _TwoSided:
         """
         xp, (v,) = floats(value=value)
         low, high = self.range
-        _checks.no_element("value", f"lie in [{low:g}, {high:g}], the range of the function", (v < low) | (v > high), v)
+        several = _checks.has_axes(low) or _checks.has_axes(high)
+        ends = "lie in" if several else f"lie in [{low:g}, {high:g}],"
+        _checks.no_element("value", f"{ends} the range of the function", (v < low) | (v > high), v)
         lowest, highest, loss = v <= low, v >= high, v < 0
         gain_size = xp.where(loss | highest, 0.0, v)
         loss_size = xp.where(loss & ~lowest, -v / self.loss_aversion, 0.0)
@@ -147,6 +204,9 @@ class _TwoSided:
         """
         if not low <= high:
             raise _checks.fail("low", f"be <= high {high!r}", low)
+        for name in ("curvature", "loss_curvature", "loss_aversion"):
+            if _checks.has_axes(getattr(self, name)):
+                raise _checks.wrong_kind(name, "be one number here", getattr(self, name))
         return float(np.abs(self(np.array([low, high], dtype=np.float64))).max())
 
     @property
@@ -161,6 +221,12 @@ class _TwoSided:
 
     def _largest_size(self, curvature: float) -> float:
         return math.inf
+
+    def _size_by_curvature(self, xp: Any, size: Any, curvature: float) -> Any:
+        raise NotImplementedError
+
+    def _size_slope(self, xp: Any, size: Any, curvature: float) -> Any:
+        raise NotImplementedError
 
 
 def _says_our_names(family: type[F]) -> type[F]:
@@ -188,11 +254,11 @@ class PowerValue(_TwoSided):
 
     Parameters
     ----------
-    curvature : float > 0
+    curvature : float > 0, or array
         Exponent of gains (alpha); below 1 is risk aversion.
-    loss_curvature : float > 0, optional
+    loss_curvature : float > 0, or array, optional
         Exponent of losses; None, the default, uses `curvature`.
-    loss_aversion : float > 0
+    loss_aversion : float > 0, or array
         Weight of losses (lambda).
     reference_point : float
         Zero of gain and loss (z0), in the unit of the outcomes (nats for a log-ratio).
@@ -235,6 +301,13 @@ class PowerValue(_TwoSided):
     def _size_inverse(self, xp: Any, size: Any, curvature: float) -> Any:
         return _power(xp, size, 1 / curvature)
 
+    def _size_by_curvature(self, xp: Any, size: Any, curvature: float) -> Any:
+        inner = xp.where(size > 0, size, 1.0)  # at 0 the derivative is 0, and so is the logarithm of 1
+        return inner**curvature * xp.log(inner)
+
+    def _size_slope(self, xp: Any, size: Any, curvature: float) -> Any:
+        return curvature * size ** (curvature - 1)
+
 
 @_says_our_names
 @dataclass(frozen=True)
@@ -246,11 +319,11 @@ class ExponentialValue(_TwoSided):
 
     Parameters
     ----------
-    curvature : float > 0
+    curvature : float > 0, or array
         Absolute risk aversion for gains, per unit of the outcomes; towards 0 the function becomes linear.
-    loss_curvature : float > 0, optional
+    loss_curvature : float > 0, or array, optional
         The same for losses; None, the default, uses `curvature`.
-    loss_aversion : float > 0
+    loss_aversion : float > 0, or array
         Slope of losses over slope of gains at the reference point; 1, the default, is no loss aversion.
     reference_point : float
         Zero of gain and loss (z0), in the unit of the outcomes (nats for a log-ratio).
@@ -292,6 +365,12 @@ class ExponentialValue(_TwoSided):
     def _largest_size(self, curvature: float) -> float:
         return 1 / curvature
 
+    def _size_by_curvature(self, xp: Any, size: Any, curvature: float) -> Any:
+        return -(size**2) * exp_excess(xp, -curvature * size)
+
+    def _size_slope(self, xp: Any, size: Any, curvature: float) -> Any:
+        return xp.exp(-curvature * size)
+
 
 @_says_our_names
 @dataclass(frozen=True)
@@ -303,11 +382,11 @@ class LogarithmicValue(_TwoSided):
 
     Parameters
     ----------
-    curvature : float > 0
+    curvature : float > 0, or array
         Decrease of sensitivity for gains, per unit of the outcomes; towards 0 the function becomes linear.
-    loss_curvature : float > 0, optional
+    loss_curvature : float > 0, or array, optional
         The same for losses; None, the default, uses `curvature`.
-    loss_aversion : float > 0
+    loss_aversion : float > 0, or array
         Slope of losses over slope of gains at the reference point; 1, the default, is no loss aversion.
     reference_point : float
         Zero of gain and loss (z0), in the unit of the outcomes (nats for a log-ratio).
@@ -340,6 +419,12 @@ class LogarithmicValue(_TwoSided):
         with np.errstate(over="ignore"):
             return xp.expm1(curvature * size) / curvature
 
+    def _size_by_curvature(self, xp: Any, size: Any, curvature: float) -> Any:
+        return -(size**2) * log_excess(xp, curvature * size)
+
+    def _size_slope(self, xp: Any, size: Any, curvature: float) -> Any:
+        return 1 / (1 + curvature * size)
+
 
 @_says_our_names
 @dataclass(frozen=True)
@@ -351,11 +436,11 @@ class LogisticValue(_TwoSided):
 
     Parameters
     ----------
-    curvature : float > 0
+    curvature : float > 0, or array
         KTO's beta, per unit of the outcomes; a larger one saturates sooner.
-    loss_curvature : float > 0, optional
+    loss_curvature : float > 0, or array, optional
         The same for losses; None, the default, uses `curvature`.
-    loss_aversion : float > 0
+    loss_aversion : float > 0, or array
         Weight of losses; 1, the default and KTO's form, is no loss aversion.
     reference_point : float
         Zero of gain and loss (z0), in the unit of the outcomes (nats for a log-ratio).
@@ -404,6 +489,13 @@ class LogisticValue(_TwoSided):
     def _largest_size(self, curvature: float) -> float:
         return 0.5
 
+    def _size_by_curvature(self, xp: Any, size: Any, curvature: float) -> Any:
+        return size / curvature * self._size_slope(xp, size, curvature)
+
+    def _size_slope(self, xp: Any, size: Any, curvature: float) -> Any:
+        tail = xp.exp(-curvature * size)
+        return curvature * tail / (1 + tail) ** 2
+
 
 def _below(xp: Any, share: Any) -> Any:
     """Return shares of the largest size with those that rounding has put above 1 set to 1."""
@@ -412,7 +504,7 @@ def _below(xp: Any, share: Any) -> Any:
 
 def _power(xp: Any, size: Any, exponent: float) -> Any:
     """Return size**exponent for size >= 0, with a 0 without gradient at 0 if the slope there is infinite."""
-    if exponent >= 1:
+    if not _checks.has_axes(exponent) and exponent >= 1:
         return size**exponent
     zero = size == 0
     # The argument is replaced too: autograd multiplies the untaken branch's slope by 0, and 0 * inf is nan.

@@ -117,6 +117,75 @@ def decision_weights(
     return weights
 
 
+def separable_weights(
+    outcomes: ArrayLike,
+    probs: ArrayLike,
+    *,
+    gain: Capacity,
+    loss: Capacity | None = None,
+    reference_point: float = 0.0,
+) -> NDArray[np.float64]:
+    """Weigh each outcome of a prospect by its own probability: what prospect theory did before it was cumulative.
+
+    ``omega(z) = Omega+(P(Z = z))`` for a gain, and ``Omega-(P(Z = z))`` for a loss.
+
+    Parameters
+    ----------
+    outcomes, probs : (..., N) arrays
+        As in `decision_weights`.
+    gain, loss : Capacity
+        As in `decision_weights`.
+    reference_point : float
+
+    Returns
+    -------
+    (..., N) numpy float64 array
+        For torch tensors too. In the order of `outcomes`; the sum may be above or below 1.
+
+    Raises
+    ------
+    ValueError
+        As `decision_weights` does, but for weights, which are never negative here.
+    TypeError
+        As `decision_weights` does.
+
+    Notes
+    -----
+    Source: Kahneman and Tversky (1979), Econometrica 47, 263-291, for comparison with Eq. 4 of arXiv 2509.24207. Their
+    rules for prospects of gains only, whose least outcome is taken for sure, are left out: as used in comparisons of
+    models, the form is that of Edwards (1954).
+
+    Equal outcomes are one outcome, as their editing combines them: its weight is shared in proportion to their
+    probabilities. Dominance can be violated: weights of many small probabilities can sum to more than 1.
+
+    Examples
+    --------
+    >>> from humanline.theory import TverskyKahneman
+    >>> separable_weights([3, 2, 1], [0.1, 0.1, 0.8], gain=TverskyKahneman(0.61)).round(5).tolist()
+    [0.1863, 0.1863, 0.60744]
+    """
+    z0 = _checks.finite("reference_point", reference_point)
+    for name, capacity in (("gain", gain), ("loss", gain if loss is None else loss)):
+        _check_capacity(name, capacity, allow_negative=True)
+    z, p = last_axis(outcomes=outcomes, probs=probs)
+    p = p / law_total("probs", probs, p)
+    if loss is None:
+        _checks.no_element("loss", "be given, since there are outcomes below the reference point", z < z0, z)
+    order = _worst_to_best(z, p)
+    z, p = np.take_along_axis(z, order, -1), np.take_along_axis(p, order, -1)
+    edge, change = np.ones((*p.shape[:-1], 1), dtype=bool), z[..., 1:] != z[..., :-1]
+    first, last, tied = _tie_groups(np.concatenate([edge, change], -1), np.concatenate([change, edge], -1), p)
+    zero = np.zeros(edge.shape)
+    at_most = np.concatenate([zero, np.cumsum(p, -1)], -1)
+    at_least = np.concatenate([np.cumsum(p[..., ::-1], -1)[..., ::-1], zero], -1)
+    rest = np.take_along_axis(at_most, first, -1) + np.take_along_axis(at_least, last + 1, -1)
+    sorted_weights = _perceived_by_sign(gain, loss, z >= z0, np.minimum(tied, 1.0), rest)
+    sorted_weights = sorted_weights * np.divide(p, tied, out=np.zeros_like(p), where=tied > 0)
+    weights = np.empty(z.shape)
+    np.put_along_axis(weights, order, sorted_weights, -1)
+    return weights
+
+
 @dataclass(frozen=True, eq=False)
 class CapacityDistances:
     """Hold how far a sampler, or each of several, is from decision weights w over the same outcomes.

@@ -25,6 +25,7 @@ from humanline.plots._table import Table, read
 from humanline.theory import BetaShape, ClipLimit, ClipRange, TverskyKahneman
 from notebooks import derivations
 from tests.conftest import ROOT
+from tests.helpers.optional import NEEDS_TORCH, torch
 
 GAIN = TverskyKahneman(0.61)
 
@@ -372,6 +373,7 @@ def test_humanline_leads_where_beta_is_large():
     assert table.xy("clipped", "lr 0.03")[1][0] == 0
 
 
+@NEEDS_TORCH
 def test_fewer_runs_are_drawn_too():
     """Sliders: without the grid there is one learning rate, and a sync interval of its own."""
     rows = bandit_runs.rows(learning_rate=0.5, sync_every=3, tilt=-1.0, seeds=2, steps=4, grid=False)
@@ -400,8 +402,6 @@ def test_utility_of_sequences_in_the_figure():
 
 def test_conditionals_make_up_the_law_again():
     """The next-token distributions of a law over sequences multiply to that law."""
-    import torch
-
     from humanline.theory import sequence_law
 
     law = torch.randn(sequence_utility.VOCAB**sequence_utility.LENGTH, generator=torch.Generator().manual_seed(0))
@@ -410,10 +410,9 @@ def test_conditionals_make_up_the_law_again():
     np.testing.assert_allclose(again.ravel(), law.exp().numpy(), rtol=1e-12)
 
 
+@NEEDS_TORCH
 def test_one_thread_is_given_back():
     """The figures of the simulator compute with one thread and leave torch's setting as it was, also on an error."""
-    import torch
-
     from humanline.sim.threads import one_thread
 
     before = torch.get_num_threads()

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from humanline.cli import main
-from humanline.plots import FIGURES, _style, _table, write_figures
+from humanline.plots import FIGURES, NEED_TORCH, _style, _table, write_figures
 from humanline.system import files
+from humanline.system.install import install
 from tests.conftest import ROOT
+from tests.helpers.optional import NEEDS_TORCH
 
 FOLDER = ROOT / "figures"
 USER_SETTINGS = {"font.size": 20, "axes.grid": False, "svg.hashsalt": None}
@@ -50,7 +52,9 @@ def assert_same_numbers(made, before):
         np.testing.assert_allclose(now, then, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=NEEDS_TORCH if name in NEED_TORCH else ()) for name in FIGURES]
+)
 def test_the_committed_figure_is_the_one_that_is_computed_and_readable(name):
     """Computed numbers are the committed ones to nine digits, and drawn give the committed SVG, with all text readable.
 
@@ -158,9 +162,8 @@ def test_without_matplotlib_the_message_names_the_extra(tmp_path, monkeypatch, c
     """Where matplotlib is missing the command ends with exit code 2 and what to install, and writes nothing."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["figures", "--out", str(tmp_path / "out")]) == 2
-    assert "'matplotlib' is missing; install the plots extra: pip install 'humanline[plots]'" in (
-        capsys.readouterr().err
-    )
+    said = f"the package 'matplotlib' is missing; install the plots extra: {install('plots')}"
+    assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -194,6 +197,7 @@ def test_explore_shows_a_figure_with_or_without_widgets(monkeypatch):
     """With ipywidgets a slider draws the figure again; without, the figure itself is shown."""
     from humanline.plots.explore import explore
 
+    pytest.importorskip("ipywidgets")
     box = explore("bound", fixed={"prospects": 20}, seed=(0, 3, 1), spread=(0.1, 1.0, 0.1))
     seed, spread, picture = box.children
     assert (seed.description, seed.value, spread.value) == ("seed", 0, 0.6)

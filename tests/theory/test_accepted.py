@@ -7,7 +7,6 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from humanline.theory import (
 )
 from tests import oracles
 from tests.helpers import strategies
+from tests.helpers.optional import torch
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 POLICY, REF = [0.2, 0.25, 0.15, 0.4], [0.5, 0.3, 0.15, 0.05]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +38,7 @@ from humanline.theory import (
 )
 from humanline.theory._arrays import sum_tolerance
 from tests.helpers import strategies
+from tests.helpers.optional import torch
 
 VOCABULARY = 128_256
 GAIN, LOSS = TverskyKahneman(0.61), TverskyKahneman(0.69)
@@ -319,50 +320,52 @@ def test_kinds_of_arrays_are_not_mixed():
     np.testing.assert_array_equal(mixed, decision_weights([1.0, 2.0], [0.5, 0.5], gain=GAIN))
 
 
-LEAF = torch.tensor([0.25, 0.75], requires_grad=True)
+def leaf() -> Any:
+    """Return a law that wants a gradient."""
+    return torch.tensor([0.25, 0.75], requires_grad=True)
 
 
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("outcomes", lambda: decision_weights(LEAF, [0.5, 0.5], gain=GAIN)),
-        ("probs", lambda: subjective_utility([1, 2], LEAF, **HUMAN)),
-        ("outcomes", lambda: certainty_equivalent(LEAF, [0.5, 0.5], **HUMAN)),
-        ("p", lambda: kl_divergence(LEAF, [0.5, 0.5])),
-        ("candidate", lambda: utility_gap_bound([0.5, 0.5], LEAF, [1, 2])),
-        ("gap", lambda: distance_for_gap(LEAF, [1, 2])),
-        ("prob", lambda: human_curve(LEAF, gain=GAIN)),
-        ("sampler_probs", lambda: implied_capacity([1, 2], [0.5, 0.5], LEAF)),
-        ("policy", lambda: accepted_law(LEAF, [0.5, 0.5], TEST)),
-        ("ref", lambda: perceived_law([0.5, 0.5], LEAF, 0.61)),
-        ("conditionals[0]", lambda: sequence_law([LEAF])),
-        ("log_ratio", lambda: TEST.acceptance_probability(LEAF)),
-        ("log_ratio", lambda: TEST.log_acceptance_probability(LEAF)),
-        ("log_ratio", lambda: LIMIT.rejection(8).acceptance_probability(LEAF)),
-        ("log_ratio", lambda: LIMIT.rejection(8).log_acceptance_probability(LEAF)),
-        ("x", lambda: BetaShape(2, 3).cdf(LEAF)),
-        ("log_ratio", lambda: LIMIT.error(LEAF, 8.0)),
-        ("concentration", lambda: LIMIT.acceptance_probability(0.0, LEAF)),
-        ("log_ratio", lambda: LIMIT.limiting_error(LEAF)),
+        ("outcomes", lambda: decision_weights(leaf(), [0.5, 0.5], gain=GAIN)),
+        ("probs", lambda: subjective_utility([1, 2], leaf(), **HUMAN)),
+        ("outcomes", lambda: certainty_equivalent(leaf(), [0.5, 0.5], **HUMAN)),
+        ("p", lambda: kl_divergence(leaf(), [0.5, 0.5])),
+        ("candidate", lambda: utility_gap_bound([0.5, 0.5], leaf(), [1, 2])),
+        ("gap", lambda: distance_for_gap(leaf(), [1, 2])),
+        ("prob", lambda: human_curve(leaf(), gain=GAIN)),
+        ("sampler_probs", lambda: implied_capacity([1, 2], [0.5, 0.5], leaf())),
+        ("policy", lambda: accepted_law(leaf(), [0.5, 0.5], TEST)),
+        ("ref", lambda: perceived_law([0.5, 0.5], leaf(), 0.61)),
+        ("conditionals[0]", lambda: sequence_law([leaf()])),
+        ("log_ratio", lambda: TEST.acceptance_probability(leaf())),
+        ("log_ratio", lambda: TEST.log_acceptance_probability(leaf())),
+        ("log_ratio", lambda: LIMIT.rejection(8).acceptance_probability(leaf())),
+        ("log_ratio", lambda: LIMIT.rejection(8).log_acceptance_probability(leaf())),
+        ("x", lambda: BetaShape(2, 3).cdf(leaf())),
+        ("log_ratio", lambda: LIMIT.error(leaf(), 8.0)),
+        ("concentration", lambda: LIMIT.acceptance_probability(0.0, leaf())),
+        ("log_ratio", lambda: LIMIT.limiting_error(leaf())),
     ],
 )
 def test_no_gradient_is_lost_without_a_word(name, call):
     """A tensor that requires a gradient is refused, by name, where the result is numpy's."""
-    message = f"{name} must not require a gradient, which would be lost here: pass value.detach(); got {LEAF!r}"
+    message = f"{name} must not require a gradient, which would be lost here: pass value.detach(); got {leaf()!r}"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         call()
 
 
 def test_no_gradient_is_lost_from_a_list():
     """Tensors inside a list are refused by name too, beside numpy and beside a tensor."""
-    for call in (lambda: PowerValue()([LEAF[0], 2.0]), lambda: TEST.keeps(torch.zeros(1, 2), [[0.5, LEAF[1]]])):
+    for call in (lambda: PowerValue()([leaf()[0], 2.0]), lambda: TEST.keeps(torch.zeros(1, 2), [[0.5, leaf()[1]]])):
         with pytest.raises(TypeError, match=r"^(outcome|draws) must not require a gradient, which would be lost here"):
             call()
 
 
 def test_detached_tensors_are_taken():
     """The same tensors without gradient give what lists give, scalars too."""
-    law = LEAF.detach().double()
+    law = leaf().detach().double()
     np.testing.assert_array_equal(
         decision_weights(law, law, gain=GAIN), decision_weights(law.tolist(), law.tolist(), gain=GAIN)
     )

@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanline.theory import ClipRange
+from tests.helpers.optional import torch
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=100)
 CLIP = ClipRange(-1.5, 2.0)

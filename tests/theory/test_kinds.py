@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from humanline import theory
 from humanline.theory import (
@@ -39,11 +38,13 @@ from humanline.theory import (
     implied_capacity,
     kl_divergence,
     perceived_law,
+    separable_weights,
     sequence_law,
     subjective_utility,
     total_variation,
     utility_gap_bound,
 )
+from tests.helpers.optional import torch
 
 Make = Callable[[Any], Any]
 
@@ -76,11 +77,18 @@ def of_logs(function: Callable[[Any], Any]) -> Callable[[Make, Any], Any]:
     return lambda make, x: function(make((-np.asarray(x)).tolist()))
 
 
+def the_last_of(partials: Callable[[Any], tuple[Any, dict[str, Any]]]) -> Callable[[Any], Any]:
+    """The last derivative in a parameter, or the value where there is no parameter."""
+    return lambda x: [(found := partials(x))[0], *found[1].values()][-1]
+
+
 #: What answers in kind, elementwise: from a function that makes an argument of a number or of nested lists of them.
 IN_KIND: dict[str, Callable[[Make, Any], Any]] = {
     **{f"{type(c).__name__}.__call__": of_its_own(c) for c in (*CAPACITIES, *VALUES)},
     **{f"{type(c).__name__}.inverse": of_its_own(c.inverse) for c in (*CAPACITIES, *VALUES)},
-    **{f"{type(c).__name__}.derivative": of_its_own(c.derivative) for c in CAPACITIES},
+    **{f"{type(c).__name__}.derivative": of_its_own(c.derivative) for c in (*CAPACITIES, *VALUES)},
+    **{f"{type(c).__name__}.partials": of_logs(the_last_of(c.partials)) for c in CAPACITIES},
+    **{f"{type(v).__name__}.partials": of_its_own(the_last_of(v.partials)) for v in VALUES},
     **{f"{type(c).__name__}.log": of_logs(c.log) for c in CAPACITIES},
     "ClipRange.clip": of_its_own(CLIP.clip),
 }
@@ -111,6 +119,7 @@ FLOAT64: dict[str, Callable[[Make, Any], Any]] = {
 #: What takes laws over the last axis, and how many axes the result of one law has.
 OF_LAWS: dict[str, tuple[int, Callable[[Make, Any], Any]]] = {
     "decision_weights": (1, lambda make, p: decision_weights(make(p), make(p), gain=GAIN)),
+    "separable_weights": (1, lambda make, p: separable_weights(make(p), make(p), gain=GAIN)),
     "subjective_utility": (0, lambda make, p: subjective_utility(make(p), make(p), **HUMAN)),
     "certainty_equivalent": (0, lambda make, p: certainty_equivalent(make(p), make(p), **HUMAN)),
     "kl_divergence": (0, lambda make, p: kl_divergence(make(p), make(p))),

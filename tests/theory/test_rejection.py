@@ -7,7 +7,6 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from humanline.theory import (
     ClipRange,
 )
 from tests import oracles
+from tests.helpers.optional import torch
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 CLIP = ClipRange(-1.5, 1.5)

@@ -7,7 +7,6 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from humanline.theory import (
     TverskyKahneman,
 )
 from tests import oracles
+from tests.helpers.optional import torch
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 exponents = st.floats(0.2, 3.0)

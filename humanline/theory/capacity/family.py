@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from humanline import _checks
 from humanline.theory._arrays import floats, plain
@@ -24,7 +26,7 @@ class Capacity(Protocol):
     """Map cumulative probabilities to perceived ones, 0 to 0 and 1 to 1.
 
     Any such function of arrays will do. The families of this package also have ``log(log_prob)``, which keeps its
-    precision next to 1 and far below the smallest float, ``derivative``, ``inverse``, ``is_monotone``,
+    precision next to 1 and far below the smallest float, ``derivative``, ``partials``, ``inverse``, ``is_monotone``,
     ``fixed_point`` and ``inflection``.
 
     Notes
@@ -41,8 +43,13 @@ class Family:
 
     A family gives, for what lies strictly between the ends: ``_log`` (of ln p), ``_elasticity`` (d ln Omega / d ln p,
     of ln p), ``_inverse`` (of the perceived probability) and, where there is something better than exp(_log(ln p)),
-    ``_value``; and ``_slopes``, the derivatives at 0 and at 1, infinite where the function jumps.
+    ``_value``; ``_log_partials`` (d ln Omega / d parameter, of ln p, in the order of the fields); and ``_slopes``, the
+    derivatives at 0 and at 1, infinite where the function jumps. Parameters may be arrays that broadcast against the
+    probabilities, one entry for each person say; then the three properties below are not to be had.
     """
+
+    #: Whether a parameter is an array with axes.
+    _arrays: ClassVar[bool] = False
 
     @property
     def is_monotone(self) -> bool:
@@ -52,11 +59,13 @@ class Family:
     @property
     def fixed_point(self) -> float | None:
         """The probability strictly between 0 and 1 that is perceived as it is; None if none or all are."""
+        self._needs_numbers("fixed_point")
         return self._fixed_point()
 
     @property
     def inflection(self) -> float | None:
         """The lowest probability strictly between 0 and 1 at which the curvature changes its sign, or None."""
+        self._needs_numbers("inflection")
         return self._inflection()
 
     def __call__(self, prob: Any) -> Any:
@@ -77,7 +86,7 @@ class Family:
         ValueError
             If a probability lies outside [0, 1].
         """
-        return _in_blocks(self._closed_value, "prob", "lie in [0, 1]", prob)
+        return self._in_blocks(self._closed_value, "prob", "lie in [0, 1]", prob)
 
     def log(self, log_prob: Any) -> Any:
         """Return the log of the perceived cumulative probability, from the log of the probability.
@@ -102,7 +111,7 @@ class Family:
             low, high = (-math.inf, -math.inf, 0.0), (0.0, 0.0, self._slopes[1])
             return between(xp, self._log, lp, low, high, LOG_HALF)
 
-        return _in_blocks(closed, "log_prob", "be <= 0", log_prob, lowest=-math.inf, highest=0.0)
+        return self._in_blocks(closed, "log_prob", "be <= 0", log_prob, lowest=-math.inf, highest=0.0)
 
     def derivative(self, prob: Any) -> Any:
         """Return the slope of the function.
@@ -128,7 +137,7 @@ class Family:
             low, high = (0.0, self._slopes[0], 0.0), (1.0, self._slopes[1], 0.0)
             return between(xp, lambda xp, inner: self._slope(xp, xp.log(inner)), p, low, high, 0.5)
 
-        return _in_blocks(closed, "prob", "lie in [0, 1]", prob)
+        return self._in_blocks(closed, "prob", "lie in [0, 1]", prob)
 
     def inverse(self, perceived: Any) -> Any:
         """Return the probability that is perceived as the one given.
@@ -153,10 +162,52 @@ class Family:
             raise _checks.fail("capacity", "be monotone to have an inverse", self)
 
         def closed(xp: Any, w: Any) -> Any:
-            rises = [1 / slope if slope > 0 else math.inf for slope in self._slopes]
+            with np.errstate(divide="ignore"):
+                rises = [choose(slope > 0, 1 / choose(slope > 0, slope, 1.0), math.inf) for slope in self._slopes]
             return between(xp, self._inverse, w, (0.0, 0.0, rises[0]), (1.0, 1.0, rises[1]), 0.5)
 
-        return _in_blocks(closed, "perceived", "lie in [0, 1]", perceived)
+        return self._in_blocks(closed, "perceived", "lie in [0, 1]", perceived)
+
+    def partials(self, log_prob: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the perceived cumulative probability and its derivatives in the parameters, from ln p.
+
+        Parameters
+        ----------
+        log_prob : array or scalar <= 0, any shape
+            Nats: ``log(p)``, or ``log1p(-q)`` next to 1, where only ``q = 1 - p`` is known with all its digits. nan
+            stays nan.
+
+        Returns
+        -------
+        perceived : numpy array, numpy scalar for a number, or torch tensor for a tensor
+            Of the same shape, floating dtype and device; in [0, 1].
+        partials : dict from name to the like
+            ``d Omega(p) / d parameter`` for each; 0 at both ends, which are exact for all parameters.
+
+        Raises
+        ------
+        ValueError
+            If a log-probability is above 0.
+        """
+        xp, (lp,) = floats(log_prob=log_prob)
+        _checks.no_element("log_prob", "be <= 0", lp > 0, lp)
+        below, above = lp == -math.inf, lp == 0
+        inner = xp.where(below | above, LOG_HALF, lp)
+        with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+            value = xp.exp(self._log(xp, inner))
+            found = self._partials(xp, inner, value)
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        perceived = xp.where(below, 0.0, xp.where(above, 1.0, value))
+        vanished = below | above | (value == 0)  # an infinite derivative of the logarithm is one of 0
+        return plain(perceived), {
+            name: plain(xp.where(vanished, 0.0, each)) for name, each in zip(names, found, strict=True)
+        }
+
+    def _partials(self, xp: Any, lp: Any, value: Any) -> list[Any]:
+        return [value * each for each in self._log_partials(xp, lp)]
+
+    def _log_partials(self, xp: Any, lp: Any) -> list[Any]:
+        raise NotImplementedError
 
     @property
     def _slopes(self) -> tuple[float, float]:
@@ -187,31 +238,61 @@ class Family:
         low, high = self._slopes
         return between(xp, self._value, p, (0.0, 0.0, low), (1.0, 1.0, high), 0.5)
 
+    def _in_blocks(
+        self,
+        function: Callable[[Any, Any], Any],
+        name: str,
+        rule: str,
+        value: Any,
+        *,
+        lowest: float = 0.0,
+        highest: float = 1.0,
+    ) -> Any:
+        """Check the domain and apply an elementwise function, to large numpy arrays block by block."""
+        xp, (given,) = floats(**{name: value})
+
+        def checked(part: Any) -> Any:
+            _checks.no_element(name, rule, (part < lowest) | (part > highest), part)
+            return function(xp, part)
+
+        with np.errstate(over="ignore"):
+            if self._arrays or not isinstance(given, np.ndarray) or given.size <= BLOCK:
+                return plain(checked(given))
+            flat = given.reshape(-1)
+            out = np.empty_like(flat)
+            for start in range(0, flat.size, BLOCK):
+                out[start : start + BLOCK] = checked(flat[start : start + BLOCK])
+        return out.reshape(given.shape)
+
+    def _needs_numbers(self, name: str) -> None:
+        if self._arrays:
+            raise TypeError(f"{name} is that of one capacity; the parameters of {type(self).__name__} are arrays")
+
 
 def set_positive(capacity: Any, *names: str) -> None:
-    """Replace fields of a new capacity by floats; raise unless each is finite and > 0."""
-    for name in names:
-        object.__setattr__(capacity, name, _checks.positive(name, getattr(capacity, name)))
+    """Replace fields of a new capacity by floats, or arrays; raise unless each is finite and > 0."""
+    set_parameters(capacity, **dict.fromkeys(names, _checks.positive))
 
 
-def _in_blocks(
-    function: Callable[[Any, Any], Any], name: str, rule: str, value: Any, *, lowest: float = 0.0, highest: float = 1.0
-) -> Any:
-    """Check the domain and apply an elementwise function, to large numpy arrays block by block."""
-    xp, (given,) = floats(**{name: value})
+def set_parameters(capacity: Any, **checks: Callable[[str, Any], float]) -> None:
+    """Replace fields of a new capacity by floats that pass their check, or arrays whose entries do."""
+    for name, check in checks.items():
+        value = _checks.parameter(name, getattr(capacity, name), check)
+        object.__setattr__(capacity, name, value)
+        if not isinstance(value, float):
+            object.__setattr__(capacity, "_arrays", True)
 
-    def checked(part: Any) -> Any:
-        _checks.no_element(name, rule, (part < lowest) | (part > highest), part)
-        return function(xp, part)
 
-    with np.errstate(over="ignore"):
-        if not isinstance(given, np.ndarray) or given.size <= BLOCK:
-            return plain(checked(given))
-        flat = given.reshape(-1)
-        out = np.empty_like(flat)
-        for start in range(0, flat.size, BLOCK):
-            out[start : start + BLOCK] = checked(flat[start : start + BLOCK])
-    return out.reshape(given.shape)
+def choose(condition: Any, yes: Any, no: Any) -> Any:
+    """Return one of two numbers; of a condition on arrays one for each entry."""
+    if not _checks.has_axes(condition):
+        return yes if condition else no
+    return array_namespace(condition).where(condition, yes, no)
+
+
+def log_of(parameter: Any) -> Any:
+    """Return the logarithm of a parameter."""
+    return array_namespace(parameter).log(parameter) if _checks.has_axes(parameter) else math.log(parameter)
 
 
 def between(
@@ -229,10 +310,15 @@ def between(
     """
     below, above = given <= low[0], given >= high[0]
     out = function(xp, xp.where(below | above, inner, given))
-    at_low, at_high = (
-        image + slope * (given - end) if 0 < slope < math.inf else image for end, image, slope in (low, high)
-    )
+    at_low, at_high = (_at_end(xp, given, *end) for end in (low, high))
     return xp.where(below, at_low, xp.where(above, at_high, out))
+
+
+def _at_end(xp: Any, given: Any, end: float, image: Any, slope: Any) -> Any:
+    if _checks.has_axes(slope):
+        smooth = (slope > 0) & (slope < math.inf)
+        return image + xp.where(smooth, xp.where(smooth, slope, 0.0) * (given - end), 0.0)
+    return image + slope * (given - end) if 0 < slope < math.inf else image
 
 
 def powered_odds(xp: Any, lp: Any, power: float) -> tuple[Any, Any, Any]:

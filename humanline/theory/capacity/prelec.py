@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from humanline import _checks
+from humanline.theory._excess import exp_excess, log_excess
 from humanline.theory.capacity.family import (
     LOG_SURPRISE,
     Family,
+    choose,
     crossing,
     exp_minus_exp,
+    set_parameters,
     set_positive,
     strictly_between,
 )
@@ -28,9 +31,9 @@ class Prelec(Family):
 
     Parameters
     ----------
-    alpha : float > 0
+    alpha : float > 0, or array
         Curvature; below 1 the function is inverse-S.
-    beta : float > 0
+    beta : float > 0, or array
         Elevation, 1 in the family of one parameter: a larger one perceives less.
 
     Raises
@@ -73,6 +76,9 @@ class Prelec(Family):
 
     @property
     def _slopes(self) -> tuple[float, float]:
+        if self._arrays:
+            flat, ends = self.alpha == 1, choose(self.alpha < 1, math.inf, 0.0)
+            return tuple(choose(flat, slope, ends) for slope in PowerWeight(self.beta)._slopes)
         if self.alpha == 1:
             return PowerWeight(self.beta)._slopes
         return (math.inf, math.inf) if self.alpha < 1 else (0.0, 0.0)
@@ -82,6 +88,10 @@ class Prelec(Family):
 
     def _elasticity(self, xp: Any, lp: Any) -> Any:
         return self.alpha * self.beta * (-lp) ** (self.alpha - 1)
+
+    def _log_partials(self, xp: Any, lp: Any) -> list[Any]:
+        power = (-lp) ** self.alpha
+        return [-self.beta * power * xp.log(-lp), -power]
 
     def _inverse(self, xp: Any, w: Any) -> Any:
         return xp.exp(-((-xp.log(w) / self.beta) ** (1 / self.alpha)))
@@ -95,9 +105,9 @@ class ExponentialPower(Family):
 
     Parameters
     ----------
-    alpha : float > 0
+    alpha : float > 0, or array
         The slope at 1.
-    beta : float
+    beta : float, or array
         Below 0 the function is flat at 0; above 0 it jumps there, to ``exp(-alpha/beta)``.
 
     Raises
@@ -124,8 +134,7 @@ class ExponentialPower(Family):
     beta: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "alpha", _checks.positive("alpha", self.alpha))
-        object.__setattr__(self, "beta", _checks.finite("beta", self.beta))
+        set_parameters(self, alpha=_checks.positive, beta=_checks.finite)
 
     def _fixed_point(self) -> float | None:
         a, b = self.alpha, self.beta
@@ -141,11 +150,16 @@ class ExponentialPower(Family):
 
     @property
     def _slopes(self) -> tuple[float, float]:
+        if self._arrays:
+            ends = choose(self.beta > 0, math.inf, 0.0)
+            return choose(self.beta == 0, PowerWeight(self.alpha)._slopes[0], ends), self.alpha
         if self.beta == 0:
             return PowerWeight(self.alpha)._slopes
         return (math.inf if self.beta > 0 else 0.0), self.alpha
 
     def _log(self, xp: Any, lp: Any) -> Any:
+        if self._arrays:
+            return self._log_of_arrays(xp, lp)
         if self.beta == 0:
             return self.alpha * lp
         if self.beta > 0:
@@ -156,10 +170,30 @@ class ExponentialPower(Family):
         log_value = self.alpha / self.beta * xp.expm1(self.beta * xp.where(beyond, -1.0, lp))
         return xp.where(beyond, -math.inf, log_value)
 
+    def _log_of_arrays(self, xp: Any, lp: Any) -> Any:
+        flat = self.beta == 0
+        beta = choose(flat, 1.0, self.beta)
+        return choose(flat, self.alpha, 0.0) * lp + choose(flat, 0.0, self.alpha / beta) * xp.expm1(beta * lp)
+
+    def _log_partials(self, xp: Any, lp: Any) -> list[Any]:
+        flat = self.beta == 0
+        beta = choose(flat, 1.0, self.beta)
+        by_alpha = lp if not self._arrays and flat else xp.expm1(beta * lp) / beta
+        if self._arrays:
+            by_alpha = xp.where(flat, lp, by_alpha)
+        return [by_alpha, self.alpha * lp**2 * exp_excess(xp, self.beta * lp)]
+
     def _slope(self, xp: Any, lp: Any) -> Any:
         return self.alpha * xp.exp(self._log(xp, lp) + (self.beta - 1) * lp)
 
     def _inverse(self, xp: Any, w: Any) -> Any:
+        if self._arrays:
+            flat = self.beta == 0
+            beta = choose(flat, 1.0, self.beta)
+            power = beta / self.alpha * xp.log(w)
+            jumped = power <= -1
+            found = xp.where(jumped, 0.0, xp.exp(xp.log1p(xp.where(jumped, 0.0, power)) / beta))
+            return xp.where(flat, xp.exp(xp.log(w) / self.alpha), found)
         if self.beta == 0:
             return xp.exp(xp.log(w) / self.alpha)
         power = self.beta / self.alpha * xp.log(w)
@@ -175,9 +209,9 @@ class HyperbolicLog(Family):
 
     Parameters
     ----------
-    alpha : float > 0
+    alpha : float > 0, or array
         Towards 0 the function becomes ``p**beta``.
-    beta : float > 0
+    beta : float > 0, or array
         The slope at 1.
 
     Raises
@@ -222,6 +256,10 @@ class HyperbolicLog(Family):
 
     def _elasticity(self, xp: Any, lp: Any) -> Any:
         return self.beta / (1 - self.alpha * lp)
+
+    def _log_partials(self, xp: Any, lp: Any) -> list[Any]:
+        scaled = -self.alpha * lp
+        return [self.beta * lp**2 * log_excess(xp, scaled), -xp.log1p(scaled) / self.alpha]
 
     def _inverse(self, xp: Any, w: Any) -> Any:
         return xp.exp(-xp.expm1(-self.alpha / self.beta * xp.log(w)) / self.alpha)

@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 
 from humanline import _checks
-from humanline.theory.capacity.family import LOG_ODDS, Family, crossing, expit, log_expit, powered_odds, set_positive
+from humanline.theory.capacity.family import (
+    LOG_ODDS,
+    Family,
+    choose,
+    crossing,
+    expit,
+    log_expit,
+    log_of,
+    powered_odds,
+    set_parameters,
+    set_positive,
+)
 
 
 @dataclass(frozen=True)
@@ -21,9 +32,9 @@ class LinearInLogOdds(Family):
 
     Parameters
     ----------
-    slope : float > 0
+    slope : float > 0, or array
         Curvature (gamma); below 1 the function is inverse-S.
-    elevation : float > 0
+    elevation : float > 0, or array
         Attractiveness (delta): a larger one perceives more.
 
     Raises
@@ -52,7 +63,7 @@ class LinearInLogOdds(Family):
         set_positive(self, "slope", "elevation")
 
     def _fixed_point(self) -> float | None:
-        return None if self.slope == 1 else expit(math.log(self.elevation) / (1 - self.slope))
+        return None if self.slope == 1 else expit(log_of(self.elevation) / (1 - self.slope))
 
     def _inflection(self) -> float | None:
         g, shift = self.slope, math.log(self.elevation)
@@ -62,6 +73,9 @@ class LinearInLogOdds(Family):
 
     @property
     def _slopes(self) -> tuple[float, float]:
+        if self._arrays:
+            flat, ends = self.slope == 1, choose(self.slope < 1, math.inf, 0.0)
+            return choose(flat, self.elevation, ends), choose(flat, 1 / self.elevation, ends)
         if self.slope == 1:
             return self.elevation, 1 / self.elevation
         return (math.inf, math.inf) if self.slope < 1 else (0.0, 0.0)
@@ -75,7 +89,7 @@ class LinearInLogOdds(Family):
 
     def _log(self, xp: Any, lp: Any) -> Any:
         upper, log_q, ratio = powered_odds(xp, lp, self.slope)
-        log_odds = self.slope * (lp - log_q) + math.log(self.elevation)
+        log_odds = self.slope * (lp - log_q) + log_of(self.elevation)
         likely = log_odds > 0
         # Next to 1 the power keeps the digits of 1 - p that the log-odds lose.
         against = xp.exp(xp.where(likely, -log_odds, log_odds))
@@ -84,11 +98,17 @@ class LinearInLogOdds(Family):
 
     def _elasticity(self, xp: Any, lp: Any) -> Any:
         _, log_q, _ = powered_odds(xp, lp, self.slope)
-        log_odds = self.slope * (lp - log_q) + math.log(self.elevation)
+        log_odds = self.slope * (lp - log_q) + log_of(self.elevation)
         return self.slope * xp.exp(self._log(xp, lp) - log_odds - log_q)
 
+    def _log_partials(self, xp: Any, lp: Any) -> list[Any]:
+        _, log_q, _ = powered_odds(xp, lp, self.slope)
+        log_odds = self.slope * (lp - log_q) + log_of(self.elevation)
+        rest = xp.exp(self._log(xp, lp) - log_odds)  # 1 - Omega
+        return [rest * (lp - log_q), rest / self.elevation]
+
     def _inverse(self, xp: Any, w: Any) -> Any:
-        log_odds = (xp.log(w) - xp.log1p(-w) - math.log(self.elevation)) / self.slope
+        log_odds = (xp.log(w) - xp.log1p(-w) - log_of(self.elevation)) / self.slope
         return xp.exp(log_expit(xp, log_odds))
 
 
@@ -100,7 +120,7 @@ class PowerWeight(Family):
 
     Parameters
     ----------
-    exponent : float > 0
+    exponent : float > 0, or array
         Above 1 every probability is underweighted, below 1 overweighted.
 
     Raises
@@ -124,11 +144,11 @@ class PowerWeight(Family):
     exponent: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "exponent", _checks.positive("exponent", self.exponent))
+        set_positive(self, "exponent")
 
     @property
     def _slopes(self) -> tuple[float, float]:
-        at_zero = 1.0 if self.exponent == 1 else 0.0 if self.exponent > 1 else math.inf
+        at_zero = choose(self.exponent == 1, 1.0, choose(self.exponent > 1, 0.0, math.inf))
         return at_zero, self.exponent
 
     def _value(self, xp: Any, p: Any) -> Any:
@@ -138,7 +158,10 @@ class PowerWeight(Family):
         return self.exponent * lp
 
     def _elasticity(self, xp: Any, lp: Any) -> Any:
-        return xp.full_like(lp, self.exponent)
+        return xp.zeros_like(lp) + self.exponent if self._arrays else xp.full_like(lp, self.exponent)
+
+    def _log_partials(self, xp: Any, lp: Any) -> list[Any]:
+        return [lp]
 
     def _inverse(self, xp: Any, w: Any) -> Any:
         return w ** (1 / self.exponent)
@@ -152,9 +175,9 @@ class NeoAdditive(Family):
 
     Parameters
     ----------
-    slope : float > 0
+    slope : float > 0, or array
         Sensitivity to probability (a).
-    intercept : float >= 0
+    intercept : float >= 0, or array
         The jump at 0 (b); the jump at 1 is ``1 - slope - intercept``.
 
     Raises
@@ -182,28 +205,33 @@ class NeoAdditive(Family):
     intercept: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "slope", _checks.positive("slope", self.slope))
-        object.__setattr__(self, "intercept", _checks.non_negative("intercept", self.intercept))
-        if self.slope + self.intercept > 1:
-            raise _checks.fail("slope + intercept", "be <= 1", self.slope + self.intercept)
+        set_parameters(self, slope=_checks.positive, intercept=_checks.non_negative)
+        total = self.slope + self.intercept
+        if self._arrays:
+            _checks.no_element("slope + intercept", "be <= 1", total > 1, total)
+        elif total > 1:
+            raise _checks.fail("slope + intercept", "be <= 1", total)
 
     def _fixed_point(self) -> float | None:
         return self.intercept / (self.intercept + self._top_jump) if self.intercept > 0 and self._top_jump > 0 else None
 
     @property
-    def _top_jump(self) -> float:
+    def _top_jump(self) -> Any:
         total = self.slope + self.intercept
+        if self._arrays:
+            return choose(total == 1, 0.0, 1 - self.slope - self.intercept)
         return 0.0 if total == 1 else math.fsum((1.0, -self.slope, -self.intercept))
 
     @property
     def _slopes(self) -> tuple[float, float]:
-        return (math.inf if self.intercept > 0 else self.slope), (math.inf if self._top_jump > 0 else self.slope)
+        at_zero = choose(self.intercept > 0, math.inf, self.slope)
+        return at_zero, choose(self._top_jump > 0, math.inf, self.slope)
 
     def _value(self, xp: Any, p: Any) -> Any:
         return self.intercept + self.slope * p
 
     def _log(self, xp: Any, lp: Any) -> Any:
-        if self.intercept == 0:
+        if not self._arrays and self.intercept == 0:
             return math.log(self.slope) + lp
         value = self.intercept + self.slope * xp.exp(lp)
         likely = value > 0.5
@@ -211,7 +239,10 @@ class NeoAdditive(Family):
         return xp.where(likely, xp.log1p(below_one), xp.log(xp.where(likely, 1.0, value)))
 
     def _slope(self, xp: Any, lp: Any) -> Any:
-        return xp.full_like(lp, self.slope)
+        return xp.zeros_like(lp) + self.slope if self._arrays else xp.full_like(lp, self.slope)
+
+    def _partials(self, xp: Any, lp: Any, value: Any) -> list[Any]:
+        return [xp.exp(lp), xp.ones_like(lp)]
 
     def _inverse(self, xp: Any, w: Any) -> Any:
         p = (w - self.intercept) / self.slope
@@ -246,6 +277,9 @@ class Identity(Family):
 
     def _slope(self, xp: Any, lp: Any) -> Any:
         return xp.ones_like(lp)
+
+    def _log_partials(self, xp: Any, lp: Any) -> list[Any]:
+        return []
 
     def _inverse(self, xp: Any, w: Any) -> Any:
         return w

@@ -9,8 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from humanline import _checks
-from humanline.theory.capacity.family import LOG_ODDS, Family, crossing, expit, log_expit, powered_odds
+from humanline.theory.capacity.family import (
+    LOG_ODDS,
+    Family,
+    choose,
+    crossing,
+    expit,
+    log_expit,
+    powered_odds,
+    set_positive,
+)
 
 #: The smallest gamma at which `TverskyKahneman` is non-decreasing: the root of (2g-1) ln g + (2-g) ln(1-g) = 0.
 MONOTONE_GAMMA = 0.279204247014938541855
@@ -24,7 +32,7 @@ class TverskyKahneman(Family):
 
     Parameters
     ----------
-    gamma : float > 0
+    gamma : float > 0, or array
         1 leaves probabilities alone; the 1992 medians are .61 for gains and .69 for losses.
 
     Raises
@@ -62,18 +70,18 @@ class TverskyKahneman(Family):
     gamma: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gamma", _checks.positive("gamma", self.gamma))
+        set_positive(self, "gamma")
         if not self.is_monotone:
             warnings.warn(
-                f"gamma={self.gamma:g} is below {MONOTONE_GAMMA:.6f}: the capacity is not monotone and decision "
-                "weights can be negative",
+                f"gamma={np.min(self.gamma):g} is below {MONOTONE_GAMMA:.6f}: the capacity is not monotone and "
+                "decision weights can be negative",
                 stacklevel=3,
             )
 
     @property
     def is_monotone(self) -> bool:
         """Whether the function never decreases."""
-        return self.gamma >= MONOTONE_GAMMA
+        return _all(self.gamma >= MONOTONE_GAMMA) if self._arrays else self.gamma >= MONOTONE_GAMMA
 
     def _fixed_point(self) -> float | None:
         g = self.gamma
@@ -100,12 +108,16 @@ class TverskyKahneman(Family):
 
     @property
     def _slopes(self) -> tuple[float, float]:
+        if self._arrays:
+            low, one = self.gamma < 1, self.gamma == 1
+            at_zero = choose(one, 1.0, choose(low, math.inf, 0.0))
+            return at_zero, choose(one, 1.0, choose(low, math.inf, self.gamma - 1))
         if self.gamma == 1:
             return 1.0, 1.0
         return (math.inf, math.inf) if self.gamma < 1 else (0.0, self.gamma - 1)
 
     def _closed_value(self, xp: Any, p: Any) -> Any:
-        if self.gamma == 1 or not (isinstance(p, np.ndarray) and p.dtype == np.float64):
+        if self._arrays or self.gamma == 1 or not (isinstance(p, np.ndarray) and p.dtype == np.float64):
             return super()._closed_value(xp, p)
         # Logs and exps, which numpy vectorises, where a power takes several times as long: with l = ln p, m = ln(1-p),
         # ln Omega = g l - max(l, m) - ln(1 + exp(-g |l - m|))/g. Both ends come out exactly.
@@ -136,6 +148,12 @@ class TverskyKahneman(Family):
         upper, log_q, ratio = powered_odds(xp, lp, self.gamma)
         return self.gamma * lp - xp.where(upper, lp, log_q) - xp.log1p(ratio) / self.gamma
 
+    def _log_partials(self, xp: Any, lp: Any) -> list[Any]:
+        upper, log_q, ratio = powered_odds(xp, lp, self.gamma)
+        log_odds = xp.where(upper, log_q - lp, lp - log_q)  # <= 0, that of the ratio
+        spread = log_odds * ratio / (self.gamma * (1 + ratio))
+        return [lp - spread + xp.log1p(ratio) / self.gamma**2]
+
     def _elasticity(self, xp: Any, lp: Any) -> Any:
         upper, log_q, ratio = powered_odds(xp, lp, self.gamma)
         share, rest = xp.where(upper, 1.0, ratio) / (1 + ratio), xp.where(upper, ratio, 1.0) / (1 + ratio)
@@ -144,8 +162,8 @@ class TverskyKahneman(Family):
     def _inverse(self, xp: Any, w: Any) -> Any:
         constant = w.detach() if hasattr(w, "detach") else w  # no gradient through the iterations
         target = xp.log(constant) - xp.log1p(-constant)
-        least = min(self.gamma, 1.0)
-        low = xp.full_like(target, -750 / least)
+        least = choose(self.gamma < 1, self.gamma, 1.0)
+        low = xp.zeros_like(target) - 750 / least if self._arrays else xp.full_like(target, -750 / least)
         high = xp.full_like(target, -0.97 * math.log(xp.finfo(target.dtype).smallest_normal))
         tolerance = 4 * float(xp.finfo(target.dtype).eps)
         x = target / least
@@ -173,5 +191,13 @@ def _any(condition: Any) -> bool:
     """Return whether a condition holds anywhere; True where values cannot be read."""
     try:
         return bool(condition.any())
-    except RuntimeError:
+    except (RuntimeError, TypeError):  # JAX raises the latter
+        return True
+
+
+def _all(condition: Any) -> bool:
+    """Return whether a condition holds everywhere; True where values cannot be read."""
+    try:
+        return bool(condition.all())
+    except (RuntimeError, TypeError):
         return True

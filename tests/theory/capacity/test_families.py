@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from humanline.theory import (
 from humanline.theory.capacity.family import BLOCK
 from tests import oracles
 from tests.helpers import strategies
+from tests.helpers.optional import torch
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
 TABLE_P = [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]

@@ -1,0 +1,38 @@
+"""Prospect theory fitted to what people chose: n outcomes, cumulative or separable, every family of `humanline.theory`.
+
+`fit_prospect` fits a `Model` to `Choices` and says how sure it is; `prepare` is the table of prospects beneath it, and
+`Likelihood` the function that is maximised. Needs numpy and scipy only.
+"""
+
+from humanline.fit.bootstrap import Bootstrap, bootstrap
+from humanline.fit.choices import Choices
+from humanline.fit.estimate import fit_prospect
+from humanline.fit.faults import DataError, Fault, NotConverged, NotIdentified
+from humanline.fit.likelihood import Likelihood
+from humanline.fit.model import Model, expected_utility, expected_value, standard_models
+from humanline.fit.prepared import Prepared, prepare
+from humanline.fit.result import Fit
+from humanline.fit.table import as_choices
+from humanline.fit.uncertainty import ParameterInterval, profile_interval
+
+__all__ = [
+    "Bootstrap",
+    "Choices",
+    "DataError",
+    "Fault",
+    "Fit",
+    "Likelihood",
+    "Model",
+    "NotConverged",
+    "NotIdentified",
+    "ParameterInterval",
+    "Prepared",
+    "as_choices",
+    "bootstrap",
+    "expected_utility",
+    "expected_value",
+    "fit_prospect",
+    "prepare",
+    "profile_interval",
+    "standard_models",
+]

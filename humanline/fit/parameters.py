@@ -1,0 +1,134 @@
+"""Parameters of a model: their names, the scale they are estimated on, bounds and where starts are drawn."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from humanline.theory import (
+    ExponentialPower,
+    ExponentialValue,
+    HyperbolicLog,
+    Identity,
+    LinearInLogOdds,
+    LogarithmicValue,
+    LogisticValue,
+    NeoAdditive,
+    PowerValue,
+    PowerWeight,
+    Prelec,
+    TverskyKahneman,
+)
+from humanline.theory.capacity.tversky_kahneman import MONOTONE_GAMMA
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What estimation needs to know of a parameter.
+
+    Parameters
+    ----------
+    name : str
+    start : float
+        A usual value: the first start of a fit.
+    low, high : float
+        Bounds.
+    least, most : float
+        Starts are drawn between these.
+    scale : str
+        "log" or "identity": what is estimated, and what standard errors are of.
+    unit : str
+        What a natural value is multiplied by, above and in bounds: "" (1), "per outcome" (1 over the typical size of
+        an outcome), "outcome" (that size), "per utility" (1 over the typical difference of utilities).
+    """
+
+    name: str
+    start: float
+    low: float
+    high: float
+    least: float
+    most: float
+    scale: str = "log"
+    unit: str = ""
+
+    def coordinate(self, value: Any) -> Any:
+        """Return a value on the scale of estimation."""
+        return np.log(value) if self.scale == "log" else np.asarray(value, dtype=float)
+
+    def natural(self, coordinate: Any) -> Any:
+        """Return the value of a coordinate."""
+        return np.exp(coordinate) if self.scale == "log" else np.asarray(coordinate, dtype=float)
+
+    def slope(self, value: Any) -> Any:
+        """Return the derivative of the value in its coordinate, from the value."""
+        return value if self.scale == "log" else np.ones_like(value)
+
+
+VALUES: dict[str, type] = {
+    "power": PowerValue,
+    "exponential": ExponentialValue,
+    "logarithmic": LogarithmicValue,
+    "logistic": LogisticValue,
+}
+CAPACITIES: dict[str, type] = {
+    "tversky-kahneman": TverskyKahneman,
+    "prelec": Prelec,
+    "linear-in-log-odds": LinearInLogOdds,
+    "power": PowerWeight,
+    "neo-additive": NeoAdditive,
+    "exponential-power": ExponentialPower,
+    "hyperbolic-log": HyperbolicLog,
+    "identity": Identity,
+}
+
+_POWER = Parameter("curvature", 0.88, 0.02, 5.0, 0.4, 1.2)
+_SCALED = Parameter("curvature", 0.5, 1e-4, 100.0, 0.05, 2.0, unit="per outcome")
+#: By family, what its curvatures are.
+CURVATURES = {PowerValue: _POWER, ExponentialValue: _SCALED, LogarithmicValue: _SCALED, LogisticValue: _SCALED}
+LOSS_AVERSION = Parameter("loss_aversion", 2.25, 0.01, 100.0, 0.8, 4.0)
+#: By family, what its own parameters are. A neo-additive capacity has a share in place of its intercept:
+#: ``intercept = share (1 - slope)``, so that every slope goes with every share in [0, 1].
+CAPACITY_PARAMETERS: dict[type, tuple[Parameter, ...]] = {
+    TverskyKahneman: (Parameter("gamma", 0.65, MONOTONE_GAMMA * (1 + 1e-12), 5.0, 0.4, 1.1),),
+    Prelec: (Parameter("alpha", 0.65, 0.02, 5.0, 0.4, 1.1), Parameter("beta", 1.0, 0.02, 50.0, 0.7, 1.5)),
+    LinearInLogOdds: (Parameter("slope", 0.65, 0.02, 5.0, 0.4, 1.1), Parameter("elevation", 0.8, 0.02, 50.0, 0.5, 1.5)),
+    PowerWeight: (Parameter("exponent", 1.0, 0.02, 20.0, 0.5, 1.5),),
+    NeoAdditive: (Parameter("slope", 0.8, 0.01, 1.0, 0.5, 0.95), Parameter("share", 0.5, 1e-4, 1.0, 0.2, 0.8)),
+    ExponentialPower: (
+        Parameter("alpha", 1.0, 0.02, 50.0, 0.6, 1.6),
+        Parameter("beta", 0.2, -20.0, 20.0, -0.5, 0.8, scale="identity"),
+    ),
+    HyperbolicLog: (Parameter("alpha", 0.5, 1e-3, 100.0, 0.2, 1.5), Parameter("beta", 1.0, 0.02, 50.0, 0.7, 1.5)),
+    Identity: (),
+}
+SENSITIVITY = Parameter("sensitivity", 1.0, 1e-5, 1e5, 0.3, 3.0, unit="per utility")
+LAPSE = Parameter("lapse", 0.02, 1e-6, 0.9, 0.005, 0.1)
+NOISE = Parameter("noise", 0.2, 1e-6, 1e4, 0.1, 0.5, unit="outcome")
+
+
+def capacity_of(family: type, values: Mapping[str, Any]) -> Any:
+    """Return the capacity that parameters of a model make."""
+    if family is NeoAdditive:
+        slope, share = values["slope"], values["share"]
+        return NeoAdditive(slope, np.minimum(share * (1 - slope), 1 - slope))  # rounding must not carry the sum above 1
+    return quietly(family, values)
+
+
+def quietly(family: type, values: Mapping[str, Any]) -> Any:
+    """Return a capacity without the warning of one that is not monotone: a model has been asked for that."""
+    if family is TverskyKahneman and np.min(values["gamma"]) < MONOTONE_GAMMA:
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            return family(**values)
+    return family(**values)
+
+
+def in_parameters(family: type, values: Mapping[str, Any], found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return derivatives in the parameters of a model from those in the fields of its capacity."""
+    if family is NeoAdditive and found:
+        by_slope, by_intercept = found["slope"], found["intercept"]
+        return {"slope": by_slope - values["share"] * by_intercept, "share": (1 - values["slope"]) * by_intercept}
+    return found

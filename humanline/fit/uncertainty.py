@@ -1,0 +1,205 @@
+"""How sure estimates are: covariances, intervals from standard errors and from profiles, and why there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humanline import _checks
+
+Array = NDArray[np.float64]
+KINDS = ("information", "robust", "problem", "person")
+#: Beyond this condition of the scaled information its inverse has no digits left that mean anything.
+WORST_CONDITION = 1e12
+
+
+@dataclass(frozen=True)
+class ParameterInterval:
+    """An interval of a parameter, on its natural scale.
+
+    Parameters
+    ----------
+    name : str
+    low, high : float
+        nan where there is no such end.
+    confidence : float
+    why : str
+        Why an end is missing; else empty.
+    """
+
+    name: str
+    low: float
+    high: float
+    confidence: float
+    why: str = ""
+
+
+def coordinate_covariance(likelihood: Any, coordinates: Array, inner: NDArray[np.bool_], kind: str) -> Array:
+    """Return the covariance of coordinates at a maximum; nan for those on a bound, and where it has no digits."""
+    number = len(coordinates)
+    found = np.full((number, number), np.nan)
+    if not inner.any():
+        return found
+    bread = _inverse(-likelihood.hessian(coordinates)[np.ix_(inner, inner)])
+    if bread is None:
+        return found
+    if kind == "information":
+        # Minus half squared errors have no unit of their own: the mean squared error is that of the residuals.
+        spread = 1.0 if likelihood.objective == "likelihood" else _mean_square(likelihood, coordinates)
+        middle = bread * spread
+    else:
+        middle = bread @ _meat(likelihood, coordinates, inner, kind) @ bread
+    found[np.ix_(inner, inner)] = middle
+    return found
+
+
+def _meat(likelihood: Any, coordinates: Array, inner: NDArray[np.bool_], kind: str) -> Array:
+    """Return the sum of outer products of scores, or of their sums over clusters.
+
+    At the estimates a cluster's score is too small, the more so the more it has to say: the fit has moved towards it.
+    With its share H of the information this is made good by ``(1 - H)**(-1/2)``, as Bell and McCaffrey (2002) do.
+    """
+    if kind == "robust":
+        scores = likelihood.scores(coordinates)[1][:, inner]
+        return np.asarray(scores.T @ scores * len(scores) / (len(scores) - 1))
+    labels = likelihood.choices.problem if kind == "problem" else likelihood.choices.person
+    used, cluster = np.unique(labels, return_inverse=True)
+    scores, information = likelihood.cluster_terms(coordinates, cluster)
+    scores, information = scores[:, inner], information[:, inner][:, :, inner]
+    number = scores.shape[1]
+    if len(used) <= number:
+        return np.full((number, number), np.nan)
+    size, axes = np.linalg.eigh(information.sum(0))
+    if not size[0] > 0:
+        return np.full((number, number), np.nan)
+    whiten, unwhiten = axes / np.sqrt(size), np.sqrt(size)[:, None] * axes.T
+    share, own = np.linalg.eigh(whiten.T @ information @ whiten)
+    rest = np.where(share < 1 - 1e-9, 1 / np.sqrt(np.maximum(1 - share, 1e-9)), 0.0)
+    turned = np.einsum("cij,cj,ckj,ck->ci", own, rest, own, scores @ whiten, optimize=True)
+    return np.asarray(unwhiten.T @ (turned.T @ turned) @ unwhiten)
+
+
+def _mean_square(likelihood: Any, coordinates: Array) -> float:
+    degrees = len(likelihood.choices) - len(coordinates)
+    return float(-2 * likelihood.value(coordinates) / degrees) if degrees > 0 else math.nan
+
+
+def _inverse(information: Array) -> Array | None:
+    """Return the inverse of a positive definite matrix; None if it is none, or too near to one that is not."""
+    diagonal = np.diag(information)
+    if not (np.isfinite(information).all() and (diagonal > 0).all()):
+        return None
+    scale = np.sqrt(diagonal)
+    eigen, vectors = np.linalg.eigh(information / np.outer(scale, scale))
+    if not eigen[0] * WORST_CONDITION > eigen[-1]:
+        return None
+    return np.asarray((vectors / eigen) @ vectors.T / np.outer(scale, scale))
+
+
+def wald_interval(fit: Any, name: str, *, confidence: float, kind: str) -> ParameterInterval:
+    """Return the interval ``estimate exp(-+ z error)`` (on the log scale, where that is the parameter's)."""
+    from scipy.special import ndtri
+
+    place, spec = place_of(fit, name), fit.likelihood.specs[name]
+    check_confidence(confidence)
+    if name in fit.at_bound:
+        return _none(name, confidence, f"the estimate is on its {fit.at_bound[name]} bound")
+    error = math.sqrt(fit.covariance(kind)[place, place]) if fit.covariance(kind)[place, place] >= 0 else math.nan
+    if not math.isfinite(error):
+        return _none(name, confidence, _no_error(fit, kind))
+    reach = float(ndtri((1 + confidence) / 2)) * error
+    at = fit.coordinates[place]
+    with np.errstate(over="ignore"):
+        return ParameterInterval(name, float(spec.natural(at - reach)), float(spec.natural(at + reach)), confidence)
+
+
+def _no_error(fit: Any, kind: str) -> str:
+    if kind in ("problem", "person"):
+        used = len(np.unique(fit.choices.problem if kind == "problem" else fit.choices.person))
+        if used <= int(fit.inner.sum()):
+            return f"there are {used} clusters (each {kind} is one), no more than parameters"
+    return "the information cannot be inverted: these data do not tell the parameters apart"
+
+
+def place_of(fit: Any, name: str) -> int:
+    """Return which coordinate a free parameter is; raise if it is not free."""
+    if name not in fit.names:
+        raise _checks.unknown("free parameter", name, fit.names)
+    return int(fit.names.index(name))
+
+
+def check_confidence(confidence: float) -> None:
+    """Raise unless a confidence lies strictly between 0 and 1."""
+    if not 0 < confidence < 1:
+        raise _checks.fail("confidence", "lie strictly between 0 and 1", confidence)
+
+
+def _none(name: str, confidence: float, why: str) -> ParameterInterval:
+    return ParameterInterval(name, math.nan, math.nan, confidence, why)
+
+
+def profile_interval(fit: Any, name: str, *, confidence: float = 0.95) -> ParameterInterval:
+    """Return the interval of values at which the best log-likelihood is within half a chi-squared quantile of the best.
+
+    The other parameters are fitted anew at each value. Only for likelihoods: shares have none.
+
+    Parameters
+    ----------
+    fit : Fit
+    name : str
+        A free parameter.
+    confidence : float in (0, 1)
+
+    Returns
+    -------
+    ParameterInterval
+        An end is nan, and ``why`` says so, where the profile stays above the line up to the parameter's bound (it is
+        flat there), or the estimate itself is on the bound.
+
+    Raises
+    ------
+    ValueError
+        If the name is not free, or the fit is of shares, or of least squares.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import chdtri
+
+    from humanline.fit.straight import Straight, climb_straight
+
+    place, spec = place_of(fit, name), fit.likelihood.specs[name]
+    check_confidence(confidence)
+    if fit.likelihood.objective != "likelihood" or fit.choices.kind == "rates":
+        raise _checks.fail("fit", "have a likelihood: bare rates have none; see the robust interval", fit.choices.kind)
+    if name in fit.at_bound:
+        return _none(name, confidence, f"the estimate is on its {fit.at_bound[name]} bound")
+    level = fit.log_likelihood - chdtri(1, 1 - confidence) / 2
+    known = {float(fit.coordinates[place]): fit.coordinates}
+
+    def excess(at: float) -> float:
+        near = known[min(known, key=lambda other: abs(other - at))]
+        found = climb_straight(fit.likelihood, near, fit.low, fit.high, held={place: at})
+        known[at] = found.coordinates
+        return float(found.value - level)
+
+    # The bounds are those of straight coordinates: of this one, with the others as estimated.
+    shift = (Straight(fit.likelihood).there(fit.coordinates) - fit.coordinates)[place]
+    error = fit.covariance()[place, place]
+    step = 1.96 * math.sqrt(error) if error > 0 else 0.5
+    ends, why = [], []
+    for sign, bound in ((-1, fit.low[place] - shift), (1, fit.high[place] - shift)):
+        inside, outside = float(fit.coordinates[place]), float(fit.coordinates[place])
+        while True:
+            outside = outside + sign * step if sign * (outside + sign * step) < sign * bound else float(bound)
+            if excess(outside) < 0 or outside == bound:
+                break
+            inside = outside
+        if excess(outside) >= 0:
+            ends.append(math.nan)
+            why.append(f"{'below' if sign < 0 else 'above'} the estimate the profile is flat up to the bound")
+        else:
+            ends.append(float(spec.natural(brentq(excess, inside, outside, xtol=1e-6))))
+    return ParameterInterval(name, ends[0], ends[1], confidence, "; ".join(why))

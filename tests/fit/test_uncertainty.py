@@ -1,0 +1,128 @@
+"""Standard errors, profiles and the bootstrap, and the sentences where there is no interval."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import linalg
+
+from humanline.fit import Likelihood, Model, bootstrap, expected_value, fit_prospect, profile_interval
+from tests.helpers.choices import answered
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return fit_prospect(answered(0, 150, 4), starts=2)
+
+
+def test_covariances_by_plain_loops(fit):
+    """The inverse observed information, and the sandwich of scores alone, by problem and by person."""
+    at, data = fit.coordinates, fit.choices
+    bread = np.linalg.inv(-fit.likelihood.hessian(at))
+    np.testing.assert_allclose(fit.covariance(), bread, rtol=1e-6)
+    scores = fit.likelihood.scores(at)[1]
+    meat = sum(np.outer(each, each) for each in scores) * len(data) / (len(data) - 1)
+    np.testing.assert_allclose(fit.covariance("robust"), bread @ meat @ bread, rtol=1e-6)
+    whole = fit.likelihood.derivatives(at)[2]
+    turn = linalg.sqrtm(whole).real
+    meat = np.zeros((5, 5))
+    for problem in range(data.problems):
+        total = scores[data.problem == problem].sum(0)
+        own = Likelihood(data.take(data.problem == problem), fit.model).derivatives(at)[2]
+        share = np.linalg.inv(turn) @ own @ np.linalg.inv(turn)
+        corrected = turn @ np.linalg.inv(linalg.sqrtm(np.eye(5) - share).real) @ np.linalg.inv(turn) @ total
+        meat += np.outer(corrected, corrected)
+    np.testing.assert_allclose(fit.covariance("problem"), bread @ meat @ bread, rtol=1e-5)
+    assert np.diag(fit.correlations()) == pytest.approx(np.ones(5))
+    errors = np.sqrt(np.diag(fit.covariance()))
+    assert fit.standard_errors()["curvature"] == pytest.approx(errors[0] * fit.estimates["curvature"])
+
+
+def test_too_few_clusters_have_no_interval(fit):
+    """Four people are no more than five parameters: nan, and a sentence."""
+    assert np.isnan(fit.covariance("person")).all()
+    interval = fit.interval("curvature", kind="person")
+    assert math.isnan(interval.low) and "4 clusters" in interval.why
+
+
+def test_intervals_are_made_on_the_log_scale(fit):
+    """Their ends are the estimate times and over the same factor."""
+    for name in fit.names:
+        interval = fit.interval(name, confidence=0.9)
+        at = fit.estimates[name]
+        assert interval.high / at == pytest.approx(at / interval.low)
+        error = math.sqrt(fit.covariance()[fit.names.index(name), fit.names.index(name)])
+        assert math.log(interval.high / at) == pytest.approx(1.6448536 * error, rel=1e-6)
+
+
+def test_ends_of_profiles_lose_half_a_quantile(fit):
+    """Fitted again with the parameter held at an end, the log-likelihood is 1.92 lower, for both ends."""
+    for name in ("loss_aversion", "gain.gamma"):
+        interval = profile_interval(fit, name)
+        assert interval.low < fit.estimates[name] < interval.high and interval.why == ""
+        for end in (interval.low, interval.high):
+            held = fit_prospect(fit.choices, Model(fixed={name: end}), starts=2)
+            assert fit.log_likelihood - held.log_likelihood == pytest.approx(3.841458820694124 / 2, rel=1e-4)
+
+
+def test_flat_profiles_have_no_end_but_a_sentence():
+    """Lapses that these choices do not show have an estimate on the bound, or a profile without a lower end."""
+    fit = fit_prospect(answered(1, 150, 4), Model(lapse=True), starts=3)
+    interval = profile_interval(fit, "lapse")
+    assert math.isnan(interval.low)
+    assert "bound" in interval.why
+
+
+def test_the_bootstrap_varies_as_the_errors_say():
+    """Over problems it has a spread near that of clustered errors; the same seed gives the same draws."""
+    fit = fit_prospect(answered(2, 200, 3), expected_value(), starts=1)
+    found, again = (bootstrap(fit, draws=200, seed=3) for _ in range(2))
+    np.testing.assert_array_equal(found.coordinates, again.coordinates)
+    error = math.sqrt(fit.covariance("problem")[0, 0])
+    # The spread of 200 draws is within 5/sqrt(2 * 200) of its mean, five of its standard errors.
+    assert math.sqrt(found.covariance[0, 0]) == pytest.approx(error, rel=0.25 + 0.05)
+    interval = found.interval("sensitivity")
+    assert interval.low < fit.estimates["sensitivity"] < interval.high and found.failed == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda fit: fit.interval("gain.gama"), "did you mean gain.gamma"),
+        (lambda fit: fit.interval("curvature", confidence=95), "strictly between 0 and 1"),
+        (lambda fit: fit.covariance("sandwich"), "kind must be one of"),
+        (lambda fit: bootstrap(fit, draws=1), "draws must be >= 2"),
+        (lambda fit: bootstrap(fit, by="person"), None),
+        (lambda fit: bootstrap(fit, by="people"), "by must be one of"),
+    ],
+)
+def test_wrong_questions(fit, call, said):
+    """A name, a confidence or a kind that is none is refused with what there is."""
+    if said is None:
+        one = fit_prospect(fit.choices.of_person(0), expected_value())
+        with pytest.raises(ValueError, match="have two units or more to draw from; these data have 1"):
+            call(one)
+        return
+    with pytest.raises(ValueError, match=said):
+        call(fit)
+
+
+def test_least_squares_has_errors_of_its_own_residuals():
+    """The covariance is that of the residuals: twice the responses' error gives twice the standard error."""
+    from humanline.fit import Choices
+    from tests.helpers.choices import TRUTH, problems
+
+    rng = np.random.default_rng(6)
+    first, second = problems(rng, 300)
+    empty = Likelihood(Choices.between(first, second, np.zeros(300)), Model())
+    share = empty.predicted(empty.coordinates(TRUTH))
+    noise = rng.choice([-1.0, 1.0], 300) * np.minimum(share, 1 - share)
+    errors = []
+    for size in (1e-3, 2e-3):
+        rates = Choices.between(first, second, share + size * noise, kind="rates")
+        errors.append(fit_prospect(rates, starts=1, objective="least squares").standard_errors()["gain.gamma"])
+    assert errors[1] / errors[0] == pytest.approx(2.0, rel=0.01)
+    with pytest.raises(ValueError, match="bare rates have none"):
+        profile_interval(fit_prospect(rates, starts=1), "gain.gamma")
