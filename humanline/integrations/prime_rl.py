@@ -1,0 +1,73 @@
+"""A custom loss for prime-rl: `import_path = "humanline.integrations.prime_rl.humanline_loss"`.
+
+prime-rl hands one sequence to the loss and adds up what comes back; `docs/inside-others.md` says how to name it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from humanline import _checks
+from humanline.objectives import grpo_loss
+from humanline.theory import ClipRange
+
+
+def humanline_loss(inputs: Any, *, log_eps_low: float = -1.5, log_eps_high: float = 1.5, clip_eps: float = 0.2) -> Any:
+    """Compute the GRPO loss of one sequence's humanline-clipped log-ratios, summed over its tokens.
+
+    ``sum of -min(r A, clip(r, 1 - eps, 1 + eps) A)``, ``log r = clip(log pi_trainer - log pi_inference, low, high)``
+
+    Parameters
+    ----------
+    inputs : prime_rl.trainer.rl.loss.LossInputs
+        Tensors of shape (T,): log-probabilities (nats) of the policy and of the server that sampled, advantages,
+        the mask, and weights of tokens or None.
+    log_eps_low, log_eps_high : float, low <= 0 <= high
+        The humanline range, nats.
+    clip_eps : float in (0, 1]
+        GRPO's own clip.
+
+    Returns
+    -------
+    prime_rl.trainer.rl.loss.LossOutputs
+        The sum, which prime-rl divides by the count of tokens of the step; as metrics the shares of tokens clipped at
+        each bound and the root mean square of the log-ratio (nats).
+
+    Raises
+    ------
+    ValueError
+        If low > 0, high < 0, clip_eps is outside (0, 1], or a token that counts has a negative weight.
+
+    Notes
+    -----
+    Source: arXiv 2509.24207, Eq. 1 and section 5.1. The reference is the policy that sampled, as in prime-rl's own
+    losses: a custom loss sees no model, so there is no syncing before a step.
+    """
+    from prime_rl.trainer.rl.loss import LossOutputs
+
+    clip, mask = ClipRange(log_eps_low, log_eps_high), inputs.loss_mask
+    z = inputs.trainer_logprobs - inputs.inference_logprobs
+    advantages, weights = inputs.advantages, inputs.loss_weights
+    if weights is not None:
+        if bool((weights[mask] < 0).any()):
+            raise _checks.fail("loss_weights", "be >= 0 on tokens that count", float(weights[mask].min()))
+        advantages = advantages * weights
+    # Every token is a row of its own, since prime-rl has an advantage a token and adds tokens up.
+    loss, _ = grpo_loss(
+        clip.clip(z)[:, None],
+        mask=mask[:, None],
+        advantages=advantages,
+        kl_log_ratio=None,
+        clip_eps=clip_eps,
+        kl_coef=0.0,
+        denominator=1,
+    )
+    counted, count = torch.where(mask, z.detach(), 0.0), mask.sum().clamp(min=1)
+    metrics = {
+        "humanline/clipped_low": (counted < clip.low).sum() / count,
+        "humanline/clipped_high": (counted > clip.high).sum() / count,
+        "humanline/log_ratio_rms": (counted.square().sum() / count).sqrt(),
+    }
+    return LossOutputs(loss=loss, metrics=metrics)

@@ -1,0 +1,6 @@
+"""humanline inside the trainers of TRL (needs `pip install 'humanline[trl]'`): one call before `train()`."""
+
+from humanline.integrations.trl.apply import apply_humanline
+from humanline.integrations.trl.refusals import TrainerError
+
+__all__ = ["TrainerError", "apply_humanline"]

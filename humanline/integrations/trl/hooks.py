@@ -1,0 +1,144 @@
+"""What is done at which moment of a trainer's life: its loss, the start of a step, its end, a checkpoint, a resume."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from humanline.integrations.trl import kept
+from humanline.integrations.trl.counts import Counts
+from humanline.integrations.trl.reference import Reference
+from humanline.integrations.trl.refusals import MARK
+from humanline.integrations.trl.stand_ins import ClippedPolicy, Replayed, Unscored, tell_grpo
+from humanline.schedule import Snapshots
+from humanline.theory import ClipRange
+
+
+class Humanline(TrainerCallback):  # type: ignore[misc]
+    """Keep the reference of a trainer, and stand between its loss and its models.
+
+    Parameters
+    ----------
+    trainer : a trainer that `refuse` has let pass
+    kind : str
+        The name of its class in TRL.
+    clip : ClipRange
+    schedule : Snapshots
+        One of humanline.schedule's.
+    """
+
+    def __init__(self, trainer: Any, kind: str, clip: ClipRange, schedule: Any) -> None:
+        self.trainer, self.clip = trainer, clip
+        self.schedule: Snapshots = schedule
+        self.grpo = kind == "GRPOTrainer"
+        self.reference = Reference(trainer.model)
+        self.replayed = Replayed()
+        self.counts = {"train": Counts(), "eval": Counts()}
+        self.settings = {"clip": asdict(clip), "schedule": schedule.model_dump()}
+        self.resumed: dict[int, dict[str, Tensor]] = {}  # by the step of the checkpoint
+
+    def attach(self) -> None:
+        """Put this into the trainer, and let go of the trainer's own reference."""
+        trainer = self.trainer
+        if "ref" in getattr(trainer.model, "peft_config", {}):
+            trainer.model.delete_adapter("ref")
+        # Where TRL has no reference, an adapter's, the loss would switch the adapter off in place of asking one.
+        trainer.ref_model = (Unscored() if trainer.beta != 0 else None) if self.grpo else self.replayed
+        for name, around in (
+            ("_compute_loss", self.loss),
+            ("_save_checkpoint", self.save),
+            ("_load_from_checkpoint", self.load),
+        ):
+            setattr(trainer, name, partial(around, getattr(trainer, name)))
+        trainer.add_callback(self)
+        setattr(trainer, MARK, self)
+
+    def loss(self, theirs: Callable[..., Any], model: Any, inputs: Any, *more: Any, **named: Any) -> Any:
+        """Compute TRL's loss of clipped log-probabilities; after a step's last one sync, before its backward pass."""
+        trainer = self.trainer
+        mode = "train" if trainer.model.training else "eval"
+        if not self.reference.made:  # an evaluation before the training
+            self.reference.take()
+        inputs = dict(inputs)
+        tell = partial(tell_grpo, inputs, trainer.beta != 0) if self.grpo else self.replayed.scored.append
+        policy = ClippedPolicy(model, self.reference, self.clip, self._unchecked, tell)
+        self.replayed.scored.clear()
+        loss = theirs(policy, inputs, *more, **named)
+        if self.replayed.scored:
+            raise RuntimeError(
+                "TRL's loss did not ask its reference for what its policy scored: it is another loss now"
+            )
+        policy.count(self.counts[mode], inputs)
+        last = trainer.accelerator.sync_gradients
+        if mode == "eval" or last:
+            self._log(mode)
+        before_update = mode == "train" and last and trainer.is_in_train
+        if before_update and self.schedule.copies_before_update(trainer.state.global_step):
+            self.reference.take()
+        return loss
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Have the reference be what was read, or the policy as it is."""
+        resumed, self.resumed = self.resumed, {}
+        if state.global_step in resumed:
+            self.reference.become(resumed[state.global_step])
+        elif resumed or state.global_step > 0:
+            raise RuntimeError(
+                f"training goes on at step {state.global_step}, but no reference of that step was read: give train() "
+                "the whole folder of a checkpoint, with its trainer_state.json, as resume_from_checkpoint"
+            )
+        else:
+            self.reference.forget()
+            self.reference.take()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Notice weights that were frozen or unfrozen."""
+        self.reference.check()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Sync after the update, where the schedule says so; the trainer has counted the step by now."""
+        if self.schedule.copies_after_update(state.global_step - 1):
+            self.reference.take()
+
+    def save(self, theirs: Callable[..., Any], model: Any, trial: Any) -> Any:
+        """Write the reference and then the checkpoint, which may remove an earlier one that is whole."""
+        trainer = self.trainer
+        if trainer.args.should_save:
+            folder = Path(trainer._get_output_dir(trial=trial)).absolute()
+            name = f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
+            kept.write(folder / name, self.reference.tensors, trainer.state.global_step, self.settings)
+        return theirs(model, trial)
+
+    def load(self, theirs: Callable[..., Any], resume_from_checkpoint: Any, *more: Any, **named: Any) -> Any:
+        """Read the reference before the weights, so that a checkpoint without it changes nothing."""
+        step, resumed = kept.read(Path(resume_from_checkpoint).absolute(), self.settings)
+        result = theirs(resume_from_checkpoint, *more, **named)
+        self.resumed = {step: resumed}
+        return result
+
+    def _log(self, mode: str) -> None:
+        trainer = self.trainer
+        taken = self.counts[mode].taken(lambda sums: trainer.accelerator.reduce(sums, reduction="sum"))
+        for name, value in taken.items():
+            trainer._metrics[mode][f"humanline/{name}"].append(value)
+
+    @contextlib.contextmanager
+    def _unchecked(self) -> Iterator[None]:
+        """Switch off gradient checkpointing, which warns where there is no gradient, for the reference's pass."""
+        model = self.trainer.model
+        if not model.is_gradient_checkpointing:
+            yield
+            return
+        model.gradient_checkpointing_disable()
+        try:
+            yield
+        finally:
+            model.gradient_checkpointing_enable(self.trainer.args.gradient_checkpointing_kwargs)

@@ -1,0 +1,126 @@
+"""Stand-ins for the models that a loss of TRL calls.
+
+The losses call `model(..., labels=labels, fused_lm_head=True).log_probs`, (B, T - 1) in nats, 0 where the label is
+-100. One stand-in takes the policy's place and gives clipped log-probabilities, the other the reference's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from humanline.integrations.trl.counts import Counts
+from humanline.objectives import token_log_ratio
+from humanline.theory import ClipRange
+
+IGNORED = -100  # the label of a token that does not count
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One call of the policy: its ids, and (B, T - 1) log-probabilities, 0 where the mask is False, nats."""
+
+    input_ids: Tensor
+    mask: Tensor
+    policy: Tensor
+    reference: Tensor
+    clipped: Tensor
+
+
+@dataclass(slots=True)
+class ClippedPolicy:
+    """Stand in for the policy: log-probabilities whose log-ratio to the reference is clipped.
+
+    Parameters
+    ----------
+    model : callable
+        The policy, wrapped as the trainer has it.
+    reference : callable
+        The same with the reference's weights.
+    clip : ClipRange
+    unchecked : callable
+        Makes a context without gradient checkpointing for the reference's pass.
+    tell : callable
+        Told of each call of the loss.
+    scored : list of Scored
+        One for each call, in order.
+    """
+
+    model: Any
+    reference: Callable[..., Any]
+    clip: ClipRange
+    unchecked: Callable[[], AbstractContextManager[Any]]
+    tell: Callable[[Scored], None]
+    scored: list[Scored] = field(default_factory=list)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the policy's output, its log-probabilities clipped; whatever is no call of a loss passes unchanged."""
+        if not kwargs.get("fused_lm_head"):
+            return self.model(*args, **kwargs)
+        with torch.no_grad(), self.unchecked():  # first, while the policy's pass keeps nothing for its gradient yet
+            ref = self.reference(*args, **kwargs).log_probs.float()
+        output = self.model(*args, **kwargs)
+        mask = kwargs["labels"][:, 1:] != IGNORED
+        policy = torch.where(mask, output.log_probs.float(), 0.0)
+        ref = torch.where(mask, ref, 0.0)
+        clipped = ref + self.clip.clip(token_log_ratio(policy, ref, mask))
+        self.scored.append(Scored(kwargs["input_ids"], mask, policy, ref, clipped))
+        self.tell(self.scored[-1])
+        output.log_probs = clipped
+        return output
+
+    def count(self, counts: Counts, inputs: dict[str, Any]) -> None:
+        """Count the tokens of the answers that were trained on, which the last call scored."""
+        last = self.scored[-1]
+        mask = last.mask
+        if "tool_mask" in inputs:  # GRPO: tokens that a tool wrote
+            width = inputs["tool_mask"].size(1)
+            mask = torch.cat([mask[:, :-width], mask[:, -width:] & inputs["tool_mask"].bool()], 1)
+        counts.add(token_log_ratio(last.policy.detach(), last.reference, mask), mask, self.clip)
+
+
+class Replayed:
+    """Stand in for the reference of DPO and KTO: what was scored beside the policy, call by call in the same order."""
+
+    def __init__(self) -> None:
+        self.scored: list[Scored] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the reference's log-probabilities of the earliest call that was not replayed yet."""
+        if not self.scored or not _same(self.scored[0].input_ids, kwargs["input_ids"]):
+            raise RuntimeError(
+                "TRL's loss asked the reference for other rows than the policy was asked for: this is not the loss "
+                "that humanline was tested with"
+            )
+        return SimpleNamespace(log_probs=self.scored.pop(0).reference)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a is b or (a.shape == b.shape and torch.equal(a, b))
+
+
+class Unscored:
+    """Stand in for GRPO's reference model while answers are generated: zeros, which `tell_grpo` replaces later."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return zeros of the shape of log-probabilities."""
+        labels = kwargs["labels"]
+        return SimpleNamespace(log_probs=torch.zeros(labels[:, 1:].shape, device=labels.device))
+
+
+def tell_grpo(inputs: dict[str, Any], kl: bool, scored: Scored) -> None:
+    """Write into a micro-batch of GRPO's what its ratio and its KL term are to be taken against.
+
+    With c the clipped log-probabilities, r the reference's and p the policy's, the ratio is c - r, and the KL term of
+    TRL, a function of its reference minus c, becomes that of r - p with r - p + c in its reference's place.
+    """
+    width = inputs["completion_ids"].size(1)
+    inputs["old_per_token_logps"] = scored.reference[:, -width:]
+    if kl:
+        inputs["ref_per_token_logps"] = (scored.reference - scored.policy + scored.clipped)[:, -width:]

@@ -1,0 +1,127 @@
+"""The script that tries the newest releases of other tools: what it takes for a break, and its table."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+
+SCRIPT = ROOT / "scripts" / "tools.py"
+
+
+@pytest.fixture
+def script():
+    """Return the script's names, as `import` would give them."""
+    return runpy.run_path(str(SCRIPT))
+
+
+def report(folder, *cases: str):
+    """Write a report as pytest does."""
+    path = folder / "report.xml"
+    path.write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>", encoding="utf-8")
+    return path
+
+
+PASSED = '<testcase classname="tests.a" name="test_one"/>'
+FAILED = (
+    '<testcase classname="tests.a" name="test_two"><failure message="assert 2 &lt; 1&#10;more">E</failure></testcase>'
+)
+TRACED = FAILED.replace(
+    "assert 2 &lt; 1&#10;more", "AssertionError: Traceback:&#10;  a line&#10;KeyError: lost&#10;assert 1"
+)
+SKIPPED = '<testcase classname="tests.a" name="test_three"><skipped message="verl is not installed here"/></testcase>'
+ERROR = '<testcase classname="tests.a" name="test_four"><error message="no such function">E</error></testcase>'
+
+
+class TestVerdict:
+    """What a report of pytest is taken for."""
+
+    def test_only_passed_tests_are_a_success(self, script, tmp_path):
+        """The sentence counts them."""
+        assert script["verdict"](report(tmp_path, PASSED, PASSED), 0, "") == "2 tests pass"
+
+    @pytest.mark.parametrize(
+        ("cases", "code", "said"),
+        [
+            ((PASSED, FAILED), 1, r"breaks tests\.a\.test_two: assert 2 < 1$"),
+            ((PASSED, TRACED), 1, r"test_two: KeyError: lost$"),
+            ((PASSED, ERROR), 1, r"breaks tests\.a\.test_four: no such function$"),
+            ((PASSED, SKIPPED), 0, r"leaves out tests\.a\.test_three: verl is not installed here$"),
+            ((), 5, "0 tests ran and pytest ended with 5"),
+            ((), 0, "0 tests ran"),
+            ((PASSED,), 3, "1 tests ran and pytest ended with 3: the last word"),
+        ],
+    )
+    def test_everything_else_is_a_break(self, script, tmp_path, cases, code, said):
+        """A failure, an error, a test left out, no test at all, and an end that the report does not explain."""
+        with pytest.raises(script["Broken"], match=said):
+            script["verdict"](report(tmp_path, *cases), code, "many\nthe last word")
+
+    def test_no_report_is_a_break(self, script, tmp_path):
+        """Where pytest did not even start, its last line of error is in the sentence."""
+        with pytest.raises(script["Broken"], match="no report: ImportError: no module named verl"):
+            script["verdict"](tmp_path / "none.xml", 1, "so\nImportError: no module named verl\nand on")
+
+
+class TestRuns:
+    """The script as a command."""
+
+    @staticmethod
+    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, env=environment or None)
+
+    def test_an_index_that_does_not_answer_is_a_break_and_not_silence(self, tmp_path):
+        """Without an index the sentence says so, and the exit code is 1."""
+        nowhere = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null", "PATH": "", "HOME": str(tmp_path)}
+        done = self.run("verl", "axolotl", "--in", str(tmp_path / "envs"), **nowhere)
+        first, second = done.stdout.splitlines()
+        assert done.returncode == 1
+        assert re.match(r"verl \(newest\) could not be looked up: .*\(tested: [\d.]+\)\.", first)
+        assert second.startswith("axolotl (newest) could not be looked up: ")
+
+    def test_an_unknown_tool_is_refused(self):
+        """With those there are."""
+        done = self.run("verll")
+        assert done.returncode == 2 and "no such tool: verll; there are trl, verl" in done.stderr
+
+    def test_the_table_on_the_page_is_the_scripts(self, script):
+        """What `--list` prints stands in docs/inside-others.md."""
+        assert script["table"]() in (ROOT / "docs" / "inside-others.md").read_text(encoding="utf-8")
+        assert self.run("--list").stdout.strip() == script["table"]()
+
+    def test_the_workflow_tries_every_tool(self, script):
+        """Once a week, by the same command."""
+        workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tools.yml").read_text(encoding="utf-8"))
+        job = workflow["jobs"]["newest"]
+        assert job["strategy"]["matrix"]["tool"] == [*script["TOOLS"], *script["THROUGH_TRL"]]
+        assert job["steps"][-1]["run"].startswith("python scripts/tools.py ${{ matrix.tool }}")
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("Requires-Dist: trl==1.9.0", "==1.9.0"),
+        ('Requires-Dist: trl (<=0.24.0,>=0.18.0) ; extra == "rl"', "<=0.24.0,>=0.18.0"),
+        ("Requires-Dist: trlx==1.0", ": nothing"),
+    ],
+)
+def test_which_trl_a_wheel_asks_for(script, tmp_path, line, asked):
+    """It is read from the metadata, and a package whose name begins alike is another."""
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
+        wheel.writestr("a-1.dist-info/METADATA", f"Name: a\n{line}\nRequires-Dist: torch\n")
+    assert script["trl_asked_for"](tmp_path / "a.whl") == asked
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(script, tmp_path):
+    """An environment is made anew, but nothing else is removed for it."""
+    (tmp_path / "kept").write_text("mine")
+    with pytest.raises(script["Broken"], match="is there already and is no environment"):
+        script["install"](script["TOOLS"]["verl"], "1", tmp_path)
+    assert (tmp_path / "kept").read_text() == "mine"
