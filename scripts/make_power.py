@@ -7,6 +7,7 @@ from pathlib import Path
 
 from humanline.reproduce.power import power_table
 from humanline.reproduce.rules import read_rules
+from humanline.system.committed import leave, options
 
 FOLDER = Path(__file__).resolve().parent.parent / "studies" / "frontier"
 GRIDS = 300
@@ -27,12 +28,9 @@ made up: other distances, another scatter or a smaller gain give other shares.
 
 def main() -> int:
     """Write the file, or with --check say whether it is what the code makes."""
-    text = TEXT + power_table(read_rules(FOLDER / "hypotheses.yaml"), grids=GRIDS)
-    path = FOLDER / "power.md"
-    if "--check" in sys.argv[1:]:
-        return 0 if path.read_text(encoding="utf-8") == text else 1
-    path.write_text(text, encoding="utf-8")
-    return 0
+    check = options("Write what the hypotheses' tests can find.").parse_args().check
+    table = power_table(read_rules(FOLDER / "hypotheses.yaml"), grids=GRIDS)
+    return leave(FOLDER / "power.md", TEXT + table, check=check)
 
 
 if __name__ == "__main__":

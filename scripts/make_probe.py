@@ -17,6 +17,7 @@ from humanline.reproduce.cells import FEW_SCALE, LRS, OBJECTIVES, Cell
 from humanline.reproduce.probe import Journey, probe_table, read_journeys, write_journeys
 from humanline.reproduce.run import Job, configured
 from humanline.reproduce.testbeds.registry import testbed
+from humanline.system.committed import leave, options
 
 FOLDER = Path(__file__).resolve().parent.parent / "studies" / "frontier"
 LOOKS = 10
@@ -79,18 +80,16 @@ def journey(job: Job, folder: Path) -> Journey | None:
 
 def main() -> int:
     """Run the cells if a folder is given, and write or check probe.md."""
-    arguments = [one for one in sys.argv[1:] if one != "--check"]
-    if arguments:
+    parser = options("Write how well a run's first part tells how far it will end.")
+    parser.add_argument("folder", nargs="?", type=Path, help="run the cells, from start models that lie there")
+    given = parser.parse_args()
+    if given.folder is not None:
         jobs = [Job(testbed("letters"), cell, place % STARTS, 0) for place, cell in enumerate(cells())]
         with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-            found = list(pool.map(journey, jobs, [Path(arguments[0])] * len(jobs)))
+            found = list(pool.map(journey, jobs, [given.folder] * len(jobs)))
         print(f"{sum(one is None for one in found)} of {len(found)} runs did not stay finite, and are left out")
         write_journeys(FOLDER / "probe.csv", [one for one in found if one is not None])
-    text, path = TEXT + probe_table(read_journeys(FOLDER / "probe.csv")), FOLDER / "probe.md"
-    if "--check" in sys.argv[1:]:
-        return 0 if path.read_text(encoding="utf-8") == text else 1
-    path.write_text(text, encoding="utf-8")
-    return 0
+    return leave(FOLDER / "probe.md", TEXT + probe_table(read_journeys(FOLDER / "probe.csv")), check=given.check)
 
 
 if __name__ == "__main__":

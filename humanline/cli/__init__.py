@@ -59,9 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_unread() -> bool:
-    """Return whether the standard output is a pipe that nobody reads any more."""
+    """Return whether the standard output is a pipe that nobody reads any more; taken for one where nothing can tell."""
     import select
 
+    if not hasattr(select, "poll"):  # Windows
+        return True
     try:
         pipe = select.poll()
         pipe.register(sys.stdout.fileno(), 0)
@@ -100,11 +102,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             complain(options, str(error))
             return EXIT_USER_ERROR
         if isinstance(error, ModuleNotFoundError) and error.name and error.name.split(".")[0] != "humanline":
-            extra = "plots" if error.name.split(".")[0] == "matplotlib" else "train"
-            kind = {"plots": "plots", "train": "training"}[extra]
-            install = f"install the {kind} extra: pip install 'humanline[{extra}]'"
-            why = "" if str(error).startswith("No module") else f"{error}: "
-            complain(options, f"{why}the package {error.name!r} is missing; {install}")
+            complain(options, _missing(error, error.name.split(".")[0]))
             return EXIT_USER_ERROR
         if os.environ.get("HUMANLINE_DEBUG", "0") not in ("", "0"):
             raise
@@ -112,6 +110,19 @@ def _run(arguments: Sequence[str] | None) -> int:
 
         complain(options, _report_fault(error, options, sys.argv[1:] if arguments is None else arguments))
         return EXIT_USER_ERROR if is_out_of_memory(error) else EXIT_FAULT
+
+
+def _missing(error: ModuleNotFoundError, package: str) -> str:
+    """Say which extra brings a package, what else that brings, and how it is installed; or that this is no POSIX."""
+    from humanline.system.install import has_posix, install, needed_by
+
+    extra, kind = ("plots", "plots") if package == "matplotlib" else ("train", "training")
+    if extra == "train" and not has_posix():
+        return "training, rounds and studies need Linux, or another POSIX system; on Windows, WSL is one"
+    brings = ", ".join(needed_by(extra))
+    why = "" if str(error).startswith("No module") else f"{error}: "
+    needs = f" ({brings})" if brings and extra == "train" else ""
+    return f"{why}the package {error.name!r} is missing; install the {kind} extra{needs}: {install(extra)}"
 
 
 def _report_fault(error: Exception, options: argparse.Namespace, words: Sequence[str]) -> str:

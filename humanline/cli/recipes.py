@@ -44,9 +44,14 @@ def model_commands(commands: Commands) -> None:
 
 
 def _schema(options: argparse.Namespace) -> int:
-    from humanline.train.config.schema import schema_text
+    from humanline.recipes import schema_text
 
-    print(schema_text(), end="")
+    text = schema_text()
+    if not text:  # emptied by the shell that is to write the new one there: humanline schema > recipes/schema.json
+        from humanline.train.config import schema
+
+        text = schema.schema_text()
+    print(text, end="")
     return 0
 
 

@@ -10,13 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from humanline._checks import positive
-from humanline.cli.common import Commands, complain, processes_of, quiet_libraries, runs_until_stopped
+from humanline.cli.common import (
+    EXIT_USER_ERROR,
+    Commands,
+    complain,
+    processes_of,
+    quiet_libraries,
+    runs_until_stopped,
+)
 from humanline.system.paths import DEMO
 from humanline.system.terminal import show, visible
 
 if TYPE_CHECKING:
     from humanline.reproduce.outcome import Outcome
     from humanline.reproduce.run import Job
+
+_OF_GRIDS = ("known", "starts", "draws", "minutes")
 
 
 def reproduce_commands(commands: Commands) -> None:
@@ -37,6 +46,14 @@ def reproduce_commands(commands: Commands) -> None:
         type=float,
         help="begin no run after so many minutes, and finish those begun; the same command goes on",
     )
+    scales = "in place of testbeds: write, check and read the runs of larger models; run.sh there makes them"
+    parser.add_argument("--scale", choices=("small", "paper"), help=scales)
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="of --scale: runs, or beginnings of their names, such as table3/dpo"
+    )
+    parser.add_argument(
+        "--set", nargs="+", metavar="section.key=value", help="of --scale: replace values in every configuration"
+    )
     _common(parser)
     parser.set_defaults(run=_reproduce)
 
@@ -44,7 +61,7 @@ def reproduce_commands(commands: Commands) -> None:
     demo.add_argument("--out", help="folder to write to, or to go on with (default: demo-out)")
     _common(demo)
     demo.set_defaults(run=_reproduce, quick=True, testbeds=[], all=False, sampling=False)
-    demo.set_defaults(**dict.fromkeys(("known", "minutes", "starts", "draws")))
+    demo.set_defaults(**dict.fromkeys(("known", "minutes", "starts", "draws", "scale", "only", "set")))
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +70,10 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
+    if options.scale is not None:
+        return _scale(options)
+    if given := [f"--{name}" for name in ("only", "set") if getattr(options, name) is not None]:
+        raise ValueError(f"{' and '.join(given)}: of --scale small or --scale paper alone")
     quiet_libraries()
     from humanline.plots import check as check_figures
     from humanline.system.stop import EXIT_STOPPED, StopRequested
@@ -79,9 +100,37 @@ def _reproduce(options: argparse.Namespace) -> int:
     return EXIT_STOPPED
 
 
+def _scale(options: argparse.Namespace) -> int:
+    """Write a plan of larger models, or go on with it, and read what has come of it."""
+    from humanline.reproduce.scales.read import read_found
+    from humanline.reproduce.scales.registry import SCALES
+    from humanline.reproduce.scales.report import counted, write_scale_report
+    from humanline.reproduce.scales.write import SCRIPT, prepare, write_plan
+
+    others = {"a testbed": bool(options.testbeds), "--all": options.all, "--quick": options.quick}
+    others |= {"--sampling": options.sampling}
+    others |= {f"--{name}": getattr(options, name) is not None for name in (*_OF_GRIDS, "processes")}
+    if given := [name for name, is_given in others.items() if is_given]:
+        raise ValueError(f"--scale is of larger models, and starts none of them; leave out {' and '.join(given)}")
+    quiet_libraries()
+    folder = Path(options.out or f"{options.scale}-out")
+    plan = prepare(SCALES[options.scale](), folder, options.only or (), options.set)
+    found = read_found(plan)
+    paths = [*write_plan(plan), *write_scale_report(plan, found)]
+    show(
+        f"{len(plan.runs)} runs in {folder / SCRIPT}, each configuration valid; of all of this scale: {counted(found)}"
+    )
+    refused = {name: one.note for name, one in found.items() if one.state == "refused"}
+    for name, why in refused.items():
+        complain(options, f"{name}: {why}")
+    for path in paths:
+        print(visible(str(path)))
+    return EXIT_USER_ERROR if refused else 0
+
+
 def _refuse_what_excludes(options: argparse.Namespace) -> None:
     asked = {"a testbed": bool(options.testbeds), "--all": options.all, "--sampling": options.sampling}
-    asked |= {f"--{name}": getattr(options, name) is not None for name in ("known", "starts", "draws")}
+    asked |= {f"--{name}": getattr(options, name) is not None for name in _OF_GRIDS[:3]}
     given = [name for name, is_given in asked.items() if is_given]
     if options.quick and given:
         raise ValueError(
@@ -134,7 +183,8 @@ def _grid(options: argparse.Namespace, jobs: list[Job], folder: Path, how: dict[
     if results.older:
         show(f"{results.older} of these runs were made by other code of training or other libraries than are here now")
     for name, outcomes in _by_testbed(results.outcomes).items():
-        for path in _report(options, _report_folder(options, folder, name), outcomes):
+        place = _report_folder(options, folder, name)
+        for path in [*_report(options, place, outcomes), *_foretold(options, folder, place, outcomes)]:
             print(visible(str(path)))
 
 
@@ -154,6 +204,18 @@ def _report(options: argparse.Namespace, folder: Path, outcomes: list[Outcome]) 
     if options.sampling:
         return write_sampling_report(folder, outcomes, SamplingRules())
     return [*write_report(folder, outcomes, Rules()), *write_paper_report(folder, outcomes)]
+
+
+def _foretold(options: argparse.Namespace, folder: Path, place: Path, outcomes: list[Outcome]) -> list[Path]:
+    """Write whether what is said of data foretells a run's end, where runs on several sets were asked for."""
+    if not options.all:
+        return []
+    from humanline.reproduce.foretold import find_levels, write_foretold
+    from humanline.reproduce.testbeds.registry import testbed
+
+    bed = testbed(outcomes[0].testbed)
+    kept = folder / "levels" / bed.name
+    return write_foretold(place, outcomes, lambda places: find_levels(bed, places, folder / "starts", kept))
 
 
 def _leave_tables(jobs: list[Job], folder: Path, options: argparse.Namespace) -> list[Path]:

@@ -46,6 +46,11 @@ def shape(model: str) -> Path | None:
     return next((one for one in FOLDER.glob("shapes/*.json") if one.stem == model.replace("/", "--", 1)), None)
 
 
+def schema_text() -> str:
+    """Return the JSON schema of a recipe as it ships; `humanline.train.config.schema` makes it."""
+    return (FOLDER / "schema.json").read_text(encoding="utf-8")
+
+
 def describe(name: str) -> str:
     """Return a recipe's title: its first comment line, the one for editors left out.
 

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from humanline.reproduce.paper import CLAIMS, ELSEWHERE
+from humanline.reproduce.scales.plan import Scale
+from humanline.reproduce.scales.registry import SCALES
 from humanline.reproduce.shown import markdown
 
 #: Columns of a testbed's paper.csv that are read.
 _NEEDED = ("where", "says", "objective", "verdict", "difference", "low", "high", "clipped", "why")
+#: Figure 9: the gain of humanline, k chosen for each start model by the others, on larger models and other families.
+TUNED = "offline + humanline, its own k, is better than offline"
+FAMILIES = {
+    "letters": "a small Llama",
+    "letters-large": "a larger one, longer words",
+    "letters-gemma2": "a larger model, Gemma 2",
+}
+PERSISTS = {"kto": "drawn", "dpo": "67.45, 56.58 and 56.27, 48.59", "grpo": "drawn"}
+_FIGURE_9 = (
+    "Figure 9, a gain that stays with a larger model and with another family: "
+    f"*{TUNED}*, on the testbeds where that can be asked; `humanline reproduce letters-gemma2` runs the last one."
+)
 _EXACT = ("claim", "task", "objective", "rate", "effect", "half_width", "verdict")
 
 
-def claims_table(exact: Path, testbeds: Mapping[str, Path]) -> str:
+def claims_table(exact: Path, testbeds: Mapping[str, Path], scales: Mapping[str, Path] | None = None) -> str:
     """Return a row for each claim and objective, with what every scale says of it, as Markdown.
 
     Of the exact problems the settings are told in which every variant has its own best learning rate.
@@ -25,6 +39,9 @@ def claims_table(exact: Path, testbeds: Mapping[str, Path]) -> str:
         claims.csv of `humanline sim`.
     testbeds : mapping of str to Path
         paper.csv of each testbed (`humanline reproduce`), by its name.
+    scales : mapping of str to Path, optional
+        The same of larger models (`humanline reproduce --scale`), where someone ran them. Of a scale without, the row
+        says which runs would tell.
 
     Raises
     ------
@@ -34,22 +51,60 @@ def claims_table(exact: Path, testbeds: Mapping[str, Path]) -> str:
         If it is no such table, or lacks a claim.
     """
     of_exact, of_testbeds = _read(exact, _EXACT), {name: _read(path, _NEEDED) for name, path in testbeds.items()}
-    rows = []
+    of_scales = {name: _read(path, _NEEDED) for name, path in (scales or {}).items()}
+    plans, rows = [make() for make in SCALES.values()], []
     for claim in CLAIMS:
         for objective, number in claim.numbers.items():
             row = {"where": claim.where, "claim": claim.says, "objective": objective, "paper": number}
             row["exact problems"] = _exact_words(of_exact, claim.exact, objective)
             for name, found in of_testbeds.items():
-                mine = [one for one in found if (one["says"], one["objective"]) == (claim.says, objective)]
-                if len(mine) != 1:
-                    raise ValueError(
-                        f"{testbeds[name]}: {len(mine)} rows of {claim.says!r} for {objective}, not 1: write it anew "
-                        f"with `humanline reproduce {name}`"
-                    )
-                row[name] = _words(mine[0])
+                anew = f"humanline reproduce {name}"
+                row[name] = _words(_row_of(found, claim.says, objective, testbeds[name], anew))
+            larger = []
+            for plan in plans:
+                told = None
+                if plan.name in of_scales:
+                    file, anew = (scales or {})[plan.name], f"humanline reproduce --scale {plan.name}"
+                    told = _row_of(of_scales[plan.name], claim.says, objective, file, anew)
+                larger += _of_scale(plan, claim.says, objective, told)
+            row["larger models"] = "; ".join(larger)
             rows.append(row)
     elsewhere = "".join(f"- {where}: {why}.\n" for where, why in ELSEWHERE.items())
-    return f"{markdown(rows)}\nWithout a row:\n\n{elsewhere}"
+    figure_9 = markdown(list(_figure_9(of_testbeds)))
+    return f"{markdown(rows)}\n{_FIGURE_9}\n\n{figure_9}\nWithout a row:\n\n{elsewhere}"
+
+
+def _figure_9(of_testbeds: Mapping[str, Sequence[Mapping[str, str]]]) -> Iterator[dict[str, str]]:
+    """Yield, for each objective, what testbeds of growing and of other models say of humanline beside offline."""
+    for objective, paper in PERSISTS.items():
+        row = {"objective": objective, "paper: 27B over offline": paper}
+        for name, what in FAMILIES.items():
+            found = of_testbeds.get(name, ())
+            mine = [one for one in found if (one["says"], one["objective"]) == (TUNED, objective)]
+            row[f"{name}: {what}"] = _words(mine[0]) if mine else "not run"
+        yield row
+
+
+def _row_of(
+    rows: Sequence[Mapping[str, str]], says: str, objective: str, file: Path, command: str
+) -> Mapping[str, str]:
+    """Return the one row of a claim; raise ValueError if there is none, or several."""
+    mine = [one for one in rows if (one["says"], one["objective"]) == (says, objective)]
+    if len(mine) != 1:
+        raise ValueError(f"{file}: {len(mine)} rows of {says!r} for {objective}, not 1: write it anew with `{command}`")
+    return mine[0]
+
+
+def _of_scale(plan: Scale, says: str, objective: str, told: Mapping[str, str] | None) -> list[str]:
+    """Return what a scale says of a claim, or which of its runs would; nothing where none does."""
+    asked = [one for one in plan.asked if (one.says, one.objective) == (says, objective)]
+    if not asked:
+        return []
+    if told is not None and told["verdict"] != "not run":
+        seeds = " (one seed)" if told.get("starts") == "1" else ""
+        return [f"{plan.name}: {_words(told)}{seeds}"]
+    names = dict.fromkeys("/".join(name.split("/")[:2]) for name in (*asked[0].first, *asked[0].second))
+    return [f"{plan.name}: not run (`--only {' '.join(names)}`)"]
 
 
 def _exact_words(rows: Sequence[Mapping[str, str]], claim: str, objective: str) -> str:

@@ -26,7 +26,7 @@ from humanline.reproduce.cells import (
 from humanline.reproduce.outcome import Outcome
 from humanline.stats import Estimate, holm, mean_estimate
 
-#: Level of a test after Holm's correction over the objectives of a claim, and one minus the confidence of intervals.
+#: Level of a test of either side, after Holm's correction over a claim's objectives; one minus intervals' confidence.
 ALPHA = 0.05
 #: What counts as alike: this share of what the tuned online runs gain on the start models.
 MARGIN_SHARE = 0.1
@@ -51,8 +51,8 @@ class PaperClaim:
     numbers : mapping of objective to str
         The paper's own, first and second; its objectives are those that are compared.
     of : "score" or "length"
-    clips : bool
-        Whether it is about clipping, and counts only where tokens are clipped.
+    clips : "first", "second" or ""
+        Whose clipping it is about, if anyone's: it counts only where these runs clip tokens.
     exact : str
         The simulator's claim (`humanline.sim.claims`) that asks the same of problems small enough to be exact.
     differs : str
@@ -66,7 +66,7 @@ class PaperClaim:
     second: _Pick
     numbers: Mapping[Objective, str]
     of: Literal["score", "length"] = "score"
-    clips: bool = False
+    clips: Literal["first", "second", ""] = ""
     exact: str = ""
     differs: str = ""
 
@@ -160,7 +160,7 @@ def _claims_of_parts() -> Iterator[PaperClaim]:
         _few("clip only"),
         _few("offline"),
         _DRAWN,
-        clips=True,
+        clips="first",
     )
     yield PaperClaim(
         "Figure 5, left",
@@ -169,6 +169,7 @@ def _claims_of_parts() -> Iterator[PaperClaim]:
         _few("sync only", FEW_SYNC),
         _few("humanline", FEW_SYNC),
         _DRAWN,
+        clips="second",
         exact="clip-needed-k16",
         differs=_EIGHT,
     )
@@ -179,7 +180,7 @@ def _claims_of_parts() -> Iterator[PaperClaim]:
         _few("humanline", FEW_SYNC),
         _few("rejection"),
         _DRAWN,
-        clips=True,
+        clips="first",
         exact="clip-matches-sampling-k16",
         differs=_EIGHT,
     )
@@ -261,7 +262,7 @@ def _claims_of_settings() -> Iterator[PaperClaim]:
             _of(paper(), "humanline", 1, log_eps_low=low, log_eps_high=high),
             _few("humanline", 1),
             {"dpo": _CLIPPED[low, high]},
-            clips=True,
+            clips="first",
         )
     yield PaperClaim(
         "KTO (arXiv 2402.01306)",
@@ -282,10 +283,10 @@ _CLIPPED = {
 CLAIMS = (*_main_claims(), *_claims_of_parts(), *_claims_of_data(), *_claims_of_settings())
 #: What has no row of its own, and why.
 ELSEWHERE = {
-    "Figure 6, second half": "whether the verdict of `humanline inspect-data` tells the outcome: not built",
+    "Figure 6, second half": "whether what `humanline inspect-data` says of data foretells the outcome: `--all` writes "
+    "foretold.md beside a testbed's tables",
     "Figure 7": "`humanline reproduce --sampling`, which has declared claims and a table of its own",
-    "Figure 9": "a larger model: the rows above on testbeds ending in -large. Another family: not testable here, every "
-    "testbed's model is a small Llama",
+    "Figure 9": "a larger model: its own table, above; its runs: letters-gemma2 (`humanline reproduce letters-gemma2`)",
     "Figure 11": "wall-clock: not testable here, where a run's time is mostly Python's; benchmarks/ has what a step of "
     "each method costs beside the others",
     "Table 7": "answers side by side: `humanline report` of training runs",
@@ -309,9 +310,11 @@ class PaperRow:
     margin : float
         Of a claim that both are alike.
     p, adjusted : float
-        Of the claim's opposite, and by Holm's correction over the claim's objectives.
+        Of the claim's opposite, and by Holm's correction over the claim's objectives: small where the claim holds.
+    contrary, contrary_adjusted : float
+        Of the claim itself, and corrected likewise: small where it does not hold.
     clipped : float
-        Share of tokens that the first's runs clip.
+        Share of tokens that the first's runs clip, or the second's where the claim is about their clipping.
     starts : int
     verdict : "holds here", "does not hold here", "undecided here", "not testable here" or "not run"
     why : str
@@ -331,6 +334,8 @@ class PaperRow:
     margin: float = math.nan
     p: float = math.nan
     adjusted: float = math.nan
+    contrary: float = math.nan
+    contrary_adjusted: float = math.nan
     clipped: float = math.nan
     starts: int = 0
     kind: str = ""
@@ -346,9 +351,9 @@ def paper_rows(outcomes: Iterable[Outcome]) -> list[PaperRow]:
     Of several cells on a side the one is taken, for each start model, that is best by score from the others
     (`best.tuned_cells`); its value is the mean over draws. Differences are paired by start model, and start models are
     the sample. A claim holds here where its opposite has a p-value, corrected by Holm over its objectives, of at most
-    .05: Student's t, one-sided, and both sides of the margin where it says alike. It does not where the 95 % interval
-    lies wholly on the other side: of 0, or outside the margins. Claims about clipping are not testable where fewer than
-    1 % of tokens are clipped, and none is with a single start model.
+    .05, and does not where it has such a one itself: Student's t, one-sided. Alike is said where both sides of the
+    margin are, and is denied where a difference lies beyond either, whose p-value counts twice. Claims about clipping
+    are not testable where fewer than 1 % of tokens are clipped, and none is with a single start model.
 
     Raises
     ------
@@ -361,9 +366,7 @@ def paper_rows(outcomes: Iterable[Outcome]) -> list[PaperRow]:
     found = []
     for claim in CLAIMS:
         rows = [_compared(claim, objective, runs) for objective in claim.numbers]
-        tested = [row for row in rows if not math.isnan(row.p)]
-        corrected = iter(holm([row.p for row in tested]) if tested else ())
-        found += [row if math.isnan(row.p) else _judged(claim, replace(row, adjusted=next(corrected))) for row in rows]
+        found += verdicts(claim, rows)
     return found
 
 
@@ -389,9 +392,11 @@ def _compared(claim: PaperClaim, objective: Objective, runs: Sequence[Outcome]) 
     interval, margin = estimate.interval(1 - ALPHA), math.nan
     if claim.kind == "alike":
         margin = MARGIN_SHARE * _gain(objective, runs)
-    clipped = float(np.mean([_mean(first[start], "clipped") for start in shared]))
+    clipping = second if claim.clips == "second" else first
+    clipped = float(np.mean([_mean(clipping[start], "clipped") for start in shared]))
     if math.isnan(clipped):
         clipped = 0.0
+    p, contrary = p_values(claim.kind, estimate, margin)
     return replace(
         row,
         first=float(one.mean()),
@@ -400,36 +405,47 @@ def _compared(claim: PaperClaim, objective: Objective, runs: Sequence[Outcome]) 
         low=estimate.mean - interval.half_width,
         high=estimate.mean + interval.half_width,
         margin=margin,
-        p=_p_value(claim.kind, estimate, margin),
+        p=p,
+        contrary=contrary,
         clipped=clipped,
         starts=len(shared),
     )
 
 
-def _p_value(kind: str, estimate: Estimate, margin: float) -> float:
-    """Return the p-value of a claim's opposite; 1 where no margin can be told."""
-    if kind == "more":
-        return estimate.above(0.0)
-    if kind == "less":
-        return (-estimate).above(0.0)
-    return 1.0 if math.isnan(margin) else max(estimate.above(-margin), (-estimate).above(-margin))
+def p_values(kind: str, estimate: Estimate, margin: float) -> tuple[float, float]:
+    """Return the p-values of a claim's opposite and of the claim itself; 1 where no margin can be told."""
+    if kind == "alike":
+        if math.isnan(margin):
+            return 1.0, 1.0
+        inside = (one.above(-margin) for one in (estimate, -estimate))
+        outside = (one.above(margin) for one in (estimate, -estimate))
+        return max(inside), min(1.0, 2 * min(outside))
+    claimed = estimate if kind == "more" else -estimate
+    return claimed.above(0.0), (-claimed).above(0.0)
 
 
-def _judged(claim: PaperClaim, row: PaperRow) -> PaperRow:
+def verdicts(claim: PaperClaim, rows: Sequence[PaperRow]) -> list[PaperRow]:
+    """Return the rows of a claim, one for each objective, with the verdicts that `paper_rows` describes.
+
+    Those without a p-value stay as they are, and are no part of Holm's correction.
+    """
+    tested = [row for row in rows if not math.isnan(row.p)]
+    corrected = [holm([getattr(row, side) for row in tested]) if tested else () for side in ("p", "contrary")]
+    adjusted = zip(*corrected, strict=True)
+    return [row if math.isnan(row.p) else _judged(claim, row, *next(adjusted)) for row in rows]
+
+
+def _judged(claim: PaperClaim, row: PaperRow, adjusted: float, contrary: float) -> PaperRow:
+    row = replace(row, adjusted=adjusted, contrary_adjusted=contrary)
     if claim.clips and row.clipped < LEAST_CLIPPED:
         return replace(row, verdict="not testable here", why=f"{row.clipped:.2%} of tokens are clipped")
     if claim.kind == "alike" and math.isnan(row.margin):
         return replace(row, verdict="undecided here", why="no margin: online runs are missing, or may gain nothing")
     if row.adjusted <= ALPHA:
         return replace(row, verdict="holds here")
-    against = {
-        "more": row.high < 0,
-        "less": row.low > 0,
-        "alike": row.low > row.margin or row.high < -row.margin,
-    }[claim.kind]
-    if against:
+    if row.contrary_adjusted <= ALPHA:
         return replace(row, verdict="does not hold here")
-    return replace(row, verdict="undecided here", why="the interval reaches what is claimed and what is not")
+    return replace(row, verdict="undecided here", why="the runs speak clearly for neither side")
 
 
 def _tuned(cells: Sequence[Cell], runs: Sequence[Outcome]) -> dict[int, list[Outcome]]:

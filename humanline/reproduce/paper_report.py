@@ -43,7 +43,7 @@ def _words(outcomes: Sequence[Outcome], rows: Sequence[PaperRow]) -> str:
         f"`humanline reproduce {testbed} --all` runs. Of several cells on a side the best by the *other* start models "
         "is taken. First less second is the mean over start models, with its 95 % interval, uncorrected; a claim holds "
         f"where its opposite has a p-value of at most {ALPHA:g} by Holm's correction over its objectives, and "
-        "does not where the uncorrected interval lies wholly on the other side. Alike "
+        "does not where it has such a one itself. Alike "
         f"means within {MARGIN_SHARE:.0%} of what tuned online runs gain on the start models. A claim about clipping "
         f"says something where at least {LEAST_CLIPPED:.0%} of tokens are clipped. The paper's numbers, of models of "
         "8 and 27 billion parameters, are length-controlled win rates in percent, or lengths; none is of this scale. "
@@ -52,14 +52,15 @@ def _words(outcomes: Sequence[Outcome], rows: Sequence[PaperRow]) -> str:
     ]
     for where in dict.fromkeys(row.where for row in rows):
         mine = [row for row in rows if row.where == where]
-        tables += [f"## {where}", "", markdown([_shown(row) for row in mine])]
+        tables += [f"## {where}", "", markdown([row_shown(row) for row in mine])]
         if differs := {row.differs for row in mine if row.differs}:
             tables += [f"Not as in the paper: {'; '.join(sorted(differs))}.", ""]
     tables += ["## No row", ""] + [f"- {where}: {why}." for where, why in ELSEWHERE.items()] + [""]
     return "\n".join(tables)
 
 
-def _shown(row: PaperRow) -> dict[str, object]:
+def row_shown(row: PaperRow) -> dict[str, object]:
+    """Return a row as it is shown to people."""
     interval = "" if math.isnan(row.low) or math.isinf(row.low) else f"{row.low:+.4f} .. {row.high:+.4f}"
     return {
         "claim": row.says,

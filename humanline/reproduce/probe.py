@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
+from humanline.reproduce.shown import markdown
+from humanline.reproduce.tables import rows_csv
 from humanline.system.files import write_text
 
 #: Shares of a run after which its end is told; at half of each it must have been looked at too.
@@ -119,15 +120,13 @@ def probe_rows(journeys: Sequence[Journey]) -> list[dict[str, str | float]]:
 
 def probe_table(journeys: Sequence[Journey]) -> str:
     """Return the rows as a table in Markdown."""
-    lines = [
-        "| told after | by | runs | | factor, median | 90 % | bias | order |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    numbers = {"factor": "factor, median", "factor90": "90 %", "bias": "bias", "order": "order"}
+    rows = []
     for row in probe_rows(journeys):
-        numbers = " | ".join(f"{row[name]:.2f}" for name in ("factor", "factor90", "bias", "order"))
-        share = float(row["share"])
-        lines.append(f"| {share:.0%} of the steps | {row['forecast']} | {row['kind']} | {row['runs']} | {numbers} |")
-    return "\n".join(lines) + "\n"
+        said = {"told after": f"{row['share']:.0%} of the steps", "by": row["forecast"]}
+        said |= {"kind of run": row["kind"], "runs": row["runs"]}
+        rows.append(said | {words: f"{row[name]:.2f}" for name, words in numbers.items()})
+    return markdown(rows)
 
 
 _COLUMNS = ("cell", "kind", "share", "kl_to_start")
@@ -135,13 +134,12 @@ _COLUMNS = ("cell", "kind", "share", "kl_to_start")
 
 def write_journeys(path: Path, journeys: Sequence[Journey]) -> None:
     """Write a row for each look, as CSV."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for one in journeys:
-        for share, distance in zip(one.shares, one.distances, strict=True):
-            writer.writerow([one.cell, one.kind, f"{share:.6g}", f"{distance:.6g}"])
-    write_text(path, out.getvalue())
+    rows = [
+        dict(zip(_COLUMNS, (one.cell, one.kind, *look), strict=True))
+        for one in journeys
+        for look in zip(one.shares, one.distances, strict=True)
+    ]
+    write_text(path, rows_csv(rows))
 
 
 def read_journeys(path: Path) -> list[Journey]:
@@ -161,7 +159,10 @@ def read_journeys(path: Path) -> list[Journey]:
         looks: dict[tuple[str, str], list[Mapping[str, str]]] = {}
         for row in reader:
             looks.setdefault((row["cell"], row["kind"]), []).append(row)
-    return [
-        Journey(cell, kind, *zip(*((float(one["share"]), float(one["kl_to_start"])) for one in rows), strict=True))
-        for (cell, kind), rows in looks.items()
-    ]
+    try:
+        return [
+            Journey(cell, kind, *zip(*((float(one["share"]), float(one["kl_to_start"])) for one in rows), strict=True))
+            for (cell, kind), rows in looks.items()
+        ]
+    except (TypeError, ValueError):
+        raise ValueError(f"{path}: a row has no number for share or kl_to_start: is it cut off?") from None

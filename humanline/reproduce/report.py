@@ -121,7 +121,7 @@ def words(
 ) -> str:
     """Return verdicts, curves and cells as Markdown."""
     testbed = findings[0].testbed
-    seen = "looked at while the procedure was made" if testbed in rules.look else "held out"
+    seen = rules.seen(testbed)
     starts, draws = ({getattr(one, name) for one in outcomes} for name in ("start", "draw"))
     listed = ("cell", "runs", "collapsed", *MEANS, "sd_of_score")
     cells = [{name: row[name] for name in listed} for row in cell_rows(outcomes)]

@@ -67,6 +67,12 @@ class Rules:
     grid_cells: int = 152
     grid_digest: str = "da4b09353e09a47fff337e52da5bcbb5f53c31d00da51242a0f7d2f6303727b3"
 
+    def seen(self, testbed: str) -> str:
+        """Return whether a testbed was looked at beforehand, in words."""
+        if testbed in self.look:
+            return "looked at while the procedure was made"
+        return "held out" if testbed in self.held_out else "none of those that the hypotheses are about"
+
 
 def read_rules(path: Path) -> Rules:
     """Read the section `rules` of the frontier's file of hypotheses (`read_section`)."""

@@ -13,7 +13,7 @@ from humanline.reproduce.answers import Measured, Model, measure
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.recipe import recipe
-from humanline.reproduce.start import SCORE_SEED, make_pairs, make_start, prompt_file
+from humanline.reproduce.start import SCORE_SEED, Pairs, Start, make_pairs, make_start, prompt_file
 from humanline.reproduce.subsets import some_pairs
 from humanline.reproduce.testbeds.base import Testbed
 from humanline.reproduce.versions import made_by
@@ -63,10 +63,9 @@ def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
     from humanline.train.run.metrics import read_metrics
     from humanline.train.run.processes import NonFiniteError
 
-    testbed, starts = job.testbed, folder / "starts"
-    start = make_start(testbed, "near", job.start, starts)
-    calls = make_pairs(testbed, job.cell.data, job.start, job.draw, starts).scorer_calls
-    config = configured(job, folder)
+    start, pairs = _made(job, folder)
+    testbed, calls = job.testbed, pairs.scorer_calls
+    config = _configuration(job, folder, start, pairs)
     output = Path(config["output"])
     shutil.rmtree(output, ignore_errors=True)
     began = time.process_time()
@@ -95,14 +94,23 @@ def configured(job: Job, folder: Path) -> dict[str, Any]:
     ModelError, OSError, ValueError
         As `make_start` and `make_pairs` do.
     """
+    return _configuration(job, folder, *_made(job, folder))
+
+
+def _made(job: Job, folder: Path) -> tuple[Start, Pairs]:
+    """Return a job's start model and pairs, which are made if they are not there."""
+    starts = folder / "starts"
+    start = make_start(job.testbed, "near", job.start, starts)
+    return start, make_pairs(job.testbed, job.cell.data, job.start, job.draw, starts)
+
+
+def _configuration(job: Job, folder: Path, start: Start, pairs: Pairs) -> dict[str, Any]:
     testbed, starts, output = job.testbed, folder / "starts", folder / "runs" / job.name
-    model = make_start(testbed, "near", job.start, starts).model
-    pairs = make_pairs(testbed, job.cell.data, job.start, job.draw, starts)
     return recipe(
         job.cell,
         testbed,
-        model=model,
-        pairs=some_pairs(job.cell, pairs, model, _own_data(output)),
+        model=start.model,
+        pairs=some_pairs(job.cell, pairs, start.model, _own_data(output)),
         prompts=prompt_file(testbed, "pairs", starts),
         distance=prompt_file(testbed, "distance", starts),
         output=output,

@@ -69,7 +69,7 @@ def _words(
 ) -> str:
     """Return verdicts, differences and cells as Markdown."""
     testbed = findings[0].testbed
-    seen = "looked at while the procedure was made" if testbed in Rules().look else "held out"
+    seen = Rules().seen(testbed)
     starts, draws = ({getattr(one, name) for one in outcomes} for name in ("start", "draw"))
     effort = {(one.updates, one.scorer_calls) for one in outcomes if one.status == "done"}
     told = "; ".join(f"{updates} updates and {calls} answers scored" for updates, calls in sorted(effort))

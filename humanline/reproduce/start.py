@@ -103,6 +103,7 @@ def _train_start(testbed: Testbed, source: Source, seed: int, place: Path) -> di
         heads=size.heads,
         max_length=testbed.max_length,
         seed=seed,
+        family=size.family,
     )
     config = TrainConfig.model_validate(
         {

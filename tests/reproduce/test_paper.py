@@ -18,6 +18,7 @@ from humanline.reproduce.start import Pairs
 from humanline.reproduce.subsets import some_pairs
 from humanline.reproduce.tables import outcomes_csv, read_outcomes
 from humanline.reproduce.testbeds.registry import testbed as bed_of
+from humanline.theory import BetaRejection, BetaShape
 from humanline.train.config import TrainConfig
 
 LR = FEW_LRS[0]
@@ -62,6 +63,36 @@ def test_a_loss_is_no_gain_and_one_start_model_says_nothing():
     assert row(alone, "offline + humanline, k = 1, is better than offline").verdict == "not run"
 
 
+@pytest.mark.parametrize("gain", [0.0072, -0.0072])
+def test_both_verdicts_are_corrected_alike(gain):
+    """A p-value of .034 decides for or against a claim alone, and neither of three; the 95 % interval holds 0."""
+    says = "offline + humanline, k = 1, is better than offline"
+    mine = [*runs(OFFLINE, 0.6), *runs(K1, 0.6 + gain, sign=-1)]
+    side = "greater" if gain > 0 else "less"
+    p = stats.ttest_1samp([gain - 2 * noise for noise in NOISE], 0.0, alternative=side).pvalue
+    found = row(mine, says)
+    assert 0.025 < p < 0.05 and found.low < 0 < found.high
+    assert found.verdict == ("holds here" if gain > 0 else "does not hold here")
+    assert (found.adjusted if gain > 0 else found.contrary_adjusted) == pytest.approx(p)
+    for objective in ("kto", "grpo"):
+        offline, first = (replace(cell, objective=objective, beta=None, clip_eps=None) for cell in (OFFLINE, K1))
+        scale = FEW_SCALE[objective]
+        mine += [*runs(replace(offline, **scale), 0.6), *runs(replace(first, **scale), 0.6 + gain, sign=-1)]
+    for objective in ("dpo", "kto", "grpo"):
+        found = row(mine, says, objective)
+        assert found.verdict == "undecided here"
+        assert (found.adjusted if gain > 0 else found.contrary_adjusted) == pytest.approx(3 * p)
+
+
+def test_alike_is_denied_beyond_either_margin():
+    """Its p-value is twice the smaller one of both sides: margin .04, difference -.1 with Student's t of 2 degrees."""
+    outcomes = [*runs(OFFLINE, 0.6), *runs(K8, 0.8, sign=-1), *runs(ONLINE, 0.9)]
+    found = row(outcomes, "offline + humanline is on par with online")
+    differences = [-0.1 - 2 * noise for noise in NOISE]
+    test = stats.ttest_1samp(differences, -found.margin, alternative="less")
+    assert found.contrary == pytest.approx(2 * test.pvalue) and found.p > 0.99
+
+
 @pytest.mark.parametrize(
     ("score", "verdict"),
     [(0.899, "holds here"), (0.8, "does not hold here"), (0.86, "undecided here")],
@@ -90,6 +121,15 @@ def test_clipping_that_touches_no_token_is_not_tested():
     assert row([*outcomes, *runs(clip_only, 0.6, clipped=0.02)], says).verdict == "holds here"
     found = row([*outcomes, *runs(clip_only, 0.6, clipped=0.009)], says)
     assert (found.verdict, found.why) == ("not testable here", "0.90% of tokens are clipped")
+
+
+def test_what_humanline_lacks_without_its_clip_is_not_tested_where_its_clip_touches_nothing():
+    sync_only = Cell("dpo", "sync only", LR, every=8, **FEW_SCALE["dpo"])
+    says = "syncing without clipping falls short of humanline"
+    found = row([*runs(sync_only, 0.6), *runs(K8, 0.7, clipped=0.02, sign=-1)], says)
+    assert (found.verdict, found.clipped) == ("holds here", pytest.approx(0.02))
+    found = row([*runs(sync_only, 0.6), *runs(K8, 0.7, clipped=0.003, sign=-1)], says)
+    assert (found.verdict, found.why) == ("not testable here", "0.30% of tokens are clipped")
 
 
 def test_without_online_runs_nothing_is_called_alike():
@@ -168,6 +208,32 @@ def test_cells_of_the_paper_are_recipes_that_differ_in_what_they_say(tmp_path):
     (rejects,) = [one for one in paper() if one.variant == "rejection" and one.objective == "kto" and one.lr == LR]
     assert settings[rejects]["transform"]["kind"] == "beta_rejection"
     assert settings[rejects]["reference"] == {"schedule": {"kind": "before_step", "every": 8}}
+
+
+def test_ratios_beyond_the_bound_of_rejection_are_treated_as_those_within(tmp_path):
+    """Each test keeps all from 1 nat on towards its bound; beyond it the other test rejects as the same law says."""
+    (cell, *_) = [one for one in paper() if one.variant == "rejection"]
+    found = recipe(
+        cell,
+        bed_of("letters"),
+        model=tmp_path,
+        pairs=Pairs(tmp_path / "pairs.jsonl", 2560, 20480, 0.5),
+        prompts=tmp_path / "a",
+        distance=tmp_path / "b",
+        output=tmp_path / "out",
+        seed=0,
+    )
+    given = TrainConfig.model_validate(found).transform
+    bound = given.policy_ratio_bound
+    assert math.log(bound) < 2.5 and bound == given.ref_ratio_bound
+    laws = [stats.beta(shape.a, shape.b) for shape in (given.policy, given.ref)]
+    assert all(law.sf(math.e / bound) < 1e-13 for law in laws)
+    shapes = [BetaShape(shape.a, shape.b) for shape in (given.policy, given.ref)]
+    rule = BetaRejection(*shapes, policy_ratio_bound=bound, ref_ratio_bound=bound)
+    draws = [law.rvs(20000, random_state=seed) for seed, law in enumerate(laws)]
+    for ratio, law in ((2.5, laws[1]), (-2.5, laws[0])):
+        share = law.cdf(math.exp(-2.5) / bound)
+        assert 0.1 < share < 0.2 and rule.keeps([ratio] * 20000, *draws).mean() == pytest.approx(share, abs=0.015)
 
 
 def test_few_desirable_answers_are_the_first_quarter_beside_all_the_worse(tmp_path):

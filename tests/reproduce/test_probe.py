@@ -15,6 +15,7 @@ from humanline.reproduce.probe import (
     growth_of_kind,
     own_power,
     probe_rows,
+    probe_table,
     read_journeys,
     usual_growth,
     write_journeys,
@@ -67,6 +68,19 @@ def test_journeys_are_read_as_they_were_written(tmp_path):
     (tmp_path / "probe.csv").write_text("cell,share\n")
     with pytest.raises(ValueError, match="the first line must name cell, kind, share, kl_to_start"):
         read_journeys(tmp_path / "probe.csv")
+    (tmp_path / "probe.csv").write_text("cell,kind,share,kl_to_start\na,x,0.1,1\na,x,0.2")
+    with pytest.raises(ValueError, match="is it cut off"):
+        read_journeys(tmp_path / "probe.csv")
+
+
+def test_every_column_of_the_table_has_a_name_and_its_own_numbers():
+    """The kind of run stands under its name, and the count of runs under its own."""
+    head, _, first, *_ = probe_table([power("a", "x", 1.0, 1.0), power("b", "x", 2.0, 1.5)]).splitlines()
+    names, cells = ([one.strip() for one in line.strip("|").split("|")] for line in (head, first))
+    assert all(names) and dict(zip(names, cells, strict=True)) | {"90 %": "", "bias": ""} == {
+        **{"told after": "20% of the steps", "by": "its own power", "kind of run": "all", "runs": "2"},
+        **{"factor, median": "1.00", "90 %": "", "bias": "", "order": "1.00"},
+    }
 
 
 def test_the_committed_table_is_what_its_runs_make(monkeypatch):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from humanline.reproduce.start import ANSWERS, make_pairs, make_start
-from humanline.reproduce.testbeds.registry import TESTBEDS
+from humanline.reproduce.testbeds.registry import OTHERS, TESTBEDS
 from humanline.reproduce.testbeds.registry import testbed as named
 
 
@@ -37,6 +37,7 @@ class Sound:
 SOUND = {
     "letters": Sound((0.48, 0.66), (0.62, 0.86), 0.97, 0.3),  # (.574, .737, .994, .635)
     "letters-large": Sound((0.52, 0.74), (0.68, 0.92), 0.97, 0.45),  # (.627, .805, .996, .587)
+    "letters-gemma2": Sound((0.48, 0.7), (0.54, 0.82), 0.86, 0.3),  # (.590, .649, .919, .528)
     "arithmetic": Sound((0.33, 0.6), (0.5, 0.85), 0.88, 0.7),  # (.455, .656, .952, .815)
 }
 #: Of these the pairs were not looked at yet; test_instructions.py holds the scores of their start models.
@@ -45,7 +46,7 @@ NOT_YET = {"instructions", "instructions-large"}
 
 def test_every_testbed_has_its_bounds():
     """A testbed whose start model nobody has looked at is named as such."""
-    assert set(SOUND) | NOT_YET == set(TESTBEDS) and not set(SOUND) & NOT_YET
+    assert set(SOUND) | NOT_YET == set(TESTBEDS | OTHERS) and not set(SOUND) & NOT_YET
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ from typing import get_args
 
 import pytest
 
+from humanline.reproduce.rules import Rules
 from humanline.reproduce.testbeds.base import Part, Source, dealt
 from humanline.reproduce.testbeds.registry import TESTBEDS
 from humanline.reproduce.testbeds.registry import testbed as named
+from humanline.reproduce.versions import task_digest
 from humanline.train.data.messages import Message
 from humanline.train.data.render import Renderer
 from humanline.train.policy.new_tokenizer import train_tokenizer
@@ -32,6 +34,9 @@ HOSTILE = (
     "<think>\n1\n</think>\n<answer>\n1e999999999/0\n</answer>",
 )
 every = pytest.mark.parametrize("name", TESTBEDS)
+every_quickly = pytest.mark.parametrize(  # of tasks that come in two sizes, which are one class, the large one is slow
+    "name", [pytest.param(name, marks=pytest.mark.slow if name.endswith("-large") else ()) for name in TESTBEDS]
+)
 
 
 def reward_of(name: str):
@@ -49,7 +54,7 @@ def test_no_prompt_is_in_two_parts(name):
     assert not any(set(prompts[a]) & set(prompts[b]) for a, b in combinations(PARTS, 2))
 
 
-@every
+@every_quickly
 @pytest.mark.parametrize("source", SOURCES)
 def test_rows_are_answers_to_the_prompts_to_learn_from(name, source):
     """Rows are the same at every call, differ between seeds, and hold no prompt of another part."""
@@ -67,7 +72,7 @@ def test_what_is_asked_for_cannot_be_changed(name):
     assert len(task.prompts("score")) == 512
 
 
-@every
+@every_quickly
 def test_better_answers_are_better(name):
     """By the true score, the better model learns from better rows than near, and far from rows about as good."""
     task = named(name).task
@@ -100,7 +105,7 @@ def test_the_reward_is_the_judge(name):
         assert reward(messages, row["completion"]) == task.judged(row["prompt"], row["completion"])
 
 
-@every
+@every_quickly
 def test_answers_fit(name):
     """The longest rows fit into the limits of answers and of sequences, with room to answer longer."""
     bed = named(name)
@@ -134,6 +139,16 @@ def test_tasks_stay_what_they_are(name):
     task = named(name).task
     held = [[task.prompts(part) for part in PARTS], [task.rows(source, 0) for source in SOURCES]]
     assert hashlib.sha256(json.dumps(held).encode()).hexdigest()[:16] == DIGESTS[name]
+
+
+def test_another_family_leaves_what_llamas_are_kept_by():
+    """Results of letters are kept by the text of its size, in which no family stands; Gemma 2 has one of its own."""
+    llama, gemma = named("letters"), named("letters-gemma2")
+    size = "Size(hidden_size=64, layers=2, heads=4, steps=700, batch_size=64, lr=0.002)"
+    assert (repr(llama.size), llama.size.family, gemma.size.family) == (size, "llama", "gemma2")
+    assert repr(gemma.size).startswith("Gemma2Size(") and gemma.task is llama.task
+    assert task_digest(gemma) != task_digest(llama)
+    assert gemma.name not in (*Rules().look, *Rules().held_out) and "none of those" in Rules().seen(gemma.name)
 
 
 def test_parts_are_dealt_in_turn():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 #: Who writes the answers of which pairs are made: the start model itself, one that learned other answers about as good,
 #: or one that learned better ones.
@@ -33,6 +33,14 @@ class Size:
     steps: int
     batch_size: int
     lr: float
+    family: ClassVar[Literal["llama", "gemma2"]] = "llama"  # no field, so that what Llamas are kept by stays as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Gemma2Size(Size):
+    """The same of a tiny Gemma 2."""
+
+    family = "gemma2"
 
 
 class Task(Protocol):

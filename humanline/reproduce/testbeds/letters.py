@@ -13,7 +13,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from humanline.reproduce.testbeds.base import Part, Size, Source, Testbed, dealt, last_text
+from humanline.reproduce.testbeds.base import Gemma2Size, Part, Size, Source, Testbed, dealt, last_text
 
 #: How many words each part has besides those to learn from.
 PARTS: dict[Part, int] = {"pairs": 2560, "score": 512, "distance": 640}
@@ -105,6 +105,18 @@ LARGE = Testbed(
     max_length=48,
     vocab_size=262,
     description="sorting the letters of longer words of twice as many letters, by a larger model",
+)
+
+#: The small task's words for a larger model of another family (the paper's Figure 9). It is none of the hypotheses'.
+GEMMA2 = Testbed(
+    name="letters-gemma2",
+    task=SMALL.task,
+    size=Gemma2Size(hidden_size=128, layers=4, heads=4, steps=700, batch_size=64, lr=1e-3),
+    reward="humanline.reproduce.testbeds.letters:letters_in_place",
+    max_tokens=12,
+    max_length=48,
+    vocab_size=300,
+    description="sorting the letters of a word, as letters, by a larger model of another family: a tiny Gemma 2",
 )
 
 
