@@ -17,7 +17,7 @@ from humanline.evaluate.records import NAME, EvaluationError, read_evaluation
 from humanline.report.find import Found
 from humanline.train.online.ledger import LedgerError, each_line
 from humanline.train.online.types import Rollout
-from humanline.train.run.facts import is_number
+from humanline.train.run.looks import is_number
 
 LOOKED_AT = 256  # rows of a file, the first ones
 LONGEST = 3000  # characters of a text
@@ -86,10 +86,12 @@ def rounds_of(found: Found) -> list[AnswerSet]:
 def _answers(file: Path, scores: Path | None) -> tuple[dict[str, Shown], list[str]]:
     """Return the first answers of the first rows of a file, and what is to be said of it."""
     found: dict[str, Shown] = {}
-    notes = []
+    notes, number = [], 0
     values = itertools.chain(_score_rows(scores), itertools.repeat({}))
     try:
-        for row, apart in zip(itertools.islice(each_line(file, whole=True), LOOKED_AT), values, strict=False):
+        rows = itertools.islice(each_line(file, whole=True), LOOKED_AT)
+        for row, apart in zip(rows, values, strict=False):
+            number += 1
             rollout = Rollout.from_row(row)
             if not rollout.completions:
                 continue
@@ -101,7 +103,9 @@ def _answers(file: Path, scores: Path | None) -> tuple[dict[str, Shown], list[st
     except (LedgerError, OSError) as error:
         notes.append(f"{file.name} cannot be read further: {error}")
     except (KeyError, TypeError, ValueError) as error:
-        notes.append(f"{file.name}: row {len(found) + 1} is none of answers ({type(error).__name__}: {error})")
+        notes.append(f"{file.name}: row {number} is none of answers ({type(error).__name__}: {error})")
+    if not found and not notes:
+        notes.append(f"{file.name} holds no answers")
     return found, notes
 
 

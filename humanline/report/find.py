@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -71,7 +72,7 @@ def _of(given: str) -> Iterator[tuple[Path, Kind]]:
 
 def _kind(path: Path, *, child: bool = False) -> Kind | None:
     if path.is_file():
-        return "answers" if path.suffix == ".jsonl" and not child else None
+        return "answers" if path.suffix == ".jsonl" and path.name not in _RUN and not child else None
     names = {one.name for one in path.iterdir()} if path.is_dir() else set()
     if names >= _RUN:
         return "run"
@@ -81,6 +82,8 @@ def _kind(path: Path, *, child: bool = False) -> Kind | None:
 
 
 def _why(path: Path) -> str:
+    if path.is_file() and path.name in _RUN:
+        return f"is a file of a run, not the run: name its folder, {str(path.parent)!r}"
     if path.is_file():
         return "is no file of answers: `humanline sample` and `humanline score` write them, with names in .jsonl"
     if path.parent.joinpath("config.json").is_file() and path.name == "final":
@@ -97,8 +100,13 @@ def _why(path: Path) -> str:
 
 
 def _names(paths: Sequence[Path]) -> dict[Path, str]:
-    """Return a name for each path: its last part, with as many of those before it as it takes to be unlike others."""
-    parts = {path: path.with_suffix("").parts if path.is_file() else path.parts for path in paths}
+    """Return a name for each path: its last part, with as many of those before it as it takes to be unlike others.
+
+    Of files without their suffix, where no folder beside one has that name.
+    """
+    bare = {path: path.with_suffix("").parts if path.is_file() else path.parts for path in paths}
+    counts = Counter(bare.values())
+    parts = {path: own if counts[own] == 1 else path.parts for path, own in bare.items()}
     names: dict[Path, str] = {}
     for path, own in parts.items():
         count = 1

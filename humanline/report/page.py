@@ -18,7 +18,8 @@ from humanline.report.runs import RunReport
 from humanline.report.studies import Study
 from humanline.system.terminal import redacted, visible
 from humanline.train.run.card import SETS, WORDS, look_columns, number
-from humanline.train.run.facts import interval, is_number, shown_metrics
+from humanline.train.run.facts import json_numbers
+from humanline.train.run.looks import interval, is_number, shown_metrics
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -55,12 +56,19 @@ def run_tree(run: RunReport) -> dict[str, Any]:
         "held_out": table,
         "looks": facts["count"],
         "judged_by": WORDS.get(judge, judge),
-        "ends": [_estimate(look, judge) for _, look in columns if judge in look["metrics"]],
+        "ends": _ends(looks, judge) if judge is not None else [],
         "distance": _distance(looks.get("last")),
         "level": _level(run.level),
         "software": facts["software"],
         "settings": facts["settings"],
     }
+
+
+def _ends(looks: Mapping[str, Any], judge: str) -> list[dict[str, Any] | None]:
+    """Return what runs are judged by, at the start and at the last look; None where that look does not have it."""
+    before = looks["first"] if not looks["first"]["updates"] else None
+    last = looks["last"] if looks["last"]["updates"] else None
+    return [_estimate(one, judge) if one is not None and judge in one["metrics"] else None for one in (before, last)]
 
 
 def _estimate(look: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -136,8 +144,9 @@ def study_tree(study: Study) -> dict[str, Any]:
 
 
 def whole_tree(**parts: Any) -> dict[str, Any]:
-    """Return the whole of a report, without what is a secret."""
-    tree: dict[str, Any] = redacted({"format": FORMAT, "version": VERSION, "humanline": __version__, **parts})
+    """Return the whole of a report, without what is a secret or a number that JSON does not have."""
+    whole = {"format": FORMAT, "version": VERSION, "humanline": __version__, **parts}
+    tree: dict[str, Any] = json_numbers(redacted(whole))
     return tree
 
 

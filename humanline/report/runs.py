@@ -13,7 +13,8 @@ from humanline.report.find import Found
 from humanline.system.folders import MANIFEST
 from humanline.system.lock import seen_at_work
 from humanline.train.run.card import FACTS
-from humanline.train.run.facts import facts_of, interval, looks_of, numbers
+from humanline.train.run.facts import facts_of
+from humanline.train.run.looks import count, interval, looks_of, numbers
 from humanline.train.run.metrics import FoundRows, lenient_rows, read_object
 
 _LAST_BYTES = 4000  # of an error log that are looked at
@@ -95,7 +96,9 @@ def _of_metrics(found: FoundRows) -> list[str]:
     if found.damaged:
         few = ", ".join(map(str, found.damaged[:6])) + (" ..." if len(found.damaged) > 6 else "")
         notes.append(f"metrics.jsonl is damaged: {len(found.damaged)} lines are no rows and left out (line {few}).")
-    if not found.rows:
+    if found.unread:
+        notes.append(f"metrics.jsonl cannot be read: {found.unread}.")
+    elif not found.rows:
         notes.append("metrics.jsonl has no row yet: there is nothing to draw.")
     return notes
 
@@ -141,7 +144,7 @@ def _last_line(file: Path) -> str:
 def _lines(name: str, rows: list[dict[str, Any]], looks: list[dict[str, Any]]) -> Lines:
     return Lines(
         name=name,
-        steps={row["step"]: numbers(row) for row in rows if type(row.get("step")) is int},
+        steps={step: numbers(row) for row in rows if (step := count(row, "step")) is not None},
         looks=[
             Look(
                 look["updates"],
@@ -150,5 +153,5 @@ def _lines(name: str, rows: list[dict[str, Any]], looks: list[dict[str, Any]]) -
             )
             for look in looks
         ],
-        rounds={row["round"]: numbers(row) for row in rows if type(row.get("round")) is int},
+        rounds={number: numbers(row) for row in rows if (number := count(row, "round")) is not None},
     )

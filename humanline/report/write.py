@@ -28,8 +28,13 @@ from humanline.report.studies import Study, read_study
 from humanline.system.files import make_folder, write_text
 from humanline.system.paths import PathError, absolute
 
-_MARKS = {"": '<meta name="generator" content="humanline report">', ".json": f'"{FORMAT}"', ".csv": "panel,series,x,y"}
-_HEAD = 2000  # characters at the beginning of a file by which it is known as ours
+#: How page, tree and points begin, by which an earlier report is known: nothing else is replaced.
+_BEGINNINGS = (
+    '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta name="generator" content="humanline report">',
+    f'{{\n "format": "{FORMAT}"',
+    "panel,series,x,y\n",
+)
 
 
 def write_report(paths: Sequence[str], out: str = "report.html", *, prompts: int = 4) -> list[Path]:
@@ -86,7 +91,7 @@ def write_report(paths: Sequence[str], out: str = "report.html", *, prompts: int
     text = render(tree, charts, [facts.name, points.name])
     make_folder(page.parent)
     write_rows(points, curves)
-    write_text(facts, json.dumps(tree, indent=1) + "\n")
+    write_text(facts, json.dumps(tree, indent=1, allow_nan=False) + "\n")
     write_text(page, text)
     return files
 
@@ -100,10 +105,10 @@ def _files(out: str) -> list[Path]:
     if page.suffix not in (".html", ".htm"):
         raise ReportError(f"--out {out!r}: the page's name must end in .html")
     files = [page, page.with_suffix(".json"), page.with_name(f"{page.stem}-curves.csv")]
-    for file, mark in zip(files, _MARKS.values(), strict=True):
+    for file, beginning in zip(files, _BEGINNINGS, strict=True):
         try:
             with open(file, encoding="utf-8") as before:
-                is_ours = mark in before.read(_HEAD)
+                is_ours = before.read(len(beginning)) == beginning
         except FileNotFoundError:
             continue
         except (OSError, ValueError):

@@ -74,3 +74,12 @@ def commands(path: Path) -> Iterator[tuple[int, str]]:
             command = re.sub(r"\s+#.*$", "", line.removeprefix("$ ")).strip()
             if command and not command.startswith("#"):
                 yield block.line, command
+
+
+def tables(path: Path) -> dict[str, list[list[str]]]:
+    """Return the rows of each table of a page, by the first cell of its heading."""
+    found: dict[str, list[list[str]]] = {}
+    for table in re.findall(r"(?:^\|.*\n)+", path.read_text(encoding="utf-8"), re.MULTILINE):
+        head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+        found[head[0].strip("`")] = rows
+    return found

@@ -13,6 +13,7 @@ import pytest
 from humanline.cli import main
 from humanline.report.find import ReportError, find
 from humanline.report.write import write_report
+from humanline.system.install import install
 from humanline.system.lock import FolderLock
 from tests.conftest import ROOT
 from tests.report.support import DATA, ROWS, START, answer_row, look, make_answers, make_run, settings, step
@@ -209,6 +210,7 @@ def test_what_is_no_run_is_refused_in_words(tmp_path, capsys):
     assert "no metrics.jsonl" in refused(tmp_path, "model")
     assert "not the run: name" in refused(tmp_path, "run/final")
     assert "no file of answers" in refused(tmp_path, "notes.txt")
+    assert "is a file of a run, not the run: name its folder" in refused(tmp_path, "run/metrics.jsonl")
     assert main(["report", str(tmp_path / "empty"), "--out", str(tmp_path / "r.html")]) == 2
     assert "humanline report: " in capsys.readouterr().err
 
@@ -248,6 +250,50 @@ def test_damaged_lines_are_counted_and_left_out(tmp_path):
     assert "nan" not in (tmp_path / "out" / "report-curves.csv").read_text()
 
 
+def test_what_a_look_lacks_is_not_taken_from_another(tmp_path):
+    """Where the last look has no score, none is shown there; where the first is lost, no other is the start."""
+    late = make_run(tmp_path / "late", rows=[look(0, 0.5, score=0.1), step(0), look(1, 0.6, score=0.9), look(2, 0.7)])
+    early = make_run(tmp_path / "early", rows=[look(0, 0.5), step(0), look(1, 0.6, score=0.9), look(2, 0.7, score=0.3)])
+    lost = make_run(tmp_path / "lost", rows=[step(0), look(1, 0.6, score=0.9), look(2, 0.7, score=0.3)])
+    only = make_run(tmp_path / "only", rows=[step(0), look(1, 0.6, score=0.9)])
+    _, facts = report(tmp_path, late, early, lost, only)
+    ends = [[end and end["value"] for end in run["ends"]] for run in facts["runs"]]
+    assert ends == [[0.1, None], [None, 0.3], [None, 0.3], [None, 0.9]]
+    assert [run["columns"][0]["name"] for run in facts["runs"]] == ["before"] * 2 + ["first look"] * 2
+
+
+def test_numbers_that_json_does_not_have_are_texts(tmp_path):
+    """Settings of a damaged or changed config.json may be infinite; the tree beside the page is JSON all the same."""
+    _, facts = report(tmp_path, make_run(tmp_path / "run", settings() | {"clip": [float("inf"), float("nan")]}))
+    assert facts["runs"][0]["settings"]["clip"] == ["inf", "nan"]
+    assert "Infinity" not in (tmp_path / "out" / "report.json").read_text()
+
+
+def test_steps_that_no_run_has_are_left_out(tmp_path):
+    """A number of a step below 0, or beyond what a float holds, is none."""
+    rows = [*ROWS, step(0) | {"step": 10**400}, step(0) | {"step": -4}, look(0, 0.5) | {"updates": 10**400}]
+    _, facts = report(tmp_path, make_run(tmp_path / "run", rows=rows))
+    assert facts["runs"][0]["updates"] == 3 and facts["runs"][0]["looks"] == 3
+
+
+def test_rows_that_were_dropped_as_bad_are_counted(tmp_path):
+    """What data.bad_rows has left out stands beside what was too long."""
+    bad = {"bad": 7, "total": 19, "reasons": [{"what": "is empty", "rows": 7, "places": ["/data/pairs.jsonl:1"]}]}
+    run = make_run(tmp_path / "run", data=DATA | {"train": DATA["train"] | {"bad_rows": bad}})
+    page, _ = report(tmp_path, run)
+    assert "7 bad rows (data.bad_rows), 1 too long" in plain(page)
+
+
+def test_metrics_that_cannot_be_read_are_said_to_be_so(tmp_path):
+    """They are not taken for metrics without a row."""
+    run = make_run(tmp_path / "run")
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    _, facts = report(tmp_path, run)
+    assert facts["runs"][0]["notes"] == ["metrics.jsonl cannot be read: Is a directory."]
+    assert main(["status", str(run)]) == 2
+
+
 def test_a_run_of_another_version_is_read_or_said_to_be_one(tmp_path):
     """One whose settings this version reads is shown with its version; another one's are shown as they are."""
     yesterday = make_run(tmp_path / "yesterday", software={"humanline": "0.0.9"})
@@ -282,6 +328,23 @@ def test_answers_to_the_same_prompts_stand_side_by_side(tmp_path):
     ]
     first, second = block["prompts"][0]["answers"]
     assert (first["text"], first["score"], second["text"], second["score"]) == ("start 1", 0.25, "ours 1", None)
+
+
+def test_a_file_and_a_folder_of_one_name_are_told_apart(tmp_path):
+    """Answers in s.jsonl and in a folder s beside it have names of their own, and no path of this machine."""
+    row = answer_row("1", "question", "mine")
+    paths = [make_answers(tmp_path / "s.jsonl", row), make_answers(tmp_path / "s" / "samples.jsonl", row).parent]
+    assert [one.name for one in find(list(map(str, paths)))] == ["s.jsonl", "s"]
+
+
+def test_files_that_hold_no_answers_say_so(tmp_path):
+    """An empty file and one of training data make a page that says what they are not, and no fault."""
+    data = {"prompt": "what?", "chosen": "this", "rejected": "that"}
+    empty, rows = make_answers(tmp_path / "empty.jsonl"), make_answers(tmp_path / "rows.jsonl", data)
+    _, facts = report(tmp_path, empty, rows)
+    (nothing,), (other,) = (one["notes"] for one in facts["evaluations"])
+    assert nothing == "empty.jsonl holds no answers" and "rows.jsonl: row 1 is none of answers" in other
+    assert "object with role and content" in other
 
 
 def test_rounds_show_what_the_policy_answered_first_and_last(tmp_path):
@@ -328,11 +391,13 @@ def test_a_suite_whose_figure_is_damaged_is_shown_without_it(tmp_path):
 def test_nothing_that_is_no_report_is_replaced(tmp_path):
     """A page, tree or table of someone else's in its place is left alone, and a name that is no page's is refused."""
     run = make_run(tmp_path / "run")
-    for name in ("a.html", "b.json", "c-curves.csv"):
-        (tmp_path / name).write_text("mine")
+    mine = {"a.html": 'about <meta name="generator" content="humanline report">', "b.json": '["humanline report"]'}
+    mine |= {"c-curves.csv": "mine", "d.json": '{"format": "humanline report of mine"}'}
+    for name, text in mine.items():
+        (tmp_path / name).write_text(text)
         with pytest.raises(ReportError, match="none of a report"):
             write_report([str(run)], str(tmp_path / f"{name[0]}.html"))
-        assert (tmp_path / name).read_text() == "mine"
+        assert (tmp_path / name).read_text() == text
     for name in ("report.txt", "report", "."):
         with pytest.raises(ReportError, match=r"must end in .html"):
             write_report([str(run)], str(tmp_path / name))
@@ -344,7 +409,7 @@ def test_without_matplotlib_it_is_said_what_to_install(tmp_path, monkeypatch, ca
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["report", str(tmp_path / "nowhere"), "--out", str(tmp_path / "r.html")]) == 2
-    assert "pip install 'humanline[plots]'" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert install("plots") in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_the_folder_of_a_run_is_left_as_it_is(tmp_path):
