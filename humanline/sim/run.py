@@ -24,7 +24,7 @@ from humanline.sim.labels import Judge
 from humanline.sim.lag import Lag
 from humanline.sim.long import LongWorld
 from humanline.sim.objectives import Batch, Dpo, Kto, Objective
-from humanline.sim.slope import Slopes, Transform
+from humanline.sim.slope import AnyTransform, Slopes
 from humanline.sim.world import (
     Task,
     World,
@@ -114,10 +114,12 @@ class Run:
     Parameters
     ----------
     task : Bandit or Sequences
-    objective : Dpo, Kto or Grpo
+    objective : Dpo, Kto, Grpo, or Own (`humanline.sim.own`) with a loss of one's own
     source : Fixed or Rollouts
     schedule : Never, BeforeStep, AfterStep, EachRound or Lag
-    transform : ClipRange, BetaRejection or None
+    transform : ClipRange, BetaRejection, function or None
+        A function is called with token log-ratios (R, T) in nats and ``mask=``, bool, and returns as many; not with
+        Kto, whose reference point is a mean of transformed log-ratios of other answers.
     learning_rate : float > 0
     steps : int >= 1
         Optimizer steps.
@@ -141,7 +143,8 @@ class Run:
     Raises
     ------
     ValueError
-        If a number is out of its range, there is no next group for KTO, or the schedule would have no effect (rounds of
+        If a number is out of its range, there is no next group for KTO, KTO is to have a transform of one's own, or the
+        schedule would have no effect (rounds of
         one step that begin with a sync, unless it is EachRound).
     TypeError
         If a part is of another type.
@@ -151,7 +154,7 @@ class Run:
     objective: Objective = field(default_factory=Dpo)
     source: Source = field(default_factory=Fixed)
     schedule: Schedule | Lag = field(default_factory=Never)
-    transform: Transform = None
+    transform: AnyTransform = None
     learning_rate: float = 0.03
     steps: int = 256
     groups: int = 16
@@ -170,6 +173,8 @@ class Run:
         _checks.one_of("optimizer", self.optimizer, ("adam", "sgd"))
         if isinstance(self.objective, Kto) and self.groups < 2:
             raise _checks.fail("groups", "be >= 2 for KTO (z_0 comes from the next group)", self.groups)
+        if isinstance(self.objective, Kto) and callable(self.transform):
+            raise ValueError("Kto's reference point needs a transform of the house (ClipRange, BetaRejection) or None")
         if self.source == Rollouts(1, "sync") and not isinstance(self.schedule, EachRound):
             raise ValueError(
                 "rounds of one step that begin with a sync make every log-ratio 0, so the schedule has no effect; "
@@ -184,11 +189,13 @@ class Run:
         for name, kinds in (
             ("source", (Fixed, Rollouts)),
             ("schedule", (Never, BeforeStep, AfterStep, EachRound, Lag)),
-            ("transform", (ClipRange, BetaRejection, type(None))),
             ("judge", (Judge,)),
         ):
             if not isinstance(value := getattr(self, name), kinds):
                 raise TypeError(f"{name} must be a {' or '.join(kind.__name__ for kind in kinds)}; got {value!r}")
+        given = self.transform
+        if not (given is None or isinstance(given, ClipRange | BetaRejection) or callable(given)):
+            raise TypeError(f"transform must be a ClipRange, a BetaRejection, a function or None; got {given!r}")
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -5,7 +5,7 @@ It asks the objective for the loss, under vmap and autograd, once a run; every o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ from humanline.sim.world import World, token_logprobs
 from humanline.theory import BetaRejection, ClipRange
 
 Transform = ClipRange | BetaRejection | None
-#: Objectives that read nothing but their batch and their settings; others may keep what they are given.
+#: Of the house, or a function of one's own.
+AnyTransform = Transform | Callable[..., Tensor]
+#: Objectives that read nothing but their batch and their settings; others, and functions, may keep what they are given.
 _PURE = (Dpo, Kto, Grpo)
 
 
@@ -28,12 +30,12 @@ class Slopes:
     ----------
     world : World
     objective : Objective
-    transform : ClipRange, BetaRejection or None
+    transform : ClipRange, BetaRejection, function or None
     start : (S, P, nodes * V) tensor
         The start policy's table.
     """
 
-    def __init__(self, world: World, objective: Objective, transform: Transform, start: Tensor) -> None:
+    def __init__(self, world: World, objective: Objective, transform: AnyTransform, start: Tensor) -> None:
         self.world, self.objective, self.transform, self.start = world, objective, transform, start
         self._run: Function | None = None
 
@@ -64,7 +66,8 @@ class Slopes:
         given = policy, reference, batch.contexts, batch.responses, batch.scores, rows, *draws
         if self._run is None:
             fixed = [self.world.cells, self.world.child, self.start]
-            found = recorded(self._direct, given, fixed) if type(self.objective) in _PURE else None
+            pure = type(self.objective) in _PURE and isinstance(self.transform, ClipRange | BetaRejection | None)
+            found = recorded(self._direct, given, fixed) if pure else None
             self._run = found or self._direct
         return self._run(*given)
 
@@ -96,12 +99,20 @@ class Slopes:
         return slope, beyond, saturation
 
 
-def _transformed(transform: Transform, raw: Tensor, draws: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _transformed(transform: AnyTransform, raw: Tensor, draws: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the transformed log-ratios and the share of tokens that the transform acted on, (S,)."""
     if transform is None:
         return raw, torch.zeros(len(raw), dtype=raw.dtype)
     if isinstance(transform, ClipRange):
         return transform.clip(raw), share(~transform.contains(raw.detach()))
+    if not isinstance(transform, BetaRejection):
+        flat = raw.flatten(0, 2)
+        own = transform(flat, mask=torch.ones_like(flat, dtype=torch.bool))
+        if not isinstance(own, Tensor) or own.shape != flat.shape:
+            said = tuple(own.shape) if isinstance(own, Tensor) else type(own).__name__
+            raise ValueError(f"a transform must return log-ratios of the shape that it is given; got {said}")
+        own = own.reshape(raw.shape)
+        return own, share(own.detach() != raw.detach())
     policy_draws, ref_draws = draws
     kept = transform.keeps(raw.detach(), policy_draws, ref_draws)
     return detach_rejected(raw, transform, policy_draws, ref_draws), share(~kept)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import math
 import os
@@ -325,12 +324,14 @@ class FolderLock:
             return "unknown" if seen.holder is None else seen.holder.fate()
         # Of an earlier version, which held it by flock, where there is such a thing, and renewed nothing.
         try:
+            import fcntl
+
             with open(self._path(0), "r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return "dead"
         except BlockingIOError:
             return "alive"
-        except OSError:
+        except (ImportError, OSError):  # no such call on this system, or for this file
             pass
         own = self._holder
         if seen.holder is None or seen.holder.host != own.host:

@@ -31,6 +31,7 @@ from humanline.system.terminal import visible
 CALL = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"  # what names a function: `module:function`
 _LONGEST = 300  # characters of what an exception says
 _PACKAGES = {"site-packages", "dist-packages"}
+_LATER = {"bitsandbytes", "datasets", "math_verify", "matplotlib", "peft", "sympy", "torchao"}  # imported when needed
 _HOUSE = Path(__file__).resolve().parent.parent
 
 _added: list[str] = []  # folders at the end of the path: of what was imported last, not of earlier recipes
@@ -92,12 +93,28 @@ def load_call(call: str, beside: str | None = None) -> Loaded:
                 sys.modules.pop(module, None)
             found = getattr(importlib.import_module(module), name)
         except BaseException as error:  # SystemExit among them: it is foreign code
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt | OwnCodeError):
                 raise
             raise OwnCodeError(f"cannot be imported: {_words(error)}{_looked(error, module, beside)}") from None
     if not callable(found):
         raise OwnCodeError(f"is no callable, but {type(found).__name__}")
     return Loaded(found, sources)
+
+
+def digests_of(call: str, beside: str | None = None) -> dict[str, str]:
+    """Return the SHA-256 of each file that a function of the user's own is made of, by module; nothing is imported.
+
+    What cannot be found has none: importing it says so.
+    """
+    before, added = list(sys.path), list(_added)
+    try:
+        with _searched(places(beside)):
+            files = _own_files(call.partition(":")[0])
+            return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    except (OwnCodeError, OSError):
+        return {}
+    finally:
+        sys.path[:], _added[:] = before, added
 
 
 def places(beside: str | None = None) -> list[str]:
@@ -132,11 +149,24 @@ def _own_files(module: str) -> dict[str, Path]:
         path = Path(spec.origin or "").resolve()
         if name != module and is_installed(path):
             continue
+        _refuse_library(name, path)
         found[name] = path
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
         parents = [name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1)]
         waiting += [*parents, *_imports(path, package)]
     return dict(sorted(found.items()))
+
+
+def _refuse_library(name: str, path: Path) -> None:
+    """Raise OwnCodeError if a file of the user's own has the name of a library, in whose place others would get it."""
+    top = name.partition(".")[0]
+    others = top in sys.stdlib_module_names or top in _LATER
+    there = getattr(sys.modules.get(top), "__file__", None)
+    loaded = there is not None and is_installed(Path(there).resolve())
+    if not is_installed(path) and (others or loaded):
+        raise OwnCodeError(
+            f"cannot be imported: {path} has the name of a library, and would take its place everywhere; rename it"
+        )
 
 
 def _imports(path: Path, package: str) -> Iterator[str]:
@@ -179,13 +209,13 @@ def is_installed(path: Path) -> bool:
 
 
 def _noted(files: Mapping[str, Path]) -> dict[str, str]:
-    """Return digests of files; forget their modules if any was imported of another text, or unknown."""
+    """Return digests of files; forget modules that were imported of another text, or unknown, or import such ones."""
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     now = {name: (str(path), digests[name]) for name, path in files.items()}
-    if any(_imported.get(name) != one for name, one in now.items()):
-        for name, path in files.items():
-            if not is_installed(path):
-                sys.modules.pop(name, None)
+    stale = {name for name, one in now.items() if name in sys.modules and _imported.get(name) != one}
+    for name, path in files.items():
+        if stale and not is_installed(path) and not stale.isdisjoint(_own_files(name)):
+            sys.modules.pop(name, None)
     _imported.update(now)
     return digests
 

@@ -23,5 +23,5 @@ def adopt_orphans() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # where there is no such call
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # where there is no such call
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
