@@ -6,7 +6,7 @@ Every message has the same three parts: the argument's name, the rule it broke a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -42,6 +42,40 @@ def non_negative(name: str, value: Any) -> float:
     if number < 0:
         raise fail(name, "be >= 0", value)
     return number
+
+
+def parameter(name: str, value: Any, check: Callable[[str, Any], float]) -> Any:
+    """Return a parameter: one number as a float that has passed `check`, an array with axes, or a tracer, as it is.
+
+    Parameters
+    ----------
+    name : str
+    value : float, or array of floats that broadcasts against what the function is applied to
+    check : callable
+        `finite`, `non_negative` or `positive`, of one number.
+
+    Raises
+    ------
+    ValueError
+        If a number, or an entry of an array, breaks the rule; entries that cannot be read are not checked.
+    """
+    if not has_axes(value):
+        return check(name, value)
+    if check is non_negative:
+        rule, reached = "be >= 0 and finite", value >= 0
+    elif check is positive:
+        rule, reached = "be > 0 and finite", value > 0
+    else:
+        rule, reached = "be finite", value > -math.inf
+    no_element(name, rule, ~(reached & (value < math.inf)), value)
+    return value
+
+
+def has_axes(value: Any) -> bool:
+    """Return whether a parameter is an array of several, or a number of JAX that is being traced and has no value."""
+    if getattr(value, "ndim", 0) and not isinstance(value, str):
+        return True
+    return "Tracer" in type(value).__name__ and type(value).__module__.startswith("jax")
 
 
 def greater_than_one(name: str, value: Any) -> float:
@@ -103,14 +137,18 @@ def no_gradient(name: str, value: Any) -> None:
 def no_element(name: str, rule: str, bad: Any, values: Any) -> None:
     """Raise for the first of `values` at which the bool array `bad` (same shape) is True.
 
-    Values that cannot be read (inside torch.func.vmap, on the meta device) are not checked.
+    Values that cannot be read (inside torch.func.vmap, on the meta device, traced by JAX) are not checked.
     """
     try:
         found = bool(bad.any())
     except RuntimeError:
         return
+    except TypeError as error:
+        if "Tracer" in type(error).__name__:  # JAX's, for what is being traced
+            return
+        raise
     if found:
-        raise fail(name, rule, float(values[bad][0]))
+        raise fail(name, rule, float((values + 0 * bad)[bad][0]))  # one may have been broadcast to the other
 
 
 def _number(name: str, value: Any) -> float:

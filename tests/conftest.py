@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
 import os
 import random
@@ -12,15 +13,20 @@ import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-import jaxtyping
 import pytest
 
 from humanline import _shapes
 from humanline.system import disk
 from humanline.system.stop import STOPPING
 
-# Doctests are looked for in every module; a system whose own Python has a module of this name imported that one first.
-collect_ignore = ["helpers/harm/sitecustomize.py"]
+# Doctests are looked for in every module; a system whose own Python has a module of this name imported that one first,
+# the plugin must be there before the package is, and the last stands in for a tool that is not here.
+collect_ignore = ["helpers/harm/sitecustomize.py", "helpers/no_posix_plugin.py", "helpers/verl_engine.py"]
+
+#: Whether this is the base package alone, whose tests (tests/helpers/base_package.py) do without what training needs.
+BASE = importlib.util.find_spec("torch") is None
+if not BASE:
+    import jaxtyping
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_CUDA = "no CUDA device"
@@ -31,6 +37,8 @@ CHECKED = ("humanline.objectives", "humanline.train.step.loss")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option, and prepare the checks: of all hooks only this one runs before other conftests are imported."""
     parser.addoption("--no-shapes", action="store_true", help="call humanline's functions without checks of shapes")
+    if BASE:
+        return
     if early := [name for name in CHECKED if name in sys.modules]:
         raise pytest.UsageError(f"shapes cannot be checked in {', '.join(early)}: imported before tests/conftest.py")
     for name in _shapes.__all__:
@@ -66,6 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def has_cuda() -> bool:
     """Whether there is a CUDA device; torch is asked only where some test wants one."""
+    if BASE:
+        return False
     import torch
 
     return torch.cuda.is_available()
@@ -113,6 +123,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def shapes(request: pytest.FixtureRequest) -> None:
     """Check shapes in each test but those that hand over wrong ones, to see what our own checks say."""
+    if BASE:
+        return
     off = request.config.getoption("no_shapes") or request.node.get_closest_marker("wrong_shapes") is not None
     jaxtyping.config.update("jaxtyping_disable", off)
 
@@ -120,6 +132,8 @@ def shapes(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def no_secrets() -> None:
     """Leave secrets of whoever runs the tests out of them: what is left out of the environment is said."""
+    if BASE:
+        return
     from humanline.train.config.rounds import EnvironmentConfig
     from humanline.train.online.rewards.environment import worker_environment
 

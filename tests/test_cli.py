@@ -115,7 +115,7 @@ def test_a_message_does_not_fill_the_screen_with_a_name_from_outside(recipe, cap
     assert len(err) < 5000 and "characters" in err and "file name too long" in err
 
 
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.slow), "cpu"])
 def test_running_out_of_memory_says_what_helps(recipe, tmp_path, monkeypatch, capsys, device):
     """Too little memory is told from a fault, with the setting that makes a pass smaller."""
     import torch
@@ -156,7 +156,7 @@ LIVE = "reference.schedule={kind: before_step, every: 1}"  # nothing to score ah
     "arguments, code",
     [
         pytest.param([], 0, id="whole", marks=pytest.mark.slow),
-        pytest.param(["training.steps=100000", LIVE], 75, id="stopped"),
+        pytest.param(["training.steps=100000", LIVE], 75, id="stopped", marks=pytest.mark.slow),
     ],
 )
 def test_a_reader_that_leaves_does_not_end_the_run(recipe, tmp_path, arguments, code):

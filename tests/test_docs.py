@@ -21,7 +21,7 @@ from humanline.evaluate.declared import read_plan
 from humanline.train.config import load_config
 from tests.conftest import ROOT
 from tests.helpers.messages import is_said, texts
-from tests.helpers.pages import GUIDES, PAGES, anchors, blocks, commands, links, name
+from tests.helpers.pages import GUIDES, PAGES, anchors, blocks, commands, links, name, tables
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SITE = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
@@ -72,8 +72,9 @@ class TestCode:
     """Code of the pages."""
 
     @pytest.mark.parametrize("page", [page for page in RUN_HERE if blocks(page, "python")], ids=name)
-    def test_python_runs_in_the_order_of_the_page(self, page, monkeypatch):
+    def test_python_runs_in_the_order_of_the_page(self, page, tmp_path, monkeypatch):
         """Every block runs, after those before it; one about TRL, which need not be here, is Python at least."""
+        monkeypatch.chdir(tmp_path)
         names: dict = {}
         for block in blocks(page, "python"):
             code = compile(block.text, f"{name(page)}:{block.line}", "exec")
@@ -117,12 +118,30 @@ class TestCode:
         """The page's function fills up the rows of shorter gambles, where pandas is at hand."""
         pandas = pytest.importorskip("pandas")
         names: dict = {}
-        for block in blocks(ROOT / "docs" / "behavioural-scientists.md", "python")[:3]:
+        for block in blocks(ROOT / "docs" / "behavioural-scientists.md", "python")[:4]:
             exec(block.text, names)
         frame = pandas.DataFrame({"gamble": [1, 1, 2], "outcome": [100.0, 0.0, 50.0], "prob": [0.5, 0.5, 1.0]})
         given = [names["padded"](frame, column) for column in ("outcome", "prob")]
         worth = names["certainty_equivalent"](*given, value=names["value"], **names["median"])
         assert worth == pytest.approx([37.3788, 50.0], abs=1e-4)
+        mixed = frame.iloc[[2, 1, 0]].reset_index(drop=True)
+        for given in (frame, mixed):
+            told = names["judged"](given)
+            assert list(told.index) == [1, 2] and told["expected"].tolist() == [50.0, 50.0]
+            assert told["certainty_equivalent"].tolist() == pytest.approx([37.3788, 50.0], abs=1e-4)
+            assert told["utility"].tolist() == pytest.approx([24.2047, 31.2669], abs=1e-3)
+        weights = names["weighted"](mixed).set_index("outcome")["weight"].to_dict()
+        assert weights == pytest.approx({50.0: 1.0, 0.0: 1 - 0.42064, 100.0: 0.42064}, abs=1e-4)
+        with pytest.raises(ValueError, match="no outcome"):
+            names["padded"](frame.assign(outcome=[100.0, None, 50.0]), "outcome")
+
+    def test_a_weighting_function_of_ones_own_is_used(self):
+        """The certainty equivalent below it is v^-1(bent(.05) v(100)), by hand."""
+        page = ROOT / "docs" / "behavioural-scientists.md"
+        (block,) = [one for one in blocks(page, "python") if "def bent" in one.text]
+        told = float(re.search(r"# ([\d.]+)", block.text)[1])
+        weight = 0.05 + 0.4 / (2 * np.pi) * np.sin(0.1 * np.pi)
+        assert told == pytest.approx((weight * 100**0.88) ** (1 / 0.88), abs=5e-4)
 
 
 class TestCommands:
@@ -173,7 +192,7 @@ class TestCommands:
 
     def test_every_program_is_known(self):
         """No page has a command of a program that this module does not look at."""
-        known = {"humanline", "make", "pip", "python", "srun", "torchrun", "["}
+        known = {"humanline", "make", "pip", "python", "srun", "torchrun", "[", "export", "vllm", "lighteval"}
         for page in GUIDES:
             for line, command in commands(page):
                 assert shlex.split(command)[0] in known, (name(page), line, command)
@@ -198,15 +217,6 @@ def setting(schema: dict, place: str, kind: str = "") -> dict | None:
             return None
         here = sections(field)
     return field
-
-
-def tables(page: Path) -> dict[str, list[list[str]]]:
-    """Return the rows of each table of a page, by the first cell of its heading."""
-    found: dict[str, list[list[str]]] = {}
-    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE):
-        head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
-        found[head[0].strip("`")] = rows
-    return found
 
 
 class TestTrl:
@@ -254,7 +264,7 @@ class TestTrl:
 class TestReference:
     """Pages that are made from the code, or hold it to them."""
 
-    MODULES = ("humanline.theory", "humanline.objectives", "humanline.stats")
+    MODULES = ("humanline.theory", "humanline.objectives", "humanline.stats", "humanline.plots")
 
     @staticmethod
     def identifiers() -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from humanline.cli import main
 from humanline.plots import FIGURES, NEED_TORCH
+from humanline.system.install import install
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
@@ -25,6 +26,7 @@ TEXTS = (
 def named(text: str) -> list[str]:
     """Return the extras that a text tells people to install."""
     lists = re.findall(r"(?:humanline|'\.|\"\.|editable \.)\[([a-z][a-z, -]*)\]", text)
+    lists += re.findall(r"\binstall\([\"']([a-z-]+)[\"']\)", text)
     return [name.strip() for names in lists for name in names.split(",")]
 
 
@@ -52,7 +54,7 @@ def test_figures_that_need_torch_say_so(tmp_path, monkeypatch, capsys):
     assert main(["figures", *wanted, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert "sequence_utility, bandit_runs need torch (the other 1 are in" in said
-    assert "pip install 'humanline[train]'" in said
+    assert install("train") in said
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {"capacity_families"}
 
 

@@ -17,6 +17,7 @@ REF, LOOP = "train/step/test_reference.py", "train/test_loop.py"
 LOSS, ADV, LOGP = "objectives/test_losses.py", "objectives/test_advantages.py", "objectives/test_logprobs.py"
 RESUME, RECIPES = "train/run/test_resume.py", "test_recipes.py"
 SERVED = "train/online/test_served.py"
+TRL = "integrations/test_trl"
 DATA, TOKENS, CONFIG = "train/data/test_data.py", "train/data/test_tokens.py", "train/config/test_config.py"
 
 TRAPS: dict[int, tuple[str, list[str]]] = {
@@ -26,6 +27,7 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{REF}::test_post_update_sync_switches_the_method_off",
             f"{SIM}::test_syncing_before_the_update_leaves_a_zero_log_ratio_at_step_0_only",
             f"{SIM}::test_syncing_after_every_update_switches_the_ratio_off",
+            f"{TRL}_training.py::test_a_sync_after_the_update_would_switch_the_method_off",
         ],
     ),
     2: (
@@ -52,6 +54,8 @@ TRAPS: dict[int, tuple[str, list[str]]] = {
             f"{RESUME}::test_a_kill_at_every_write_barrier_changes_nothing",
             f"{RESUME}::test_kills_at_random_times_change_nothing",
             f"{RESUME}::test_a_stop_at_any_safe_point_changes_nothing",
+            f"{TRL}_resume.py::test_a_run_goes_on_to_the_same_bits_from_the_middle_of_a_window",
+            f"{TRL}_resume.py::test_a_checkpoint_without_its_reference_is_refused",
             "train/run/test_distributed.py::test_two_ranks_do_what_one_does",
             "train/run/test_distributed.py::test_any_number_of_processes_goes_on",
             "train/step/test_passes.py::test_a_window_is_found_again_by_any_number_of_processes",

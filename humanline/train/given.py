@@ -119,11 +119,12 @@ def _rows_written(folder: Path, name: str, given: Any, said: str) -> Path:
             raise GivenError(f"{said}[{number}] is {type(row).__name__}; expected a dict: column -> value")
         try:
             lines.append(json.dumps(dict(row), ensure_ascii=False, allow_nan=False) + "\n")
+            lines[-1].encode()  # half a surrogate pair is no text
         except (TypeError, ValueError, RecursionError) as error:
             raise GivenError(f"{said}[{number}] cannot be written as JSON: {error}") from None
     if not lines:
         raise GivenError(f"{said} has no rows; an iterator can be gone through only once")
-    digest = hashlib.sha256("".join(lines).encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
+    digest = hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGITS]
     if not hasattr(given, "to_parquet"):
         path = folder / f"{name}-{digest}.jsonl"
         write_text(path, "".join(lines))

@@ -105,6 +105,7 @@ def test_the_page_on_python_runs(toy, tmp_path, monkeypatch):
         ({"rows": [{"prompt": "a"}, ["b"]]}, r"rows\[1\] is list; expected a dict"),
         ({"rows": [{"prompt": {1, 2}}]}, r"rows\[0\] cannot be written as JSON: .*set"),
         ({"rows": [{"prompt": float("nan")}]}, r"rows\[0\] cannot be written as JSON"),
+        ({"rows": [{"prompt": "\ud800"}]}, r"rows\[0\] cannot be written as JSON: .*surrogates"),
         ({"held_out": []}, "held_out has no rows"),
         ({"model": torch.nn.Linear(1, 1), "tokenizer": object()}, "model is Linear; expected a model of transformers"),
         ({"model": object()}, "give model and tokenizer together"),

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never
-from humanline.system.own_code import OwnCodeError
+from humanline.system.own_code import OwnCodeError, digests_of
 from humanline.train.config.base import OwnPart
 
 if TYPE_CHECKING:
     from humanline.train.config.run import TrainConfig
 
+REWARD_CODE = "code of rewards"  # what tables call its files
 _LOOKED_AT = 100_000  # steps of a run that are asked for ahead; later ones when their time comes
 
 
@@ -72,6 +73,7 @@ class FunctionSchedule(OwnPart):
         if first != [self.snapshot(step) for step in asked]:
             raise OwnCodeError(f"reference.schedule: {self.call} does not return the same twice for the same step")
         if storage == "model":
+            self.snapshot(len(asked))  # after the last update it is asked whether the second model follows
             for step, (before, now) in enumerate(itertools.pairwise(first)):
                 if now not in (before, step, step + 1):
                     raise OwnCodeError(
@@ -95,7 +97,7 @@ class FunctionSchedule(OwnPart):
             found = self.load().function(step, **self.options)
         except OwnCodeError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise OwnCodeError(
                 f"reference.schedule: {self.call}({step}) raised {type(error).__name__}: {error}"
             ) from None
@@ -124,3 +126,12 @@ def own_sources(config: TrainConfig) -> dict[str, str]:
         As `OwnPart.load` does.
     """
     return {f"own code: {name}": digest for part in own_parts(config) for name, digest in part.load().sources.items()}
+
+
+def reward_sources(config: TrainConfig) -> dict[str, str]:
+    """Return the SHA-256 of each file that the function rewards of a run's rounds are made of; none is imported."""
+    rewards = () if config.rounds is None else config.rounds.scoring.rewards
+    called = [one for one in rewards if one.kind == "function"]
+    return {
+        f"{REWARD_CODE}: {name}": digest for one in called for name, digest in digests_of(one.call, one.beside).items()
+    }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from humanline.train.data.source import PLACES, DataError
 
 REASONS = 8  # that a line names; the rest is counted
-_ROW = re.compile(r"(.+?:(?:row )?\d+)(?::\d+)?(?:#\w+)?: ")
+_PLACE = re.compile(r"(.+?:(?:row )?\d+)(:\d+)?(?:#\w+)?: ")
 _NUMBERS = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -48,23 +48,39 @@ class BadRows:
         return f"{self.bad} of {self.total} rows dropped as bad: {'; '.join(listed)}"
 
 
-def count_bad(problems: Sequence[str], right: int) -> BadRows:
-    """Return the bad rows that some problems, each with its place, are of; `right` rows are none of them."""
-    first: dict[str, str] = {}
-    for problem in problems:
-        found = _ROW.match(problem)
-        place = found[1] if found else ""
-        first.setdefault(place, problem[found.end() :] if found else problem)
+def count_bad(first: Sequence[str], right: int) -> BadRows:
+    """Return the bad rows of which `first` is the first problem of each, with its place; `right` rows are good.
+
+    A line stands for the row in it; its column is told too where lines hold several of the rows.
+    """
+    found = [(one, _PLACE.match(one)) for one in first]
+    lines = [place[1] for _, place in found if place]
+    shared = len({*lines}) < len(lines)
     reasons: dict[str, list[str]] = {}
-    for place, what in first.items():
-        reasons.setdefault(_NUMBERS.sub("N", what.split("; expected ")[0]), []).append(place)
+    for problem, place in found:
+        what = problem[place.end() :] if place else problem
+        where = "" if place is None else place[1] + ((place[2] or "") if shared else "")
+        reasons.setdefault(_NUMBERS.sub("N", what.split("; expected ")[0]), []).append(where)
     ordered = sorted(reasons.items(), key=lambda one: -len(one[1]))
     found_reasons = tuple(Reason(what, len(places), tuple(places[:PLACES])) for what, places in ordered)
     return BadRows(len(first), len(first) + right, found_reasons)
 
 
-def counted_bad(problems: Sequence[str], right: int, limit: float, name: str, advice: str = "") -> BadRows | None:
+def counted_bad(
+    problems: Sequence[str], first: Sequence[str], right: int, limit: float, name: str, advice: str = ""
+) -> BadRows | None:
     """Return the bad rows of a set, if it has any, in which `right` rows are good.
+
+    Parameters
+    ----------
+    problems : sequence of str
+        All of them, for the message of an error.
+    first : sequence of str
+        The first one of each bad row.
+    right : int
+    limit : float
+    name, advice : str
+        Of the set, and what to do.
 
     Raises
     ------
@@ -73,7 +89,7 @@ def counted_bad(problems: Sequence[str], right: int, limit: float, name: str, ad
     """
     if not problems:
         return None
-    bad = count_bad(problems, right)
+    bad = count_bad(first, right)
     if bad.bad == bad.total:
         raise DataError(f"{name}: all {bad.total} rows are bad", problems, advice)
     if bad.share > limit:

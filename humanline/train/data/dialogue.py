@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-MARK = "\n\nAssistant:"  # of HH-RLHF: what follows is the assistant's turn
-_MARKS = re.compile(r"\n\n(Human|Assistant):")
+_MARK = re.compile(r"(?:\r?\n){2}Assistant:")  # of HH-RLHF: what follows is the assistant's turn
+_MARKS = re.compile(r"(?:\r?\n){2}(Human|Assistant):")
 _ROLES = {"Human": "user", "Assistant": "assistant"}
 
 
@@ -16,12 +16,17 @@ def common_prompt(first: str, second: str) -> int:
     space belongs to the word that follows it, as tokenizers have it, any other white space to the prompt.
     """
     common = first[: first_difference(first, second)]
-    mark = common.rfind(MARK)
-    if mark >= 0:
-        return mark + len(MARK)
+    marks = list(_MARK.finditer(common))
+    if marks:
+        return marks[-1].end()
     at = next((place for place in reversed(range(len(common))) if common[place].isspace()), -1)
     end = at if at >= 0 and common[at] == " " else at + 1
     return end if common[:end].strip() else 0
+
+
+def opens_answer(text: str) -> bool:
+    """Return whether a text ends in the turn mark of the assistant."""
+    return text.endswith("Assistant:") and any(mark.end() == len(text) for mark in _MARK.finditer(text))
 
 
 def count_turns(text: str) -> int:

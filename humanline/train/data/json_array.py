@@ -47,11 +47,12 @@ class JsonArray(Source):
         self.path, self.name, self.short_name = path, str(path), path.name
         self._text = ""
         self._start = self._end = 0  # of the item that was read last
-        self._lines, self._counted = 1, 0  # the line of a place before it
+        self._lines, self._begin, self._counted = 1, 0, 0  # the line of a place, and where it begins
 
     def rows(self, problems: list[str], wanted: Collection[str] | None = None) -> Iterator[Row]:
         """Yield (`file:row N`, object) for each good item and append a message to `problems` for each bad one."""
-        self.broken, self._lines, self._counted = False, 1, 0
+        self.broken = False
+        self._lines, self._begin, self._counted = 1, 0, 0
         self._text = self._read()
         try:
             yield from self._items(problems)
@@ -129,11 +130,16 @@ class JsonArray(Source):
         return self._at(self._start + find(self._text[self._start : self._end], keys))
 
     def _at(self, place: int) -> str:
-        if place < self._counted:
-            self._lines, self._counted = 1, 0
-        self._lines += self._text.count("\n", self._counted, place)
-        self._counted = place
-        return f"{self.short_name}:{self._lines}:{place - self._text.rfind(chr(10), 0, place)}"
+        # What was counted is not looked at again: the whole file may be one line.
+        if place > self._counted:
+            self._lines += self._text.count("\n", self._counted, place)
+            self._begin = max(self._begin, self._text.rfind("\n", self._counted, place) + 1)
+            self._counted = place
+        elif place < self._begin:
+            self._lines -= self._text.count("\n", place, self._counted)
+            self._begin = self._text.rfind("\n", 0, place) + 1
+            self._counted = place
+        return f"{self.short_name}:{self._lines}:{place - self._begin + 1}"
 
     @property
     def share(self) -> float:

@@ -42,6 +42,8 @@ class Message:
     @classmethod
     def of(cls, turn: Mapping[str, Any]) -> Message:
         """Return the message that `as_dict` made a dict of; raise KeyError or TypeError if it is none."""
+        if not isinstance(turn, Mapping):
+            raise TypeError(f"a message must be an object with role and content, got {type(turn).__name__}")
         keys = {name: value for name, value in turn.items() if name not in ("role", "content")}
         return cls(turn["role"], turn["content"], to_json(keys) if keys else "")
 

@@ -18,7 +18,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from humanline.train.data.dialogue import MARK, common_prompt, count_turns, turns_of
+from humanline.train.data.dialogue import common_prompt, count_turns, opens_answer, turns_of
 from humanline.train.data.json_lines import kind, listed, parse_json, short
 from humanline.train.data.messages import (
     KWARGS,
@@ -42,6 +42,7 @@ ALIASES = {"chosen_score": "score_chosen", "rejected_score": "score_rejected"}
 SIDES = ("output_A", "output_B", "reward_A", "reward_B")  # of pairs as the paper's released code writes them
 OUTPUT = "output"  # of its labelled answers
 _TEXT = "a string or a list of messages"
+_LAST_ONLY = "them to differ in their last turn only"
 # Columns that hold prompts under other names: beside one of these, what two answers begin with is no prompt.
 _ASKING = ("question", "instruction", "query", "input", "problem", "context", "history", "prompts", "conversations")
 
@@ -128,7 +129,7 @@ class RowReader:
         column = self.column(name)
         turns = turns_of(text)
         if not turns:
-            if name == "prompt" or self.has("prompt"):
+            if (name == "prompt" or self.has("prompt")) and not count_turns(text):
                 return (Message(role, text),)
             what = f"{column!r} does not begin with a turn"
             return self.wrong(what, r"\n\nHuman: or \n\nAssistant:, as data.format: hh has them", column)
@@ -300,7 +301,7 @@ class RowReader:
     def parts_early(self, turns: int, column: str) -> T | None:
         """Note that two answers differ in more than their last turn."""
         what = f"the two answers part {turns} turns before the end of {column!r}"
-        return self.wrong(what, "them to differ in their last turn only, or data.turns: all", column)
+        return self.wrong(what, f"{_LAST_ONLY}, or data.turns: all", column)
 
     def take_sides(self) -> None:
         """Read output_A and output_B as the chosen answer and the rejected one, whichever the label says."""
@@ -330,10 +331,11 @@ class RowReader:
         rest = chosen[at:], rejected[at:]
         for answer, column in zip(rest, names, strict=True):
             if turns := count_turns(answer):
-                return self.parts_early(turns + 1, column)
+                what = f"the two answers part {turns + 1} turns before the end of {column!r}"
+                return self.wrong(what, f"{_LAST_ONLY}, or data.format: hh and data.turns: all", column)
             if not answer.strip():
                 return self.wrong(f"the answer in {column!r} is {'blank' if answer else 'empty'}", "some text", column)
-        self.marked += chosen[:at].endswith(MARK)
+        self.marked += opens_answer(chosen[:at])
         return chosen[:at], *rest
 
 
@@ -421,7 +423,8 @@ def _one_answer(row: RowReader, names: tuple[str, ...]) -> tuple[Messages, Answe
         return None
     common = len(conversation) - 1
     if row.how.turns == "all":
-        asked = range(len(prompt), common)
+        before = len(prompt) + (conversation[: len(prompt)] != prompt)  # an answer may put instructions before it
+        asked = range(before, common)
         common = next((place for place in asked if conversation[place].role == "assistant"), common)
     parts = row.split(conversation, common, name)
     instructed = parts and row.instructed(parts[0])

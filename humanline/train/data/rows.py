@@ -204,6 +204,7 @@ class SetReader:
         self.marked = 0
         """Rows whose prompt is a text with the turn marks of HH-RLHF."""
         self._dropped: Sequence[str] = ()
+        self._first: Sequence[str] = ()  # problem of each bad row
         self._right = 0
         self.there: tuple[str, ...] = ()
         """The columns of the rows that were read so far, by the file's names."""
@@ -234,8 +235,9 @@ class SetReader:
         DataError
             If they are more than may be.
         """
-        problems, right = [*self._dropped, *unrendered], self._right - len(unrendered)
-        return counted_bad(problems, right, self._how.bad_rows_limit, self.source.name, advice)
+        problems, first = [*self._dropped, *unrendered], [*self._first, *unrendered]  # of those, one a row
+        right = self._right - len(unrendered)
+        return counted_bad(problems, first, right, self._how.bad_rows_limit, self.source.name, advice)
 
     def __iter__(self) -> Generator[Any, None, None]:
         """Read from the beginning and yield examples."""
@@ -248,7 +250,10 @@ class SetReader:
         row = RowReader("", {}, columns, problems, source, self._ignore, set(), set(), set(), self._how)
         right = rows = 0
         broken = False
+        first: list[str] = []
+        seen_problems = 0
         for name, values in source.rows(problems, self._wanted):
+            first += problems[seen_problems:]  # of the source itself, which has one for each row that it cannot give
             row.name, row.values = name, values
             rows += 1
             if not rows % _COUNTED:
@@ -266,11 +271,13 @@ class SetReader:
                 right += 1
                 if self.dropping or not problems:
                     yield example
+            first += problems[before : before + 1]
+            seen_problems = len(problems)
             if source.is_table and (missing or row.lacks_column):
                 broken = True
                 break  # as does every other row
         count(rows, 1.0)
-        self.marked = row.marked
+        self.marked, self._first = row.marked, [*first, *problems[seen_problems:]]
         self._refuse(problems, right, broken or source.broken)
         self._columns = Columns(
             read=tuple(name for name in there if name in row.used),

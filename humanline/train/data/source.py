@@ -15,7 +15,6 @@ SHOWN = 20  # problems listed in a message; the rest is counted
 PLACES = 3  # of problems that are the same
 GRAMMAR = "hub:ORG/NAME[/SUBSET][@REVISION][#SPLIT]"
 READ = f"humanline reads .jsonl (or .ndjson), .json and .parquet files, and sets of the hub as {GRAMMAR}"
-INSTALL = "pip install 'humanline[train]'"
 Row = tuple[str, dict[str, Any]]
 
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from humanline.system.install import install
 from humanline.train.data.reach import ask_hub, from_cache_alone, is_out_of_reach
-from humanline.train.data.source import GRAMMAR, INSTALL, DataError, Row, Source
+from humanline.train.data.source import GRAMMAR, DataError, Row, Source
 
 _BATCH = 1000  # rows of a table that are Python objects at a time
 
@@ -109,7 +110,7 @@ class Parquet(_Table):
         try:
             import pyarrow.parquet
         except ImportError:
-            raise DataError(f"{self.path}: parquet files need the package pyarrow: {INSTALL}") from None
+            raise DataError(f"{self.path}: parquet files need the package pyarrow: {install('train')}") from None
         try:
             with pyarrow.parquet.ParquetFile(self.path, page_checksum_verification=True) as file:
                 self._columns, self._metadata = file.schema_arrow.names, file.schema_arrow.metadata or {}
@@ -199,7 +200,7 @@ def _load_hub_set(parts: HubName, name: str) -> Any:
     try:
         import datasets
     except ImportError:
-        raise DataError(f"{name}: sets of the hub need the package datasets: {INSTALL}") from None
+        raise DataError(f"{name}: sets of the hub need the package datasets: {install('train')}") from None
     page = f"https://huggingface.co/datasets/{parts.repository}"
     answer = ask_hub(parts.repository, "README.md", "dataset")
     out_of_reach = is_out_of_reach(answer)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from humanline.system.install import install
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.switched import Switched, switched_in, switched_off
@@ -150,7 +151,7 @@ def _functions() -> _Functions:
         return {name: getattr(found, name) for name in ("liger_rms_norm", "liger_rope", *_GATES.values())}
     except (ImportError, AttributeError) as error:
         raise ModelError(
-            "training.layers: liger needs the packages liger-kernel and triton (pip install 'humanline[kernels]'), or "
+            f"training.layers: liger needs the packages liger-kernel and triton ({install('kernels')}), or "
             f"set training.layers: plain, which needs neither ({error})"
         ) from error
 

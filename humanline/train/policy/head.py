@@ -26,6 +26,7 @@ from torch import Tensor
 from humanline import _checks
 from humanline.objectives import token_logprobs
 from humanline.objectives.logprobs import checked
+from humanline.system.install import install
 
 _NARROW = (torch.bfloat16, torch.float16)
 
@@ -157,7 +158,7 @@ def _linear_cross_entropy() -> Any:
     except ImportError as error:
         raise LogprobsError(
             "training.logprobs: cut_cross_entropy needs the packages cut-cross-entropy and triton "
-            f"(pip install 'humanline[kernels]'), or set training.logprobs: chunked, which needs neither ({error})"
+            f"({install('kernels')}), or set training.logprobs: chunked, which needs neither ({error})"
         ) from error
 
 

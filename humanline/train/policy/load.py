@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from humanline.system.imports import import_transformers, quiet
+from humanline.system.install import install
 from humanline.system.paths import PathError, absolute_utf8, made_by
 from humanline.train.policy.adapter import adapter_base
 from humanline.train.policy.attention import keep_softcap
@@ -202,7 +203,7 @@ def _keep_gradients(model: Any) -> None:
 def refuse_missing_quantizer(weights: str) -> None:
     """Raise ModelError if weights are to be kept in nf4 and bitsandbytes is not installed."""
     if weights == "nf4" and importlib.util.find_spec("bitsandbytes") is None:
-        raise ModelError("adapter.base: nf4 needs bitsandbytes: pip install 'humanline[low-memory]'")
+        raise ModelError(f"adapter.base: nf4 needs bitsandbytes: {install('low-memory')}")
 
 
 def stored_type(path: str) -> torch.dtype:

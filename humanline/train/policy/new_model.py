@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -17,11 +17,15 @@ from humanline.system.imports import quiet
 from humanline.train.data.json_lines import json_lines
 from humanline.train.data.source import DataError
 from humanline.train.data.sources import existing_file
+from humanline.train.policy.new_gemma2 import tiny_gemma2
 from humanline.train.policy.new_tokenizer import train_tokenizer
 from humanline.train.policy.save import create_model
 
 with quiet():
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+
+
+Family = Literal["llama", "gemma2"]
 
 
 def tiny_llama(
@@ -100,6 +104,7 @@ def new_model(
     heads: int = 4,
     max_length: int = 1024,
     seed: int = 0,
+    family: Family = "llama",
 ) -> Path:
     """Write a new tokenizer and a small random model to a directory and return its path.
 
@@ -115,6 +120,8 @@ def new_model(
         Columns of the .jsonl file to use instead of all; each row must have them.
     vocab_size, hidden_size, layers, heads, max_length, seed : int
         As in `train_tokenizer` and `tiny_llama`.
+    family : "llama" or "gemma2"
+        Of architectures.
 
     Raises
     ------
@@ -131,7 +138,8 @@ def new_model(
     texts = _texts(existing_file(text), fields)
     tokenizer = train_tokenizer(texts, vocab_size)
     tokenizer.model_max_length = max_length
-    model = tiny_llama(tokenizer, hidden_size=hidden_size, layers=layers, heads=heads, max_length=max_length, seed=seed)
+    make = {"llama": tiny_llama, "gemma2": tiny_gemma2}[family]
+    model = make(tokenizer, hidden_size=hidden_size, layers=layers, heads=heads, max_length=max_length, seed=seed)
     return create_model(out, model, tokenizer)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from humanline.system.imports import quiet
+from humanline.system.install import install
 from humanline.train.config.run import OptimizerConfig
 
 
@@ -23,7 +24,7 @@ def refuse_missing_package(config: OptimizerConfig, weights: str) -> None:
     """Raise OptimizerError if the optimizer needs torchao and it is not installed."""
     if (weights == "bf16" or config.states == "8bit") and importlib.util.find_spec("torchao") is None:
         what = "training.weights: bf16" if weights == "bf16" else "optimizer.states: 8bit"
-        raise OptimizerError(f"{what} needs torchao: pip install 'humanline[low-memory]'")
+        raise OptimizerError(f"{what} needs torchao: {install('low-memory')}")
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig, weights: str) -> torch.optim.Optimizer:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from humanline.system.terminal import redact, redacted, visible
-from humanline.train.run.facts import FORMAT, interval, is_number, shown_metrics
+from humanline.train.run.facts import FORMAT, json_numbers
+from humanline.train.run.looks import interval, is_number, shown_metrics
 
 CARD, FACTS = "README.md", "humanline.json"
 _HUB = "hub:"
@@ -66,7 +67,7 @@ _WEIGHTS = {
 
 def card_files(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the files that tell of a model, by name: its card, and the facts in it as JSON."""
-    plain = redacted(facts)
+    plain = json_numbers(redacted(facts))
     return {CARD: redact(card(plain)), FACTS: json.dumps(plain, indent=1, allow_nan=False) + "\n"}
 
 
@@ -134,7 +135,7 @@ def estimate(look: Mapping[str, Any], name: str) -> str:
 def look_columns(looks: Mapping[str, Any], end: str) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the looks that a table shows: the first, the best where it is neither end, and the last, named `end`."""
     first, best, last = looks["first"], looks["best"], looks["last"]
-    columns = [("before", first)]
+    columns = [("first look" if first["updates"] else "before", first)]
     if best is not None and best["updates"] not in (first["updates"], last["updates"]):
         columns.append(("at best", best))
     return columns + ([(end, last)] if last["updates"] != first["updates"] else [])

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from humanline.system.files import DamagedError, write_text
 from humanline.system.folders import verify_folder
-from humanline.train.run.fingerprint import differences, same_settings
+from humanline.train.run.fingerprint import comparable, differences, same_settings
 from humanline.train.run.shares import Saved, file_of, is_shard, share_of
 from humanline.train.run.state import Judging, OfEach, Stateful, held_by_one
 from humanline.train.run.tensor_files import TensorFile
@@ -153,7 +153,7 @@ class Contents:
         """Raise CheckpointError if a checkpoint's facts (`state.json`) are of another run than this one."""
         if facts["format"] != FORMAT:
             raise CheckpointError(f"{folder} has format {facts['format']}; this version of humanline reads {FORMAT}")
-        now = same_settings(self.config) | dict(self.fingerprints)
+        now = same_settings(self.config) | comparable(facts["fingerprints"], self.fingerprints)
         table = differences(same_settings(facts["config"]) | facts["fingerprints"], now)
         if table:
             raise CheckpointError(

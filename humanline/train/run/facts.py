@@ -6,19 +6,17 @@ told, so that runs that are equal bit for bit have equal facts.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from humanline.train.config.describe import config_in_words, describe_variant
 from humanline.train.config.run import TrainConfig
 from humanline.train.run.fingerprint import same_settings
-from humanline.train.run.travel import SCORES
+from humanline.train.run.looks import best_look, looks_of, updates_of
 
 FORMAT = 1
-Z = 1.959963984540054  # standard normal quantile of .975
 #: Lines of a configuration in words that name no folder, no server and nothing that may change on --resume.
 _WORDS = ("variant", "transform", "reference", "training", "rounds", "adapter")
 _HASHES = {"train": "training data", "held_out": "held-out data", "distance": "prompts of evaluation.distance"}
@@ -29,7 +27,6 @@ _LEFT_OUT = {
     "dropped_identical": "equal answers",
     "dropped_special_token": "special tokens in the text",
 }
-_LOWER_IS_BETTER = ("perplexity", "loss")
 
 
 def facts_of(
@@ -76,67 +73,13 @@ def facts_of(
         "weights": "adapter" if isinstance(config.get("adapter"), Mapping) else "whole",
         "settings": settings,
         "data": [_set_facts(name, data[name], start) for name in _HASHES if isinstance(data.get(name), Mapping)],
-        "updates": max([row["step"] + 1 for row in rows if type(row.get("step")) is int], default=0),
+        "updates": updates_of(rows),
         "looks": {"first": looks[0], "best": best, "last": looks[-1]} if looks else {},
         "count": len(looks),
         "judged_by": judge,
         "broke": next((row["broke"] for row in rows if isinstance(row.get("broke"), Mapping)), None),
         "software": dict(software or {}),
     }
-
-
-def looks_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the looks at held-out data, each ``updates`` and ``metrics``, of which only finite numbers are kept."""
-    found: dict[int, dict[str, Any]] = {}
-    for row in rows:
-        held_out, updates = row.get("held_out"), row.get("updates")
-        if isinstance(held_out, Mapping) and type(updates) is int:
-            found[updates] = {"updates": updates, "metrics": numbers(held_out)}
-    return [found[updates] for updates in sorted(found)]
-
-
-def numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a row, by name."""
-    return {str(name): value for name, value in row.items() if is_number(value)}
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value of JSON is a finite number that a float can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    with contextlib.suppress(OverflowError):
-        return math.isfinite(float(value))
-    return False
-
-
-def best_look(looks: Sequence[Mapping[str, Any]]) -> tuple[str | None, Mapping[str, Any] | None]:
-    """Return the metric by which looks are judged, and the best of them, the first of equal ones.
-
-    It is the score or else the preference accuracy, of which more is better, or else perplexity or loss.
-    """
-    for name in (*SCORES, *_LOWER_IS_BETTER):
-        having = [look for look in looks if name in look["metrics"]]
-        if having:
-            sign = -1 if name in _LOWER_IS_BETTER else 1
-            return name, max(having, key=lambda look: sign * look["metrics"][name])
-    return None, None
-
-
-def interval(look: Mapping[str, Any], name: str) -> tuple[float, float] | None:
-    """Return the 95 % interval of a metric of a look, value +- 1.96 of its standard error.
-
-    None where no error is known, or it is 0; and for the preference accuracy of the start, of which every pair is a
-    tie by definition.
-    """
-    metrics = look["metrics"]
-    is_certain = name == "accuracy" and not look["updates"]
-    error = 0.0 if is_certain else metrics.get(f"{name}_se", 0.0)
-    return (metrics[name] - Z * error, metrics[name] + Z * error) if error > 0 else None
-
-
-def shown_metrics(metrics: Mapping[str, float]) -> list[str]:
-    """Return the names of metrics that stand for themselves: what is another one's standard error is told with it."""
-    return [name for name in metrics if not (name.endswith("_se") and name.removesuffix("_se") in metrics)]
 
 
 def placeless(value: Any) -> Any:
@@ -147,6 +90,15 @@ def placeless(value: Any) -> Any:
     if isinstance(value, list):
         return [placeless(one) for one in value]
     return {name: placeless(one) for name, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def json_numbers(value: Any) -> Any:
+    """Return a tree of JSON with nan and infinity, which JSON does not have, as texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: json_numbers(one) for name, one in value.items()}
+    return [json_numbers(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _in_words(config: Mapping[str, Any]) -> dict[str, str]:
@@ -162,6 +114,7 @@ def _set_facts(name: str, report: Mapping[str, Any], start: Mapping[str, Any]) -
     """Return what is told of one set of rows."""
     path, found = report.get("path"), start.get(_HASHES[name])
     left_out = {words: _inside(report, "lengths", key) for key, words in _LEFT_OUT.items()}
+    left_out = {"bad rows (data.bad_rows)": _inside(report, "bad_rows", "bad"), **left_out}
     counts = {
         "rows": _inside(report, "lengths", "total"),
         "kept": _inside(report, "lengths", "kept"),

@@ -15,7 +15,7 @@ from humanline.system.terminal import HIDDEN, redacted
 from humanline.train.config import TrainConfig
 from humanline.train.config.data import DataConfig
 from humanline.train.config.objective import OBJECTIVES
-from humanline.train.config.own_schedule import own_sources
+from humanline.train.config.own_schedule import REWARD_CODE, own_sources, reward_sources
 from humanline.train.config.rounds import EARLIER
 from humanline.train.config.secrets import hidden, settings_digest
 from humanline.train.run.processes import Processes, Reduce
@@ -159,6 +159,7 @@ def run_facts(
         "tokenizer": tokenizer_hash(tokenizer),
         "model settings": model_hash(policy.model),
         **own_sources(config),
+        **reward_sources(config),
     }
     if config.adapter is not None:
         facts["frozen weights"] = frozen_hash(policy, processes.reduce)
@@ -166,6 +167,12 @@ def run_facts(
         # The loss is a mean of each micro-batch, and what is in one depends on how many processes share a step.
         facts["processes (their micro-batches are in the loss: normalise: local)"] = processes.ranks
     return facts
+
+
+def comparable(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of now that those of a run, as it wrote them, can tell: earlier versions kept fewer."""
+    told = any(name.startswith(REWARD_CODE) for name in then)
+    return {name: one for name, one in now.items() if told or not name.startswith(REWARD_CODE)}
 
 
 def _hash(parameters: Mapping[str, nn.Parameter], reduce: Reduce | None) -> str:

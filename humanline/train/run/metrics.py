@@ -196,10 +196,11 @@ def with_kind(row: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """The rows of a metrics file that could be read, and the numbers of the lines that could not."""
+    """The rows of a metrics file that could be read, the numbers of the lines that could not, and why it could not."""
 
     rows: list[dict[str, Any]]
     damaged: list[int]
+    unread: str = ""
 
 
 def lenient_rows(path: Path) -> FoundRows:
@@ -208,15 +209,20 @@ def lenient_rows(path: Path) -> FoundRows:
     A last line without its end is being written, or is what a kill has left: it counts as not there.
     """
     rows: list[dict[str, Any]] = []
-    damaged = []
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                break
-            row = read_object(line)
-            rows += [with_kind(row)] if row else []
-            damaged += [] if row else [number]
-    return FoundRows(rows, damaged)
+    damaged, unread = [], ""
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    break
+                row = read_object(line)
+                rows += [with_kind(row)] if row else []
+                damaged += [] if row else [number]
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        unread = error.strerror or str(error)
+    return FoundRows(rows, damaged, unread)
 
 
 def read_object(text: str | bytes) -> dict[str, Any]:

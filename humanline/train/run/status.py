@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from humanline.system.folders import MANIFEST
 from humanline.system.lock import last_holder, seen_at_work
 from humanline.system.log import BEGUN, ENDED, RESUMED, RUN_LOG
 from humanline.system.terminal import told
-from humanline.train.run.facts import best_look, looks_of, shown_metrics
+from humanline.train.run.looks import best_look, count, interval, is_number, looks_of, shown_metrics, updates_of
 from humanline.train.run.metrics import lenient_rows, read_object
 
+_LONGEST_STEP = 1e9  # seconds: a clock that says more was wrong
 _RECENT = 50  # steps whose time tells that of the next ones
 _LAST_BYTES = 1 << 16  # of a log that are looked at
 
 
 class StatusError(ValueError):
-    """A folder that holds no run."""
+    """A folder that holds no run, or none that can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Status:
         if self.broke is not None:
             found["broke"] = ", ".join(f"{name} {value}" for name, value in self.broke.items())
         found["lock"] = self._lock()
-        if self.state != "going on":
+        if self.ended or self.state == "not finished":  # a finished one of an earlier version has no log
             found["ended"] = self.ended or "nothing says by what: it was killed, or its machine went down"
         return [told(f"{name:<12} {text}") for name, text in found.items()]
 
@@ -97,21 +99,23 @@ def read_status(folder: str | Path) -> Status:
     Raises
     ------
     StatusError
-        If the folder holds no run.
+        If the folder holds no run, or its metrics are there and cannot be read.
     """
     folder = Path(folder)
     if not any((folder / name).is_file() for name in ("config.json", "metrics.jsonl", RUN_LOG)):
         raise StatusError(f"{folder} holds no run: there is no config.json, metrics.jsonl or {RUN_LOG} in it")
     metrics = folder / "metrics.jsonl"
-    rows = lenient_rows(metrics).rows
-    updates = max([row["step"] + 1 for row in rows if type(row.get("step")) is int], default=0)
+    found = lenient_rows(metrics)
+    if found.unread:
+        raise StatusError(f"{metrics} cannot be read: {found.unread}")
+    rows = found.rows
     looks = looks_of(rows)
     judge, best = best_look(looks)
     is_held = seen_at_work(folder)
-    finished = (folder / "final").is_dir()
+    finished = (folder / "final" / MANIFEST).is_file()
     return Status(
         state="going on" if is_held else "finished" if finished else "not finished",
-        updates=updates,
+        updates=updates_of(rows),
         steps=_total(folder),
         seconds=_seconds(rows),
         silent=time.time() - metrics.stat().st_mtime if rows else None,
@@ -128,10 +132,8 @@ def _total(folder: Path) -> int | None:
     """Return the number of steps that a run has written down, or else that its recipe gives."""
     training = _tree(folder / "config.json").get("training")
     of_recipe = training.get("steps") if isinstance(training, Mapping) else None
-    for steps in (_tree(folder / "data.json").get("steps"), of_recipe):
-        if type(steps) is int and steps > 0:
-            return steps
-    return None
+    own = _tree(folder / "data.json"), {"steps": of_recipe}
+    return next((steps for tree in own if (steps := count(tree, "steps"))), None)
 
 
 def _tree(file: Path) -> dict[str, Any]:
@@ -143,12 +145,13 @@ def _tree(file: Path) -> dict[str, Any]:
 
 def _seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the seconds of a step: the mean of the last ones, and the share of a round's own seconds."""
-    steps = [row["seconds"] for row in rows if "step" in row and isinstance(row.get("seconds"), float | int)]
+    timed = [row for row in rows if is_number(row.get("seconds")) and 0 <= row["seconds"] < _LONGEST_STEP]
+    steps = [float(row["seconds"]) for row in timed if "step" in row]
     if not steps:
         return None
-    rounds = [row["seconds"] for row in rows if "round" in row and isinstance(row.get("seconds"), float | int)]
+    rounds = [float(row["seconds"]) for row in timed if "round" in row]
     recent = steps[-_RECENT:]
-    return float(sum(recent) / len(recent) + sum(rounds) / len(steps))
+    return sum(recent) / len(recent) + sum(rounds) / len(steps)
 
 
 def _ended(folder: Path) -> str:
@@ -172,7 +175,7 @@ def _look(look: Mapping[str, Any]) -> str:
     metrics = look["metrics"]
     parts = []
     for name in shown_metrics(metrics):
-        error = f" ± {metrics[f'{name}_se']:.2g}" if f"{name}_se" in metrics else ""
+        error = f" ± {metrics[f'{name}_se']:.2g}" if interval(look, name) is not None else ""
         parts.append(f"{name} {metrics[name]:.4g}{error}")
     return f"after {look['updates']} updates: {'  '.join(parts)}"
 

@@ -17,10 +17,12 @@ from torch import Tensor
 
 from humanline.system.own_code import OwnCodeError, is_installed
 from humanline.train.config.base import OwnPart
+from humanline.train.run.metrics import KINDS
 
 NOT_GIVEN = ("denominator", "reference_point", "kl_log_ratio")  # what losses of the house get besides
-# Names that a row of metrics has already.
+# Names that a row of metrics has already, and those by which rows of other kinds are told.
 TAKEN = frozenset({"step", "loss", "grad_norm", "lr", "seconds", "tokens_per_second", "log_ratio_rms", "transformed"})
+TAKEN |= {"kind", *KINDS}
 
 
 @contextlib.contextmanager
@@ -30,9 +32,10 @@ def telling(what: str) -> Iterator[None]:
         yield
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # else a run would end where a function says so, as if it were over
         frames = traceback.extract_tb(error.__traceback__)[1:]  # not this one
-        own = [frame for frame in frames if not is_installed(Path(frame.filename).resolve())]
+        files = [frame for frame in frames if not frame.filename.startswith("<")]
+        own = [frame for frame in files if not is_installed(Path(frame.filename).resolve())]
         at = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
         raise OwnCodeError(f"{what} raised {type(error).__name__}: {error}{at}") from error
 

@@ -21,7 +21,7 @@ from humanline.train.config.own_schedule import FunctionSchedule, own_parts
 from humanline.train.step.own import NOT_GIVEN, OwnLoss, OwnTransform
 
 _ROWS, _TOKENS, _PADDING = 4, 5, 3
-_SCALES = (0.1, 1.0, 10.0)  # nats: just after a sync, later, and far away
+_SCALES = (0.0, 0.1, 1.0, 10.0)  # nats: right after a sync, where policy and reference are one, later, and far away
 _EXAMPLES = {
     "pair": "(chosen, rejected, *, chosen_mask, rejected_mask)",
     "example": "(log_ratio, *, mask, desirable)",

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from humanline.train.config import TrainConfig
+from humanline.train.data.json_array import JsonArray
 from humanline.train.data.messages import Message
 from humanline.train.data.prompts import read_contexts
 from humanline.train.data.reading import Reading
@@ -474,3 +475,73 @@ def test_settings_of_before_are_the_plan_of_before():
     assert not [name for name in settings if name.split(".")[1] in data.later]
     assert same_settings({"data": recipe("x.jsonl", bad_rows="drop").data.model_dump()})["data.bad_rows"] == "drop"
     assert same_settings({"data": recipe("x.jsonl", bad_rows_limit=0.5).data.model_dump()}) == settings
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows that share a line, other ends of lines, marks in odd places
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("bad", [{"chosen": ""}, {"chosen": "", "prompt": ""}])
+def test_rows_of_a_list_are_counted_whatever_lines_they_are_on(write, indent, bad):
+    """All rows on one line are as many as they are, and a row with problems on two lines is one."""
+    good = {"prompt": "q", "chosen": "a", "rejected": "b"}
+    path = write(json.dumps([good] * 7 + [good | bad] * 3, indent=indent), name="rows.json")
+    reader = SetReader(path, "preference", how=Reading(bad_rows="drop", bad_rows_limit=0.3))
+    assert len(list(reader)) == 7
+    left_out = reader.left_out()
+    assert (left_out.bad, left_out.total) == (3, 10) and len({*left_out.reasons[0].places}) == 3
+    with pytest.raises(DataError, match=r"3 of 10 rows are bad \(30\.0%\), more than data\.bad_rows_limit: 0\.29"):
+        read_rows(path, "preference", how=Reading(bad_rows="drop", bad_rows_limit=0.29))
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_places_in_a_list_are_those_of_a_plain_count(write, indent):
+    """Line and column of any place are those that splitting the text gives, forwards and back again."""
+    rows = [{"prompt": "é" * number, "chosen": "a", "tools": [{"n": number}]} for number in range(6)]
+    text = json.dumps(rows, indent=indent, ensure_ascii=False)
+    source = JsonArray(write(text, name="rows.json"))
+    values = source.rows([])
+    for number, _ in enumerate(values):
+        for key in ("tools", "prompt", "chosen", "prompt"):
+            _, line, column = source.place(key).split(":")
+            before = text.split("\n")[: int(line) - 1]
+            at = sum(len(one) + 1 for one in before) + int(column) - 1
+            wanted = json.dumps(rows[number][key], ensure_ascii=False)[:1]
+            assert text[at] == wanted and text[:at].rstrip().endswith(f'"{key}":')
+            assert text[:at].count('"prompt"') == number + (1 if number >= 0 else 0)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_turn_marks_of_files_with_other_line_ends(write, end):
+    """A file that went through Windows is cut and split at the same marks; no word of an answer becomes prompt."""
+    chosen, rejected = (f"{ASKED} I {word}".replace("\n", end) for word in ("know.", "wonder."))
+    (cut,) = read_rows(write(texts(chosen, rejected)), "preference")
+    assert (cut.prompt[0].content, cut.chosen) == (ASKED.replace("\n", end), " I know.")
+    (split,) = read_rows(write(texts(chosen, rejected)), "preference", how=HH)
+    assert (split.prompt, split.chosen) == ((Message("user", "Which way is north?"),), "I know.")
+
+
+@pytest.mark.parametrize("column", ["prompt", "chosen"])
+def test_marks_behind_other_text_are_no_part_of_a_turn(write, column):
+    """Under format: hh a text that holds turns and does not begin with one is no single message."""
+    row = {"prompt": "q", "chosen": "a", "rejected": "b"} | {column: f"Be brief.{ASKED} Up."}
+    (problem,) = problems_of(write(row), how=HH)
+    assert f"'{column}' does not begin with a turn" in problem
+
+
+def test_texts_that_part_early_are_told_both_settings(write):
+    """`turns: all` does nothing for texts, which are turned into turns by `format: hh` alone."""
+    path = write(texts(f"{ASKED} Up.\n\nHuman: Sure?\n\nAssistant: Yes.", f"{ASKED} No."))
+    (problem,) = problems_of(path, how=Reading(turns="all"))
+    assert problem.endswith("or data.format: hh and data.turns: all")
+    assert len(read_rows(path, "preference", how=Reading(format="hh", turns="all"))) == 1
+
+
+def test_an_answer_that_puts_instructions_before_the_prompt_learns_none_of_it(write):
+    """Under turns: all the prompt's own turns are prompt, also where the answer begins with a system turn."""
+    prompt = [USER, ANSWER]
+    answer = [{"role": "system", "content": "s"}, *prompt, USER, OTHER]
+    row = {"prompt": prompt, "completion": answer, "label": True}
+    (found,) = read_rows(write(row), "unpaired", how=Reading(turns="all"))
+    assert [one.content for one in found.prompt] == ["s", "q", "a", "q"] and found.completion == "b"

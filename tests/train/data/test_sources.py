@@ -19,6 +19,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 from huggingface_hub import constants  # noqa: E402
 
+from humanline.system.install import install  # noqa: E402
 from humanline.train.data import json_lines, tables  # noqa: E402
 from humanline.train.data.messages import Message  # noqa: E402
 from humanline.train.data.rows import read_rows  # noqa: E402
@@ -370,7 +371,7 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(parquet, monkeypatch,
     monkeypatch.setitem(sys.modules, package, None)
     tables._load_hub_set.cache_clear()
     error = refused(path if source.endswith("parquet") else source)
-    assert "pip install 'humanline[train]'" in str(error)
+    assert install("train") in str(error)
 
 
 # --- the hub ---------------------------------------------------------------------------------------------------------

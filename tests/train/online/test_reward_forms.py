@@ -5,10 +5,14 @@ The functions of TRL's form are called here as TRL 1.16 calls them; no package o
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sys
 
 import pytest
 
+from humanline.system.stop import StopRequested
+from humanline.train.config.own_schedule import reward_sources
 from humanline.train.config.rounds import ScoringConfig
 from humanline.train.data.messages import Message
 from humanline.train.loop import train
@@ -18,7 +22,9 @@ from humanline.train.online.rewards.forms import FormError, described_signature,
 from humanline.train.online.rewards.scorer import build_scorer
 from humanline.train.online.types import Completion, Rollout
 from humanline.train.preflight.validate import NotReadyError, validate
-from humanline.train.run.fingerprint import same_settings
+from humanline.train.run.checkpoint import CheckpointError
+from humanline.train.run.fingerprint import comparable, same_settings
+from tests.helpers.cases import StopAt
 from tests.helpers.rounds import online
 
 FUNCTIONS = '''
@@ -417,3 +423,30 @@ def test_runs_of_before_go_on(toy, rows, here):
     assert same_settings(before) == same_settings(tree)
     said = run_of(toy, rows, here / "run", "own", signature="trl").model_dump(mode="json")
     assert same_settings(said) != same_settings(tree)
+
+
+def test_a_changed_reward_is_refused_by_name(toy, rows, here):
+    """`--resume` names the file of a reward that changed, also one that it imports; with the old text it goes on."""
+    (here / "helper.py").write_text("x = 1\n")
+    (here / "theirs.py").write_text(FUNCTIONS + "\nimport helper\n", encoding="utf-8")
+    config = run_of(toy, rows, here / "run", "own", count=2)
+    config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"every": 1})})
+    with pytest.raises(StopRequested):
+        train(config, stop=StopAt(8), show_progress=False)
+    assert list((here / "run" / "checkpoints").iterdir())
+    (here / "helper.py").write_text("x = 2\n")
+    with pytest.raises(CheckpointError, match="code of rewards: helper "):
+        train(config, resume=True, show_progress=False)
+    (here / "helper.py").write_text("x = 1\n")
+    train(config, resume=True, show_progress=False)
+    assert (here / "run" / "final").is_dir()
+
+
+def test_the_code_of_rewards_is_not_imported_to_be_known(toy, rows, here):
+    """Files are known by their digests, in the order of the search; runs from before kept none, and go on."""
+    (here / "theirs.py").write_text("raise RuntimeError", encoding="utf-8")
+    config = run_of(toy, rows, here / "run", "own")
+    now = reward_sources(config)
+    assert now == {"code of rewards: theirs": hashlib.sha256(b"raise RuntimeError").hexdigest()}
+    assert comparable({"data": "x"}, {"data": "y", **now}) == {"data": "y"}
+    assert comparable(now, now) == now and "theirs" not in sys.modules

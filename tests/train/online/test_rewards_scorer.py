@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from humanline.system.install import install
 from humanline.train.config.rounds import ScoringConfig
 from humanline.train.data.messages import Message
 from humanline.train.online.rewards.cache import ScoreCache, content_key
@@ -321,7 +322,7 @@ def test_math_verify_must_be_there(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "math_verify" else find(name))
     (found,) = problems(scoring({"kind": "math"}), [rollout("a", answer="5")])
-    assert found.endswith("math-verify is not installed: pip install 'humanline[rewards]'")
+    assert found.endswith(f"math-verify is not installed: {install('rewards')}")
 
 
 def test_scores_survive_as_json(here):

@@ -66,6 +66,7 @@ def test_rounds_whose_samples_fill_any_disk_are_refused_alike(toy, prompts, tmp_
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_folder_that_vanishes_in_a_round_is_made_again_with_the_data_of_the_round(toy, prompts, tmp_path, capsys):
     """A checkpoint of a round whose files were removed with everything else can be gone on with, to the same bits."""
     one, whole = (online(toy, prompts, tmp_path / name) for name in ("run", "whole"))
@@ -471,7 +472,7 @@ class TestFaults:
 
 
 class TestKills:
-    @pytest.mark.parametrize("every", [41, pytest.param(1, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("every", [83, pytest.param(1, marks=pytest.mark.slow)])
     def test_a_kill_anywhere_changes_nothing(self, toy, prompts, tmp_path, server, every):
         """Killed at write barriers of every ledger state, and resumed, a run has the same bytes, and pays once."""
         calls = tmp_path / "calls.txt"

@@ -12,6 +12,7 @@ from huggingface_hub.errors import GatedRepoError
 
 from humanline import recipes
 from humanline.cli import main
+from humanline.reproduce.scales.registry import SCALES
 from humanline.train.config import load_config
 from humanline.train.policy import hub
 from humanline.train.policy.errors import ModelError
@@ -25,6 +26,7 @@ PUBLISHED = {
     "meta-llama/Meta-Llama-3-8B-Instruct": 8_030_261_248,
     "google/gemma-2-27b-it": 27_227_128_320,
     "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
 }
 
 
@@ -51,8 +53,10 @@ def test_a_shape_has_the_parameters_that_are_published(name):
 
 
 def test_every_model_that_a_recipe_trains_has_a_shape_and_no_other():
-    """The files are those of the hub's models in the shipped recipes."""
+    """The files are those of the hub's models in the shipped recipes and in the plans of larger scales."""
     named = {load_config(recipes.path(name)).model for name in recipes.names()}
+    for run in (one for make in SCALES.values() for one in make().runs):
+        named.add(load_config(recipes.path(run.recipe), run.overrides).model)
     there = {path.stem.replace("--", "/", 1) for path in (recipes.FOLDER / "shapes").glob("*.json")}
     assert there == {name.removeprefix(HUB) for name in named if name.startswith(HUB)} == set(PUBLISHED)
     assert read_shape("meta-llama/Meta-Llama-3-8B-Instruct") is None  # a folder of that name
@@ -62,7 +66,7 @@ def test_every_model_that_a_recipe_trains_has_a_shape_and_no_other():
 def test_the_package_ships_the_shapes():
     """The wheel is all of the package that git does not ignore, and so is what it is built from."""
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
-    assert build["wheel"] == {"packages": ["humanline"]} and "humanline" in build["sdist"]["include"]
+    assert build["wheel"] == {"packages": ["humanline"]} and "/humanline" in build["sdist"]["include"]
     shapes = [str(path) for path in (recipes.FOLDER / "shapes").iterdir()]
     ignored = subprocess.run(["git", "check-ignore", *shapes], cwd=ROOT, capture_output=True, text=True, check=False)
     assert len(shapes) == len(PUBLISHED) + 1 and ignored.stdout == ""

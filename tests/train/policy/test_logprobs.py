@@ -139,7 +139,7 @@ class TestChoosing:
     def test_a_missing_package_is_named_with_its_remedy(self, monkeypatch):
         """Without the package, or without triton, the message names the extra to install and the way to do without."""
         monkeypatch.setitem(sys.modules, "cut_cross_entropy", None)
-        with pytest.raises(LogprobsError, match=r"humanline\[kernels\].*training.logprobs: chunked"):
+        with pytest.raises(LogprobsError, match=r"\[kernels\].*training.logprobs: chunked"):
             logprob_function("cut_cross_entropy")
 
     def test_float32_on_a_gpu_is_refused(self, calls):

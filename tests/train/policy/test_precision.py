@@ -219,7 +219,7 @@ def test_packages_are_missed_before_weights_are_read(toy, tmp_path, monkeypatch)
         ({"optimizer__states": "8bit"}, OptimizerError, "optimizer.states: 8bit needs torchao"),
         ({"adapter": {"base": "nf4"}}, ModelError, "adapter.base: nf4 needs bitsandbytes"),
     ):
-        with pytest.raises(error, match=rf"{what}: pip install 'humanline\[low-memory\]'"):
+        with pytest.raises(error, match=rf"{what}: pip install .*\[low-memory\]'"):
             run(toy, tmp_path / "run", **changes)
     assert not (tmp_path / "run").exists()
 

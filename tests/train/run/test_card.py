@@ -12,7 +12,8 @@ from humanline.system.folders import verify_folder
 from humanline.train.loop import train
 from humanline.train.policy.merge import merge
 from humanline.train.run.card import card, card_files
-from humanline.train.run.facts import best_look, facts_of, interval
+from humanline.train.run.facts import facts_of
+from humanline.train.run.looks import best_look, interval
 from humanline.train.run.metrics import read_metrics
 from tests.helpers.support import CLIP, SCHEDULES, config
 
@@ -138,6 +139,13 @@ def test_what_is_damaged_or_of_another_version_makes_a_card_all_the_same():
         {"objective": 3, "model": 5, "adapter": []}, {"train": {"lengths": 7}}, {"training data": 3}, rows
     )
     assert "## Held out" in card(broken) and broken["looks"]["first"]["metrics"] == {}
+
+
+def test_numbers_that_json_does_not_have_cost_no_model():
+    """Settings may be infinite where another version wrote them: the facts are JSON, and the card is made."""
+    files = card_files(facts_of({"clip": float("inf")}, {"train": {"bad_rows": {"bad": 3}}}, {}, []))
+    assert json.loads(files["humanline.json"])["settings"] == {"clip": "inf"}
+    assert "3 bad rows (data.bad\\_rows)" in files["README.md"]
 
 
 def test_the_best_look_is_the_highest_score_and_the_lowest_loss():

@@ -74,7 +74,14 @@ class TestARealFullDisk:
         copy = moved(one, tmp_path / "copy")
         assert result_of(copy) == result_of(whole) and not leftovers(tmp_path / "copy")
 
-    @pytest.mark.parametrize("place", ["metrics.jsonl renamed", "step-00000002 begun", "step-00000004: policy-0"])
+    @pytest.mark.parametrize(
+        "place",
+        [
+            pytest.param("metrics.jsonl renamed", marks=pytest.mark.slow),
+            pytest.param("step-00000002 begun", marks=pytest.mark.slow),
+            "step-00000004: policy-0",
+        ],
+    )
     def test_a_run_that_waits_goes_on_by_itself_to_the_same_bits(self, toy, small, tmp_path, place):
         """With training.disk_full: wait, wherever the disk fills, nothing is lost once there is space; it is said."""
         server, folder = small

@@ -91,7 +91,10 @@ class TestKills:
 
     @pytest.mark.parametrize(
         "cases,wanted",
-        [pytest.param(SOME[1:4], 6, id="some"), pytest.param(CASES, 240, id="all", marks=pytest.mark.slow)],
+        [
+            pytest.param(SOME[1:3], 2, id="some"),
+            pytest.param(CASES, 240, id="all", marks=pytest.mark.slow),
+        ],
     )
     def test_kills_at_random_times_change_nothing(self, toy, tmp_path, server, cases, wanted):
         """Killed at random times, again and again, and resumed each time, a run ends with the same bits."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -221,6 +223,39 @@ def test_status_of_damaged_and_old_folders(tmp_path):
     with pytest.raises(StatusError, match="holds no run"):
         read_status(tmp_path)
     assert main(["status", str(tmp_path / "nowhere")]) == 2
+
+
+def test_an_error_of_0_is_not_told(tmp_path):
+    """Where all held-out pairs agree, or at the start, which is a tie by definition, nobody knows the error."""
+    looks = [
+        {"updates": n, "held_out": {"accuracy": a, "accuracy_se": e}} for n, a, e in ((0, 0.5, 0.1), (4, 1.0, 0.0))
+    ]
+    assert lines_of(written(tmp_path / "run", looks))["last look"] == "after 4 updates: accuracy 1"
+    assert lines_of(written(tmp_path / "run", looks[:1]))["last look"] == "after 0 updates: accuracy 0.5"
+
+
+def test_a_finished_run_without_a_log_was_not_killed(tmp_path):
+    """One of a version that kept no log has finished; a folder `final` without a manifest is no finished model."""
+    folder = written(tmp_path / "run", STEPS)
+    (folder / "final").mkdir()
+    assert read_status(folder).state == "not finished" and "was killed" in lines_of(folder)["ended"]
+    (folder / "final" / "manifest.json").write_text("{}")
+    assert lines_of(folder)["state"] == "finished" and "ended" not in lines_of(folder)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1e308, 10**400, -5.0, True, "2"])
+def test_times_and_counts_that_are_none_are_left_out(tmp_path, wrong):
+    """A second that no clock gives, or a step that no run has, costs no status and is not counted."""
+    rows = [*STEPS, {"kind": "train", "step": 40, "seconds": wrong}, {"kind": "train", "step": wrong, "seconds": 2.0}]
+    folder = written(tmp_path / "run", rows, config={}, data={"steps": wrong if wrong == 10**400 else 61})
+    assert read_status(folder).seconds == pytest.approx(2.0) and read_status(folder).updates == 41
+    assert lines_of(folder)["time left"].startswith("not known" if wrong == 10**400 else "about 40 s")
+
+
+def test_status_is_told_without_torch():
+    """Nothing heavy is imported for it, which would take longer than all the rest."""
+    code = "import sys, humanline.train.run.status; print({'torch', 'numpy', 'pydantic'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"set()\n"
 
 
 def test_what_another_process_began_has_not_ended(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,7 @@ def test_losses_of_other_units_train_and_are_evaluated(toy, own, of):
 
 
 class TestResume:
+    @pytest.mark.slow
     def test_a_killed_run_ends_with_the_same_bits(self, toy, own, server):
         """Killed at a write barrier and resumed, a run of one's own loss, transform and schedule is the same."""
         whole = parts(toy, own)
@@ -222,13 +224,16 @@ LOSS = (
 WRONG_LOSSES = {
     "a mean": ("torch.relu(1 - gain).mean()", r"shape \(\).*one number a unit; the mean over them is taken for you"),
     "no tensor": ("1.0", r"returned float as its loss; expected a tensor of shape \(4,\)"),
-    "not finite": ("torch.log(gain)", "not finite at log-ratios of about 0.1 nats"),
+    "not finite": ("torch.log(gain)", "not finite at log-ratios of about 0 nats"),
     "a gradient that is not": ("torch.where(gain > 0, torch.sqrt(gain), 0.0)", "a gradient that is not finite"),
     "no gradient": ("-gain.detach()", "let no gradient through"),
     "chance": ("-gain * torch.rand(())", "did not give the same twice"),
     "padding": ("-gain / chosen.shape[1]", "other numbers when rows were padded further; use the mask"),
     "neighbours": ("gain.mean() - gain", "other numbers for a row alone"),
     "in place": ("-chosen.mul_(2).sum(1)", "changed what it was given in place|raised RuntimeError"),
+    "a gradient of 0 over 0": ("-torch.sign(gain) * gain.abs().sqrt()", "not finite at log-ratios of about 0 nats"),
+    "an end of the program": ("exit(0)", r"raised SystemExit: 0 \(mine.py, line 4\)"),
+    "the kind of a row": ("-gain, {'kind': gain}", "names a metric 'kind'"),
     "an error": ("1 / 0", r"raised ZeroDivisionError: division by zero \(mine.py, line 4\)"),
     "metrics of another shape": ("-gain, {'a': gain.mean()}", r"metric a of shape \(\)"),
     "a metric's name": ("-gain, {'loss': gain}", "names a metric 'loss'"),
@@ -266,6 +271,7 @@ SNAPSHOTS = {
     "max(0, 5 - step) if step > 4 else step": "never an earlier one than for the step before",
     "step / 2": "returned float; expected an int",
     "1 // 0": "raised ZeroDivisionError",
+    "exit(0)": "raised SystemExit",
 }
 
 
@@ -275,6 +281,40 @@ def test_a_schedule_that_is_none_is_refused(toy, own, body):
     mine = {"schedule": write(own, "mine", f"def f(step):\n    return {body}")}
     with pytest.raises(OwnCodeError, match=SNAPSHOTS[body]):
         check_own_parts(beside(own, config(toy, own / "run", reference=mine)), CPU)
+
+
+def test_a_table_for_a_second_model_has_an_entry_behind_the_last_step(toy, own):
+    """What the last update would ask of a schedule is asked before the first one."""
+    mine = {"schedule": write(own, "mine", "def f(step):\n    return list(range(8))[step]")}
+    made = beside(own, config(toy, own / "run", reference=mine))
+    assert check_own_parts(made, CPU)
+    with pytest.raises(OwnCodeError, match=r"mine:f\(8\) raised IndexError"):
+        check_own_parts(beside(own, config(toy, own / "run", reference=mine | {"storage": "model"})), CPU)
+
+
+@pytest.mark.parametrize("name", ["random", "datasets", "torch"])
+@pytest.mark.parametrize("imported", [False, True])
+def test_a_file_with_the_name_of_a_library_is_refused(toy, own, name, imported):
+    """A file of one's own takes nobody's place: neither the module that is named, nor one that it imports."""
+    before = sys.modules.get(name)
+    (own / f"{name}.py").write_text("def f(chosen, rejected, *, chosen_mask, rejected_mask):\n    return chosen\n")
+    (own / "mine.py").write_text(f"import {name}\nf = {name}.f\n")
+    call = {"kind": "function", "call": "mine:f" if imported else f"{name}:f"}
+    with pytest.raises(OwnCodeError, match=rf"{name}\.py has the name of a library.*rename it"):
+        check_own_parts(beside(own, config(toy, own / "run", call)), CPU)
+    assert sys.modules.get(name) is before
+
+
+def test_parts_that_share_a_helper_share_its_module(toy, own):
+    """A helper that is imported by two parts is imported once: what it registers it registers once."""
+    (own / "helper.py").write_text(
+        "import pathlib\nwith open(pathlib.Path(__file__).parent / 'seen', 'a') as f: f.write('x')\n"
+    )
+    for name in ("hinge", "soft_clip"):
+        with open(own / f"{name}.py", "a") as file:
+            file.write("\n\nimport helper\n")
+    check_own_parts(parts(toy, own), CPU)
+    assert (own / "seen").read_text() == "x"
 
 
 @pytest.mark.parametrize("behind", [0, 1, 3, 50])

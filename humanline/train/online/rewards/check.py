@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from humanline._checks import unknown
+from humanline.system.install import install
 from humanline.train.config.rounds import (
     FormatReward,
     FunctionReward,
@@ -144,7 +145,7 @@ def _unknown_column(name: str, columns: Sequence[str]) -> str:
 def _own_problems(reward: Reward) -> list[str]:
     """Return the problems of a reward whatever the prompts are."""
     if isinstance(reward, MathReward) and importlib.util.find_spec("math_verify") is None:
-        return ["math-verify is not installed: pip install 'humanline[rewards]'"]
+        return [f"math-verify is not installed: {install('rewards')}"]
     if isinstance(reward, FormatReward):
         try:
             re.compile(reward.pattern, re.DOTALL)
