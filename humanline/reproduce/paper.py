@@ -11,6 +11,7 @@ import numpy as np
 
 from humanline.reproduce.best import tuned_cells, whole_cells
 from humanline.reproduce.cells import (
+    CHOSEN_SYNC,
     CLIPS,
     FEW_LRS,
     FEW_SCALE,
@@ -21,9 +22,11 @@ from humanline.reproduce.cells import (
     Variant,
     around,
     core,
+    figure_9,
     paper,
 )
 from humanline.reproduce.outcome import Outcome
+from humanline.reproduce.testbeds.registry import OTHERS
 from humanline.stats import Estimate, holm, mean_estimate
 
 #: Level of a test of either side, after Holm's correction over a claim's objectives; one minus intervals' confidence.
@@ -32,6 +35,8 @@ ALPHA = 0.05
 MARGIN_SHARE = 0.1
 #: A claim about clipping says something where at least this share of tokens is clipped.
 LEAST_CLIPPED = 0.01
+#: What Figure 9 asks, here of the one testbed that has such a model.
+FAMILY = "a model of another family: offline + humanline is better than offline"
 _Pick = Callable[[Objective], list[Cell]]
 
 
@@ -57,6 +62,8 @@ class PaperClaim:
         The simulator's claim (`humanline.sim.claims`) that asks the same of problems small enough to be exact.
     differs : str
         What is not as in the paper.
+    testbeds : tuple of str
+        Those of which it is asked; empty: all.
     """
 
     where: str
@@ -69,6 +76,7 @@ class PaperClaim:
     clips: Literal["first", "second", ""] = ""
     exact: str = ""
     differs: str = ""
+    testbeds: tuple[str, ...] = ()
 
 
 def _of(cells: Iterable[Cell], variant: Variant, *every: int, **settings: Any) -> _Pick:
@@ -215,6 +223,16 @@ def _claims_of_data() -> Iterator[PaperClaim]:
         {"grpo": "drawn, from k = 4"},
     )
     yield PaperClaim(
+        "Figure 9",
+        FAMILY,
+        "more",
+        _of(figure_9(), "humanline"),
+        _of(figure_9(), "offline"),
+        {"kto": "drawn", "dpo": "67.45, 56.58 and 56.27, 48.59", "grpo": "drawn"},
+        differs=f"k = {CHOSEN_SYNC} and the scales of both are those that letters chose; of two rates the better is taken",
+        testbeds=tuple(OTHERS),
+    )
+    yield PaperClaim(
         "Figure 10",
         "trust region syncing, after the update, is worse than humanline",
         "less",
@@ -286,7 +304,6 @@ ELSEWHERE = {
     "Figure 6, second half": "whether what `humanline inspect-data` says of data foretells the outcome: `--all` writes "
     "foretold.md beside a testbed's tables",
     "Figure 7": "`humanline reproduce --sampling`, which has declared claims and a table of its own",
-    "Figure 9": "a larger model: its own table, above; its runs: letters-gemma2 (`humanline reproduce letters-gemma2`)",
     "Figure 11": "wall-clock: not testable here, where a run's time is mostly Python's; benchmarks/ has what a step of "
     "each method costs beside the others",
     "Table 7": "answers side by side: `humanline report` of training runs",
@@ -348,8 +365,8 @@ class PaperRow:
 def paper_rows(outcomes: Iterable[Outcome]) -> list[PaperRow]:
     """Return what the runs of one testbed say of every claim of the paper that runs can speak to.
 
-    Of several cells on a side the one is taken, for each start model, that is best by score from the others
-    (`best.tuned_cells`); its value is the mean over draws. Differences are paired by start model, and start models are
+    A claim is asked where all of its cells were run. Of several on a side the one is taken, for each start model, that
+    is best by score from the others (`best.tuned_cells`); its value is the mean over draws. Differences are paired by start model, and start models are
     the sample. A claim holds here where its opposite has a p-value, corrected by Holm over its objectives, of at most
     .05, and does not where it has such a one itself: Student's t, one-sided. Alike is said where both sides of the
     margin are, and is denied where a difference lies beyond either, whose p-value counts twice. Claims about clipping
@@ -383,6 +400,11 @@ def _compared(claim: PaperClaim, objective: Objective, runs: Sequence[Outcome]) 
         differs=claim.differs,
         exact=claim.exact,
     )
+    if claim.testbeds and row.testbed not in claim.testbeds:
+        return replace(row, why=f"asked of {', '.join(claim.testbeds)}")
+    cells = [cell for pick in (claim.first, claim.second) for cell in pick(objective)]
+    if missing := len(set(cells) - {one.cell for one in runs}):
+        return replace(row, why=f"{missing} of its {len(cells)} cells have no run" if missing < len(cells) else "")
     first, second = (_tuned(pick(objective), runs) for pick in (claim.first, claim.second))
     if not first or not second:
         return row

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from humanline.reproduce.cells import CLIPS, OBJECTIVES, Objective
+from humanline.reproduce.paper import FAMILY
 from humanline.reproduce.recipe import BOUND, CONCENTRATION, LOG_EPS
 from humanline.reproduce.scales.plan import Asked, PlannedRun, Scale, reckoned_hours
 from humanline.theory import BetaRejection, ClipRange
@@ -138,6 +139,9 @@ def _asked_of_both() -> Iterator[Asked]:
         yield Asked("offline + humanline gives shorter answers than offline", objective, (humanline,), (offline,))
         for variant in ("offline", "humanline"):
             yield _better_data(objective, variant)
+        where = "table5" if objective == "dpo" else "figure9"
+        larger, other = (f"{where}/{objective}/{variant}-llama3" for variant in ("humanline", "offline"))
+        yield Asked(FAMILY, objective, (larger,), (other,), _LARGE)
     one, eight, longest = "table3/grpo/humanline", "figure8/grpo/k8", "figure8/grpo/k32"
     yield Asked("humanline with a larger k, here 8, is as good as with k = 1", "grpo", (eight,), (one,))
     yield Asked("past that point a larger k, here 32, is worse", "grpo", (longest,), (eight,))
