@@ -24,8 +24,8 @@ FAMILIES = {
 }
 PERSISTS = {"kto": "drawn", "dpo": "67.45, 56.58 and 56.27, 48.59", "grpo": "drawn"}
 _FIGURE_9 = (
-    f"Figure 9, a gain that stays with a larger model and with another family: *{TUNED}*, on testbeds where that can be "
-    f"asked; and of a Gemma 2 *{FAMILY}*, both at the settings that letters chose, at the better of two rates "
+    f"Figure 9, a gain that stays with a larger model and with another family: *{TUNED}*, on testbeds where that can "
+    f"be asked; and of a Gemma 2 *{FAMILY}*, both at the settings that letters chose, at the better of two rates "
     "(`humanline reproduce letters-gemma2`)."
 )
 _EXACT = ("claim", "task", "objective", "rate", "effect", "half_width", "verdict")

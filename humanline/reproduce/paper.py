@@ -229,7 +229,7 @@ def _claims_of_data() -> Iterator[PaperClaim]:
         _of(figure_9(), "humanline"),
         _of(figure_9(), "offline"),
         {"kto": "drawn", "dpo": "67.45, 56.58 and 56.27, 48.59", "grpo": "drawn"},
-        differs=f"k = {CHOSEN_SYNC} and the scales of both are those that letters chose; of two rates the better is taken",
+        differs=f"k = {CHOSEN_SYNC} and both scales are those that letters chose; of two rates the better is taken",
         testbeds=tuple(OTHERS),
     )
     yield PaperClaim(
@@ -366,11 +366,12 @@ def paper_rows(outcomes: Iterable[Outcome]) -> list[PaperRow]:
     """Return what the runs of one testbed say of every claim of the paper that runs can speak to.
 
     A claim is asked where all of its cells were run. Of several on a side the one is taken, for each start model, that
-    is best by score from the others (`best.tuned_cells`); its value is the mean over draws. Differences are paired by start model, and start models are
-    the sample. A claim holds here where its opposite has a p-value, corrected by Holm over its objectives, of at most
-    .05, and does not where it has such a one itself: Student's t, one-sided. Alike is said where both sides of the
-    margin are, and is denied where a difference lies beyond either, whose p-value counts twice. Claims about clipping
-    are not testable where fewer than 1 % of tokens are clipped, and none is with a single start model.
+    is best by score from the others (`best.tuned_cells`); its value is the mean over draws. Differences are paired by
+    start model, and start models are the sample. A claim holds here where its opposite has a p-value, corrected by Holm
+    over its objectives, of at most .05, and does not where it has such a one itself: Student's t, one-sided. Alike is
+    said where both sides of the margin are, and is denied where a difference lies beyond either, whose p-value counts
+    twice. Claims about clipping are not testable where fewer than 1 % of tokens are clipped, and none is with a single
+    start model.
 
     Raises
     ------
