@@ -9,6 +9,7 @@ from pathlib import Path
 from humanline.reproduce.paper import CLAIMS, ELSEWHERE, FAMILY
 from humanline.reproduce.scales.plan import Scale
 from humanline.reproduce.scales.registry import SCALES
+from humanline.reproduce.scales.report import CHANGED
 from humanline.reproduce.shown import markdown
 from humanline.reproduce.testbeds.registry import OTHERS
 
@@ -106,8 +107,10 @@ def _of_scale(plan: Scale, says: str, objective: str, told: Mapping[str, str] | 
     if not asked:
         return []
     if told is not None and told["verdict"] != "not run":
-        seeds = " (one seed)" if told.get("starts") == "1" else ""
-        return [f"{plan.name}: {_words(told)}{seeds}"]
+        notes = ["one seed"] if told.get("starts") == "1" else []
+        notes += [CHANGED] if told.get("differs", "").startswith(CHANGED) else []
+        said = f" ({', '.join(notes)})" if notes else ""
+        return [f"{plan.name}: {_words(told)}{said}"]
     names = dict.fromkeys("/".join(name.split("/")[:2]) for name in (*asked[0].first, *asked[0].second))
     return [f"{plan.name}: not run (`--only {' '.join(names)}`)"]
 

@@ -28,7 +28,9 @@ def paper_scale() -> Scale:
         runs=(*_table_3(), *_figure_5(), *_figure_8(), *_figure_10(), *_table_4(), *_table_6(), *_table_5()),
         asked=tuple(_asked()),
         evaluation="alpaca",
-        hardware="an H100, at 150 Tflop/s",
+        hardware="an H100, at 150 Tflop/s, however many share a run",
+        counted="training alone, answers and their judging not counted",
+        memory="8B takes 133 GiB on one GPU or 25 on each of 8, 27B 67 GiB on each of 8: GPUS=8 with GPUs of 80 GB",
         starts={"start/llama3-8b": "table3/dpo/offline", _GEMMA: "table5/dpo/offline-llama3"},
         remarks=(
             "AlpacaEval 2 has GPT 4.1 judge, as the paper has (its footnote 6): it costs money and takes a key, "
