@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -101,13 +100,17 @@ def in_figure(out: Path) -> bool:
 MOMENTS = (in_start, in_second_start_model, in_pairs, in_run, after_two, in_last_run, in_tables, in_figure)
 
 
-def kill_when(moment: Callable[[Path], bool], out: Path, whole: bool) -> bool:
-    """Kill a suite at a moment, the command alone or its workers with it; return whether it had not ended."""
-    process = begun(out, "--processes", "1")
+def wait_for(moment: Callable[[Path], bool], out: Path, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + _LIMIT
     while not moment(out) and process.poll() is None:
         assert time.monotonic() < deadline, f"{moment.__name__} does not come"
         time.sleep(0.005)
+
+
+def kill_when(moment: Callable[[Path], bool], out: Path, whole: bool) -> bool:
+    """Kill a suite at a moment, the command alone or its workers with it; return whether it had not ended."""
+    process = begun(out, "--processes", "1")
+    wait_for(moment, out, process)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL) if whole else process.kill()
     return process.wait() == -signal.SIGKILL
@@ -133,16 +136,18 @@ def test_two_processes_leave_the_tables_of_one(undisturbed, tmp_path):
     assert finished(tmp_path / "out", "--processes", "2") == undisturbed
 
 
-def test_a_suite_stopped_again_and_again_by_its_minutes_ends_the_same(undisturbed, tmp_path):
-    """Each time at least what had begun is kept, and a table of it."""
-    out, counts = tmp_path / "out", [0]
-    for _ in range(30):
-        process = begun(out, "--processes", "1", "--minutes", "0.1")
-        code = process.wait(timeout=600)
-        counts.append(kept(out))
-        if code == 0:
-            break
-        assert code == 75 and re.search(
-            r"stopped by --minutes 0\.1: \d+ of 8 runs", out.with_suffix(".log").read_text()
+def test_a_suite_that_was_stopped_says_so_leaves_its_runs_as_a_table_and_ends_the_same(undisturbed, tmp_path):
+    """By a signal, before the first run is kept and after some: code 75, and every kept run in runs.csv."""
+    out, log = tmp_path / "out", tmp_path / "out.log"
+    for moment in (in_start, in_run, after_two, in_last_run):
+        process = begun(out, "--processes", "1")
+        wait_for(moment, out, process)
+        process.terminate()
+        assert process.wait(timeout=600) == 75
+        assert (
+            f"{kept(out)} of {STARTS * len(CELLS)} runs are kept" in log.read_text().splitlines()[-1 - bool(kept(out))]
         )
-    assert code == 0 and counts == sorted(counts) and left_in(out) == undisturbed
+        if kept(out):
+            with open(out / "micro" / "runs.csv", encoding="utf-8", newline="") as lines:
+                assert len(list(csv.DictReader(lines))) == kept(out)
+    assert finished(out, "--processes", "1") == undisturbed
