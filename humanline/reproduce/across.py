@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from humanline.reproduce.paper import CLAIMS, ELSEWHERE, FAMILY
+from humanline.reproduce.paper_claims import CLAIMS, ELSEWHERE, FAMILY
 from humanline.reproduce.scales.plan import Scale
 from humanline.reproduce.scales.registry import SCALES
 from humanline.reproduce.scales.report import CHANGED

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from humanline.reproduce.across import FAMILIES, TUNED, claims_table
-from humanline.reproduce.paper import CLAIMS, FAMILY
+from humanline.reproduce.paper_claims import CLAIMS, FAMILY
 from humanline.reproduce.tables import rows_csv
 from humanline.reproduce.testbeds.registry import OTHERS, TESTBEDS
 

@@ -13,7 +13,8 @@ from scipy import stats
 
 from humanline.reproduce.cells import FEW_LRS, FEW_SCALE, Cell, core, figure_9, paper
 from humanline.reproduce.outcome import Outcome
-from humanline.reproduce.paper import CLAIMS, ELSEWHERE, FAMILY, paper_rows
+from humanline.reproduce.paper import paper_rows
+from humanline.reproduce.paper_claims import CLAIMS, ELSEWHERE, FAMILY
 from humanline.reproduce.paper_report import write_paper_report
 from humanline.reproduce.plan import cells_of
 from humanline.reproduce.recipe import recipe

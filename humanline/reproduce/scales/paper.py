@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from humanline.reproduce.cells import CLIPS, OBJECTIVES, Objective
-from humanline.reproduce.paper import FAMILY
+from humanline.reproduce.paper_claims import FAMILY
 from humanline.reproduce.recipe import BOUND, CONCENTRATION, LOG_EPS
 from humanline.reproduce.scales.plan import Asked, PlannedRun, Scale, reckoned_hours
 from humanline.theory import BetaRejection, ClipRange

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from humanline import recipes
-from humanline.reproduce.paper import CLAIMS
+from humanline.reproduce.paper_claims import CLAIMS
 from humanline.reproduce.scales.paper import paper_scale
 from humanline.reproduce.scales.plan import picked, reckoned_hours, said_cost, stem
 from humanline.reproduce.scales.registry import SCALES
