@@ -38,7 +38,7 @@ def reproduce_commands(commands: Commands) -> None:
     )
     parser.add_argument("--out", help="folder to write to, or to go on with (default: reproduce-out, or demo-out)")
     parser.add_argument("--starts", type=int, help="start models (default: 3; with --sampling 8)")
-    parser.add_argument("--draws", type=int, help="draws of the pairs from each start model (default: 3, or 1)")
+    parser.add_argument("--draws", type=int, help="draws of the pairs from each (default: 1; the study: 3)")
     parser.add_argument("--all", action="store_true", help="also what else the paper's figures and tables vary")
     parser.add_argument("--known", metavar="RUNS.csv", help="take runs over from such a table, and run the rest")
     parser.add_argument(
@@ -102,6 +102,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 def _scale(options: argparse.Namespace) -> int:
     """Write a plan of larger models, or go on with it, and read what has come of it."""
+    from humanline.reproduce.scales.plan import said_cost
     from humanline.reproduce.scales.read import read_found
     from humanline.reproduce.scales.registry import SCALES
     from humanline.reproduce.scales.report import counted, write_scale_report
@@ -120,6 +121,7 @@ def _scale(options: argparse.Namespace) -> int:
     show(
         f"{len(plan.runs)} runs in {folder / SCRIPT}, each configuration valid; of all of this scale: {counted(found)}"
     )
+    show(f"reckoned, and not measured: {said_cost(plan.scale, plan.runs)}")
     refused = {name: one.note for name, one in found.items() if one.state == "refused"}
     for name, why in refused.items():
         complain(options, f"{name}: {why}")
@@ -141,17 +143,19 @@ def _refuse_what_excludes(options: argparse.Namespace) -> None:
 
 
 def _jobs(options: argparse.Namespace) -> list[Job]:
-    from humanline.reproduce.cells import around, core, paper, sampling
-    from humanline.reproduce.plan import grid_jobs
+    from humanline.reproduce.cells import sampling
+    from humanline.reproduce.plan import cells_of, grid_jobs
     from humanline.reproduce.quick import demo_jobs
 
     if options.quick:
         return demo_jobs()
-    usual = (8, 1) if options.sampling else (3, 3)
-    asked = (options.starts, options.draws)
-    starts, draws = (default if many is None else many for default, many in zip(usual, asked, strict=True))
-    cells = sampling() if options.sampling else [*core(), *((*around(), *paper()) if options.all else ())]
-    return grid_jobs(options.testbeds or ["letters"], cells, starts, draws)
+    starts = (8 if options.sampling else 3) if options.starts is None else options.starts
+    draws = 1 if options.draws is None else options.draws
+    jobs = []
+    for name in dict.fromkeys(options.testbeds or ["letters"]):
+        cells = sampling() if options.sampling else cells_of(name, everything=options.all)
+        jobs += grid_jobs([name], cells, starts, draws)
+    return jobs
 
 
 def _demo(folder: Path, how: dict[str, Any]) -> None:

@@ -12,11 +12,20 @@ from humanline.reproduce.hypotheses import CLAIMS
 #: Tables that are shown, in order, with what they are.
 TABLES = {
     "findings.csv": "Verdicts",
+    "paper.csv": "The paper's figures and tables: claims, with 95 % intervals",
     "best.csv": "The best cell of each variant, chosen on the other start models",
     "curves.csv": "Curves of the offline cells, from each start model",
     "shown.csv": "Mean score above the offline curve, shown and not tested",
+    "foretold.csv": "Whether what is said of data beforehand foretells a run's end",
     "cells.csv": "Cells, means over runs",
     "runs.csv": "Runs",
+}
+#: Of tables with more columns than a page has room for, those that it shows.
+_SHOWN = {
+    "paper.csv": (
+        *("where", "says", "objective", "paper", "verdict", "first", "second"),
+        *("difference", "low", "high", "clipped", "why", "differs"),
+    )
 }
 FIGURE, TEXT = "frontier.csv", "table.txt"
 LONGEST = 200  # rows of a table that are shown
@@ -25,7 +34,7 @@ _LONGEST_TEXT = 20_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a study, as its file has it, cut after 200 rows."""
+    """A table of a study, as its file has it, cut after 200 rows, and of many columns to those that are shown."""
 
     file: str
     title: str
@@ -59,6 +68,8 @@ def read_study(found: Found) -> Study:
             notes.append(f"{name} cannot be read: {error}")
             continue
         if rows:
+            places = [place for place, one in enumerate(rows[0]) if one in _SHOWN.get(name, rows[0])]
+            rows = [[row[place] for place in places if place < len(row)] for row in rows]
             tables.append(Table(name, title, rows[0], rows[1 : LONGEST + 1], len(rows) - 1))
     text = ""
     try:

@@ -6,24 +6,28 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from humanline.reproduce.paper import CLAIMS, ELSEWHERE
+from humanline.reproduce.paper_claims import CLAIMS, ELSEWHERE, FAMILY
 from humanline.reproduce.scales.plan import Scale
 from humanline.reproduce.scales.registry import SCALES
+from humanline.reproduce.scales.report import CHANGED
 from humanline.reproduce.shown import markdown
+from humanline.reproduce.testbeds.registry import OTHERS
 
 #: Columns of a testbed's paper.csv that are read.
 _NEEDED = ("where", "says", "objective", "verdict", "difference", "low", "high", "clipped", "why")
-#: Figure 9: the gain of humanline, k chosen for each start model by the others, on larger models and other families.
+#: Figure 9: testbeds of growing and of other models, and the claim that is asked of each. On the last one settings are
+#: those that letters chose, and on the others each start model's are chosen by the other start models.
 TUNED = "offline + humanline, its own k, is better than offline"
 FAMILIES = {
-    "letters": "a small Llama",
-    "letters-large": "a larger one, longer words",
-    "letters-gemma2": "a larger model, Gemma 2",
+    "letters": ("a small Llama", TUNED),
+    "letters-large": ("a larger one, longer words", TUNED),
+    "letters-gemma2": ("a larger model, Gemma 2", FAMILY),
 }
 PERSISTS = {"kto": "drawn", "dpo": "67.45, 56.58 and 56.27, 48.59", "grpo": "drawn"}
 _FIGURE_9 = (
-    "Figure 9, a gain that stays with a larger model and with another family: "
-    f"*{TUNED}*, on the testbeds where that can be asked; `humanline reproduce letters-gemma2` runs the last one."
+    f"Figure 9, a gain that stays with a larger model and with another family: *{TUNED}*, on testbeds where that can "
+    f"be asked; and of a Gemma 2 *{FAMILY}*, both at the settings that letters chose, at the better of two rates "
+    "(`humanline reproduce letters-gemma2`)."
 )
 _EXACT = ("claim", "task", "objective", "rate", "effect", "half_width", "verdict")
 
@@ -31,6 +35,7 @@ _EXACT = ("claim", "task", "objective", "rate", "effect", "half_width", "verdict
 def claims_table(exact: Path, testbeds: Mapping[str, Path], scales: Mapping[str, Path] | None = None) -> str:
     """Return a row for each claim and objective, with what every scale says of it, as Markdown.
 
+    Testbeds that no hypothesis is about have a column under Figure 9 alone.
     Of the exact problems the settings are told in which every variant has its own best learning rate.
 
     Parameters
@@ -58,15 +63,16 @@ def claims_table(exact: Path, testbeds: Mapping[str, Path], scales: Mapping[str,
             row = {"where": claim.where, "claim": claim.says, "objective": objective, "paper": number}
             row["exact problems"] = _exact_words(of_exact, claim.exact, objective)
             for name, found in of_testbeds.items():
-                anew = f"humanline reproduce {name}"
-                row[name] = _words(_row_of(found, claim.says, objective, testbeds[name], anew))
+                told = _row_of(found, claim.says, objective, testbeds[name], f"humanline reproduce {name}")
+                if name not in OTHERS:
+                    row[name] = _words(told) if not claim.testbeds or name in claim.testbeds else ""
             larger = []
             for plan in plans:
-                told = None
+                of_plan = None
                 if plan.name in of_scales:
                     file, anew = (scales or {})[plan.name], f"humanline reproduce --scale {plan.name}"
-                    told = _row_of(of_scales[plan.name], claim.says, objective, file, anew)
-                larger += _of_scale(plan, claim.says, objective, told)
+                    of_plan = _row_of(of_scales[plan.name], claim.says, objective, file, anew)
+                larger += _of_scale(plan, claim.says, objective, of_plan)
             row["larger models"] = "; ".join(larger)
             rows.append(row)
     elsewhere = "".join(f"- {where}: {why}.\n" for where, why in ELSEWHERE.items())
@@ -78,9 +84,9 @@ def _figure_9(of_testbeds: Mapping[str, Sequence[Mapping[str, str]]]) -> Iterato
     """Yield, for each objective, what testbeds of growing and of other models say of humanline beside offline."""
     for objective, paper in PERSISTS.items():
         row = {"objective": objective, "paper: 27B over offline": paper}
-        for name, what in FAMILIES.items():
+        for name, (what, says) in FAMILIES.items():
             found = of_testbeds.get(name, ())
-            mine = [one for one in found if (one["says"], one["objective"]) == (TUNED, objective)]
+            mine = [one for one in found if (one["says"], one["objective"]) == (says, objective)]
             row[f"{name}: {what}"] = _words(mine[0]) if mine else "not run"
         yield row
 
@@ -101,8 +107,10 @@ def _of_scale(plan: Scale, says: str, objective: str, told: Mapping[str, str] | 
     if not asked:
         return []
     if told is not None and told["verdict"] != "not run":
-        seeds = " (one seed)" if told.get("starts") == "1" else ""
-        return [f"{plan.name}: {_words(told)}{seeds}"]
+        notes = ["one seed"] if told.get("starts") == "1" else []
+        notes += [CHANGED] if told.get("differs", "").startswith(CHANGED) else []
+        said = f" ({', '.join(notes)})" if notes else ""
+        return [f"{plan.name}: {_words(told)}{said}"]
     names = dict.fromkeys("/".join(name.split("/")[:2]) for name in (*asked[0].first, *asked[0].second))
     return [f"{plan.name}: not run (`--only {' '.join(names)}`)"]
 

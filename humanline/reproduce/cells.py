@@ -141,6 +141,14 @@ SAMPLING_LRS = (1e-4, 3e-4, 1e-3)
 SAMPLING_SYNCS = (1, 12, 20)
 SAMPLING_CLIP = 0.2
 SAMPLING_PASSES = 2
+#: Where a larger model of another family is looked at (`figure_9`): the scales that letters chose, offline and with
+#: humanline, and the k that it chose for every objective (studies/frontier/letters/best.csv), with `FEW_LRS`.
+CHOSEN_SYNC = 32
+CHOSEN_SCALES: dict[Objective, tuple[dict[str, float], dict[str, float]]] = {
+    "dpo": ({"beta": 1.0}, {"beta": 5.0}),
+    "kto": ({"beta": 1.0}, {"beta": 1.0}),
+    "grpo": ({"clip_eps": 1.0}, {"clip_eps": 0.5}),
+}
 
 
 def core() -> list[Cell]:
@@ -182,6 +190,17 @@ def paper() -> list[Cell]:
             cells += [Cell("dpo", "offline", lr, **some), Cell("dpo", "humanline", lr, every=FEW_SYNC, **some)]
         few: dict[str, Any] = {"desirable": FEW_DESIRABLE, **FEW_SCALE["kto"]}
         cells += [Cell("kto", "offline", lr, **few), Cell("kto", "humanline", lr, every=FEW_SYNC, **few)]
+    return cells
+
+
+def figure_9() -> list[Cell]:
+    """Return the few cells of the grid that letters chose, offline and humanline, each at two rates."""
+    cells = []
+    for objective in OBJECTIVES:
+        offline, humanline = CHOSEN_SCALES[objective]
+        for lr in FEW_LRS:
+            cells.append(Cell(objective, "offline", lr, **offline))  # type: ignore[arg-type]
+            cells.append(Cell(objective, "humanline", lr, every=CHOSEN_SYNC, **humanline))  # type: ignore[arg-type]
     return cells
 
 

@@ -119,8 +119,8 @@ def foretold_rows(outcomes: Iterable[Outcome], levels: Iterable[DataLevel]) -> l
         mean over start models of the least-squares line through the sets, each the mean over draws and the two rates),
         ``low`` and ``high`` (95 % over start models), ``ordered`` (share of pairs of sets whose scores are in the order
         of the yardstick), ``p`` (of a slope above 0, Student's t, one-sided), ``adjusted`` (by Holm, over the rows of a
-        kind of sets and a yardstick) and
-        ``verdict``: *holds here* where that is at most .05, *does not hold here* where the interval lies below 0,
+        kind of sets and a yardstick), ``contrary`` and ``contrary_adjusted`` (the same of a slope below 0) and
+        ``verdict``: *holds here* where the first is at most .05, *does not hold here* where the second is,
         *undecided here*, or *not run*.
     """
     runs, said = list(outcomes), list(levels)
@@ -141,10 +141,14 @@ def foretold_rows(outcomes: Iterable[Outcome], levels: Iterable[DataLevel]) -> l
 def _judge(rows: Sequence[dict[str, object]]) -> None:
     """Give verdicts to the rows of a kind of sets and a yardstick, corrected together."""
     tested = [row for row in rows if not math.isnan(float(str(row["p"])))]
-    for row, adjusted in zip(tested, holm([float(str(row["p"])) for row in tested]) if tested else (), strict=True):
-        row["adjusted"] = float(adjusted)
-        against = float(str(row["high"])) < 0
-        row["verdict"] = "holds here" if adjusted <= ALPHA else "does not hold here" if against else "undecided here"
+    if not tested:
+        return
+    for name, adjusted in (("p", "adjusted"), ("contrary", "contrary_adjusted")):
+        for row, value in zip(tested, holm([float(str(row[name])) for row in tested]), strict=True):
+            row[adjusted] = float(value)
+    for row in tested:
+        holds, against = (float(str(row[name])) <= ALPHA for name in ("adjusted", "contrary_adjusted"))
+        row["verdict"] = "holds here" if holds else "does not hold here" if against else "undecided here"
 
 
 def cells_on(data: str, objective: Objective, variant: Variant) -> list[Cell]:
@@ -176,7 +180,8 @@ def _scores(runs: Sequence[Outcome], sets: Sequence[str], objective: Objective, 
 
 def _told(scores: _Scores, said: Sequence[DataLevel], sets: Sequence[str], yardstick: str) -> dict[str, object]:
     """Return a row's numbers."""
-    nothing = dict.fromkeys(("slope", "low", "high", "ordered", "p", "adjusted"), math.nan)
+    numbers = ("slope", "low", "high", "ordered", "p", "adjusted", "contrary", "contrary_adjusted")
+    nothing = dict.fromkeys(numbers, math.nan)
     starts = sorted(set.intersection(*(set(own) for own in scores.values())))
     known = {(one.start, one.data) for one in said}
     starts = [start for start in starts if all((start, data) in known for data in sets)]
@@ -192,7 +197,8 @@ def _told(scores: _Scores, said: Sequence[DataLevel], sets: Sequence[str], yards
     estimate = mean_estimate(slopes)
     half = estimate.interval(1 - ALPHA).half_width
     row |= {"slope": estimate.mean, "low": estimate.mean - half, "high": estimate.mean + half}
-    return row | {"ordered": float(np.mean(ordered)), "p": estimate.above(0.0)}
+    row |= {"ordered": float(np.mean(ordered)), "p": estimate.above(0.0)}
+    return row | {"contrary": (-estimate).above(0.0)}
 
 
 def _mean(said: Sequence[DataLevel], start: int, data: str, name: str) -> float:
@@ -227,8 +233,8 @@ def write_foretold(
         "The paper's Figure 6 takes the mean log-probability of a token under the start model for a proxy of how good "
         "data are. Here it is the slope of a run's score on that level, over sets of pairs that differ in it, and on "
         "how far the level lies above that of the model's own answers (gap): mean over start models, with the 95 % "
-        "interval over these, not corrected; the verdict is Holm's, over the rows of a kind and a yardstick. "
-        f"{len(levels)} sets were inspected.",
+        "interval over these, not corrected; verdicts for and against are Holm's, over the rows of a kind and a "
+        f"yardstick. {len(levels)} sets were inspected.",
         "",
         markdown(rows),
         "## What was said of the sets, means over start models and draws",

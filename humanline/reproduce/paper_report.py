@@ -9,7 +9,8 @@ from pathlib import Path
 
 from humanline.reproduce.cells import around, paper
 from humanline.reproduce.outcome import Outcome
-from humanline.reproduce.paper import ALPHA, ELSEWHERE, LEAST_CLIPPED, MARGIN_SHARE, PaperRow, paper_rows
+from humanline.reproduce.paper import ALPHA, LEAST_CLIPPED, MARGIN_SHARE, PaperRow, paper_rows
+from humanline.reproduce.paper_claims import ELSEWHERE
 from humanline.reproduce.shown import markdown
 from humanline.reproduce.tables import rows_csv
 from humanline.system.files import make_folder, write_text

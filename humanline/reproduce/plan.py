@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from humanline.reproduce.cells import Cell
+from humanline.reproduce.cells import Cell, around, core, figure_9, paper
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.run import Job
-from humanline.reproduce.testbeds.registry import testbed
+from humanline.reproduce.testbeds.registry import OTHERS, testbed
 
 #: CPU seconds, machine busy: of a run of one pass offline, of an online one, and of a start model with a draw of its
 #: pairs. Runs of letters are measured (means of the committed runs, less what workers have saved since), and the third
@@ -27,6 +27,20 @@ SECONDS: dict[str, tuple[float, float, float]] = {
 
 #: How many times as long an online run takes a pass where it keeps all answers to a prompt, and not two of them.
 GROUPS = 2.5
+
+
+def cells_of(name: str, *, everything: bool) -> list[Cell]:
+    """Return the cells of a testbed: the grid, or of one that no hypothesis is about those that Figure 9 needs.
+
+    Parameters
+    ----------
+    name : str
+    everything : bool
+        The whole grid, and what else the paper's figures and tables vary.
+    """
+    if everything:
+        return [*core(), *around(), *paper()]
+    return figure_9() if name in OTHERS else core()
 
 
 def grid_jobs(names: Sequence[str], cells: Sequence[Cell], starts: int, draws: int) -> list[Job]:

@@ -368,12 +368,26 @@ def test_a_suite_of_runs_is_shown_with_its_tables_and_figure(tmp_path):
     """The tables of humanline reproduce are on the page, its figure is drawn from its CSV, a panel an objective."""
     page, facts = report(tmp_path, ROOT / "studies" / "frontier" / "letters")
     (study,) = facts["studies"]
-    assert {"findings.csv", "cells.csv", "runs.csv"} <= {table["file"] for table in study["tables"]}
+    assert {"findings.csv", "paper.csv", "cells.csv", "runs.csv"} <= {table["file"] for table in study["tables"]}
+    (claims,) = [table for table in study["tables"] if table["file"] == "paper.csv"]
+    assert claims["head"][:5] == ["where", "says", "objective", "paper", "verdict"]
+    assert claims["rows"][1][3:6] == ["24.82, 18.07", "does not hold here", "0.651429"]
     titles = [attributes["aria-label"] for tag, attributes in page.elements if tag == "figure"]
     assert titles == ["DPO", "KTO", "GRPO"] and "undecided" in page.text
     assert "online runs lie above the offline curve" in page.text
     with open(ROOT / "studies" / "frontier" / "letters" / "frontier.csv", newline="") as file:
         assert len(study["points"]) == sum(row["panel"] != "setting" for row in csv.DictReader(file)) + 3
+
+
+def test_a_plan_of_larger_models_is_shown_with_its_claims(tmp_path):
+    """Its folder has runs and claims and no figure; a short row stays short."""
+    folder = tmp_path / "small-out"
+    folder.mkdir()
+    (folder / "runs.csv").write_text("run,state,score\na,evaluated,0.5\n")
+    (folder / "paper.csv").write_text("testbed,where,says,verdict\nsmall,Figure 8,<b>,not run\nsmall\n")
+    page, facts = report(tmp_path, folder)
+    assert "small-out: runs and claims" in page.text and "<b>" in page.text
+    assert facts["studies"][0]["tables"][0]["rows"] == [["Figure 8", "<b>", "not run"], []]
 
 
 def test_a_suite_whose_figure_is_damaged_is_shown_without_it(tmp_path):

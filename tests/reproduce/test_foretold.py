@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from scipy import stats
@@ -74,6 +75,23 @@ def test_the_slope_is_that_of_the_line_with_students_interval_over_start_models(
 def test_a_line_that_falls_is_against_the_proxy():
     found = row(foretold_rows(runs(-1.0), said()))
     assert (found["verdict"], found["ordered"]) == ("does not hold here", 0.0)
+    p = stats.ttest_1samp([-slope for slope in SLOPES], 0.0, alternative="less").pvalue
+    assert (found["contrary"], found["contrary_adjusted"]) == (pytest.approx(p), pytest.approx(2 * p))
+
+
+def test_a_line_that_falls_is_corrected_as_one_that_rises():
+    """Each of two rows lies below 0 at .03: alone it would decide, and of two neither does."""
+    wide = [replace(one, score=one.score - 0.42 * LEVELS[QUARTERS[one.cell.quartile - 1]]) for one in runs()]
+    slopes = [slope - 0.42 for slope in SLOPES]
+    shift = next(
+        shift
+        for shift in (0.01 * number for number in range(200))
+        if stats.ttest_1samp([slope - shift for slope in slopes], 0.0, alternative="less").pvalue < 0.035
+    )
+    wide = [replace(one, score=one.score - shift * LEVELS[QUARTERS[one.cell.quartile - 1]]) for one in wide]
+    found = row(foretold_rows(wide, said()))
+    assert 0.025 < found["contrary"] < 0.05 < found["contrary_adjusted"]
+    assert found["verdict"] == "undecided here"
 
 
 def test_a_start_that_lacks_a_set_or_an_inspection_is_left_out():

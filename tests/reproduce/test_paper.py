@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from scipy import stats
 
-from humanline.reproduce.cells import FEW_LRS, FEW_SCALE, Cell, core, paper
+from humanline.reproduce.cells import FEW_LRS, FEW_SCALE, Cell, core, figure_9, paper
 from humanline.reproduce.outcome import Outcome
-from humanline.reproduce.paper import CLAIMS, ELSEWHERE, paper_rows
+from humanline.reproduce.paper import paper_rows
+from humanline.reproduce.paper_claims import CLAIMS, ELSEWHERE, FAMILY
 from humanline.reproduce.paper_report import write_paper_report
+from humanline.reproduce.plan import cells_of
 from humanline.reproduce.recipe import recipe
 from humanline.reproduce.start import Pairs
 from humanline.reproduce.subsets import some_pairs
@@ -21,6 +25,7 @@ from humanline.reproduce.testbeds.registry import testbed as bed_of
 from humanline.theory import BetaRejection, BetaShape
 from humanline.train.config import TrainConfig
 
+ROOT = Path(__file__).resolve().parents[2]
 LR = FEW_LRS[0]
 OFFLINE = Cell("dpo", "offline", LR, **FEW_SCALE["dpo"])
 ONLINE = Cell("dpo", "online", LR, **FEW_SCALE["dpo"])
@@ -42,7 +47,14 @@ def runs(cell: Cell, score: float, *, clipped: float = 0.0, sign: int = 1) -> li
 
 
 def row(outcomes: list[Outcome], says: str, objective: str = "dpo"):
-    (found,) = [one for one in paper_rows(outcomes) if one.says == says and one.objective == objective]
+    """Return the row of a claim; such of its cells as are not given are so bad that none of them is chosen."""
+    (claim,) = [one for one in CLAIMS if one.says == says]
+    asked = {cell for name in claim.numbers for pick in (claim.first, claim.second) for cell in pick(name)}
+    given, starts = {one.cell for one in outcomes}, {one.start for one in outcomes}
+    kinds = {(cell.objective, cell.variant) for cell in given}
+    others = [cell for cell in asked - given if (cell.objective, cell.variant) in kinds]
+    filled = [one for cell in others for one in runs(cell, -9.0) if one.start in starts]
+    (found,) = [one for one in paper_rows([*outcomes, *filled]) if (one.says, one.objective) == (says, objective)]
     return found
 
 
@@ -151,6 +163,42 @@ def test_every_claim_compares_cells_that_are_run():
             assert {cell.objective for cell in first | second} == {objective}
 
 
+def test_a_claim_some_of_whose_cells_were_not_run_is_not_judged():
+    """The best of a few of them is not what is declared."""
+    says = "offline + humanline, its own k, is better than offline"
+    mine = [*runs(OFFLINE, 0.6), *runs(K8, 0.9, sign=-1)]
+    (found,) = [one for one in paper_rows(mine) if one.says == says and one.objective == "dpo"]
+    assert (found.verdict, found.why) == ("not run", "46 of its 48 cells have no run")
+    assert math.isnan(found.difference) and math.isnan(found.p)
+
+
+def test_another_family_is_asked_of_its_own_testbed_alone_with_the_cells_that_are_run_there():
+    """Its few cells are those of the command, and leave every other claim without a verdict."""
+    cells = figure_9()
+    assert cells == cells_of("letters-gemma2", everything=False) and set(cells) <= set(core()) and len(cells) == 12
+    assert (
+        set(cells_of("letters-gemma2", everything=True)) > set(cells)
+        and cells_of("letters", everything=False) == core()
+    )
+    mine = [one for cell in cells for one in runs(cell, 0.6 + 0.1 * (cell.variant == "humanline"))]
+    rows = paper_rows([replace(one, testbed="letters-gemma2") for one in mine])
+    assert {one.says for one in rows if one.verdict != "not run"} == {FAMILY}
+    found = [one for one in rows if one.says == FAMILY]
+    assert len(found) == 3 and all(one.difference == pytest.approx(0.1) for one in found)
+    (found, *_) = [one for one in paper_rows(mine) if one.says == FAMILY]
+    assert (found.verdict, found.why) == ("not run", "asked of letters-gemma2")
+
+
+def test_scales_of_figure_9_are_those_that_letters_chose():
+    """For each objective the most often chosen cell of the committed table, offline and at k = 32."""
+    with open(ROOT / "studies" / "frontier" / "letters" / "best.csv", encoding="utf-8", newline="") as lines:
+        best = {(one["objective"], one["series"]): one["chosen"] for one in csv.DictReader(lines)}
+    for cell in figure_9():
+        series = "offline" if cell.variant == "offline" else "humanline, k = 32"
+        chosen = best[cell.objective, series].split("; ")[0].split(" ")[0]
+        assert chosen in {replace(cell, lr=lr).name for lr in FEW_LRS}
+
+
 def test_every_figure_and_table_has_a_row_or_a_reason():
     said = " ".join([*(claim.where for claim in CLAIMS), *ELSEWHERE])
     for name in ("Figure 1", "5", "6", "7", "8", "9", "10", "11"):
@@ -166,7 +214,11 @@ def test_the_simulators_claims_are_named_as_they_are_there():
 
 
 def test_the_report_says_what_was_not_run(tmp_path):
-    files = write_paper_report(tmp_path, [*runs(OFFLINE, 0.6), *runs(K1, 0.7, sign=-1)])
+    clip_only = Cell("dpo", "clip only", LR, **FEW_SCALE["dpo"])
+    cells = [replace(one, lr=lr) for one in (OFFLINE, clip_only) for lr in FEW_LRS]
+    mine = [one for cell in [*cells, ONLINE] for one in runs(cell, 0.6, clipped=0.02)]
+    mine = [replace(one, score=one.score + 0.3) if one.cell == ONLINE else one for one in mine]
+    files = write_paper_report(tmp_path, mine)
     assert [file.name for file in files] == ["paper.csv", "paper.md"]
     text = files[1].read_text()
     assert "**holds here**" in text and "**not run**" in text and "Figure 7: `humanline reproduce --sampling`" in text

@@ -159,7 +159,8 @@ def holms(values):
 
 CLAIMS = defaultdict(list)
 for committed in rows_of("paper.csv"):
-    CLAIMS[committed["where"], committed["says"]].append(committed)
+    if committed["where"] != "Figure 9":  # of another testbed
+        CLAIMS[committed["where"], committed["says"]].append(committed)
 
 
 @pytest.mark.parametrize(("where", "says"), CLAIMS)

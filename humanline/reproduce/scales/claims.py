@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from humanline.reproduce.paper import ALPHA, CLAIMS, MARGIN_SHARE, PaperClaim, PaperRow, p_values, verdicts
+from humanline.reproduce.paper import ALPHA, MARGIN_SHARE, PaperRow, p_values, verdicts
+from humanline.reproduce.paper_claims import CLAIMS, PaperClaim
 from humanline.reproduce.scales.plan import Asked, Scale, stem
 from humanline.reproduce.scales.read import Found, Values
 from humanline.stats import crossed_estimate

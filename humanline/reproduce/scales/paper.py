@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from humanline.reproduce.cells import CLIPS, OBJECTIVES, Objective
+from humanline.reproduce.paper_claims import FAMILY
 from humanline.reproduce.recipe import BOUND, CONCENTRATION, LOG_EPS
 from humanline.reproduce.scales.plan import Asked, PlannedRun, Scale, reckoned_hours
 from humanline.theory import BetaRejection, ClipRange
@@ -27,7 +28,9 @@ def paper_scale() -> Scale:
         runs=(*_table_3(), *_figure_5(), *_figure_8(), *_figure_10(), *_table_4(), *_table_6(), *_table_5()),
         asked=tuple(_asked()),
         evaluation="alpaca",
-        hardware="an H100, at 150 Tflop/s",
+        hardware="an H100, at 150 Tflop/s, however many share a run",
+        counted="training alone, answers and their judging not counted",
+        memory="8B takes 133 GiB on one GPU or 25 on each of 8, 27B 67 GiB on each of 8: GPUS=8 with GPUs of 80 GB",
         starts={"start/llama3-8b": "table3/dpo/offline", _GEMMA: "table5/dpo/offline-llama3"},
         remarks=(
             "AlpacaEval 2 has GPT 4.1 judge, as the paper has (its footnote 6): it costs money and takes a key, "
@@ -138,6 +141,9 @@ def _asked_of_both() -> Iterator[Asked]:
         yield Asked("offline + humanline gives shorter answers than offline", objective, (humanline,), (offline,))
         for variant in ("offline", "humanline"):
             yield _better_data(objective, variant)
+        where = "table5" if objective == "dpo" else "figure9"
+        larger, other = (f"{where}/{objective}/{variant}-llama3" for variant in ("humanline", "offline"))
+        yield Asked(FAMILY, objective, (larger,), (other,), _LARGE)
     one, eight, longest = "table3/grpo/humanline", "figure8/grpo/k8", "figure8/grpo/k32"
     yield Asked("humanline with a larger k, here 8, is as good as with k = 1", "grpo", (eight,), (one,))
     yield Asked("past that point a larger k, here 32, is worse", "grpo", (longest,), (eight,))

@@ -29,7 +29,7 @@ class PlannedRun:
     differs : str
         What is not as in the paper.
     hours : float or None
-        Of one GPU, reckoned and not measured; None: nothing was even reckoned.
+        GPU hours, reckoned and not measured; None: nothing was even reckoned.
     """
 
     name: str
@@ -81,6 +81,10 @@ class Scale:
         How models are asked: `humanline evaluate` with a reward model, or AlpacaEval's instructions and annotator.
     hardware : str
         What hours are of.
+    counted : str
+        What the hours of a run are counted for.
+    memory : str
+        What a run takes, by `humanline estimate`.
     starts : mapping of str to str
         Names of models that are asked before any training, and of a run that begins with each.
     remarks : tuple of str
@@ -95,6 +99,16 @@ class Scale:
     hardware: str
     starts: Mapping[str, str]
     remarks: tuple[str, ...] = ()
+    counted: str = "training"
+    memory: str = ""
+
+
+def said_cost(scale: Scale, runs: Sequence[PlannedRun]) -> str:
+    """Return how much time and memory runs take, in words that say that nothing of it was measured."""
+    known = [run.hours for run in runs if run.hours is not None]
+    rest = f"; of {len(runs) - len(known)} runs that sample, no time was reckoned" if len(known) < len(runs) else ""
+    said = f"{sum(known):.0f} hours of {scale.hardware}, for {scale.counted}{rest}"
+    return f"{said}. Memory: {scale.memory}" if scale.memory else said
 
 
 def stem(name: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from humanline.reproduce.paper_report import row_shown
 from humanline.reproduce.scales.claims import scale_rows
+from humanline.reproduce.scales.plan import said_cost
 from humanline.reproduce.scales.read import Found, summary_of
 from humanline.reproduce.scales.write import Prepared
 from humanline.reproduce.shown import markdown
@@ -16,6 +17,7 @@ from humanline.reproduce.tables import rows_csv
 from humanline.system.files import write_text
 
 CLAIMS, RUNS, TEXT = "paper.csv", "runs.csv", "paper.md"
+CHANGED = "not as declared"  # where its rows begin to say how they differ, the table of all scales says it too
 
 
 def write_scale_report(plan: Prepared, found: Mapping[str, Found]) -> list[Path]:
@@ -27,6 +29,9 @@ def write_scale_report(plan: Prepared, found: Mapping[str, Found]) -> list[Path]
         If one cannot be written.
     """
     folder, rows = plan.folder, scale_rows(plan.scale, found)
+    if plan.changes:
+        said = f"{CHANGED} (--set {' '.join(plan.changes)})"
+        rows = [replace(row, differs="; ".join(filter(None, (said, row.differs)))) for row in rows]
     runs = [summary_of(name, one) for name, one in found.items()]
     write_text(folder / RUNS, rows_csv(runs))
     write_text(folder / CLAIMS, rows_csv([asdict(row) for row in rows]))
@@ -34,7 +39,8 @@ def write_scale_report(plan: Prepared, found: Mapping[str, Found]) -> list[Path]
         f"# The paper's claims: {plan.scale.title}",
         "",
         *(f"- {one}." for one in plan.scale.remarks),
-        *([f"- Not as declared: --set {' '.join(plan.changes)}."] if plan.changes else []),
+        *([f"- {CHANGED.capitalize()}: --set {' '.join(plan.changes)}."] if plan.changes else []),
+        f"- Reckoned, and not measured: {said_cost(plan.scale, plan.runs)}.",
         f"- Runs: {counted(found)}.",
         "",
         "First less second is the mean over prompts, crossed with seeds where there are several, with its 95 % "

@@ -30,9 +30,11 @@ def small_scale() -> Scale:
         asked=tuple(_asked()),
         evaluation="scored",
         starts={"start": f"dpo/offline/lr{LRS[0]}/seed{SEEDS[0]}"},
-        hardware="an A100 of 80 GB, at 100 Tflop/s",
+        hardware="one A100 of 80 GB, at 100 Tflop/s",
+        counted="training, drawing answers and scoring them",
+        memory="11 GiB of the GPU while a run trains, 16 GB for the reward model while answers are scored",
         remarks=(
-            "the reward model of 8B takes 16 GB while answers are scored; the licences of model and data are theirs",
+            "the licences of model, reward model and data are theirs",
             "scores are of the reward model that chose between the answers which are learned from: a policy may please "
             "it and nobody else",
         ),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline import __version__, recipes
-from humanline.reproduce.scales.plan import PlannedRun, Scale, picked
+from humanline.reproduce.scales.plan import PlannedRun, Scale, picked, said_cost
 from humanline.system.files import OutputError, make_folder, refuse_used_folder, write_text
 from humanline.train.config import ConfigError, TrainConfig, load_config
 from humanline.train.run.fingerprint import differences, same_settings
@@ -196,7 +196,7 @@ def _tree(plan: Prepared) -> dict[str, Any]:
         "title": scale.title,
         "changes": list(plan.changes),
         "remarks": list(scale.remarks),
-        "hours": f"of {scale.hardware}: reckoned, not measured",
+        "cost": f"reckoned, not measured: {said_cost(scale, plan.runs)}",
         "starts": {name: [one[1:] for one in steps] for name, steps in start_commands(plan).items()},
         "runs": [{**asdict(run), "commands": [one[1:] for one in commands(plan, run)]} for run in plan.runs],
     }
@@ -259,7 +259,7 @@ _HEAD = """\
 # often as it takes. `humanline reproduce --scale {name} --out HERE` says where it stands, and what has come of it.
 #   DRY_RUN=1  check every configuration; no model, no data, no training
 #   GPUS=n     n processes a run, one GPU each
-# Time, reckoned for {hardware}, and not measured: {hours}.
+# Reckoned, and not measured: {cost}.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 2
 failed=()
@@ -308,11 +308,9 @@ fi
 
 
 def _script(plan: Prepared) -> str:
-    known = [run.hours for run in plan.runs if run.hours is not None]
-    hours = f"{sum(known):.0f} hours" if len(known) == len(plan.runs) else f"{sum(known):.0f} hours, and those online"
     scale = plan.scale
-    head = {"title": scale.title, "count": len(plan.runs), "name": scale.name, "hardware": scale.hardware}
-    lines = [_HEAD.format(**head, hours=hours), "if [[ ${DRY_RUN:-0} == 1 ]]; then"]
+    head = {"title": scale.title, "count": len(plan.runs), "name": scale.name, "cost": said_cost(scale, plan.runs)}
+    lines = [_HEAD.format(**head), "if [[ ${DRY_RUN:-0} == 1 ]]; then"]
     lines += [f"  check {CONFIGS}/{shlex.quote(run.name)}.yaml" for run in plan.runs]
     lines.append("else")
     for name, steps in [*start_commands(plan).items(), *((run.name, commands(plan, run)) for run in plan.runs)]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from humanline import recipes
-from humanline.reproduce.paper import CLAIMS
+from humanline.reproduce.paper_claims import CLAIMS
 from humanline.reproduce.scales.paper import paper_scale
-from humanline.reproduce.scales.plan import picked, reckoned_hours, stem
+from humanline.reproduce.scales.plan import picked, reckoned_hours, said_cost, stem
 from humanline.reproduce.scales.registry import SCALES
 from humanline.reproduce.scales.small import small_scale
 from humanline.train.config import load_config
@@ -95,6 +95,16 @@ def test_only_takes_whole_words_of_names_and_names_all_that_it_does_not_know():
     with pytest.raises(ValueError, match="'tabel3/dpo' \\(did you mean table3/dpo") as error:
         picked(scale, ["tabel3/dpo", "table3", "nonsense"])
     assert "'nonsense'; there are table3/dpo, table3/kto" in str(error.value)
+
+
+def test_what_runs_cost_is_said_to_be_reckoned_for_how_many_and_for_what():
+    """Runs that sample have no time, and are counted; hours are GPU hours, since 8B is more than one such GPU holds."""
+    scale = paper_scale()
+    said = said_cost(scale, picked(scale, ["table3/dpo"]))
+    assert said.startswith("3 hours of an H100, at 150 Tflop/s, however many share a run, for training alone")
+    assert "; of 2 runs that sample, no time was reckoned. Memory: 8B takes 133 GiB" in said
+    said = said_cost(small_scale(), small_scale().runs)
+    assert said.startswith("18 hours of one A100") and "no time was reckoned" not in said and "11 GiB" in said
 
 
 def test_reckoned_hours_are_ten_operations_a_parameter_and_token():
