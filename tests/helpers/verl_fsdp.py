@@ -3,7 +3,7 @@
     RANK=0 WORLD_SIZE=1 python -m tests.helpers.verl_fsdp FOLDER LAYOUT SYNC_EVERY EPOCHS
 
 FOLDER holds the model, made by `make_model`, and becomes the meeting place of the processes. verl knows no platform
-without an accelerator; so the methods of its CUDA platform answer for the CPU here, and nothing else of verl is changed.
+without an accelerator, so the methods of its CUDA platform answer for the CPU here. Nothing else of verl is changed.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ def on_the_cpu() -> None:
 
 def fsdp_worker(model: Path):
     """Return verl's worker around its FSDP2 engine with the policy loss `humanline`."""
-    from tests.helpers import verl_engine
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, TrainingWorkerConfig
     from verl.workers.engine import EngineRegistry
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
     from verl.workers.engine_workers import TrainingWorker
+
+    from tests.helpers import verl_engine
 
     EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(FSDPEngineWithLMHead)
     exact = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
@@ -98,8 +99,9 @@ def nearest(batch, before: list[dict], plain) -> tuple[int, float, float]:
 
 def main(folder: Path, layout: str, epochs: int) -> None:
     """Take two rounds of 7 mini-batches and print what scored them."""
-    from tests.helpers import verl_engine
     from transformers import AutoModelForCausalLM
+
+    from tests.helpers import verl_engine
 
     worker, plain = fsdp_worker(folder), AutoModelForCausalLM.from_pretrained(folder).float().eval()
     engine, before, trained = worker.engine, [], []

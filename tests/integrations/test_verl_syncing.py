@@ -93,7 +93,7 @@ def test_micro_batches_of_dynamic_size_keep_each_answers_own_scores(engine, monk
 
 @pytest.mark.parametrize(("count", "every", "said"), [(4, 3, "SYNC_EVERY=2 or less"), (2, 1, "at least 3")])
 def test_a_round_too_short_to_sync_says_so(engine, monkeypatch, count, every, said):
-    """With k + 1 mini-batches or fewer nothing moves: all have the round's start, the metric is 0, and a warning tells."""
+    """With k + 1 mini-batches or fewer all have the round's start, the metric is 0, and a warning tells."""
     monkeypatch.setenv(settings.SYNC, "before_step")
     monkeypatch.setenv(settings.EVERY, str(every))
     worker = engine.worker("humanline", clip_ratio_c=1e9)
@@ -133,7 +133,7 @@ def test_an_error_in_a_round_leaves_nothing_behind(engine, monkeypatch):
 
 @pytest.mark.parametrize("nested", [False, True], ids=["older trainer", "newer trainer"])
 def test_references_of_the_server_that_sampled_are_refused(engine, monkeypatch, nested):
-    """verl's bypass mode takes its log-probabilities as old_log_probs; a round would begin with those and go on with ours."""
+    """In bypass mode a round would begin with that server's log-probabilities and go on with the engine's."""
     monkeypatch.setenv(settings.SYNC, "before_step")
     worker = engine.worker("humanline", clip_ratio_c=1e9)
     data = engine.round_of(8, 0, nested=nested, of=worker)
@@ -146,7 +146,7 @@ def test_references_of_the_server_that_sampled_are_refused(engine, monkeypatch, 
 
 
 def test_ray_finds_how_to_call_the_changed_method(engine):
-    """verl marks a worker's methods for Ray with an attribute, which the change keeps."""
+    """An attribute of a worker's method tells Ray how to call it, and the change keeps it."""
     from verl.single_controller.base.decorator import MAGIC_ATTR
     from verl.workers.engine_workers import TrainingWorker
 
@@ -157,7 +157,7 @@ def test_ray_finds_how_to_call_the_changed_method(engine):
 
 @pytest.mark.parametrize(("processes", "layout", "every", "epochs"), [(1, "padded", 2, 1), (2, "nested", 1, 2)])
 def test_verls_own_fsdp2_engine(engine, tmp_path, processes, layout, every, epochs):
-    """Two rounds of 7 mini-batches a process: a plain model with the weights of `snapshot` gives the references to 2e-5."""
+    """Two rounds of 7 mini-batches: a plain model with the weights of `snapshot` gives the references to 2e-5."""
     from tests.helpers import verl_fsdp
 
     verl_fsdp.make_model(tmp_path)

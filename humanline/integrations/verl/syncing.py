@@ -113,7 +113,7 @@ def _round(batches: Iterable[Any], worker: Any, every: int) -> Iterator[Any]:
         enough = f"Set {EVERY}={count - 2} or less" if count > 2 else "Take at least 3 mini-batches a round"
         warnings.warn(
             f"{SYNC}=before_step moved no reference in a round of {count} mini-batches: with {EVERY}={every} it first "
-            f"moves for mini-batch {every + 2}. {enough} (ppo_mini_batch_size, ppo_epochs), or unset {SYNC} and {EVERY}.",
+            f"moves for mini-batch {every + 2}. {enough} (ppo_mini_batch_size, ppo_epochs), or unset {SYNC}.",
             stacklevel=2,
         )
 
@@ -123,9 +123,9 @@ def _refuse_bypass(batch: Any) -> Any:
     flat = [(one.values() if one.is_nested else one).float() for one in (sampled, old) if one is not None]
     if len(flat) == 2 and torch.equal(*flat):
         raise ValueError(
-            f"{SYNC}=before_step with algorithm.rollout_correction.bypass_mode=true is refused: old_log_probs are those "
-            "of the server that sampled, so that a round would begin with references of another engine than it goes on "
-            f"with. Set bypass_mode=false, or unset {SYNC} and {EVERY}."
+            f"{SYNC}=before_step with algorithm.rollout_correction.bypass_mode=true is refused: old_log_probs are "
+            "those of the server that sampled, so that a round would begin with references of another engine than it "
+            f"goes on with. Set bypass_mode=false, or unset {SYNC} and {EVERY}."
         )
     return batch
 
