@@ -4,9 +4,9 @@
     python scripts/tools.py verl --in envs       # one, in envs/verl, which is made anew
     python scripts/tools.py --list               # what was tested, as the table in docs/inside-others.md
 
-The exit code is 1 where anything broke or could not be tried, and where a tool that was only looked at has a release that
-nobody looked at and that asks for another TRL. A newer release that works is no break; the sentence says so, and the
-table here is then the place to write it down. Needs an index of packages.
+The exit code is 1 where anything broke or could not be tried, and where a tool that was only looked at asks for another
+TRL than it did. A newer release that works is no break; the sentence says so, and the table here is then the place to
+write it down. Needs an index of packages.
 """
 
 from __future__ import annotations
@@ -74,8 +74,13 @@ def newest(package: str) -> str:
     found = run(sys.executable, "-m", "pip", "index", "versions", package)
     told = re.search(rf"^{re.escape(package)} \(([^)]+)\)", found.stdout, re.MULTILINE | re.IGNORECASE)
     if found.returncode != 0 or told is None:
-        raise Broken(f"could not be looked up: {last_line(found.stderr)}")
+        raise Broken(f"could not be looked up: {pip_said(found)}")
     return told[1]
+
+
+def pip_said(done: subprocess.CompletedProcess[str]) -> str:
+    """Return why pip failed. Of an index that does not answer its last line says that there is no such package."""
+    return "the index of packages does not answer" if "WARNING: Retrying" in done.stderr else last_line(done.stderr)
 
 
 def last_line(text: str) -> str:
@@ -98,7 +103,7 @@ def install(tool: Tool, version: str, folder: Path) -> Path:
     ):
         done = run(*command)
         if done.returncode != 0:
-            raise Broken(f"could not be installed beside humanline: {last_line(done.stderr)}")
+            raise Broken(f"could not be installed beside humanline: {pip_said(done)}")
     return python
 
 
@@ -152,7 +157,7 @@ def look_at(name: str) -> tuple[bool, str]:
             sys.executable, "-m", "pip", "install", *["--dry-run", "--ignore-installed", "--no-deps"], *TOLD, *wanted
         )
         if done.returncode != 0:
-            raise Broken(f"could not be looked at: {last_line(done.stderr)}")
+            raise Broken(f"could not be looked at: {pip_said(done)}")
         now = trl_asked_for(done.stdout)
     except Broken as broken:
         return False, f"{name} {version} {broken} (looked at: {looked_at})."

@@ -86,6 +86,15 @@ class TestRuns:
         assert re.match(r"verl \(newest\) could not be looked up: .*\(tested: [\d.]+\)\.", first)
         assert second.startswith("axolotl (newest) could not be looked up: ")
 
+    def test_an_index_that_cannot_be_reached_is_named_as_that(self, tmp_path):
+        """And not as a tool that is gone, which is what pip's last line says then."""
+        closed = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1", "PIP_CONFIG_FILE": "/dev/null"}
+        done = self.run("axolotl", **closed, PATH="", HOME=str(tmp_path))
+        assert (done.returncode, done.stdout) == (
+            1,
+            "axolotl (newest) could not be looked up: the index of packages does not answer (looked at: 0.19.0).\n",
+        )
+
     def test_an_unknown_tool_is_refused(self):
         """With those there are."""
         done = self.run("verll")

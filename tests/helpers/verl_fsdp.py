@@ -1,6 +1,6 @@
-"""Rounds in verl's own FSDP2 engine, on the CPU: which weights scored which mini-batch, printed as JSON.
+"""Rounds in verl's own FSDP engine, on the CPU: which weights scored which mini-batch, printed as JSON.
 
-    RANK=0 WORLD_SIZE=1 python -m tests.helpers.verl_fsdp FOLDER LAYOUT SYNC_EVERY EPOCHS
+    RANK=0 WORLD_SIZE=1 python -m tests.helpers.verl_fsdp FOLDER STRATEGY LAYOUT SYNC_EVERY EPOCHS
 
 FOLDER holds the model, made by `make_model`, and becomes the meeting place of the processes. verl knows no platform
 without an accelerator, so the methods of its CUDA platform answer for the CPU here. Nothing else of verl is changed.
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+import torch.distributed.fsdp
 
 
 def make_model(folder: Path) -> None:
@@ -39,10 +40,12 @@ def on_the_cpu() -> None:
     PlatformCUDA.is_available = lambda _: True
     PlatformCUDA.set_device = PlatformCUDA.synchronize = lambda *_: None
     PlatformCUDA.empty_cache = lambda _: None
+    # FSDP of the first kind refuses to hand out weights from a CPU, where gloo can.
+    torch.distributed.fsdp._init_utils._check_module_states_for_sync_module_states = lambda _: None
 
 
-def fsdp_worker(model: Path):
-    """Return verl's worker around its FSDP2 engine with the policy loss `humanline`."""
+def fsdp_worker(model: Path, strategy: str):
+    """Return verl's worker around its engine for `fsdp` or `fsdp2` with the policy loss `humanline`."""
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, TrainingWorkerConfig
     from verl.workers.engine import EngineRegistry
@@ -64,7 +67,7 @@ def fsdp_worker(model: Path):
                 override_config={"attn_implementation": "sdpa"},
             ),
             engine_config=FSDPEngineConfig(
-                strategy="fsdp2",
+                strategy=strategy,
                 use_dynamic_bsz=False,
                 micro_batch_size_per_gpu=1,
                 use_torch_compile=False,
@@ -97,18 +100,29 @@ def nearest(batch, before: list[dict], plain) -> tuple[int, float, float]:
     return far.index(near), near, after
 
 
-def main(folder: Path, layout: str, epochs: int) -> None:
+def whole(module) -> dict[str, torch.Tensor]:
+    """Return copies of the weights, put together from all processes."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if not isinstance(module, FullyShardedDataParallel):
+        return {name: weight.full_tensor().clone() for name, weight in module.named_parameters()}
+    with FullyShardedDataParallel.summon_full_params(module, writeback=False):
+        return {name.replace("_fsdp_wrapped_module.", ""): one.clone() for name, one in module.named_parameters()}
+
+
+def main(folder: Path, strategy: str, layout: str, epochs: int) -> None:
     """Take two rounds of 7 mini-batches and print what scored them."""
     from transformers import AutoModelForCausalLM
 
     from tests.helpers import verl_engine
 
-    worker, plain = fsdp_worker(folder), AutoModelForCausalLM.from_pretrained(folder).float().eval()
+    worker = fsdp_worker(folder, strategy)
+    plain = AutoModelForCausalLM.from_pretrained(folder).float().eval()
     engine, before, trained = worker.engine, [], []
     train_batch = engine.train_batch
 
     def remembered(data, loss_function):
-        before.append({name: weight.full_tensor().clone() for name, weight in engine.module.named_parameters()})
+        before.append(whole(engine.module))
         trained.append(data.clone())
         return train_batch(data, loss_function)
 
@@ -122,7 +136,7 @@ def main(folder: Path, layout: str, epochs: int) -> None:
 
 
 if __name__ == "__main__":
-    folder, layout, every, epochs = sys.argv[1:]
+    folder, strategy, layout, every, epochs = sys.argv[1:]
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     os.environ.update(VERL_ENGINE_DEVICE="cpu", LOCAL_RANK=rank, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     os.environ.update(HUMANLINE_VERL_LOG_EPS_LOW="-20", HUMANLINE_VERL_LOG_EPS_HIGH="20")
@@ -135,5 +149,5 @@ if __name__ == "__main__":
     syncing.install()
     store = Path(folder, "meeting").resolve()
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(size))
-    main(Path(folder), layout, int(epochs))
+    main(Path(folder), strategy, layout, int(epochs))
     torch.distributed.destroy_process_group()

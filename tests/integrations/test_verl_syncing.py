@@ -155,21 +155,25 @@ def test_ray_finds_how_to_call_the_changed_method(engine):
     )
 
 
-@pytest.mark.parametrize(("processes", "layout", "every", "epochs"), [(1, "padded", 2, 1), (2, "nested", 1, 2)])
-def test_verls_own_fsdp2_engine(engine, tmp_path, processes, layout, every, epochs):
+@pytest.mark.parametrize(
+    ("processes", "strategy", "layout", "every", "epochs"),
+    [(2, "fsdp", "nested", 3, 1), (1, "fsdp2", "padded", 2, 1), (2, "fsdp2", "nested", 1, 2)],
+)
+def test_verls_own_fsdp_engines(engine, tmp_path, processes, strategy, layout, every, epochs):
     """Two rounds of 7 mini-batches: a plain model with the weights of `snapshot` gives the references to 2e-5."""
     from tests.helpers import verl_fsdp
 
     verl_fsdp.make_model(tmp_path)
-    command = [sys.executable, "-m", "tests.helpers.verl_fsdp", str(tmp_path), layout, str(every), str(epochs)]
+    told = [str(tmp_path), strategy, layout, str(every), str(epochs)]
+    command = [sys.executable, "-m", "tests.helpers.verl_fsdp", *told]
     outside = {name: value for name, value in os.environ.items() if not name.startswith("HUMANLINE_")}
-    told, said = tmp_path / "stderr", []
-    with told.open("w") as errors:
+    log = tmp_path / "stderr"
+    with log.open("w") as errors:
         ranks = [{**outside, "RANK": str(rank), "WORLD_SIZE": str(processes)} for rank in range(processes)]
         piped = {"stdout": subprocess.PIPE, "stderr": errors, "text": True, "cwd": ROOT}
         started = [subprocess.Popen(command, env=environment, **piped) for environment in ranks]
         said = [process.communicate()[0] for process in started]
-    assert [process.returncode for process in started] == [0] * processes, told.read_text()[-2000:]
+    assert [process.returncode for process in started] == [0] * processes, log.read_text()[-2000:]
     for lines in said:
         rounds = [json.loads(line) for line in lines.splitlines() if line.startswith("[[")]
         assert len(rounds) == 2
