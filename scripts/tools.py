@@ -4,25 +4,28 @@
     python scripts/tools.py verl --in envs       # one, in envs/verl, which is made anew
     python scripts/tools.py --list               # what was tested, as the table in docs/inside-others.md
 
-The exit code is 1 where anything broke or could not be tried. A release newer than the one tested is no break; the
-sentence says so, and the table here is then the place to write it down. Needs an index of packages.
+The exit code is 1 where anything broke or could not be tried, and where a tool that was only looked at asks for another
+TRL than it did. A newer release that works is no break; the sentence says so, and the table here is then the place to
+write it down. Needs an index of packages.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Of pip: say on standard output what would be installed, and nothing else.
+TOLD = ("--quiet", "--report", "-")
 #: What the tests of a tool need beside it and humanline.
 TESTING = ("pytest", "jaxtyping", "beartype", "hypothesis", "scipy", "array-api-compat", "pydantic")
 
@@ -48,11 +51,12 @@ TOOLS = {
         beside=("torch==2.13.0", "uvicorn", "fastapi", "cachetools"),
     ),
 }
-#: Tools that humanline reaches through TRL: the release looked at, and which TRL it asks for.
+#: Tools that humanline would reach through TRL: the release looked at, and which TRL it asks for.
 THROUGH_TRL = {
-    "axolotl": ("0.19.0", "==1.9.0"),
-    "unsloth": ("2026.10.9", "!=0.19.0,<=1.15.0,>=0.18.2"),
-    "llamafactory": ("0.9.5", "<=0.24.0,>=0.18.0"),
+    "axolotl": ("0.19.0", "trl==1.9.0"),
+    "unsloth": ("2026.10.9", "trl!=0.19.0,<=1.15.0,>=0.18.2"),
+    "llamafactory": ("0.9.5", "trl<=0.24.0,>=0.18.0"),
+    "openrlhf": ("0.11.2", "no trl"),
 }
 
 
@@ -70,8 +74,13 @@ def newest(package: str) -> str:
     found = run(sys.executable, "-m", "pip", "index", "versions", package)
     told = re.search(rf"^{re.escape(package)} \(([^)]+)\)", found.stdout, re.MULTILINE | re.IGNORECASE)
     if found.returncode != 0 or told is None:
-        raise Broken(f"could not be looked up: {last_line(found.stderr)}")
+        raise Broken(f"could not be looked up: {pip_said(found)}")
     return told[1]
+
+
+def pip_said(done: subprocess.CompletedProcess[str]) -> str:
+    """Return why pip failed. Of an index that does not answer its last line says that there is no such package."""
+    return "the index of packages does not answer" if "WARNING: Retrying" in done.stderr else last_line(done.stderr)
 
 
 def last_line(text: str) -> str:
@@ -94,7 +103,7 @@ def install(tool: Tool, version: str, folder: Path) -> Path:
     ):
         done = run(*command)
         if done.returncode != 0:
-            raise Broken(f"could not be installed beside humanline: {last_line(done.stderr)}")
+            raise Broken(f"could not be installed beside humanline: {pip_said(done)}")
     return python
 
 
@@ -137,32 +146,35 @@ def try_tool(name: str, folder: Path) -> tuple[bool, str]:
     return True, f"{name} {version} works: {told}{newer}."
 
 
-def look_at(name: str, folder: Path) -> tuple[bool, str]:
+def look_at(name: str) -> tuple[bool, str]:
     """Return whether a tool asks for the same TRL as when it was looked at, and a sentence about it."""
     looked_at, asked = THROUGH_TRL[name]
     version = "(newest)"
     try:
         version = newest(name)
-        wheels = Path(tempfile.mkdtemp(dir=folder))
-        done = run(sys.executable, "-m", "pip", "download", "--no-deps", "-d", wheels, f"{name}=={version}")
-        found = sorted(wheels.glob("*.whl"))
-        if done.returncode != 0 or not found:
-            raise Broken(f"could not be looked at: {last_line(done.stderr)}")
-        now = trl_asked_for(found[0])
+        wanted = [f"{name}=={version}"]
+        done = run(
+            sys.executable, "-m", "pip", "install", *["--dry-run", "--ignore-installed", "--no-deps"], *TOLD, *wanted
+        )
+        if done.returncode != 0:
+            raise Broken(f"could not be looked at: {pip_said(done)}")
+        now = trl_asked_for(done.stdout)
     except Broken as broken:
         return False, f"{name} {version} {broken} (looked at: {looked_at})."
     if now != asked:
-        return False, f"{name} {version} asks for trl{now}, where {looked_at} asked for trl{asked}: see what works now."
-    return True, f"{name} {version} asks for trl{asked}, as {looked_at} did."
+        return False, f"{name} {version} asks for {now}, where {looked_at} asked for {asked}: see what works now."
+    newer = "" if version == looked_at else f"; nobody has looked at {version}, do and write it into the table"
+    return True, f"{name} {version} asks for {asked}, as {looked_at} did{newer}."
 
 
-def trl_asked_for(wheel: Path) -> str:
-    """Return the versions of TRL that a wheel's metadata allows, as they stand there."""
-    with zipfile.ZipFile(wheel) as files:
-        (metadata,) = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
-        text = files.read(metadata).decode()
-    asked = re.search(r"^Requires-Dist: trl\b\s*\(?([^;)\n]*)", text, re.MULTILINE)
-    return asked[1].strip() if asked else ": nothing"
+def trl_asked_for(report: str) -> str:
+    """Return the TRL that a package asks for outside of its extras, from pip's report of what it would install."""
+    try:
+        asked = json.loads(report)["install"][0]["metadata"].get("requires_dist", [])
+    except (ValueError, LookupError, TypeError):
+        raise Broken(f"could not be looked at: pip's report is not understood: {last_line(report)[:100]}") from None
+    found = [re.fullmatch(r"trl\b(?!-)\s*\(?([^;)]*)\)?\s*", line) for line in asked]
+    return next(("trl" + match[1].strip() for match in found if match), "no trl")
 
 
 def table() -> str:
@@ -190,7 +202,7 @@ def main(words: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         sound = True
         for name in given.tools or known:
-            works, sentence = try_tool(name, folder) if name in TOOLS else look_at(name, folder)
+            works, sentence = try_tool(name, folder) if name in TOOLS else look_at(name)
             print(sentence, flush=True)
             sound = sound and works
     return 0 if sound else 1

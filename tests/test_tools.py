@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import subprocess
 import sys
-import zipfile
 
 import pytest
 import yaml
@@ -86,6 +86,15 @@ class TestRuns:
         assert re.match(r"verl \(newest\) could not be looked up: .*\(tested: [\d.]+\)\.", first)
         assert second.startswith("axolotl (newest) could not be looked up: ")
 
+    def test_an_index_that_cannot_be_reached_is_named_as_that(self, tmp_path):
+        """And not as a tool that is gone, which is what pip's last line says then."""
+        closed = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1", "PIP_CONFIG_FILE": "/dev/null"}
+        done = self.run("axolotl", **closed, PATH="", HOME=str(tmp_path))
+        assert (done.returncode, done.stdout) == (
+            1,
+            "axolotl (newest) could not be looked up: the index of packages does not answer (looked at: 0.19.0).\n",
+        )
+
     def test_an_unknown_tool_is_refused(self):
         """With those there are."""
         done = self.run("verll")
@@ -105,18 +114,52 @@ class TestRuns:
 
 
 @pytest.mark.parametrize(
-    ("line", "asked"),
+    ("lines", "asked"),
     [
-        ("Requires-Dist: trl==1.9.0", "==1.9.0"),
-        ('Requires-Dist: trl (<=0.24.0,>=0.18.0) ; extra == "rl"', "<=0.24.0,>=0.18.0"),
-        ("Requires-Dist: trlx==1.0", ": nothing"),
+        (["torch", "trl==1.9.0"], "trl==1.9.0"),
+        (["trl (<=0.24.0,>=0.18.0)"], "trl<=0.24.0,>=0.18.0"),
+        (['trl==0.27.0; extra == "fsdp"'], "no trl"),
+        (["trlx==1.0", "trl-tools==2"], "no trl"),
+        ([], "no trl"),
     ],
 )
-def test_which_trl_a_wheel_asks_for(script, tmp_path, line, asked):
-    """It is read from the metadata, and a package whose name begins alike is another."""
-    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
-        wheel.writestr("a-1.dist-info/METADATA", f"Name: a\n{line}\nRequires-Dist: torch\n")
-    assert script["trl_asked_for"](tmp_path / "a.whl") == asked
+def test_which_trl_a_package_asks_for(script, lines, asked):
+    """Extras do not count, and a package whose name begins alike is another."""
+    report = {"install": [{"metadata": {"name": "a", "requires_dist": lines}}]}
+    assert script["trl_asked_for"](json.dumps(report)) == asked
+
+
+@pytest.mark.parametrize("report", ["", "no json", "{}", '{"install": []}', '{"install": [null]}'])
+def test_a_report_of_pip_that_is_another_is_a_break(script, report):
+    """A pip that tells it differently is no proof that nothing is asked for."""
+    with pytest.raises(script["Broken"], match="report is not understood"):
+        script["trl_asked_for"](report)
+
+
+@pytest.mark.parametrize(
+    ("version", "lines", "works", "said"),
+    [
+        ("0.19.0", ["trl==1.9.0"], True, "axolotl 0.19.0 asks for trl==1.9.0, as 0.19.0 did."),
+        ("0.20.0", ["trl==1.9.0"], True, "as 0.19.0 did; nobody has looked at 0.20.0, do and write it into the table."),
+        (
+            "0.20.0",
+            ["trl==1.16.0"],
+            False,
+            "asks for trl==1.16.0, where 0.19.0 asked for trl==1.9.0: see what works now.",
+        ),
+    ],
+)
+def test_a_tool_that_is_looked_at(script, monkeypatch, version, lines, works, said):
+    """The same TRL in the same release, in a newer one, and another TRL."""
+
+    def pip(*words, **_):
+        told = f"axolotl ({version})" if "index" in words else None
+        report = {"install": [{"metadata": {"requires_dist": lines}}]}
+        return subprocess.CompletedProcess(words, 0, told or json.dumps(report), "")
+
+    monkeypatch.setitem(script["look_at"].__globals__, "run", pip)
+    found, sentence = script["look_at"]("axolotl")
+    assert found is works and sentence.endswith(said)
 
 
 def test_a_folder_that_is_no_environment_is_left_alone(script, tmp_path):

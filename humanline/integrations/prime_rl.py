@@ -1,6 +1,7 @@
 """A custom loss for prime-rl: `import_path = "humanline.integrations.prime_rl.humanline_loss"`.
 
-prime-rl hands one sequence to the loss and adds up what comes back; `docs/inside-others.md` says how to name it.
+prime-rl hands one sequence to the loss, or a micro-batch of packed ones, and adds up what comes back. The loss is a sum
+over tokens, so that both are the same. `docs/inside-others.md` says how to name it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from humanline.theory import ClipRange
 
 
 def humanline_loss(inputs: Any, *, log_eps_low: float = -1.5, log_eps_high: float = 1.5, clip_eps: float = 0.2) -> Any:
-    """Compute the GRPO loss of one sequence's humanline-clipped log-ratios, summed over its tokens.
+    """Compute the GRPO loss of humanline-clipped log-ratios, summed over the tokens of a sequence or of packed ones.
 
     ``sum of -min(r A, clip(r, 1 - eps, 1 + eps) A)``, ``log r = clip(log pi_trainer - log pi_inference, low, high)``
 
@@ -23,7 +24,7 @@ def humanline_loss(inputs: Any, *, log_eps_low: float = -1.5, log_eps_high: floa
     ----------
     inputs : prime_rl.trainer.rl.loss.LossInputs
         Tensors of shape (T,): log-probabilities (nats) of the policy and of the server that sampled, advantages,
-        the mask, and weights of tokens or None.
+        the mask, and weights of tokens, >= 0, or None. Masked tokens may hold anything.
     log_eps_low, log_eps_high : float, low <= 0 <= high
         The humanline range, nats.
     clip_eps : float in (0, 1]
@@ -32,8 +33,8 @@ def humanline_loss(inputs: Any, *, log_eps_low: float = -1.5, log_eps_high: floa
     Returns
     -------
     prime_rl.trainer.rl.loss.LossOutputs
-        The sum, which prime-rl divides by the count of tokens of the step; as metrics the shares of tokens clipped at
-        each bound and the root mean square of the log-ratio (nats).
+        The sum, which prime-rl divides by the count of tokens of the step, or the sum of their weights; as metrics the
+        shares of tokens clipped at each bound and the root mean square of the log-ratio (nats).
 
     Raises
     ------

@@ -93,8 +93,11 @@ class Table(BaseEngine):
         return postprocess_batch_func(output_lst=done, indices=indices, data=data)
 
 
-def worker(loss_mode: str, *, strategy: str = "fsdp", **actor: Any) -> TrainingWorker:
-    """Return verl's worker around a `Table`; torch.distributed has to be there, and VERL_ENGINE_DEVICE=cpu."""
+def worker(loss_mode: str, *, strategy: str = "fsdp", tokens: int | None = None, **actor: Any) -> TrainingWorker:
+    """Return verl's worker around a `Table`; torch.distributed has to be there, and VERL_ENGINE_DEVICE=cpu.
+
+    With `tokens` its micro-batches are of verl's dynamic size, of so many tokens at most.
+    """
     if "fsdp" not in EngineRegistry._engines.get("language_model", {}) or not any(
         found is Table for found in EngineRegistry._engines["language_model"]["fsdp"].values()
     ):
@@ -102,17 +105,27 @@ def worker(loss_mode: str, *, strategy: str = "fsdp", **actor: Any) -> TrainingW
     config = TrainingWorkerConfig(
         model_type="language_model",
         model_config=_Model(),
-        engine_config=FSDPEngineConfig(strategy="fsdp", use_dynamic_bsz=False, micro_batch_size_per_gpu=1),
+        engine_config=FSDPEngineConfig(
+            strategy="fsdp",
+            use_dynamic_bsz=tokens is not None,
+            micro_batch_size_per_gpu=1,
+            max_token_len_per_gpu=tokens,
+        ),
     )
     made = TrainingWorker(config)
     made.device_name = "cpu"
     object.__setattr__(made.engine_config, "strategy", strategy)
+    made.set_loss_fn(loss(loss_mode, **actor))
+    return made
+
+
+def loss(loss_mode: str, **actor: Any) -> Any:
+    """Return verl's loss of an actor with a policy loss of that name."""
     policy_loss = PolicyLossConfig(loss_mode=loss_mode)
     given = FSDPActorConfig(
         strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, policy_loss=policy_loss, **actor
     )
-    made.set_loss_fn(partial(ppo_loss, config=given))
-    return made
+    return partial(ppo_loss, config=given)
 
 
 class _Model(dict):
@@ -149,6 +162,7 @@ def _nested(rows: list, mask: list, lengths: list) -> TensorDict:
         "prompts": [row[:prompt] for row, (prompt, _) in zip(rows, lengths, strict=True)],
         "responses": [row[prompt:] for row, (prompt, _) in zip(rows, lengths, strict=True)],
         "response_mask": mask,
+        "loss_mask": mask,
         "position_ids": [torch.arange(len(row)) for row in rows],
     }
     made = {name: torch.nested.as_nested_tensor(value, layout=torch.jagged) for name, value in fields.items()}
@@ -172,9 +186,11 @@ def _padded(rows: list, lengths: list) -> TensorDict:
     return left_right_2_no_padding(tu.get_tensordict(fields))
 
 
-def train(of: TrainingWorker, data: TensorDict, *, mini_batch: int, shuffle: bool) -> dict[str, Any]:
+def train(
+    of: TrainingWorker, data: TensorDict, *, mini_batch: int, shuffle: bool = False, epochs: int = 1
+) -> dict[str, Any]:
     """Take a round of updates in verl's own loop and return its metrics."""
-    given = {"mini_batch_size": mini_batch, "global_batch_size": mini_batch, "epochs": 1, "seed": 5}
+    given = {"mini_batch_size": mini_batch, "global_batch_size": mini_batch, "epochs": epochs, "seed": 5}
     tu.assign_non_tensor(
         data, **given, dataloader_kwargs={"shuffle": shuffle}, calculate_entropy=True, compute_loss=True
     )
@@ -183,18 +199,18 @@ def train(of: TrainingWorker, data: TensorDict, *, mini_batch: int, shuffle: boo
 
 def answer_log_probs(engine: Table, batch: TensorDict, table: torch.Tensor) -> torch.Tensor:
     """Return what old_log_probs of a mini-batch are under given weights, as one flat tensor of its answers' tokens."""
-    return torch.cat([row[-n:] for row, n in zip(_shifted(engine, batch, table), _answers(batch), strict=True)])
+    return torch.cat([row[-n:] for row, n in zip(_shifted(engine, batch, table), answer_lengths(batch), strict=True)])
 
 
 def old_log_probs(batch: TensorDict) -> torch.Tensor:
     """Return the reference in a mini-batch, flat in the same order."""
     found = batch["old_log_probs"]
-    return torch.cat([row[:n] for row, n in zip(found.unbind(), _answers(batch), strict=True)])
+    return torch.cat([row[:n] for row, n in zip(found.unbind(), answer_lengths(batch), strict=True)])
 
 
-def _answers(batch: TensorDict) -> list[int]:
-    mask = batch["response_mask"]
-    return [int(row.sum()) for row in mask.unbind()]
+def answer_lengths(batch: TensorDict) -> list[int]:
+    """Return the tokens of each answer."""
+    return [int(row.sum()) for row in batch["response_mask"].unbind()]
 
 
 def _shifted(engine: Table, batch: TensorDict, table: torch.Tensor) -> list[torch.Tensor]:

@@ -1,6 +1,7 @@
 """The custom loss for prime-rl, on its data classes where it is installed and else on stand-ins with the same fields.
 
-The stand-ins follow prime-rl's page on algorithms, section "Custom Loss".
+The stand-ins follow prime-rl's page on algorithms, section "Custom Loss", and `compute_loss` of its trainer, both of
+autumn 2026 (the source that has the losses `ipo` and `icepop`).
 """
 
 from __future__ import annotations
@@ -88,6 +89,56 @@ def test_value_and_gradient_are_those_of_the_formula(classes, weighted):
         assert float(output.loss.detach()) == pytest.approx(loss, abs=1e-12)
         (found,) = torch.autograd.grad(output.loss, inputs.trainer_logprobs)
         assert found.tolist() == pytest.approx(gradient, abs=1e-12)
+
+
+def compute_loss(classes, sequences: list, scale: float, *, packed: bool) -> Tensor:
+    """Add up a micro-batch as prime-rl's trainer does: sequence by sequence, or once over all of them packed."""
+    if packed:
+        names = ("trainer_logprobs", "inference_logprobs", "advantages", "loss_mask", "loss_weights")
+        joined = {name: torch.cat([getattr(one, name) for one in sequences]) for name in names}
+        sequences = [classes.LossInputs(ref_logprobs=None, **joined)]
+    total = sequences[0].trainer_logprobs.sum() * 0.0
+    for one in sequences:
+        counts = one.loss_mask & (one.loss_weights != 0)
+        given = {**vars(one), "loss_mask": counts}
+        total = total + humanline_loss(classes.LossInputs(**given), log_eps_low=-0.7, log_eps_high=0.4).loss
+    return total / scale
+
+
+def test_packed_sequences_are_the_same_as_one_by_one(classes):
+    """Prime-rl has called a custom loss in both ways; 12 sequences, one empty and one masked throughout, agree."""
+    sequences = [sequence(classes, seed, weighted=True) for seed in range(12)]
+    sequences[5].loss_mask[:] = False
+    sequences[7].loss_weights[::2] = 0.0
+    one_by_one, packed = (compute_loss(classes, sequences, 31.0, packed=way) for way in (False, True))
+    assert one_by_one.item() == pytest.approx(packed.item(), abs=1e-12) != 0.0
+    leaves = [one.trainer_logprobs for one in sequences]
+    for a, b in zip(torch.autograd.grad(one_by_one, leaves), torch.autograd.grad(packed, leaves), strict=True):
+        assert a.tolist() == pytest.approx(b.tolist(), abs=1e-12)
+
+
+def test_masked_tokens_may_hold_anything(classes):
+    """Not a number under the mask, in each of the tensors, changes neither value nor gradient nor metrics."""
+    clean, spoilt = (sequence(classes, 12, weighted=True) for _ in range(2))
+    assert not clean.loss_mask.all()
+    spoilt.trainer_logprobs = torch.where(clean.loss_mask, clean.trainer_logprobs, torch.nan).detach().requires_grad_()
+    for name in ("inference_logprobs", "advantages", "loss_weights"):
+        setattr(spoilt, name, torch.where(clean.loss_mask, getattr(clean, name), torch.nan))
+    found = [humanline_loss(inputs) for inputs in (clean, spoilt)]
+    gradients = [
+        torch.autograd.grad(output.loss, inputs.trainer_logprobs)[0]
+        for output, inputs in zip(found, (clean, spoilt), strict=True)
+    ]
+    assert torch.equal(found[0].loss, found[1].loss) and torch.equal(*gradients)
+    assert found[0].metrics == found[1].metrics
+
+
+def test_a_sequence_masked_throughout_still_has_a_gradient(classes):
+    """Of zeros: every process runs the backward pass, and none waits for another."""
+    inputs = sequence(classes, 12)
+    inputs.loss_mask[:] = False
+    (gradient,) = torch.autograd.grad(humanline_loss(inputs).loss, inputs.trainer_logprobs)
+    assert gradient.tolist() == [0.0] * 12
 
 
 def test_metrics_count_the_tokens_that_are_clipped(classes):

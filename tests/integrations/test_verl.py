@@ -130,8 +130,9 @@ class TestOrderOfScoring:
         for _ in range(2):
             first, seen = updates, []
             round_ = ({"name": name, "reference": first} for name in range(length))
-            for batch in synced(round_, every, score):
+            for batch, moved in synced(round_, every, score):
                 seen.append((batch["name"], batch["reference"] - first))
+                assert moved == (batch["reference"] > first)
                 updates += 1
             assert seen == [(s, BeforeStep(every=every).snapshot(s)) for s in range(length)]
             assert seen == [(s, every * (max(0, s - 1) // every)) for s in range(length)]

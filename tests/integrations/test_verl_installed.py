@@ -198,5 +198,25 @@ class TestPage:
             settings.LOW: "-1.5",
             settings.HIGH: "1.5",
             settings.SYNC: "before_step",
-            settings.EVERY: "4",
+            settings.EVERY: "1",
         }
+
+    def test_verls_clip_is_set_by_its_two_bounds(self, core):
+        """`actor.clip_ratio` alone leaves both at 0.2, as the page warns."""
+        from hydra import compose, initialize_config_module
+
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            config = compose("ppo_trainer", overrides=["actor_rollout_ref.actor.clip_ratio=0.5"])
+        assert (config.actor_rollout_ref.actor.clip_ratio_low, config.actor_rollout_ref.actor.clip_ratio_high) == (
+            0.2,
+            0.2,
+        )
+
+    def test_how_many_mini_batches_a_round_has_by_default(self, core):
+        """Four, of which k = 1 syncs the last two."""
+        from hydra import compose, initialize_config_module
+
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            config = compose("ppo_trainer")
+        actor = config.actor_rollout_ref.actor
+        assert config.data.train_batch_size // actor.ppo_mini_batch_size * actor.ppo_epochs == 4

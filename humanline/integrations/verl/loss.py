@@ -39,8 +39,9 @@ def policy_loss(
     loss : 0-d tensor
     metrics : dict of floats
         verl's, where ``actor/ppo_kl`` is that of the log-ratios before they are clipped; under ``actor/humanline/`` the
-        bounds (nats), the mini-batches between syncs (0 = off), the shares of tokens clipped at each bound and the root
-        mean square of the log-ratio. As verl does, they are means over a micro-batch, averaged over micro-batches.
+        bounds (nats), the mini-batches between syncs (0 = off), whether syncing scored this mini-batch (1) or the start
+        of the round (0), the shares of tokens clipped at each bound and the root mean square of the log-ratio. As verl
+        does, they are means over a micro-batch, averaged over micro-batches.
 
     Raises
     ------
@@ -56,8 +57,7 @@ def policy_loss(
     """
     settings = plugin_settings()
     _refuse_dual_clip(settings.clip, config)
-    if settings.sync_every:
-        _refuse_unsynced(rollout_is_weights)
+    moved = _moved(rollout_is_weights) if settings.sync_every else False
     from verl.trainer.ppo.core_algos import compute_policy_loss_vanilla
 
     log_ratio = log_prob - old_log_prob
@@ -71,10 +71,10 @@ def policy_loss(
         config=config,
         rollout_is_weights=rollout_is_weights,
     )
-    return loss, {**metrics, **_counted(log_ratio.detach(), response_mask, settings)}
+    return loss, {**metrics, **_counted(log_ratio.detach(), response_mask, settings, moved)}
 
 
-def _counted(log_ratio: Tensor, response_mask: Tensor, settings: Settings) -> dict[str, float]:
+def _counted(log_ratio: Tensor, response_mask: Tensor, settings: Settings, moved: bool) -> dict[str, float]:
     mask = response_mask.bool()
     z = torch.where(mask, log_ratio, 0.0)
     sums = torch.stack([-z.sum(), (z < settings.clip.low).sum(), (z > settings.clip.high).sum(), z.square().sum()])
@@ -83,6 +83,7 @@ def _counted(log_ratio: Tensor, response_mask: Tensor, settings: Settings) -> di
         "log_eps_low": settings.clip.low,
         "log_eps_high": settings.clip.high,
         "sync_every": float(settings.sync_every),
+        "synced": float(moved),
         "clipped_low": low,
         "clipped_high": high,
         "log_ratio_rms": math.sqrt(square),
@@ -100,7 +101,7 @@ def _refuse_dual_clip(clip: ClipRange, config: Any) -> None:
         )
 
 
-def _refuse_unsynced(rollout_is_weights: Tensor | None) -> None:
+def _moved(rollout_is_weights: Tensor | None) -> bool:
     from humanline.integrations.verl import syncing
 
     if rollout_is_weights is not None:
@@ -109,9 +110,10 @@ def _refuse_unsynced(rollout_is_weights: Tensor | None) -> None:
             "of the round's start, which syncing replaces. Set algorithm.rollout_correction.rollout_is=null, or unset "
             f"{SYNC} and {EVERY}."
         )
-    if not syncing.in_round():
+    if (moved := syncing.moved()) is None:
         raise ValueError(
             f"{SYNC}=before_step is named, and this loss was called outside of the loop that syncs: "
             f"{syncing.why_not()}. Use the verl version that docs/inside-verl.md names, or unset {SYNC} and "
             f"{EVERY}."
         )
+    return moved

@@ -2,30 +2,34 @@
 
 verl scores a whole round with the weights at its start and then takes several updates. Here the mini-batches pass
 through `synced` on their way from verl's iterator to verl's loop. Before it hands over that of a sync step, it has the
-engine score the next k with the weights of that moment, so no second model is held. Tested with a stand-in engine in
-verl's own loop, untried on a GPU. Only `HUMANLINE_VERL_SYNC=before_step` loads this module.
+engine score the next k with the weights of that moment, so no second model is held. Nothing outlives a round, so a run
+that verl resumes goes on as it would have. Tested in verl's own loop with a stand-in engine and with verl's FSDP2
+engine on the CPU, untried on a GPU. Only `HUMANLINE_VERL_SYNC=before_step` loads this module.
 """
 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from itertools import islice
 from typing import Any
 
-from humanline.integrations.verl.settings import plugin_settings
+import torch
+
+from humanline.integrations.verl.settings import EVERY, SYNC, plugin_settings
 from humanline.schedule import BeforeStep
 
 _worker: ContextVar[Any] = ContextVar("worker of the round", default=None)
-_begun: ContextVar[bool] = ContextVar("whether the round's mini-batches pass through here", default=False)
+_moved: ContextVar[bool | None] = ContextVar("whether the mini-batch at work was scored here", default=None)
 _failure: list[str] = []
 
 
-def in_round() -> bool:
-    """Return whether the mini-batch at work came through `synced`."""
-    return _begun.get()
+def moved() -> bool | None:
+    """Return whether the mini-batch at work was scored by syncing; None where it did not come through `synced`."""
+    return _moved.get()
 
 
 def why_not() -> str:
@@ -33,8 +37,8 @@ def why_not() -> str:
     return f"it could not be installed ({_failure[0]})" if _failure else "verl's workers took another way to the loss"
 
 
-def synced(batches: Iterable[Any], every: int, score: Callable[[Any], Any]) -> Iterator[Any]:
-    """Yield a round's mini-batches, each with the reference that `BeforeStep(every)` gives it.
+def synced(batches: Iterable[Any], every: int, score: Callable[[Any], Any]) -> Iterator[tuple[Any, bool]]:
+    """Yield a round's mini-batches with the reference that `BeforeStep(every)` gives each, and whether `score` gave it.
 
     Parameters
     ----------
@@ -45,15 +49,15 @@ def synced(batches: Iterable[Any], every: int, score: Callable[[Any], Any]) -> I
     score : callable
         Returns a mini-batch with the present weights as its reference. Called before the update of a sync step.
     """
-    schedule, rest, waiting = BeforeStep(every=every), iter(batches), deque[Any]()
+    schedule, rest, waiting = BeforeStep(every=every), iter(batches), deque[tuple[Any, bool]]()
     for step in range(10**15):
-        waiting.extend(islice(rest, every + 1 - len(waiting)))
+        waiting.extend((batch, False) for batch in islice(rest, every + 1 - len(waiting)))
         if not waiting:
             return
-        batch = waiting.popleft()
+        at_work = waiting.popleft()
         if step > 0 and schedule.copies_before_update(step):
-            waiting = deque(score(later) for later in waiting)
-        yield batch
+            waiting = deque((score(later), True) for later, _ in waiting)
+        yield at_work
 
 
 @functools.cache
@@ -80,12 +84,12 @@ def _with_worker(train_mini_batch: Callable[..., Any]) -> Callable[..., Any]:
         if not _is_policy(self) or plugin_settings().sync_every == 0:
             return train_mini_batch(self, *args, **kwargs)
         _refuse(self)
-        tokens = _worker.set(self), _begun.set(False)
+        tokens = _worker.set(self), _moved.set(None)
         try:
             return train_mini_batch(self, *args, **kwargs)
         finally:
             _worker.reset(tokens[0])
-            _begun.reset(tokens[1])
+            _moved.reset(tokens[1])
 
     return wrapped
 
@@ -94,12 +98,36 @@ def _through(make_iterator: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make_iterator)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         batches, worker = make_iterator(*args, **kwargs), _worker.get()
-        if worker is None:
-            return batches
-        _begun.set(True)
-        return synced(batches, plugin_settings().sync_every, functools.partial(scored, worker))
+        return batches if worker is None else _round(batches, worker, plugin_settings().sync_every)
 
     return wrapped
+
+
+def _round(batches: Iterable[Any], worker: Any, every: int) -> Iterator[Any]:
+    count, ever = 0, False
+    for batch, here in synced(map(_refuse_bypass, batches), every, functools.partial(scored, worker)):
+        _moved.set(here)
+        count, ever = count + 1, ever or here
+        yield batch
+    if not ever:
+        enough = f"Set {EVERY}={count - 2} or less" if count > 2 else "Take at least 3 mini-batches a round"
+        warnings.warn(
+            f"{SYNC}=before_step moved no reference in a round of {count} mini-batches: with {EVERY}={every} it first "
+            f"moves for mini-batch {every + 2}. {enough} (ppo_mini_batch_size, ppo_epochs), or unset {SYNC}.",
+            stacklevel=2,
+        )
+
+
+def _refuse_bypass(batch: Any) -> Any:
+    sampled, old = batch.get("rollout_log_probs", None), batch["old_log_probs"]
+    flat = [(one.values() if one.is_nested else one).float() for one in (sampled, old) if one is not None]
+    if len(flat) == 2 and torch.equal(*flat):
+        raise ValueError(
+            f"{SYNC}=before_step with algorithm.rollout_correction.bypass_mode=true is refused: old_log_probs are "
+            "those of the server that sampled, so that a round would begin with references of another engine than it "
+            f"goes on with. Set bypass_mode=false, or unset {SYNC} and {EVERY}."
+        )
+    return batch
 
 
 def _is_policy(worker: Any) -> bool:
@@ -133,6 +161,7 @@ def scored(worker: Any, batch: Any) -> Any:
         asked,
         calculate_entropy=False,
         compute_loss=False,
+        distillation_use_topk=False,
         disable_auto_offload=True,
         max_token_len_per_gpu=worker.engine_config.max_token_len_per_gpu,
         micro_batch_size_per_gpu=worker.engine_config.micro_batch_size_per_gpu,
