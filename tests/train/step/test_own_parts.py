@@ -209,6 +209,25 @@ class TestResume:
         assert same(weights(resumed), weights(whole))
         assert without_timing(steps(resumed)) == without_timing(steps(whole))
 
+    def test_a_finished_run_is_not_taken_for_one_of_other_code(self, toy, own, capsys):
+        """`--resume` of a finished run whose file changed, or is gone, ends with code 2, and with the old text with 0."""
+        recipe, path, text = own / "recipe.yaml", own / "hinge.py", (own / "hinge.py").read_text()
+        recipe.write_text(
+            f"model: {toy['model']}\noutput: {own / 'run'}\nobjective: {{kind: function, call: 'hinge:hinge_loss'}}\n"
+            f"data: {{train: {toy['pairs']}, max_length: 64}}\ntraining: {{steps: 1, batch_size: 4}}\n"
+            "optimizer: {lr: 3.0e-3}\n"
+        )
+        command = ["train", str(recipe), "--resume"]
+        assert main([*command, "--quiet"]) == 0
+        path.write_text(text + "\n# another text\n")
+        assert main(command) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "is finished, and was made by other code" in said and "own code: hinge" in said
+        path.unlink()
+        assert main(command) == 2 and "(absent)" in capsys.readouterr().err
+        path.write_text(text)
+        assert main(command) == 0 and "finished already, and its data were not read again" in capsys.readouterr().err
+
     def test_other_options_are_refused_as_settings_are(self, toy, own):
         """Options are part of the settings that a resumed run must share."""
         with pytest.raises(BaseException, match="stopped"):
