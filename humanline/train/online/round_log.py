@@ -76,7 +76,7 @@ class RoundLog:
         self._is_first = False
 
     def skipped(self, number: int, report: dict[str, Any], seconds: float, sampled_by: str, why: str) -> None:
-        """Log the numbers of a round that no step is taken on, and say why; else nobody would see how such rounds do."""
+        """Log the numbers of a round that no step is taken on, and say why: a policy that breaks leaves such rounds."""
         self._write(number, report, 0, seconds, sampled_by)
         self.say(why)
 
