@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
 #: What the tests of the base package need besides it. Their array kinds are numpy's; tests of torch's are skipped.
 TOOLS = ("pytest", "hypothesis", "mpmath", "sympy", "pyyaml")
-BASE_TESTS = ("tests/theory", "tests/stats", "tests/plots")
+BASE_TESTS = ("tests/theory", "tests/fit", "tests/stats", "tests/plots")
 #: Not of an installed package: they look at the source of a checkout, or need the simulator at once.
 LEFT_OUT = ("tests/theory/test_citations.py", "tests/plots/test_study_figures.py")
 #: Quick tests of rooms that lean on the packages whose lowest versions are tried.
@@ -79,7 +79,8 @@ class Environment:
         """Install packages with pip, which takes what it is set up to take."""
         limits = self.folder / "pins.txt"
         limits.write_text("".join(f"{pin}\n" for pin in pins), encoding="utf-8")
-        run(self.bin / "python", "-m", "pip", "install", "--quiet", "--constraint", limits, *wanted, cwd=self.folder)
+        how = ("--quiet", "--only-binary", ":all:")  # what has no wheel for this Python fails at once
+        run(self.bin / "python", "-m", "pip", "install", *how, "--constraint", limits, *wanted, cwd=self.folder)
 
     def versions(self) -> dict[str, str]:
         """Return what is installed."""
@@ -104,18 +105,21 @@ def build(folder: Path, python: Path = Path(sys.executable)) -> tuple[Path, Path
     return sdist, wheel
 
 
-def lowest(extras: Sequence[str], but: Sequence[str] = ()) -> list[str]:
-    """Return a pin to the lowest version that pyproject.toml states, for each package of the base and of extras."""
+def lowest(extras: Sequence[str], but: Sequence[str] = (), python: str = PYTHONS[0]) -> list[str]:
+    """Return a pin to the lowest version that pyproject.toml states, for each package of the base and of extras.
+
+    Where it states one for later Pythons too, that one follows the other, and holds for them.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
-    pins = []
+    pins = {}
     for one in wanted:
-        found = re.fullmatch(r"([\w.-]+)>=([\d.]+)", one)
+        found = re.fullmatch(r"([\w.-]+)>=([\d.]+)(?:; python_version >= '3\.(\d+)')?", one)
         if found is None:
             raise TrialError(f"pyproject.toml: {one!r} is not NAME>=VERSION, so that its lowest version is not known")
-        if found[1] not in but:
-            pins.append(f"{found[1]}=={found[2]}")
-    return pins
+        if found[1] not in but and int(found[3] or 0) <= int(python.partition(".")[2]):
+            pins[found[1]] = f"{found[1]}=={found[2]}"
+    return list(pins.values())
 
 
 def try_commands(at: Environment, work: Path) -> None:
@@ -221,12 +225,12 @@ def main() -> int:
                 continue
             try:
                 if options.what == "base":
-                    pins = lowest(("plots",)) if options.versions == "lowest" else []
+                    pins = lowest(("plots",), python=version) if options.versions == "lowest" else []
                     told = try_base(python, wheel, place, pins, tests=options.tests)
                 else:
                     (held,) = [one for one in _lines(ROOT / "constraints.txt") if one.startswith("torch==")]
                     pins = [f"torch=={options.torch}" if options.torch else held]
-                    pins += lowest(("train", "plots"), but=("torch",)) if options.versions == "lowest" else []
+                    pins += lowest(("train", "plots"), ("torch",), version) if options.versions == "lowest" else []
                     told = try_train(python, wheel, place, pins, tests=options.tests)
             except TrialError as error:
                 failed += 1

@@ -118,8 +118,25 @@ class TestCode:
         """The page's function fills up the rows of shorter gambles, where pandas is at hand."""
         pandas = pytest.importorskip("pandas")
         names: dict = {}
-        for block in blocks(ROOT / "docs" / "behavioural-scientists.md", "python")[:4]:
+        page = blocks(ROOT / "docs" / "behavioural-scientists.md", "python")
+        for block in page[:4]:
             exec(block.text, names)
+        (shown,) = [one.text for one in page if one.text.startswith("judged(frame)")]
+        told = [line.split()[1:] for line in shown.splitlines()[1:]]
+        found = names["judged"](names["frame"])
+        assert [told[1], told[0]] == [["gamble"], list(found.columns)]
+        assert [line[0] for line in told[2:]] == list(found.index)
+        assert np.array([line[1:] for line in told[2:]], float) == pytest.approx(found.to_numpy(), abs=1e-6)
+        both = pandas.concat([names["frame"].assign(person=one) for one in "ab"])
+        with pytest.raises(ValueError, match="sum to 1"):
+            names["judged"](both)  # of two people at once: it says so, and adds nothing up
+        assert both.groupby("person").apply(names["judged"]).loc["b"].equals(found)
+        (shown,) = [one.text for one in page if "def of_wide" in one.text]
+        exec(shown, names)
+        wide = pandas.DataFrame({"o1": [100.0, 50.0], "p1": [0.5, 1.0], "o2": [0.0, None], "p2": [0.5, None]})
+        assert [given.tolist() for given in names["of_wide"](wide, 2)] == [[[100, 0], [50, 0]], [[0.5, 0.5], [1, 0]]]
+        with pytest.raises(ValueError, match="an outcome is missing"):
+            names["of_wide"](wide.assign(p2=[0.5, 0.1]), 2)
         frame = pandas.DataFrame({"gamble": [1, 1, 2], "outcome": [100.0, 0.0, 50.0], "prob": [0.5, 0.5, 1.0]})
         given = [names["padded"](frame, column) for column in ("outcome", "prob")]
         worth = names["certainty_equivalent"](*given, value=names["value"], **names["median"])
@@ -264,7 +281,9 @@ class TestTrl:
 class TestReference:
     """Pages that are made from the code, or hold it to them."""
 
-    MODULES = ("humanline.theory", "humanline.objectives", "humanline.stats", "humanline.plots")
+    MODULES = ("humanline.theory", "humanline.fit", "humanline.objectives", "humanline.stats", "humanline.plots")
+    #: What these say is public is shown where it is defined, as reading them is to import no more than is asked for.
+    ELSEWHERE = ("humanline.train", "humanline.integrations.trl")
 
     @staticmethod
     def identifiers() -> list[str]:
@@ -279,12 +298,22 @@ class TestReference:
         public = [f"{module}.{one}" for one in importlib.import_module(module).__all__]
         assert [one for one in public if shown.count(one) != 1] == []
 
+    @pytest.mark.parametrize("module", ELSEWHERE)
+    def test_what_is_public_elsewhere_has_its_place_too(self, module):
+        """Public names that come from other modules are on a page, by one of their names, once."""
+        shown = [self.found(one) for one in self.identifiers()]
+        package = importlib.import_module(module)
+        assert [one for one in package.__all__ if sum(getattr(package, one) is it for it in shown) != 1] == []
+
+    @staticmethod
+    def found(identifier: str) -> object:
+        module, _, attribute = identifier.rpartition(".")
+        return getattr(importlib.import_module(module), attribute)
+
     def test_all_that_is_shown_is_there_and_documented(self):
         """No page shows what does not exist, or has no docstring."""
         for identifier in self.identifiers():
-            module, _, attribute = identifier.rpartition(".")
-            found = getattr(importlib.import_module(module), attribute)
-            assert attribute.isupper() or found.__doc__, identifier
+            assert identifier.rpartition(".")[2].isupper() or self.found(identifier).__doc__, identifier
 
     def test_the_configuration_page_is_current(self):
         """docs/configuration.md is what its script makes of the schema."""

@@ -38,6 +38,13 @@ def test_every_extra_that_is_named_is_there():
     assert named("pip install 'humanline[nothing]' --editable '.[train,more]'") == ["nothing", "train", "more"]
 
 
+def test_nobody_is_sent_to_an_index_without_humanline():
+    """No page and no message says `pip install humanline`: `humanline.system.install` knows where this copy is from."""
+    told = re.compile(r"pip install [^`\n]{0,20}\bhumanline\b(?!/)")
+    assert [str(path) for path in TEXTS if told.search(path.read_text(encoding="utf-8"))] == []
+    assert told.search("pip install 'humanline[trl]'") and told.search("pip install -U humanline")
+
+
 def test_plots_are_matplotlib_alone():
     """Figures of the theory need nothing else; the earlier name is the same."""
     assert [re.split("[<>=]", one)[0] for one in EXTRAS["plots"]] == ["matplotlib"]

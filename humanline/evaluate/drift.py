@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from humanline.stats import Estimate, ratio_estimate
 from humanline.train.data.levels import Floats, Ints, estimate_as_json, told_as
 
-ACTS = {"none": (), "clip": ("clipped_low", "clipped_high"), "beta_rejection": ("detached",)}  # marks of a transform
+#: Marks of a transform.
+ACTS = {
+    "none": (),
+    "clip": ("clipped_low", "clipped_high"),
+    "beta_rejection": ("detached",),
+    "function": ("transformed",),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +115,7 @@ class Probe:
     ----------
     steps, of_steps : int
         Taken, and of the whole run.
-    kind : {"none", "clip", "beta_rejection"}
+    kind : {"none", "clip", "beta_rejection", "function"}
         Of the transform.
     how : tuple of str
         Lines that say what was trained, with what, and what was switched off.
@@ -234,11 +240,11 @@ def _share_as_json(one: Drift, share: Estimate) -> dict[str, float | None]:
 
 
 def _done(kind: str) -> str:
-    return {"clip": "clipped", "beta_rejection": "detached", "none": "clipped"}[kind]
+    return {"clip": "clipped", "beta_rejection": "detached", "function": "changed", "none": "clipped"}[kind]
 
 
 def _short(mark: str) -> str:
-    return {"detached": "count"}.get(mark, mark.removeprefix("clipped_"))
+    return {"detached": "count", "transformed": "count"}.get(mark, mark.removeprefix("clipped_"))
 
 
 def probe_as_json(probe: Probe, drifts: Mapping[str, Drift]) -> dict[str, Any]:

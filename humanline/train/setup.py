@@ -20,7 +20,7 @@ from humanline.system.log import kept_log
 from humanline.system.progress import ReadingProgress, RunProgress
 from humanline.system.stop import StopSignal
 from humanline.train.config import TrainConfig
-from humanline.train.config.own_schedule import AnySchedule
+from humanline.train.config.own_schedule import AnySchedule, own_digests
 from humanline.train.config.secrets import written
 from humanline.train.data.pack import pack, unpack
 from humanline.train.data.render import Renderer
@@ -210,7 +210,8 @@ def _set_up(
         processes.on_main(folder.take)
         folder.refuse_other_settings(settings)
         if processes.on_main(folder.is_finished):
-            RunProgress(0, show).say(f"finished already: {folder.final}")
+            processes.on_main(lambda: folder.refuse_other_code(own_digests(config)))
+            RunProgress(0, show).say(f"finished already, and its data were not read again: {folder.final}")
             return RunResult.read(folder)
     given = _read(config, processes, show, saves=trial is None)
     known.of_model(given.model.outline, given.stream, given.steps, processes.device)

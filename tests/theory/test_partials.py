@@ -8,7 +8,6 @@ import math
 import mpmath
 import numpy as np
 import pytest
-import torch
 from mpmath import mpf
 
 from humanline.theory import (
@@ -27,6 +26,7 @@ from humanline.theory import (
     separable_weights,
 )
 from tests import oracles
+from tests.helpers.optional import torch
 
 CAPACITIES = [
     TverskyKahneman(0.28),

@@ -1,4 +1,4 @@
-"""humanline inside the trainers of TRL (needs `pip install 'humanline[trl]'`): one call before `train()`."""
+"""humanline inside the trainers of TRL (the extra `trl`): one call before `train()`."""
 
 from humanline.integrations.trl.apply import apply_humanline
 from humanline.integrations.trl.refusals import TrainerError

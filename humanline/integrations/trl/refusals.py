@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never
+from humanline.system.install import install
 from humanline.theory import ClipRange
 
 TESTED = "1.16"  # of TRL, major and minor
@@ -62,7 +63,7 @@ def _refuse_version() -> None:
     try:
         version = importlib.metadata.version("trl")
     except importlib.metadata.PackageNotFoundError:
-        raise TrainerError("apply_humanline needs TRL: pip install 'humanline[trl]'") from None
+        raise TrainerError(f"apply_humanline needs TRL: {install('trl')}") from None
     if version.split(".")[:2] != TESTED.split("."):
         raise TrainerError(
             f"apply_humanline was tested with TRL {TESTED}; this is {version}, whose losses may call their models in "

@@ -18,7 +18,7 @@ from humanline.train.config.base import OwnPart
 if TYPE_CHECKING:
     from humanline.train.config.run import TrainConfig
 
-REWARD_CODE = "code of rewards"  # what tables call its files
+OWN_CODE, REWARD_CODE = "own code", "code of rewards"  # what tables call their files
 _LOOKED_AT = 100_000  # steps of a run that are asked for ahead; later ones when their time comes
 
 
@@ -125,7 +125,17 @@ def own_sources(config: TrainConfig) -> dict[str, str]:
     OwnCodeError
         As `OwnPart.load` does.
     """
-    return {f"own code: {name}": digest for part in own_parts(config) for name, digest in part.load().sources.items()}
+    return {f"{OWN_CODE}: {name}": digest for part in own_parts(config) for name, digest in part.load().sources.items()}
+
+
+def own_digests(config: TrainConfig) -> dict[str, str]:
+    """Return what `own_sources` and `reward_sources` do, as far as the files are there; none is imported."""
+    own = {
+        f"{OWN_CODE}: {name}": digest
+        for part in own_parts(config)
+        for name, digest in digests_of(part.call, part.beside).items()
+    }
+    return own | reward_sources(config)
 
 
 def reward_sources(config: TrainConfig) -> dict[str, str]:

@@ -61,10 +61,7 @@ class RoundLog:
         sampled_by : str
             Version of the policy.
         """
-        facts = report["facts"]
-        check = {} if self.served is None else self.served.facts(served_name(sampled_by))
-        numbers = {f"server_{name}": value for name, value in check.items() if isinstance(value, float)}
-        self.log({"round": number, "steps": steps, **facts, **numbers, "seconds": seconds})
+        facts, check = report["facts"], self._write(number, report, steps, seconds, sampled_by)
         parts = [f"score {facts['score']:.4g}"] if "score" in facts else []
         parts.append(f"{facts['kept_contexts']} of {facts['contexts']} prompts kept")
         if facts["kept_contexts"] < facts["contexts"] or facts["without_score"] or facts.get("asked_again"):
@@ -77,6 +74,20 @@ class RoundLog:
         if self._is_first or steps == 1:
             self._warn_of_still_reference(number, steps)
         self._is_first = False
+
+    def skipped(self, number: int, report: dict[str, Any], seconds: float, sampled_by: str, why: str) -> None:
+        """Log the numbers of a round that no step is taken on, and say why: a policy that breaks leaves such rounds."""
+        self._write(number, report, 0, seconds, sampled_by)
+        self.say(why)
+
+    def _write(
+        self, number: int, report: dict[str, Any], steps: int, seconds: float, sampled_by: str
+    ) -> Mapping[str, Any]:
+        """Log the row of a round, and return what is known of its server's weights."""
+        check = {} if self.served is None else self.served.facts(served_name(sampled_by))
+        numbers = {f"server_{name}": value for name, value in check.items() if isinstance(value, float)}
+        self.log({"round": number, "steps": steps, **report["facts"], **numbers, "seconds": seconds})
+        return check
 
     def _warn_of_still_reference(self, number: int, steps: int) -> None:
         """Warn where a round ends before the reference that it began with is synced: the schedule does nothing."""

@@ -127,13 +127,13 @@ class Rounds:
                 self.told.made(number, report, length, time.perf_counter() - began, sampled_by)
                 self._start_ahead()
                 return True
-            self._skip(number, report, len(data.units))
+            self._skip(number, report, len(data.units), time.perf_counter() - began, sampled_by)
             self.next = number + 1
         if self._finished(step):
             return False
         raise RoundError("no round of a whole pass over the prompts left enough for a batch")
 
-    def _skip(self, number: int, report: dict[str, Any], units: int) -> None:
+    def _skip(self, number: int, report: dict[str, Any], units: int, seconds: float, sampled_by: str) -> None:
         """Leave out a round that is too small for a batch; raise RoundError if that is an error."""
         batch = self.config.training.batch_size
         left = f"{units} {self.config.objective.units}"
@@ -148,7 +148,7 @@ class Rounds:
                 f"round out and goes on{again}. A new run can have a lower source.score_margin or training.batch_size, "
                 "or more source.contexts_per_round or source.samples."
             )
-        self.told.say(f"{what}; skipped: {report['why']}")
+        self.told.skipped(number, report, seconds, sampled_by, f"{what}; skipped: {report['why']}")
         self._record(number, "DONE")
 
     def step(self, step: int) -> StepBatch:

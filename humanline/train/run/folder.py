@@ -39,9 +39,10 @@ from humanline.system.files import (
 from humanline.system.folders import sweep, verify_folder
 from humanline.system.lock import FolderLock, LockHeldError, LockLostError, is_lock
 from humanline.system.log import BEGUN, LOG, RESUMED, RUN_LOG
+from humanline.train.config.own_schedule import OWN_CODE, REWARD_CODE
 from humanline.train.run.card import card_files
 from humanline.train.run.facts import facts_of
-from humanline.train.run.fingerprint import differences, same_settings, software
+from humanline.train.run.fingerprint import comparable, differences, same_settings, software
 from humanline.train.run.metrics import MetricsLog, lenient_rows, read_object
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)  # what a lock is refused with where nothing can be written
@@ -134,6 +135,23 @@ class RunFolder:
             raise OutputError(
                 f"the run in {self._given!r} has other settings, so it cannot be resumed with these:\n{table}\n"
                 "Use the values of then, or start a new run in another folder."
+            )
+
+    def refuse_other_code(self, now: dict[str, str]) -> None:
+        """Raise OutputError, with a table, if files of the user's own are not those that the run began with.
+
+        What is finished is not what they would make. Data and start weights are not read again for that.
+        """
+        try:
+            begun = json.loads(self.start.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return  # of an earlier version
+        before = {name: digest for name, digest in begun.items() if name.startswith((OWN_CODE, REWARD_CODE))}
+        table = differences(before, comparable(begun, now))
+        if table:
+            raise OutputError(
+                f"the run in {self._given!r} is finished, and was made by other code than is here now:\n{table}\n"
+                "Put the code of then back, or start a new run in another folder."
             )
 
     def is_finished(self) -> int:

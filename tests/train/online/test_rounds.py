@@ -278,12 +278,13 @@ class TestTooLittle:
             rounds=rounds | {"too_few": "skip"},
             training={"batch_size": 2},
         )
-        train(skipping, resume=True, show_progress=False)
+        rows = rounds_of(train(skipping, resume=True, show_progress=False))
+        assert [(row["round"], row["steps"] > 0) for row in rows] == [(0, True), (1, False), (2, True)]
         done = [row["round"] for row in read_lines(tmp_path / "run/rounds/ledger.jsonl") if row["state"] == "DONE"]
         assert done == [0, 1, 2]
 
     def test_rounds_that_leave_too_little_can_be_skipped(self, toy, prompts, tmp_path):
-        """Under too_few: skip a run goes on, and ends where a whole pass of prompts left nothing."""
+        """Under too_few: skip a run goes on, with a row for each round, and ends where a whole pass left nothing."""
         scoring = {"rewards": [{"kind": "function", "call": "tests.helpers.toy_rewards:same"}], "workers": 1}
         rounds = {"contexts_per_round": 16, "samples": 2, "count": 5, "too_few": "skip"}
         with pytest.raises(RoundError, match="whole pass"):
@@ -291,7 +292,10 @@ class TestTooLittle:
         for count in (2, 3):  # three are a pass
             rounds["count"] = count
             settings = online(toy, prompts, tmp_path / str(count), "dpo", scoring=scoring, rounds=rounds)
-            assert steps(train(settings, show_progress=False)) == []
+            result = train(settings, show_progress=False)
+            assert steps(result) == []
+            found = [(row["round"], row["steps"], row["kept_contexts"], "score" in row) for row in rounds_of(result)]
+            assert found == [(number, 0, 0, True) for number in range(count)]
 
     def test_equal_groups_have_no_advantage(self, toy, prompts, tmp_path):
         """A group of GRPO whose scores are equal teaches nothing: without a KL penalty no gradient is left."""

@@ -72,25 +72,32 @@ REFUSED = ("OutputError", "CheckpointError", "MainProcessError")
 
 
 BUDGET = {"micro_batch_size": None, "micro_batch_tokens": 130, "padding": "free"}
+OWN_LOSS = {"kind": "function", "call": "tests.helpers.own_parts:hinge", "options": {"margin": 0.5}}
+OWN = {
+    "transform": {"kind": "function", "call": "tests.helpers.own_parts:bend", "options": {"limit": 0.02}},
+    "reference": {
+        "schedule": {"kind": "function", "call": "tests.helpers.own_parts:behind", "options": {"steps": 3}},
+    },
+}
 VARIANTS = {
     **{name: (name, {}) for name in OBJECTIVES},
     "bco": ({"kind": "bco", "beta": 0.5}, {}),
     "local": (OBJECTIVES["grpo"] | {"normalise": "local"}, {"training": TRAINING | {"micro_batch_size": 5}}),
     "lora": ("grpo", {"adapter": {"rank": 4, "alpha": 8.0}, "baseline": "initial"}),
     "packed": ("kto", {"training": TRAINING | BUDGET | {"activation_checkpointing": True}}),
+    "own": (OWN_LOSS, OWN),
 }
 
 
 def settings(toy, folder, name, objective="kto", baseline="reference", **changes) -> TrainConfig:
-    changes = {"training": TRAINING, **changes}
+    reference = {"schedule": {"kind": "before_step", "every": 2}, "baseline": baseline}
+    changes = {"training": TRAINING, "transform": CLIP, "reference": reference, **changes}
     return config(
         toy,
         folder / name,
         objective,
-        transform=CLIP,
         data__eval=toy["held_out"],
         evaluation={"batch_size": 2, "every": 2},  # 5 shares for 2 ranks
-        reference={"schedule": {"kind": "before_step", "every": 2}, "baseline": baseline},
         **changes,
     )
 
@@ -285,6 +292,7 @@ MORE_CHAINS: dict[str, tuple[tuple[str, ...], str, dict]] = {
     "anchored": (SHARED, "grpo", {"reference": {"schedule": SCHEDULES["before_3"], "baseline": "initial"}}),
     "bound": (SHARED, "dpo", {"transform": BOUND}),
     "bco": (MIXED, {"kind": "bco", "beta": 0.5}, {}),
+    "own": (SHARED, OWN_LOSS, OWN),
     "packed": (SHARED, "kto", {"training": BUDGET | {"activation_checkpointing": True}}),
 }
 

@@ -267,7 +267,7 @@ class TestDamage:
         first = train(one, show_progress=False)
         before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.*") if path.is_file()}
         assert train(one, resume=True) == first
-        assert "finished already" in capsys.readouterr().err
+        assert "finished already, and its data were not read again" in capsys.readouterr().err
         del before[tmp_path / "run/run.lock.1"]
         assert all(path.read_bytes() == content for path, content in before.items())
         with pytest.raises(OutputError, match="holds a run already: add --resume"):

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from humanline.cli import main
+from humanline.evaluate.inspect_run import inspect_data
+from humanline.evaluate.inspection import describe
 from humanline.system.files import OutputError
 from humanline.system.own_code import OwnCodeError
 from humanline.train.config import ConfigError, TrainConfig, load_config
@@ -176,6 +178,19 @@ def test_losses_of_other_units_train_and_are_evaluated(toy, own, of):
     assert found[0].final["loss"] < found[0].initial["loss"]
 
 
+@pytest.mark.parametrize("padding", ["right", pytest.param("free", marks=pytest.mark.slow)])
+def test_a_probe_counts_what_a_transform_of_ones_own_changes(toy, own, padding):
+    """`inspect-data --probe` tells the share of tokens that the transform changed, as the steps of the run do."""
+    changes = {"training__padding": padding, "training__steps": 5, "training__micro_batch_size": 3}
+    made = config(toy, own / "run", HINGE, transform=SOFT, reference=LAG, **changes)
+    found = inspect_data(beside(own, made), out=str(own / "look"), say=lambda text: None, probe=4)
+    rows = steps(train(beside(own, made), show_progress=False))
+    for mine, theirs in zip(found.probe.by_step, rows, strict=False):
+        assert round(theirs["transformed"] * mine["tokens"]) == mine["transformed"]
+    told = " ".join("\n".join(describe(found)).split())
+    assert sum(one["transformed"] for one in found.probe.by_step) > 0 and "absolute changed count tokens" in told
+
+
 class TestResume:
     @pytest.mark.slow
     def test_a_killed_run_ends_with_the_same_bits(self, toy, own, server):
@@ -208,6 +223,25 @@ class TestResume:
         whole = train(parts(toy, own, "whole"), show_progress=False)
         assert same(weights(resumed), weights(whole))
         assert without_timing(steps(resumed)) == without_timing(steps(whole))
+
+    def test_a_finished_run_is_not_taken_for_one_of_other_code(self, toy, own, capsys):
+        """`--resume` of a finished run whose file changed or is gone ends with code 2, and with the old text with 0."""
+        recipe, path, text = own / "recipe.yaml", own / "hinge.py", (own / "hinge.py").read_text()
+        recipe.write_text(
+            f"model: {toy['model']}\noutput: {own / 'run'}\nobjective: {{kind: function, call: 'hinge:hinge_loss'}}\n"
+            f"data: {{train: {toy['pairs']}, max_length: 64}}\ntraining: {{steps: 1, batch_size: 4}}\n"
+            "optimizer: {lr: 3.0e-3}\n"
+        )
+        command = ["train", str(recipe), "--resume"]
+        assert main([*command, "--quiet"]) == 0
+        path.write_text(text + "\n# another text\n")
+        assert main(command) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "is finished, and was made by other code" in said and "own code: hinge" in said
+        path.unlink()
+        assert main(command) == 2 and "(absent)" in capsys.readouterr().err
+        path.write_text(text)
+        assert main(command) == 0 and "finished already, and its data were not read again" in capsys.readouterr().err
 
     def test_other_options_are_refused_as_settings_are(self, toy, own):
         """Options are part of the settings that a resumed run must share."""
