@@ -44,6 +44,7 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         self.counts = {"train": Counts(), "eval": Counts()}
         self.settings = {"clip": asdict(clip), "schedule": schedule.model_dump()}
         self.resumed: dict[int, dict[str, Tensor]] = {}  # by the step of the checkpoint
+        self.asked = False  # whether this step's loss was one of clipped log-ratios
 
     def attach(self) -> None:
         """Put this into the trainer, and let go of the trainer's own reference."""
@@ -72,11 +73,11 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         policy = ClippedPolicy(model, self.reference, self.clip, self._unchecked, tell)
         self.replayed.scored.clear()
         loss = theirs(policy, inputs, *more, **named)
-        if self.replayed.scored:
-            raise RuntimeError(
-                "TRL's loss did not ask its reference for what its policy scored: it is another loss now"
-            )
+        if self.replayed.scored or not policy.scored:
+            whom = "reference for what its policy scored" if policy.scored else "policy for token log-probabilities"
+            raise RuntimeError(f"TRL's loss did not ask its {whom}: this is not the loss that humanline was tested with")
         policy.count(self.counts[mode], inputs)
+        self.asked |= mode == "train"
         last = trainer.accelerator.sync_gradients
         if mode == "eval" or last:
             self._log(mode)
@@ -87,7 +88,13 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Have the reference be what was read, or the policy as it is."""
+        if self.trainer.model is not self.reference.model:
+            raise RuntimeError(
+                "the trainer has another model than apply_humanline was given: make a new trainer with that model, and "
+                "call apply_humanline after"
+            )
         resumed, self.resumed = self.resumed, {}
+        self.counts = {"train": Counts(), "eval": Counts()}  # an earlier run may have ended within a step
         if state.global_step in resumed:
             self.reference.become(resumed[state.global_step])
         elif resumed or state.global_step > 0:
@@ -102,9 +109,15 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Notice weights that were frozen or unfrozen."""
         self.reference.check()
+        self.asked = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Sync after the update, where the schedule says so; the trainer has counted the step by now."""
+        if not self.asked:
+            raise RuntimeError(
+                "the trainer took a step without TRL's _compute_loss, so nothing was clipped: take away what replaces "
+                "compute_loss, training_step or _compute_loss"
+            )
         if self.schedule.copies_after_update(state.global_step - 1):
             self.reference.take()
 

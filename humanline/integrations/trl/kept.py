@@ -16,6 +16,7 @@ from humanline.system.folders import publish_folder, remove_folder, verify_folde
 
 FOLDER = "humanline-reference"  # in each checkpoint-N
 TENSORS, SETTINGS = "reference.safetensors", "settings.json"
+STATE = "trainer_state.json"  # the last of the trainer's own files, without which it does not resume
 
 
 def write(checkpoint: Path, tensors: Mapping[str, Tensor], step: int, settings: dict[str, Any]) -> None:
@@ -23,7 +24,10 @@ def write(checkpoint: Path, tensors: Mapping[str, Tensor], step: int, settings: 
     said = {"step": step} | settings
     folder = checkpoint / FOLDER
     make_folder(checkpoint)
-    if folder.exists():  # of an earlier run that came as far, and that this one overwrites
+    # Of an earlier run that came as far, and that this one overwrites: stopped in between, the folder would hold the
+    # reference of one run and the weights of the other, and look whole.
+    (checkpoint / STATE).unlink(missing_ok=True)
+    if folder.exists():
         remove_folder(folder)
 
     def fill(partial: Path) -> None:
