@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -53,6 +54,8 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
             trainer.model.delete_adapter("ref")
         # Where TRL has no reference, an adapter's, the loss would switch the adapter off in place of asking one.
         trainer.ref_model = (Unscored() if trainer.beta != 0 else None) if self.grpo else self.replayed
+        trainer.accelerator.free_memory()  # its list of models, as train() does before it prepares everything
+        gc.collect()  # TRL's own refers to itself: it would keep its memory until some later collection
         for name, around in (
             ("_compute_loss", self.loss),
             ("_save_checkpoint", self.save),
