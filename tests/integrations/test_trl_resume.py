@@ -48,7 +48,13 @@ def kto_rows() -> list[dict[str, Any]]:
 
 
 def run(
-    toy: dict[str, str], folder: Path, name: str = "DPO", every: int = 3, clip: ClipRange = CLIP, **more: Any
+    toy: dict[str, str],
+    folder: Path,
+    name: str = "DPO",
+    every: int = 3,
+    clip: ClipRange = CLIP,
+    data: list[dict[str, Any]] | None = None,
+    **more: Any,
 ) -> Any:
     settings = {
         "max_steps": 8,
@@ -59,7 +65,7 @@ def run(
         "save_steps": 5,
         "beta": 0.5,
     }
-    data = rows() if name == "DPO" else kto_rows()
+    data = data or (rows() if name == "DPO" else kto_rows())
     trainer = trainer_of(name, toy["model"], folder, data, **(settings | more))
     apply_humanline(trainer, clip, BeforeStep(every=every))
     return trainer

@@ -16,6 +16,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from humanline.integrations.trl import kept
 from humanline.integrations.trl.counts import Counts
+from humanline.integrations.trl.head import log_probs_alone
 from humanline.integrations.trl.reference import Reference
 from humanline.integrations.trl.refusals import MARK
 from humanline.integrations.trl.stand_ins import ClippedPolicy, Replayed, Unscored, tell_grpo
@@ -73,7 +74,7 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
             self.reference.take()
         inputs = dict(inputs)
         tell = partial(tell_grpo, inputs, trainer.beta != 0) if self.grpo else self.replayed.scored.append
-        policy = ClippedPolicy(model, self.reference, self.clip, self._unchecked, tell)
+        policy = ClippedPolicy(model, self.reference, self.clip, self._scoring, tell)
         self.replayed.scored.clear()
         loss = theirs(policy, inputs, *more, **named)
         if self.replayed.scored or not policy.scored:
@@ -135,7 +136,9 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
 
     def load(self, theirs: Callable[..., Any], resume_from_checkpoint: Any, *more: Any, **named: Any) -> Any:
         """Read the reference before the weights, so that a checkpoint without it changes nothing."""
-        step, resumed = kept.read(Path(resume_from_checkpoint).absolute(), self.settings)
+        checkpoint = Path(resume_from_checkpoint).absolute()
+        kept.check_whole(checkpoint)
+        step, resumed = kept.read(checkpoint, self.settings)
         result = theirs(resume_from_checkpoint, *more, **named)
         self.resumed = {step: resumed}
         return result
@@ -147,14 +150,15 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
             trainer._metrics[mode][f"humanline/{name}"].append(value)
 
     @contextlib.contextmanager
-    def _unchecked(self) -> Iterator[None]:
-        """Switch off gradient checkpointing, which warns where there is no gradient, for the reference's pass."""
+    def _scoring(self) -> Iterator[None]:
+        """Switch off, for the reference's pass, gradient checkpointing, which warns where there is no gradient."""
         model = self.trainer.model
-        if not model.is_gradient_checkpointing:
-            yield
-            return
-        model.gradient_checkpointing_disable()
-        try:
-            yield
-        finally:
-            model.gradient_checkpointing_enable(self.trainer.args.gradient_checkpointing_kwargs)
+        with log_probs_alone():
+            if not model.is_gradient_checkpointing:
+                yield
+                return
+            model.gradient_checkpointing_disable()
+            try:
+                yield
+            finally:
+                model.gradient_checkpointing_enable(self.trainer.args.gradient_checkpointing_kwargs)
