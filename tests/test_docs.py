@@ -264,7 +264,10 @@ class TestTrl:
 class TestReference:
     """Pages that are made from the code, or hold it to them."""
 
-    MODULES = ("humanline.theory", "humanline.objectives", "humanline.stats", "humanline.plots")
+    MODULES = (
+        *("humanline.theory", "humanline.objectives", "humanline.stats", "humanline.plots"),
+        *("humanline.integrations.trl", "humanline.integrations.verl"),
+    )
 
     @staticmethod
     def identifiers() -> list[str]:

@@ -1,4 +1,4 @@
-"""What people do to a trainer with humanline in it: it is right, or it is refused in words, and never silently wrong."""
+"""What people do to a trainer with humanline in it: right, or refused in words, never silently wrong."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_old_checkpoints_go_with_their_reference(toy, tmp_path):
 
 
 def test_resuming_twice_is_the_same(toy, tmp_path):
-    """One trainer that resumes from a checkpoint twice has the losses and weights of the uninterrupted run each time."""
+    """One trainer that resumes from a checkpoint twice has the losses and weights of the whole run each time."""
     whole = trained(run(toy, tmp_path / "run"))
     trainer = run(toy, tmp_path / "run")
     for _ in range(2):
@@ -147,4 +147,3 @@ def test_a_last_step_of_fewer_rows_is_a_step(toy, tmp_path):
     # The first step's reference is the policy; then it is one step behind until the last micro-batch has been scored.
     assert seen == [(2, 1), (2, 1), (2, 0), (1, 1), *((2, 0), (2, 1), (2, 0), (1, 1)) * 2]
     assert len(logged(trainer, "humanline/log_ratio_rms")) == 6
-

@@ -79,7 +79,9 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         loss = theirs(policy, inputs, *more, **named)
         if self.replayed.scored or not policy.scored:
             whom = "reference for what its policy scored" if policy.scored else "policy for token log-probabilities"
-            raise RuntimeError(f"TRL's loss did not ask its {whom}: this is not the loss that humanline was tested with")
+            raise RuntimeError(
+                f"TRL's loss did not ask its {whom}: this is not the loss that humanline was tested with"
+            )
         policy.count(self.counts[mode], inputs)
         self.asked |= mode == "train"
         last = trainer.accelerator.sync_gradients

@@ -152,8 +152,8 @@ def _of_model(model: Any) -> Iterator[str]:
     places = {str(one) for one in (getattr(model, "hf_device_map", None) or {}).values()}
     if len(places) > 1:
         yield (
-            f"its layers lie on {', '.join(sorted(places))} (device_map), which has not been tried: leave device_map out, "
-            "and start one process a GPU"
+            f"its layers lie on {', '.join(sorted(places))} (device_map), which has not been tried: leave device_map "
+            "out, and start one process a GPU"
         )
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
         yield "adapters that add tokens to the prompt (prompt, prefix and p-tuning) have not been tried: use LoRA"
