@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 
-def peak_mib(prepare: str, *, fresh: bool = True, **arguments: Any) -> float:
+def peak_mib(prepare: str, *, fresh: bool = True, given_back: bool = False, **arguments: Any) -> float:
     """Return the peak memory of the work that `prepare` ("module:function") returns, MiB above what it starts from.
 
     Parameters
@@ -26,6 +27,9 @@ def peak_mib(prepare: str, *, fresh: bool = True, **arguments: Any) -> float:
     prepare : str
     fresh : bool
         False measures in this process, where that is only to be quick: what was freed before counts for nothing then.
+    given_back : bool
+        True has glibc give back at once what is freed in large pieces (MALLOC_MMAP_THRESHOLD_), so that a fresh process
+        peaks at what it holds: without it the same work peaks up to a sixth higher or lower by where its holes are.
     **arguments
         Of the function.
 
@@ -38,7 +42,8 @@ def peak_mib(prepare: str, *, fresh: bool = True, **arguments: Any) -> float:
         return _measured(prepare, arguments)
     command = [sys.executable, "-m", "benchmarks.peak", prepare, json.dumps(arguments)]
     root = Path(__file__).resolve().parent.parent
-    answer = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    environment = os.environ | ({"MALLOC_MMAP_THRESHOLD_": "65536"} if given_back else {})
+    answer = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     if answer.returncode:
         raise RuntimeError(f"{prepare} {arguments} failed:\n{answer.stderr[-2000:]}")
     return float(answer.stdout.split()[-1])

@@ -283,7 +283,7 @@ class TestReference:
 
     MODULES = ("humanline.theory", "humanline.fit", "humanline.objectives", "humanline.stats", "humanline.plots")
     #: What these say is public is shown where it is defined, as reading them is to import no more than is asked for.
-    ELSEWHERE = ("humanline.train", "humanline.integrations.trl")
+    ELSEWHERE = ("humanline.train", "humanline.integrations.trl", "humanline.integrations.verl")
 
     @staticmethod
     def identifiers() -> list[str]:

@@ -56,7 +56,9 @@ class Trainer:
         self.beta, self.is_in_train = 0.1, True
         self.args = SimpleNamespace(gradient_checkpointing_kwargs=None, should_save=True)
         self.state = SimpleNamespace(global_step=0)
-        self.accelerator = SimpleNamespace(sync_gradients=True, reduce=lambda sums, reduction: sums)
+        self.accelerator = SimpleNamespace(
+            sync_gradients=True, reduce=lambda sums, reduction: sums, free_memory=lambda: None
+        )
         self._metrics: dict[str, Any] = {"train": defaultdict(list), "eval": defaultdict(list)}
         self.optimizer = torch.optim.SGD([one for one in self.model.parameters() if one.requires_grad], lr=0.5)
         self.saw: list[tuple[int, dict[str, Tensor]]] = []

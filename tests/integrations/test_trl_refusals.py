@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from humanline.integrations.trl import TrainerError, apply_humanline
-from humanline.integrations.trl.refusals import KINDS, LOSSES, WHY_NOT, refuse
+from humanline.integrations.trl.refusals import KINDS, LOSSES, WHY_NOT, refuse, warn_of_another_reference
 from humanline.schedule import BeforeStep, EachRound
 from humanline.theory import ClipRange
 
@@ -32,7 +33,7 @@ def stand_in(kind: str, model: nn.Module | None = None, **changes: Any) -> Any:
     cls = type(kind, (), {"__module__": f"trl.trainer.{kind[:-7].lower()}_trainer", "_compute_loss": _compute_loss})
     trainer = type("Mine", (cls,), {})()
     args = {"sync_ref_model": False, "precompute_ref_log_probs": False, "torch_compile": False}
-    args |= {"neftune_noise_alpha": None, "auto_find_batch_size": False, "use_bias_correction_kl": False}
+    args |= {"n_gpu": 0, "neftune_noise_alpha": None, "auto_find_batch_size": False, "use_bias_correction_kl": False}
     values = {
         "state": SimpleNamespace(global_step=0),
         "is_deepspeed_enabled": False,
@@ -41,6 +42,7 @@ def stand_in(kind: str, model: nn.Module | None = None, **changes: Any) -> Any:
         "aux_loss_enabled": False,
         "_is_vlm": False,
         "model": model or nn.Linear(2, 2),
+        "ref_model": None,
         "beta": 0.1,
         "loss_types": ["sigmoid"],
         "loss_type": {"KTOTrainer": "kto", "GRPOTrainer": "dapo"}.get(kind),
@@ -72,6 +74,8 @@ ALL = {
     "args_torch_compile": (True, "compile the policy's passes and not the reference's", "leave it out"),
     "args_neftune_noise_alpha": (5.0, "different noise", "leave it out"),
     "args_auto_find_batch_size": (True, "begins anew with weights that have moved", "set per_device_train_batch_size"),
+    "args_n_gpu": (2, "shares each batch out anew (DataParallel)", "start one process a GPU"),
+    "args_use_liger_kernel": (True, "replaces layers when training starts", "leave it out"),
     "aux_loss_enabled": (True, "mixture of experts has not been tried", "set router_aux_loss_coef=0.0"),
     "_is_vlm": (True, "models of images have not been tried", "give the tokenizer"),
     "_humanline": (object(), "in it already", "call apply_humanline once"),
@@ -152,6 +156,31 @@ def test_models_that_cannot_be_are_refused():
     for model, said in ((frozen, "no weight of the model is trained"), (prompted, "have not been tried: use LoRA")):
         with pytest.raises(TrainerError, match=said):
             refuse(stand_in("KTOTrainer", model), CLIP, SCHEDULE)
+
+
+def test_layers_on_several_devices_are_refused():
+    """A model that device_map has spread is told where its layers lie; one on a single device passes."""
+    model = nn.Linear(1, 1)
+    model.hf_device_map = {"": 0}  # type: ignore[assignment]
+    assert refuse(stand_in("DPOTrainer", model), CLIP, SCHEDULE)
+    model.hf_device_map = {"a": 0, "b": 1, "c": "cpu"}  # type: ignore[assignment]
+    with pytest.raises(TrainerError, match=r"its layers lie on 0, 1, cpu.*leave device_map out"):
+        refuse(stand_in("DPOTrainer", model), CLIP, SCHEDULE)
+
+
+def test_a_reference_model_of_other_weights_is_not_dropped_in_silence(recwarn):
+    """A reference model that differs from the policy is let go with a warning; one that is equal without a word."""
+    model, adapted = nn.Sequential(nn.Linear(2, 2)), nn.Module()
+    adapted.base_model = nn.Module()
+    adapted.base_model.model = nn.Sequential(nn.ModuleDict({"base_layer": model[0]}))
+    for policy in (model, adapted):
+        warn_of_another_reference(stand_in("DPOTrainer", policy))
+        warn_of_another_reference(stand_in("DPOTrainer", policy, ref_model=copy.deepcopy(model)))
+        assert not recwarn
+    other = copy.deepcopy(model)
+    nn.init.ones_(other[0].bias)
+    with pytest.warns(UserWarning, match=r"other weights than its model \(the first: 0\.bias\), and is not used"):
+        warn_of_another_reference(stand_in("DPOTrainer", model, ref_model=other))
 
 
 def test_a_loss_of_ones_own_is_refused():

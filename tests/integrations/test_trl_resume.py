@@ -48,7 +48,13 @@ def kto_rows() -> list[dict[str, Any]]:
 
 
 def run(
-    toy: dict[str, str], folder: Path, name: str = "DPO", every: int = 3, clip: ClipRange = CLIP, **more: Any
+    toy: dict[str, str],
+    folder: Path,
+    name: str = "DPO",
+    every: int = 3,
+    clip: ClipRange = CLIP,
+    data: list[dict[str, Any]] | None = None,
+    **more: Any,
 ) -> Any:
     settings = {
         "max_steps": 8,
@@ -59,7 +65,7 @@ def run(
         "save_steps": 5,
         "beta": 0.5,
     }
-    data = rows() if name == "DPO" else kto_rows()
+    data = data or (rows() if name == "DPO" else kto_rows())
     trainer = trainer_of(name, toy["model"], folder, data, **(settings | more))
     apply_humanline(trainer, clip, BeforeStep(every=every))
     return trainer
@@ -166,15 +172,29 @@ def test_weights_that_are_frozen_on_the_way_are_noticed(toy, tmp_path):
 
 
 @pytest.mark.slow  # two processes that load torch and TRL
-@pytest.mark.parametrize("name", ["DPO", "KTO"])
-def test_two_processes_have_the_losses_of_one(toy, tmp_path, name):
-    """Under DDP losses, norms and metrics are those of one process with the same rows in a step."""
+@pytest.mark.parametrize(("name", "left_over"), [("DPO", 0), ("KTO", 0), ("DPO", 3)])
+def test_two_processes_have_the_losses_of_one(toy, tmp_path, name, left_over):
+    """Under DDP losses, norms and metrics are those of one process with the same rows in a step.
+
+    Where rows are left over at an epoch's end, the processes fill up their last step from its beginning.
+    """
     more = {"save_strategy": "no", "gradient_accumulation_steps": 1}
-    one = trained(run(toy, tmp_path / "one", name, per_device_train_batch_size=4, **more))
+    data = (rows() if name == "DPO" else kto_rows())[: 4 + left_over if left_over else None]
+    filled = data + data[: 4 - left_over] if left_over else data
+    one = trained(run(toy, tmp_path / "one", name, per_device_train_batch_size=4, data=filled, **more))
     out = tmp_path / "two.json"
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
     result = subprocess.run(
-        [sys.executable, *launcher, "-m", "tests.integrations.test_trl_resume", toy["model"], str(out), name],
+        [
+            sys.executable,
+            *launcher,
+            "-m",
+            "tests.integrations.test_trl_resume",
+            toy["model"],
+            str(out),
+            name,
+            json.dumps(data),
+        ],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -189,8 +209,8 @@ def test_two_processes_have_the_losses_of_one(toy, tmp_path, name):
 
 def main() -> None:
     """Be one of two processes, and write what was logged."""
-    model, out, name = sys.argv[1:]
-    more = {"save_strategy": "no", "gradient_accumulation_steps": 1}
+    model, out, name, data = sys.argv[1:]
+    more = {"save_strategy": "no", "gradient_accumulation_steps": 1, "data": json.loads(data)}
     trainer = trained(run({"model": model}, Path(out).parent / "two", name, per_device_train_batch_size=2, **more))
     if trainer.accelerator.is_main_process:
         names = ["loss", "grad_norm", *(f"humanline/{end}" for end in ("clipped_low", "clipped_high", "log_ratio_rms"))]

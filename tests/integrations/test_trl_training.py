@@ -121,13 +121,13 @@ def plain(base: dict[str, Any]) -> Any:
     return AutoModelForCausalLM.from_pretrained(base["model"])
 
 
-@pytest.mark.parametrize(("beta", "every"), [(0.0, 1), (0.3, 1), (0.3, 3)])
-def test_grpo_is_that_of_a_plain_loop(base, tmp_path, beta, every):
-    """Losses and gradient norms are those of `grpo_loss`, the KL term unclipped, with two steps on a generation."""
+@pytest.mark.parametrize(("beta", "every", "passes"), [(0.0, 1, 1), (0.3, 1, 1), (0.3, 3, 1), (0.3, 3, 2)])
+def test_grpo_is_that_of_a_plain_loop(base, tmp_path, beta, every, passes):
+    """Losses and gradient norms are those of `grpo_loss`, the KL term unclipped, with 2 or 4 steps on a generation."""
     rows = rows_of(base, tmp_path, "grpo")
     trainer = trainer_of(
         "GRPO", base["model"], tmp_path / "trl", rows, beta=beta, epsilon=0.2, loss_type="dapo",
-        use_bias_correction_kl=False, steps_per_generation=4, **settings(2, rows=16),
+        use_bias_correction_kl=False, steps_per_generation=4, num_iterations=passes, **settings(2, rows=16),
     )  # fmt: skip
     apply_humanline(trainer, CLIP, BeforeStep(every=every))
     steps = record(trainer)
@@ -268,12 +268,14 @@ def test_evaluation_is_against_the_current_reference_and_moves_nothing(base, tmp
     assert len(within) == STEPS // 2 and all(one > 0 for one in within)
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_gradient_checkpointing_changes_nothing(base, tmp_path, accumulation):
-    """A run that computes activations again has the same losses."""
+@pytest.mark.parametrize(("accumulation", "adapted"), [(1, False), (2, False), (2, True)])
+def test_gradient_checkpointing_changes_nothing(base, tmp_path, accumulation, adapted):
+    """A run that computes activations again has the same losses, with an adapter too."""
     runs = []
     for on in (False, True):
-        trainer = dpo(base, tmp_path / str(on), accumulation, gradient_checkpointing=on)
+        torch.manual_seed(0)
+        more = {"peft_config": lora(), "learning_rate": 3e-2} if adapted else {}
+        trainer = dpo(base, tmp_path / str(on), accumulation, gradient_checkpointing=on, **more)
         apply_humanline(trainer, CLIP, BeforeStep(every=2))
         runs.append(logged(trained(trainer), "loss"))
     assert runs[0] == pytest.approx(runs[1], abs=1e-6)
@@ -293,14 +295,59 @@ def test_every_log_ratio_is_0_while_weights_stand_still(base, tmp_path, name, bf
     assert all(norm > 1e-3 for norm in logged(trainer, "grad_norm"))
 
 
-def test_the_second_model_is_gone(base, tmp_path):
-    """Once training has begun nothing holds TRL's own reference any more."""
+@pytest.mark.parametrize("name", ["DPO", "KTO", "GRPO"])
+def test_the_second_model_is_gone(base, tmp_path, name):
+    """Nothing holds TRL's own reference any more, and it needs no later collection of garbage to go."""
     import gc
     import weakref
 
-    trainer = dpo(base, tmp_path, max_steps=1)
+    rows = rows_of(base, tmp_path, name.lower())
+    more = {"use_bias_correction_kl": False} if name == "GRPO" else {}
+    trainer = trainer_of(name, base["model"], tmp_path / "trl", rows, beta=0.5, **settings(1, rows=16) | more)
     theirs = weakref.ref(trainer.ref_model)
-    apply_humanline(trainer, CLIP)
+    gc.disable()
+    try:
+        apply_humanline(trainer, CLIP)
+        assert theirs() is None
+    finally:
+        gc.enable()
+
+
+def held(trainer: Any) -> int:
+    """Train a step; return the bytes of all tensors that are there when the optimizer is about to update."""
+    import gc
+
+    from transformers import TrainerCallback
+
+    found: list[int] = []
+
+    class Look(TrainerCallback):
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+            gc.collect()
+            tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+            storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+            found.append(sum(storages.values()))
+
+    trainer.add_callback(Look())
     trained(trainer)
-    gc.collect()
-    assert theirs() is None
+    return found[-1]
+
+
+@pytest.mark.parametrize("name", ["DPO", "KTO", "GRPO"])
+def test_no_more_is_held_than_by_trl(base, tmp_path, name):
+    """At an update there is one model, one reference, gradients and moments, as with TRL's own reference model."""
+    import gc
+
+    rows = rows_of(base, tmp_path, name.lower(), 2)
+    more = settings(2, rows=16 if name == "GRPO" else 8) | {"max_steps": 2}
+    more |= {"use_bias_correction_kl": False} if name == "GRPO" else {}
+    found = []
+    for humanline in (False, True):
+        gc.collect()
+        trainer = trainer_of(name, base["model"], tmp_path / "trl", rows, beta=0.5, **more)
+        if humanline:
+            apply_humanline(trainer, CLIP)
+        weights = sum(one.nbytes for one in trainer.model.parameters())
+        found.append(held(trainer))
+        del trainer
+    assert found[1] < found[0] + 0.05 * weights

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from humanline.integrations.trl.refusals import refuse
+from humanline.integrations.trl.refusals import refuse, warn_of_another_reference
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never
 from humanline.theory import ClipRange
 
@@ -39,6 +39,11 @@ def apply_humanline(
         If the trainer is of another kind, TRL of another version, a setting would change what the method is or has not
         been tried with it, or humanline is in it already; all that is wrong at once, and nothing is changed then.
 
+    Warns
+    -----
+    UserWarning
+        If the trainer was given a reference model with other weights than its model, since that is let go.
+
     Notes
     -----
     Source: arXiv 2509.24207, section 5.1. The reference is a copy of the trainable tensors alone, called through the
@@ -48,6 +53,7 @@ def apply_humanline(
     (nats). What differs from `humanline train`: docs/inside-trl.md.
     """
     kind = refuse(trainer, clip, schedule)
+    warn_of_another_reference(trainer)
     from humanline.integrations.trl.hooks import Humanline  # transformers, which has to be here by now
 
     Humanline(trainer, kind, clip, schedule).attach()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -15,6 +16,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from humanline.integrations.trl import kept
 from humanline.integrations.trl.counts import Counts
+from humanline.integrations.trl.head import log_probs_alone
 from humanline.integrations.trl.reference import Reference
 from humanline.integrations.trl.refusals import MARK
 from humanline.integrations.trl.stand_ins import ClippedPolicy, Replayed, Unscored, tell_grpo
@@ -44,6 +46,7 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         self.counts = {"train": Counts(), "eval": Counts()}
         self.settings = {"clip": asdict(clip), "schedule": schedule.model_dump()}
         self.resumed: dict[int, dict[str, Tensor]] = {}  # by the step of the checkpoint
+        self.asked = False  # whether this step's loss was one of clipped log-ratios
 
     def attach(self) -> None:
         """Put this into the trainer, and let go of the trainer's own reference."""
@@ -52,6 +55,8 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
             trainer.model.delete_adapter("ref")
         # Where TRL has no reference, an adapter's, the loss would switch the adapter off in place of asking one.
         trainer.ref_model = (Unscored() if trainer.beta != 0 else None) if self.grpo else self.replayed
+        trainer.accelerator.free_memory()  # its list of models, as train() does before it prepares everything
+        gc.collect()  # TRL's own refers to itself: it would keep its memory until some later collection
         for name, around in (
             ("_compute_loss", self.loss),
             ("_save_checkpoint", self.save),
@@ -69,14 +74,16 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
             self.reference.take()
         inputs = dict(inputs)
         tell = partial(tell_grpo, inputs, trainer.beta != 0) if self.grpo else self.replayed.scored.append
-        policy = ClippedPolicy(model, self.reference, self.clip, self._unchecked, tell)
+        policy = ClippedPolicy(model, self.reference, self.clip, self._scoring, tell)
         self.replayed.scored.clear()
         loss = theirs(policy, inputs, *more, **named)
-        if self.replayed.scored:
+        if self.replayed.scored or not policy.scored:
+            whom = "reference for what its policy scored" if policy.scored else "policy for token log-probabilities"
             raise RuntimeError(
-                "TRL's loss did not ask its reference for what its policy scored: it is another loss now"
+                f"TRL's loss did not ask its {whom}: this is not the loss that humanline was tested with"
             )
         policy.count(self.counts[mode], inputs)
+        self.asked |= mode == "train"
         last = trainer.accelerator.sync_gradients
         if mode == "eval" or last:
             self._log(mode)
@@ -87,7 +94,13 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Have the reference be what was read, or the policy as it is."""
+        if self.trainer.model is not self.reference.model:
+            raise RuntimeError(
+                "the trainer has another model than apply_humanline was given: make a new trainer with that model, and "
+                "call apply_humanline after"
+            )
         resumed, self.resumed = self.resumed, {}
+        self.counts = {"train": Counts(), "eval": Counts()}  # an earlier run may have ended within a step
         if state.global_step in resumed:
             self.reference.become(resumed[state.global_step])
         elif resumed or state.global_step > 0:
@@ -102,9 +115,15 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Notice weights that were frozen or unfrozen."""
         self.reference.check()
+        self.asked = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Sync after the update, where the schedule says so; the trainer has counted the step by now."""
+        if not self.asked:
+            raise RuntimeError(
+                "the trainer took a step without TRL's _compute_loss, so nothing was clipped: take away what replaces "
+                "compute_loss, training_step or _compute_loss"
+            )
         if self.schedule.copies_after_update(state.global_step - 1):
             self.reference.take()
 
@@ -119,7 +138,9 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
 
     def load(self, theirs: Callable[..., Any], resume_from_checkpoint: Any, *more: Any, **named: Any) -> Any:
         """Read the reference before the weights, so that a checkpoint without it changes nothing."""
-        step, resumed = kept.read(Path(resume_from_checkpoint).absolute(), self.settings)
+        checkpoint = Path(resume_from_checkpoint).absolute()
+        kept.check_whole(checkpoint)
+        step, resumed = kept.read(checkpoint, self.settings)
         result = theirs(resume_from_checkpoint, *more, **named)
         self.resumed = {step: resumed}
         return result
@@ -131,14 +152,15 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
             trainer._metrics[mode][f"humanline/{name}"].append(value)
 
     @contextlib.contextmanager
-    def _unchecked(self) -> Iterator[None]:
-        """Switch off gradient checkpointing, which warns where there is no gradient, for the reference's pass."""
+    def _scoring(self) -> Iterator[None]:
+        """Switch off, for the reference's pass, gradient checkpointing, which warns where there is no gradient."""
         model = self.trainer.model
-        if not model.is_gradient_checkpointing:
-            yield
-            return
-        model.gradient_checkpointing_disable()
-        try:
-            yield
-        finally:
-            model.gradient_checkpointing_enable(self.trainer.args.gradient_checkpointing_kwargs)
+        with log_probs_alone():
+            if not model.is_gradient_checkpointing:
+                yield
+                return
+            model.gradient_checkpointing_disable()
+            try:
+                yield
+            finally:
+                model.gradient_checkpointing_enable(self.trainer.args.gradient_checkpointing_kwargs)

@@ -16,6 +16,8 @@ from humanline.system.folders import publish_folder, remove_folder, verify_folde
 
 FOLDER = "humanline-reference"  # in each checkpoint-N
 TENSORS, SETTINGS = "reference.safetensors", "settings.json"
+OPTIMIZER = "optimizer.pt"
+STATE = "trainer_state.json"  # the last of the trainer's own files, without which it does not resume
 
 
 def write(checkpoint: Path, tensors: Mapping[str, Tensor], step: int, settings: dict[str, Any]) -> None:
@@ -23,7 +25,10 @@ def write(checkpoint: Path, tensors: Mapping[str, Tensor], step: int, settings: 
     said = {"step": step} | settings
     folder = checkpoint / FOLDER
     make_folder(checkpoint)
-    if folder.exists():  # of an earlier run that came as far, and that this one overwrites
+    # Of an earlier run that came as far, and that this one overwrites: stopped in between, the folder would hold the
+    # reference of one run and the weights of the other, and look whole.
+    (checkpoint / STATE).unlink(missing_ok=True)
+    if folder.exists():
         remove_folder(folder)
 
     def fill(partial: Path) -> None:
@@ -31,6 +36,17 @@ def write(checkpoint: Path, tensors: Mapping[str, Tensor], step: int, settings: 
         (partial / SETTINGS).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
 
     publish_folder(folder, fill, room=sum(one.nbytes for one in tensors.values()))
+
+
+def check_whole(checkpoint: Path) -> None:
+    """Raise TrainerError if a checkpoint that has a reference lacks what a trainer would go on without, in silence."""
+    missing = [name for name in (OPTIMIZER, STATE) if not (checkpoint / name).is_file()]
+    if missing and (checkpoint / FOLDER).is_dir():
+        raise TrainerError(
+            f"{checkpoint} holds no {missing[0]}: its saving was cut off, or save_only_model=True left it out, and the "
+            "run would go on as a different one. Resume from a whole checkpoint, or start anew from its weights: "
+            "model=that folder, and train() without resume_from_checkpoint"
+        )
 
 
 def read(checkpoint: Path, settings: dict[str, Any]) -> tuple[int, dict[str, Tensor]]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import warnings
 from collections.abc import Iterator
 from typing import Any
+
+import torch
 
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never
 from humanline.system.install import install
@@ -104,6 +107,11 @@ def _of_trainer(trainer: Any, kind: str) -> Iterator[str]:
         yield "DeepSpeed keeps the weights elsewhere than in the model, and updates them within backward: use DDP"
     if trainer.is_fsdp_enabled:
         yield "FSDP shares the weights out, of which only whole ones can be copied here: use DDP, or humanline train"
+    if args.n_gpu > 1:
+        yield (
+            f"one process holds {args.n_gpu} GPUs, which shares each batch out anew (DataParallel), and was not tried: "
+            "start one process a GPU (torchrun or accelerate launch), or show it one GPU (CUDA_VISIBLE_DEVICES=0)"
+        )
     sizes = getattr(trainer.accelerator, "parallelism_config", None)
     if sizes is not None:
         yield "parallelism_config (tensor, context or sequence parallelism) has not been tried: leave it out"
@@ -113,6 +121,8 @@ def _of_trainer(trainer: Any, kind: str) -> Iterator[str]:
         yield "neftune_noise_alpha gives policy and reference different noise, so their ratio is never 1: leave it out"
     if getattr(args, "auto_find_batch_size", False):
         yield "auto_find_batch_size=True begins anew with weights that have moved: set per_device_train_batch_size"
+    if getattr(args, "use_liger_kernel", False):
+        yield "use_liger_kernel=True replaces layers when training starts, and has not been tried: leave it out"
     if trainer.aux_loss_enabled:
         yield "the auxiliary loss of a mixture of experts has not been tried: set router_aux_loss_coef=0.0"
     if trainer._is_vlm:
@@ -140,10 +150,38 @@ def _of_model(model: Any) -> Iterator[str]:
             "by chance: leave disable_dropout=True, and set the rates in the model's configuration to 0 "
             "(model_init_kwargs={'attention_dropout': 0.0})"
         )
+    places = {str(one) for one in (getattr(model, "hf_device_map", None) or {}).values()}
+    if len(places) > 1:
+        yield (
+            f"its layers lie on {', '.join(sorted(places))} (device_map), which has not been tried: leave device_map "
+            "out, and start one process a GPU"
+        )
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
         yield "adapters that add tokens to the prompt (prompt, prefix and p-tuning) have not been tried: use LoRA"
     if not any(one.requires_grad for one in model.parameters()):
         yield "no weight of the model is trained: check requires_grad and the peft_config"
+
+
+def warn_of_another_reference(trainer: Any) -> None:
+    """Warn where the trainer's reference model has other weights than its policy: they are not used."""
+    theirs = trainer.ref_model
+    if theirs is None:
+        return
+    own = {_base_name(name): one for name, one in trainer.model.named_parameters()}
+    for name, one in theirs.named_parameters():
+        mine = own.get(_base_name(name))
+        if mine is None or mine.shape != one.shape or not torch.equal(mine.to(one.dtype), one):
+            warnings.warn(
+                f"the trainer's ref_model has other weights than its model (the first: {name}), and is not used: the "
+                "reference of humanline is the model's own earlier weights, to begin with those that it has now",
+                stacklevel=3,
+            )
+            return
+
+
+def _base_name(name: str) -> str:
+    """Return a parameter's name as it is without an adapter."""
+    return name.removeprefix("module.").removeprefix("base_model.model.").replace(".base_layer.", ".")
 
 
 def _of_losses(kind: str, names: list[str]) -> Iterator[str]:

@@ -44,8 +44,8 @@ class ClippedPolicy:
     reference : callable
         The same with the reference's weights.
     clip : ClipRange
-    unchecked : callable
-        Makes a context without gradient checkpointing for the reference's pass.
+    scoring : callable
+        Makes the context of the reference's pass.
     tell : callable
         Told of each call of the loss.
     scored : list of Scored
@@ -55,7 +55,7 @@ class ClippedPolicy:
     model: Any
     reference: Callable[..., Any]
     clip: ClipRange
-    unchecked: Callable[[], AbstractContextManager[Any]]
+    scoring: Callable[[], AbstractContextManager[Any]]
     tell: Callable[[Scored], None]
     scored: list[Scored] = field(default_factory=list)
 
@@ -63,7 +63,7 @@ class ClippedPolicy:
         """Return the policy's output, its log-probabilities clipped; whatever is no call of a loss passes unchanged."""
         if not kwargs.get("fused_lm_head"):
             return self.model(*args, **kwargs)
-        with torch.no_grad(), self.unchecked():  # first, while the policy's pass keeps nothing for its gradient yet
+        with torch.no_grad(), self.scoring():  # first, while the policy's pass keeps nothing for its gradient yet
             ref = self.reference(*args, **kwargs).log_probs.float()
         output = self.model(*args, **kwargs)
         mask = kwargs["labels"][:, 1:] != IGNORED
