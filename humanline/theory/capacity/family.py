@@ -169,7 +169,7 @@ class Family:
 
         return self._in_blocks(closed, "perceived", "lie in [0, 1]", perceived)
 
-    def partials(self, log_prob: Any) -> tuple[Any, dict[str, Any]]:
+    def partials(self, log_prob: Any, log_rest: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return the perceived cumulative probability and its derivatives in the parameters, from ln p.
 
         Parameters
@@ -177,6 +177,9 @@ class Family:
         log_prob : array or scalar <= 0, any shape
             Nats: ``log(p)``, or ``log1p(-q)`` next to 1, where only ``q = 1 - p`` is known with all its digits. nan
             stays nan.
+        log_rest : array of the same shape, optional
+            ``log(1 - p)``, if it is known: it takes most of the time where a capacity needs it, and does not depend on
+            parameters.
 
         Returns
         -------
@@ -193,17 +196,19 @@ class Family:
         xp, (lp,) = floats(log_prob=log_prob)
         _checks.no_element("log_prob", "be <= 0", lp > 0, lp)
         below, above = lp == -math.inf, lp == 0
-        inner = xp.where(below | above, LOG_HALF, lp)
+        ends = below | above
+        inner = xp.where(ends, LOG_HALF, lp)
+        rest = None if log_rest is None else xp.where(ends, LOG_HALF, log_rest)
         with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
-            value, found = self._with_partials(xp, inner)
+            value, found = self._with_partials(xp, inner, rest)
         names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
         perceived = xp.where(below, 0.0, xp.where(above, 1.0, value))
-        vanished = below | above | (value == 0)  # an infinite derivative of the logarithm is one of 0
+        vanished = ends | (value == 0)  # an infinite derivative of the logarithm is one of 0
         return plain(perceived), {
             name: plain(xp.where(vanished, 0.0, each)) for name, each in zip(names, found, strict=True)
         }
 
-    def _with_partials(self, xp: Any, lp: Any) -> tuple[Any, list[Any]]:
+    def _with_partials(self, xp: Any, lp: Any, log_q: Any) -> tuple[Any, list[Any]]:
         value = xp.exp(self._log(xp, lp))
         return value, [value * each for each in self._log_partials(xp, lp)]
 
@@ -322,9 +327,11 @@ def _at_end(xp: Any, given: Any, end: float, image: Any, slope: Any) -> Any:
     return image + slope * (given - end) if 0 < slope < math.inf else image
 
 
-def powered_odds(xp: Any, lp: Any, power: float) -> tuple[Any, Any, Any]:
-    """Return whether p > 1/2, ln(1 - p), and the odds against p, or for p if that is less, to a power."""
+def powered_odds(xp: Any, lp: Any, power: float, log_q: Any = None) -> tuple[Any, Any, Any]:
+    """Return whether p > 1/2, ln(1 - p) (which may be known), and the odds <= 1 of p or against it, to a power."""
     upper = lp > LOG_HALF
+    if log_q is not None:
+        return upper, log_q, xp.exp(-power * abs(lp - log_q))
     if isinstance(lp, np.ndarray) and lp.ndim and np.shape(power) in ((), lp.shape):
         return upper, *_odds_by_halves(lp, upper, power)
     high, low = xp.where(upper, lp, LOG_HALF), xp.where(upper, LOG_HALF, lp)

@@ -90,9 +90,9 @@ class LinearInLogOdds(Family):
     def _log(self, xp: Any, lp: Any) -> Any:
         return self._terms(xp, lp)[0]
 
-    def _terms(self, xp: Any, lp: Any) -> tuple[Any, Any, Any]:
+    def _terms(self, xp: Any, lp: Any, log_q: Any = None) -> tuple[Any, Any, Any]:
         """Return ln Omega, ln(1 - p), and the log-odds of Omega."""
-        upper, log_q, ratio = powered_odds(xp, lp, self.slope)
+        upper, log_q, ratio = powered_odds(xp, lp, self.slope, log_q)
         log_odds = self.slope * (lp - log_q) + log_of(self.elevation)
         likely = log_odds > 0
         # Next to 1 the power keeps the digits of 1 - p that the log-odds lose.
@@ -104,8 +104,8 @@ class LinearInLogOdds(Family):
         log_value, log_q, log_odds = self._terms(xp, lp)
         return self.slope * xp.exp(log_value - log_odds - log_q)
 
-    def _with_partials(self, xp: Any, lp: Any) -> tuple[Any, list[Any]]:
-        log_value, log_q, log_odds = self._terms(xp, lp)
+    def _with_partials(self, xp: Any, lp: Any, log_q: Any) -> tuple[Any, list[Any]]:
+        log_value, log_q, log_odds = self._terms(xp, lp, log_q)
         value, rest = xp.exp(log_value), xp.exp(log_value - log_odds)  # 1 - Omega
         return value, [value * rest * (lp - log_q), value * rest / self.elevation]
 
@@ -243,7 +243,7 @@ class NeoAdditive(Family):
     def _slope(self, xp: Any, lp: Any) -> Any:
         return xp.zeros_like(lp) + self.slope if self._arrays else xp.full_like(lp, self.slope)
 
-    def _with_partials(self, xp: Any, lp: Any) -> tuple[Any, list[Any]]:
+    def _with_partials(self, xp: Any, lp: Any, log_q: Any) -> tuple[Any, list[Any]]:
         return xp.exp(self._log(xp, lp)), [xp.exp(lp), xp.ones_like(lp)]
 
     def _inverse(self, xp: Any, w: Any) -> Any:
