@@ -203,9 +203,18 @@ def test_a_fit_that_does_not_converge_is_an_error(data, monkeypatch):
     """Where no start comes to an optimum nothing is returned."""
     from humanline.fit import optimum, straight
 
-    monkeypatch.setattr(straight, "climb", lambda *args: optimum.climb(*args, most=1))
+    monkeypatch.setattr(straight, "climb", lambda *args: optimum.score(*args, most=1))
     with pytest.raises(NotConverged, match=r"none of 3 starts .* took 1 steps"):
         fit_prospect(data, starts=3)
+
+
+def test_choices_by_chance_have_an_optimum_too():
+    """Where the model is far from right, so that scoring is slow, every start ends, and bounds are named."""
+    rng = np.random.default_rng(0)
+    first, second = problems(rng, 100)
+    fit = fit_prospect(Choices.between(first, second, rng.random(100) < 0.5), starts=4)
+    assert all(math.isfinite(value) for value in fit.starts.values) and fit.log_likelihood == max(fit.starts.values)
+    assert {"loss_aversion", "gain.gamma"} <= fit.at_bound.keys()
 
 
 def test_json_is_the_same_for_the_same_seed(data):
