@@ -13,10 +13,11 @@ from humanline.fit.model import EQUIVALENTS
 from humanline.fit.parameters import CAPACITY_PARAMETERS
 from humanline.fit.starts import starting_points
 
-#: Below this share of the largest, an eigenvalue of the scaled information is one of rounding.
-_NOTHING = 1e-11
 #: Powers of outcomes up to this, at the largest curvature that is tried, are floats.
 _LARGEST = 1e50
+#: Below this share of the largest, an eigenvalue of the scaled information is one of rounding.
+_NOTHING = 1e-11
+_MANY = {"gain": "gains", "loss": "losses"}
 
 
 def fit_faults(likelihood: Likelihood) -> list[Fault]:
@@ -100,7 +101,7 @@ def _side_faults(likelihood: Likelihood) -> list[Fault]:
         elsewhere = shape and _shared(likelihood, shape[0], other) and len(used[other][1]) >= needed
         if shape and len(probs) < needed and not elsewhere:
             rule = (
-                f"be fixed, as {kind}s have {len(probs)} different probabilities strictly between 0 and 1, and a "
+                f"be fixed, as {_MANY[kind]} have {len(probs)} different probabilities strictly between 0 and 1, and a "
                 f"capacity needs {needed}: fixed={{{shape[0]!r}: ...}}, or gain='identity'"
             )
             faults.append(Fault(None, " and ".join(shape), rule, "free"))
