@@ -8,14 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humanline.fit.faults import Fault
-from humanline.fit.flat import grown
 from humanline.fit.likelihood import Likelihood
 from humanline.fit.model import EQUIVALENTS
 from humanline.fit.parameters import CAPACITY_PARAMETERS
 from humanline.fit.starts import starting_points
 
+#: Powers of outcomes up to this, at the largest curvature that is tried, are floats.
+_LARGEST = 1e50
 #: Below this share of the largest, an eigenvalue of the scaled information is one of rounding.
 _NOTHING = 1e-11
+_MANY = {"gain": "gains", "loss": "losses"}
 
 
 def fit_faults(likelihood: Likelihood) -> list[Fault]:
@@ -30,8 +32,8 @@ def fit_faults(likelihood: Likelihood) -> list[Fault]:
     -------
     list of Fault
         Of a free parameter that no outcome or probability bears on; of problems that do not tell prospects apart; of
-        too few problems, or responses of one kind only; of combinations of parameters whose information is zero, at the
-        usual values and at others.
+        too few problems, or responses of one kind only; of outcomes too large or too small for powers; of combinations
+        of parameters whose information is zero, at the usual values and at others.
     """
     faults = _data_faults(likelihood) + _side_faults(likelihood)
     return faults or _rank_faults(likelihood)
@@ -40,6 +42,10 @@ def fit_faults(likelihood: Likelihood) -> list[Fault]:
 def _data_faults(likelihood: Likelihood) -> list[Fault]:
     data, names = likelihood.choices, likelihood.names
     faults = []
+    typical, largest = data.typical_size(likelihood.reference_point), float(np.abs(data.outcomes).max())
+    if not (typical >= 1 / _LARGEST and largest <= _LARGEST):
+        rule = f"be at most {_LARGEST:g}, and typically at least {1 / _LARGEST:g}: count them in another unit"
+        faults.append(Fault(None, "outcomes", rule, largest if largest > _LARGEST else typical))
     answered = np.unique(data.problem)
     if data.kind != EQUIVALENTS:
         answered = answered[~same_options(likelihood)[answered]]
@@ -66,12 +72,10 @@ def same_options(likelihood: Likelihood) -> NDArray[np.bool_]:
     number = data.problems
     same = np.ones(number, dtype=bool)
     for side in (table.gains, table.losses):
-        start = side.start
-        count = np.diff(start)
-        first, second = count[:number], count[number:]
+        first, second = side.count[:number], side.count[number:]
         equal = first == second
         # Nodes of problems whose options have as many: those of the first beside those of the second.
-        one, other = (grown(start, np.flatnonzero(equal) + shift)[1] for shift in (0, number))
+        one, other = (side.nodes(np.flatnonzero(equal) + shift)[1] for shift in (0, number))
         rows = np.repeat(np.flatnonzero(equal), first[equal])
         unequal = (side.outcome[one] != side.outcome[other]) | (side.prob[one] != side.prob[other])
         same &= equal
@@ -97,7 +101,7 @@ def _side_faults(likelihood: Likelihood) -> list[Fault]:
         elsewhere = shape and _shared(likelihood, shape[0], other) and len(used[other][1]) >= needed
         if shape and len(probs) < needed and not elsewhere:
             rule = (
-                f"be fixed, as {kind}s have {len(probs)} different probabilities strictly between 0 and 1, and a "
+                f"be fixed, as {_MANY[kind]} have {len(probs)} different probabilities strictly between 0 and 1, and a "
                 f"capacity needs {needed}: fixed={{{shape[0]!r}: ...}}, or gain='identity'"
             )
             faults.append(Fault(None, " and ".join(shape), rule, "free"))
@@ -115,11 +119,9 @@ def _used(likelihood: Likelihood) -> dict[str, tuple[int, NDArray[np.float64]]]:
     rows = np.concatenate([answered + each * data.problems for each in range(sides)])
     found = {}
     for kind, side in (("gain", table.gains), ("loss", table.losses)):
-        mine = np.zeros(len(table), dtype=bool)
-        mine[rows] = True
-        nodes = np.repeat(mine, np.diff(side.start))
+        nodes = side.nodes(rows)[1]
         probs = np.unique(np.round(side.log_probs[side.prob[nodes]], 12))
-        found[kind] = (int(nodes.sum()), probs[probs < 0])
+        found[kind] = (len(nodes), probs[probs < 0])
     return found
 
 

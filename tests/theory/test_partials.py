@@ -23,6 +23,7 @@ from humanline.theory import (
     PowerWeight,
     Prelec,
     TverskyKahneman,
+    decision_weights,
     separable_weights,
 )
 from tests import oracles
@@ -64,12 +65,14 @@ def called(capacity):
 
 @pytest.mark.parametrize("capacity", CAPACITIES, ids=called)
 def test_derivatives_of_capacities(capacity):
-    """They agree with mpmath to 1e-9, at probabilities from 1e-300 to 1 - 1e-16."""
+    """They agree with mpmath to 1e-9, at probabilities from 1e-300 to 1 - 1e-16, whose rest may be known."""
     names = [field.name for field in dataclasses.fields(capacity)]
     own = [mpf(getattr(capacity, name)) for name in names]
     perceived, found = capacity.partials(np.array(LOG_P))
     np.testing.assert_allclose(perceived, np.exp(capacity.log(np.array(LOG_P))), rtol=1e-12)
     with mpmath.workdps(700):
+        rest = np.array([float(mpmath.log1p(-mpmath.exp(mpf(lp)))) for lp in LOG_P])
+        _, known = capacity.partials(np.array(LOG_P), rest)
         for at, lp in enumerate(LOG_P):
             p = mpmath.exp(mpf(lp))
             for k, name in enumerate(names):
@@ -82,6 +85,7 @@ def test_derivatives_of_capacities(capacity):
                 # Where the derivative crosses 0, what counts is the size of the function.
                 room = 1e-9 * max(abs(expected), 1e-3 * min(omega(own[k]), 1 - omega(own[k]))) + mpf(5e-324)
                 assert abs(mpf(float(found[name][at])) - expected) <= room, (name, lp)
+                assert abs(mpf(float(known[name][at])) - expected) <= room, (name, lp)
 
 
 @pytest.mark.parametrize("capacity", [*CAPACITIES, Identity()], ids=called)
@@ -195,6 +199,14 @@ def test_wrong_entries_of_arrays_are_refused(make, said):
     """An entry that a number could not be is refused with its name and rule."""
     with pytest.raises(ValueError, match=said):
         make()
+
+
+@pytest.mark.parametrize("gamma", [[0.5, 0.6], [[0.5], [0.6]]])
+def test_weights_of_arrays_of_parameters_are_refused(gamma):
+    """An axis of people is not taken for one of outcomes: it is said where such parameters go."""
+    for weights in (decision_weights, separable_weights):
+        with pytest.raises(TypeError, match=r"gain must have numbers as parameters here; .*for_groups"):
+            weights([[1.0, 2.0], [3.0, 4.0]], [[0.5, 0.5], [0.2, 0.8]], gain=TverskyKahneman(np.array(gamma)))
 
 
 def test_arrays_below_the_threshold_warn():
