@@ -32,7 +32,7 @@ class Straight:
     """
 
     def __init__(self, likelihood: Likelihood, held: Mapping[int, float] | None = None):
-        self._likelihood, self._held = likelihood, dict(held or {})
+        self.likelihood, self._held = likelihood, dict(held or {})
         self._names = likelihood.names
         self._log_size = math.log(likelihood.choices.size) if likelihood.model.value == "power" else 0.0
         self.moving = np.array([k for k in range(len(self._names)) if k not in self._held], dtype=np.int64)
@@ -53,12 +53,12 @@ class Straight:
 
     def value(self, straight: Array) -> Any:
         """Return the log-likelihood."""
-        return self._likelihood.value(self.back(straight))
+        return self.likelihood.value(self.back(straight))
 
     def derivatives(self, straight: Array) -> tuple[Any, Array, Array]:
         """Return the log-likelihood, its gradient and information in straight coordinates."""
         at = self.back(straight)
-        value, gradient, information = self._likelihood.derivatives(at)
+        value, gradient, information = self.likelihood.derivatives(at)
         turned = (np.eye(len(self._names)) - self._shift(at)[1] * self._moves[:, None])[..., self.moving]
         back = np.swapaxes(turned, -1, -2)
         return value, (back @ gradient[..., None])[..., 0], back @ information @ turned
@@ -69,7 +69,7 @@ class Straight:
         slope = np.zeros((*shift.shape, len(self._names)))
         if not self._log_size:
             return shift, slope
-        likelihood = self._likelihood
+        likelihood = self.likelihood
         values = likelihood.natural(coordinates)
         moves: dict[str, dict[str, float]] = {"loss_aversion": {"loss_curvature": 1.0, "curvature": -1.0}}
         if not likelihood.model.contextual:

@@ -122,6 +122,15 @@ def em_step(points: Points, law: Normal, anchor: Anchor) -> tuple[float, Normal]
     return float(logs.sum() + anchor.log_density(law)), new
 
 
+def scores_of(points: Points, law: Normal) -> Array:
+    """Return the derivatives of a law's log-density at points in its numbers, ordered as in `curvature`: (P, S, H)."""
+    white = law.whitened(points.at)
+    rows, columns = np.tril_indices(len(law.mean))
+    # ln density = -tr(A)/2 - (y - a)' exp(-A) (y - a) / 2, of a shift a and a stretch A.
+    squares = white[:, :, rows] * white[:, :, columns] * np.where(rows == columns, 0.5, 1.0)
+    return np.concatenate([white, squares - 0.5 * (rows == columns)], axis=-1)
+
+
 def curvature(points: Points, law: Normal, anchor: Anchor) -> tuple[Array, Array]:
     """Return the gradient of the objective and minus its second derivatives, in the (shift, stretch) of `moved` at 0.
 
@@ -129,14 +138,11 @@ def curvature(points: Points, law: Normal, anchor: Anchor) -> tuple[Array, Array
     people whose coordinates are known, less the variance of their scores where they are not.
     """
     _, share = shares(points, law)
-    white = law.whitened(points.at)
+    white, scores = law.whitened(points.at), scores_of(points, law)
     number = len(law.mean)
     rows, columns = np.tril_indices(number)
     basis = np.zeros((len(rows), number, number))
     basis[np.arange(len(rows)), rows, columns] = basis[np.arange(len(rows)), columns, rows] = 1.0
-    # ln density = -tr(A)/2 - (y - a)' exp(-A) (y - a) / 2, to second order in a and A.
-    squares = white[:, :, rows] * white[:, :, columns] * np.where(rows == columns, 0.5, 1.0)
-    scores = np.concatenate([white, squares - 0.5 * (rows == columns)], axis=-1)
     own = np.einsum("ps,psm->pm", share, scores)
     off = scores - own[:, None]
     missing = np.einsum("ps,psm,psn->mn", share, off, off, optimize=True)
@@ -162,3 +168,11 @@ def unpacked(vector: Array, number: int) -> tuple[Array, Array]:
     stretch = np.zeros((number, number))
     stretch[rows, columns] = stretch[columns, rows] = vector[number:]
     return vector[:number], stretch
+
+
+def packed(law: Normal, seen: Normal) -> Array:
+    """Return the shift and the stretch, in one vector, that `Normal.moved` makes `law` of `seen` by."""
+    whitener = np.linalg.inv(seen.root)
+    size, axes = np.linalg.eigh(whitener @ law.covariance @ whitener.T)
+    stretch = (axes * np.log(size)) @ axes.T
+    return np.concatenate([whitener @ (law.mean - seen.mean), stretch[np.tril_indices(len(law.mean))]])

@@ -68,6 +68,10 @@ class OwnLikelihoods:
         """Return the coordinates of the parameters themselves, (people, K), of straight ones."""
         return self._made(self.choices).back(np.clip(at, self.low, self.high))
 
+    def hessian(self, natural: Array) -> Array:
+        """Return the second derivatives of the log-likelihoods in the parameters' own coordinates: (people, K, K)."""
+        return self._made(self.choices).likelihood.hessian(natural)
+
     def _made(self, choices: Choices) -> Straight:
         return Straight(Likelihood(choices, self.model, reference_point=self.reference_point, by_person=True))
 
@@ -107,6 +111,16 @@ class Summits:
     coordinates: Array
     value: Array
     converged: NDArray[np.bool_]
+
+    def better(self, other: Summits) -> Summits:
+        """Return, for each person, the higher of two summits; one that was not reached counts as low."""
+        mine, theirs = (np.where(each.converged, each.value, -np.inf) for each in (self, other))
+        first = mine >= theirs
+        return Summits(
+            np.where(first[:, None], self.coordinates, other.coordinates),
+            np.where(first, self.value, other.value),
+            np.where(first, self.converged, other.converged),
+        )
 
 
 def climb_each(

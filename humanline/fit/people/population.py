@@ -1,4 +1,4 @@
-"""The law that people's coordinates follow: rounds of drawing points for each person and climbing the law's likelihood."""
+"""The law that people's coordinates follow: rounds of points of each person, and of climbing the law's likelihood."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from humanline.fit.people.normal import (
     Points,
     curvature,
     em_step,
-    moments,
     objective,
+    packed,
+    scores_of,
     shares,
     unpacked,
 )
@@ -24,13 +25,13 @@ from humanline.fit.people.own import OwnLikelihoods, climb_each
 Array = NDArray[np.float64]
 
 #: Points of each person in the first rounds, and in the last ones.
-FEW, MANY = 48, 192
+FEW, MANY = 64, 512
 #: A law is found where it is nearer to the maximum than this share of its standard error, squared, in all directions.
 DECREMENT = 1e-8
-#: New points must not move the law by more than this share of its standard error, squared, for each of its numbers.
-MOVED = 0.02
-_FREEDOM = 5.0
-_ROUNDS = 12
+_FREEDOM, _WIDER = 5.0, 1.2
+#: One point in so many is drawn from the law itself, so that no weight is large.
+_EACH = 5
+_MOST_ROUGH, _ROUNDS = 6, 9
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +51,10 @@ class Population:
         The marginal log-likelihood at each step of the last climb; it never falls.
     decrement : float
         ``g' information^-1 g`` at its end: squared distance from the maximum, in standard errors.
+    noise : float
+        Variance of the law for want of more points (`sampling_noise`).
     moves : tuple of float
-        The same for each round, of the law before at the new points, for each of the law's numbers.
+        How far each round moved the law: squared, in its standard errors, a mean over its numbers.
     """
 
     law: Normal
@@ -60,6 +63,7 @@ class Population:
     information: Array
     path: tuple[float, ...]
     decrement: float
+    noise: float
     moves: tuple[float, ...]
 
     @property
@@ -72,9 +76,9 @@ class Population:
 def fit_population(own: OwnLikelihoods, start: Normal, *, anchor: Anchor, seed: int) -> Population:
     """Fit a normal law to people's straight coordinates by maximum marginal likelihood.
 
-    The integral of each person's likelihood over the law is a sum over points, drawn around the person's most likely
-    coordinates under the law (Laplace's approximation of their posterior), then anew around posterior means, until new
-    points do not move the law.
+    The integral of each person's likelihood over the law is a sum over points around the person's most likely
+    coordinates under the law (Laplace's approximation of their posterior), weighted by what that misses. The law that
+    maximises the sums moves the points, until they stay.
 
     Parameters
     ----------
@@ -86,31 +90,39 @@ def fit_population(own: OwnLikelihoods, start: Normal, *, anchor: Anchor, seed: 
     Raises
     ------
     NotConverged
-        If a climb does not come to a maximum, or new points keep moving the law.
+        If a climb does not come to a maximum, or the law keeps moving the points.
     """
-    rng = np.random.default_rng(seed)
-    law = start
-    summits = climb_each(
-        own, np.tile(law.mean, (own.choices.people, 1)), own.all, mean=law.mean, precision=law.precision, tolerance=1e-6
-    )
-    mean = summits.coordinates
-    covariance = np.linalg.inv(own.derivatives(mean)[2] + law.precision)
-    moves: list[float] = []
+    law, moves, noise = start, [], 1.0
+    at = np.tile(law.mean, (own.choices.people, 1))
     for number in range(_ROUNDS):
-        points = draw_points(own, mean, covariance, FEW if number < 3 else MANY, rng)
-        if number:
-            moves.append(_decrement(points, law, anchor) / _size(law))
-        law, path, decrement = climb_law(points, law, anchor)
-        if number > 3 and moves[-1] < MOVED:
-            information = curvature(points, law, anchor)[1]
-            return Population(law, anchor, points, information, path, decrement, tuple(moves))
-        mean, covariance = moments(points, shares(points, law)[1])
-        covariance = _widened(covariance, law)
+        many = number >= _MOST_ROUGH or (number > 0 and moves[-1] < 2 * noise)
+        uniform = even_points(own.choices.people, len(law.mean), MANY if many else FEW, seed)
+        at = climb_each(own, at, own.all, mean=law.mean, precision=law.precision, tolerance=1e-8).coordinates
+        points = points_around(own, at, law, uniform)
+        before, (law, path, decrement) = law, climb_law(points, law, anchor)
+        information = curvature(points, law, anchor)[1]
+        way = packed(before, law)
+        moves.append(float(way @ information @ way / len(way)))
+        expected, noise = noise, sampling_noise(points, law, information)
+        if many and moves[-1] < 4 * (expected + noise):
+            return Population(law, anchor, points, information, path, decrement, noise, tuple(moves))
     told = ", ".join(f"{each:.2g}" for each in moves)
     raise NotConverged(
-        f"the law of {own.choices.people} people did not settle in {_ROUNDS} rounds: new points kept moving it by these "
-        f"squared shares of its standard errors: {told}; fix or equate parameters that these choices say little of"
+        f"the law of {own.choices.people} people did not settle: each of {_ROUNDS} rounds moved it by these squared "
+        f"shares of its standard errors: {told}; fix or equate parameters that these choices say little of"
     )
+
+
+def sampling_noise(points: Points, law: Normal, information: Array) -> float:
+    """Return the variance of a law for want of more points, in its squared standard errors: a mean over its numbers.
+
+    As if points were independent: those that are evenly spread do better.
+    """
+    share = shares(points, law)[1]
+    off = scores_of(points, law)
+    off = off - np.einsum("ps,psm->pm", share, off)[:, None]
+    spread = np.einsum("ps,psm,psn->mn", share**2, off, off, optimize=True)
+    return float(np.trace(np.linalg.solve(information, spread)) / len(information))
 
 
 def climb_law(points: Points, law: Normal, anchor: Anchor) -> tuple[Normal, tuple[float, ...], float]:
@@ -144,44 +156,46 @@ def climb_law(points: Points, law: Normal, anchor: Anchor) -> tuple[Normal, tupl
     raise NotConverged("the likelihood of the people's law has no maximum that 2000 steps came to")
 
 
-def draw_points(own: OwnLikelihoods, mean: Array, covariance: Array, size: int, rng: np.random.Generator) -> Points:
-    """Return points of each person from a multivariate t around a mean, (P, K), with a covariance, (P, K, K).
+def even_points(people: int, number: int, size: int, seed: int) -> Array:
+    """Return evenly spread points of a cube, (people, size, number + 1), shifted at random for each person.
 
-    Every person has the same evenly spread points, shifted at random: what they miss differs between people.
+    So what a sum over them misses differs between people, and averages out.
     """
-    from scipy.special import gammainccinv, gammaln, ndtri
     from scipy.stats import qmc
 
-    people, number = mean.shape
-    even = qmc.Sobol(number + 1, seed=rng).random(1 << (size - 1).bit_length())[:size]
-    uniform = (even[None] + rng.random((people, 1, number + 1))) % 1.0
-    uniform = np.clip(uniform, 1e-12, 1 - 1e-12)
+    rng = np.random.default_rng(seed)
+    even = qmc.Sobol(number + 1, seed=rng).random(size)
+    return np.clip((even + rng.random((people, 1, number + 1))) % 1.0, 1e-12, 1 - 1e-12)
+
+
+def points_around(own: OwnLikelihoods, mode: Array, law: Normal, uniform: Array) -> Points:
+    """Return points of each person, weighted: of Laplace's posterior with wider tails, and some of the law itself.
+
+    Parameters
+    ----------
+    own : OwnLikelihoods
+    mode : (P, K) array
+        Of each person's posterior.
+    law : Normal
+    uniform : (P, S, K + 1) array
+        Where in the cube the points are drawn from.
+    """
+    from scipy.special import gammainccinv, gammaln, logsumexp, ndtri
+
+    number = mode.shape[1]
+    laplace = np.linalg.inv(own.derivatives(mode)[2] + law.precision)
+    roots = np.linalg.cholesky(np.stack([laplace, np.broadcast_to(law.covariance, laplace.shape)]) * _WIDER)
+    means = np.stack([mode, np.broadcast_to(law.mean, mode.shape)])
+    first = np.arange(uniform.shape[1]) % _EACH != 0
     spread = np.sqrt(_FREEDOM / (2 * gammainccinv(_FREEDOM / 2, uniform[..., -1])))
     steps = ndtri(uniform[..., :-1]) * spread[..., None]
-    root = np.linalg.cholesky(covariance)
-    at = mean[:, None] + steps @ np.swapaxes(root, -1, -2)
-    constant = (
-        gammaln((_FREEDOM + number) / 2)
-        - gammaln(_FREEDOM / 2)
-        - number / 2 * np.log(np.pi * _FREEDOM)
-        - np.log(np.einsum("pii->pi", root)).sum(-1)
-    )
-    log_law = constant[:, None] - (_FREEDOM + number) / 2 * np.log1p((steps**2).sum(-1) / _FREEDOM)
-    value = np.stack([own.value(at[:, each]) for each in range(size)], axis=1)
-    return Points(at, value - log_law - np.log(size))
-
-
-def _decrement(points: Points, law: Normal, anchor: Anchor) -> float:
-    gradient, information = curvature(points, law, anchor)
-    eigen, axes = np.linalg.eigh(information)
-    return float(((axes.T @ gradient) ** 2 / np.maximum(eigen, 1e-3 * eigen[-1])).sum())
-
-
-def _size(law: Normal) -> int:
-    number = len(law.mean)
-    return number + number * (number + 1) // 2
-
-
-def _widened(covariance: Array, law: Normal) -> Array:
-    """Return covariances of points a little wider, and never without any width in some direction."""
-    return np.asarray(1.1 * covariance + 1e-3 * law.covariance)
+    drawn = means[:, :, None] + steps @ np.swapaxes(roots, -1, -2)
+    at = np.where(first[:, None], drawn[0], drawn[1])
+    logs = []
+    for mean, root, part in zip(means, roots, (1 - 1 / _EACH, 1 / _EACH), strict=True):
+        white = np.linalg.solve(root, np.swapaxes(at - mean[:, None], -1, -2))
+        size = np.log(np.einsum("pii->pi", root)).sum(-1)[:, None]
+        logs.append(np.log(part) - size - (_FREEDOM + number) / 2 * np.log1p((white**2).sum(1) / _FREEDOM))
+    constant = gammaln((_FREEDOM + number) / 2) - gammaln(_FREEDOM / 2) - number / 2 * np.log(np.pi * _FREEDOM)
+    value = np.stack([own.value(at[:, each]) for each in range(at.shape[1])], axis=1)
+    return Points(at, value - constant - logsumexp(logs, axis=0) - np.log(at.shape[1]))
