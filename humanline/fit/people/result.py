@@ -216,7 +216,7 @@ class PeopleFit:
             "seed": self.seed,
             "law": {
                 "typical": self.typical,
-                "typical_outcome": self.choices.size,
+                "typical_outcome": self.own.typical_size,
                 "mean_of_coordinates": law.mean.tolist(),
                 "mean_errors": mean_errors.tolist(),
                 "spread": self.spread,
