@@ -227,7 +227,7 @@ class PeopleFit:
             "search": {
                 "log_likelihood": list(self.population.path),
                 "decrement": self.population.decrement,
-                "moves": list(self.population.moves),
+                "moves": [None if math.isinf(each) else each for each in self.population.moves],
                 "noise": self.population.noise,
                 "least_effective_points": float(self.population.effective.min()),
                 "points": int(self.population.points.at.shape[1]),
