@@ -113,10 +113,12 @@ def fit_population(own: OwnLikelihoods, start: Normal, *, anchor: Anchor, seed: 
         calm = moves[-1] < 4 * (expected + noise)
         if many and calm:
             return Population(law, anchor, points, information, path, decrement, noise, tuple(moves))
-    told = ", ".join(f"{each:.2g}" for each in moves)
+    number = len(law.mean)
+    mean, spread = np.abs(way[:number]).max(), np.abs(way[number:]).max()
+    what = f"the mean of {own.names[int(np.abs(way[:number]).argmax())]}" if mean > spread else "the spreads of people"
     raise NotConverged(
-        f"the law of {own.choices.people} people did not settle: {_ROUNDS} rounds moved it by these squared shares of "
-        f"its standard errors: {told}; fix or equate parameters that these choices say little of"
+        f"the law of {own.choices.people} people did not settle in {_ROUNDS} rounds of new points: {what} still moves; "
+        f"these choices say too little of it: fix or equate parameters, or give more choices"
     )
 
 
