@@ -177,7 +177,7 @@ def even_points(people: int, number: int, size: int, seed: int) -> Array:
 
     rng = np.random.default_rng(seed)
     even = qmc.Sobol(number + 1, seed=rng).random(size)
-    return np.clip((even + rng.random((people, 1, number + 1))) % 1.0, 1e-12, 1 - 1e-12)
+    return np.asarray(np.clip((even + rng.random((people, 1, number + 1))) % 1.0, 1e-12, 1 - 1e-12))
 
 
 def points_around(own: OwnLikelihoods, mode: Array, law: Normal, uniform: Array) -> Points:

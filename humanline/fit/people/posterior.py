@@ -211,7 +211,7 @@ def _plain(fit: PeopleFit) -> tuple[Array, Array]:
     """Return each person's plain posterior mean, and the Cholesky factor of its covariance."""
     points, law = fit.population.points, fit.population.law
     mean, covariance = moments(points, shares(points, law)[1])
-    return mean, np.linalg.cholesky(covariance + 1e-3 * law.covariance)
+    return mean, np.asarray(np.linalg.cholesky(covariance + 1e-3 * law.covariance))
 
 
 def _begin(fit: PeopleFit) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from humanline.fit import Choices, DataError, Likelihood, Model, NotConverged, NotIdentified
-from humanline.fit.people import fit_people
+from humanline.fit.people import fit_people, population
 from tests.helpers.people import SMALL, crowd
 
 
@@ -149,8 +149,9 @@ def test_nobody_with_an_estimate_of_their_own_is_said():
     assert any("Nobody has an estimate of their own" in note for note in fit.notes)
 
 
-def test_a_law_that_choices_say_nothing_of_is_an_error():
+def test_a_law_that_choices_say_nothing_of_is_an_error(monkeypatch):
     """People with one choice each determine no law: an error says what still moves, and no table is made."""
+    monkeypatch.setattr(population, "_ROUNDS", 4)
     data, _ = crowd(7, 6, 6, SMALL)
     one_each = data.take(data.person == data.problem, all_problems=True)
     with pytest.raises(NotConverged, match="still moves; these choices say too little"):
