@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,7 +138,7 @@ def sample_posterior(
     jax, numpyro, arviz = _libraries()
     with jax.enable_x64(True):
         kernel = numpyro.infer.NUTS(
-            _model(fit, numpyro),
+            _model(fit, jax, numpyro),
             target_accept_prob=target_accept,
             init_strategy=numpyro.infer.init_to_value(values=_begin(fit)),
         )
@@ -173,6 +172,7 @@ def _libraries() -> tuple[Any, Any, Any]:
     try:
         jax, numpyro, arviz = (importlib.import_module(name) for name in ("jax", "numpyro", "arviz"))
         importlib.import_module("numpyro.infer")
+        importlib.import_module("jax.scipy.linalg")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"the full posterior needs {error.name}: install the extra, humanline[bayes]", name=error.name
@@ -180,38 +180,45 @@ def _libraries() -> tuple[Any, Any, Any]:
     return jax, numpyro, arviz
 
 
-def _model(fit: PeopleFit, numpyro: Any) -> Any:
-    """Return the model; its own coordinates are those in which the plain posterior of each person is standard."""
-    import jax.numpy as jnp
+def _model(fit: PeopleFit, jax: Any, numpyro: Any) -> Any:
+    """Return the model; its own coordinates are nearly standard and independent, whatever the law.
 
-    dist = numpyro.distributions
+    With each person's log-likelihood a parabola of curvature H and slope h at 0, coordinates given a law of precision
+    Q and mean m are normal: of precision ``R R' = H + Q``, about ``(R R')^-1 (h + Q m)``. So ``R^-T z`` is added to
+    that, and the exact density takes the place of the approximate one.
+    """
+    jnp, dist = jax.numpy, numpyro.distributions
     likelihood = traced_likelihood(fit.own)
-    centre, root = (jnp.asarray(each) for each in _plain(fit))
+    slope, curvature = (jnp.asarray(each) for each in _parabolas(fit))
     law = fit.population.law
-    people, number = centre.shape
-    log_two_pi = number * math.log(2 * math.pi)
+    people, number = slope.shape
+    unit = jnp.sqrt(jnp.diag(jnp.asarray(law.covariance)))
 
     def model() -> None:
-        off = numpyro.sample("mean_off", dist.Normal(0.0, MEAN_SPREAD / jnp.sqrt(jnp.diag(law.covariance))).to_event(1))
+        off = numpyro.sample("mean_off", dist.Normal(0.0, MEAN_SPREAD / unit).to_event(1))
         spread = numpyro.sample("spread", dist.HalfNormal(SPREAD).expand([number]).to_event(1))
-        mean = numpyro.deterministic("mean", law.mean + off * jnp.sqrt(jnp.diag(law.covariance)))
         z = numpyro.sample("z", dist.ImproperUniform(dist.constraints.real, (), (people, number)))
-        at = numpyro.deterministic("at", centre + jnp.einsum("pij,pj->pi", root, z))
-        scale = spread[:, None] * (
-            numpyro.sample("corr", dist.LKJCholesky(number, 2.0)) if number > 1 else jnp.ones((1, 1))
-        )
-        density = dist.MultivariateNormal(mean, scale_tril=scale).log_prob(at)
-        numpyro.factor("people", density.sum() + people * log_two_pi / 2)
+        corr = numpyro.sample("corr", dist.LKJCholesky(number, 2.0)) if number > 1 else jnp.ones((1, 1))
+        mean = numpyro.deterministic("mean", law.mean + off * unit)
+        scale = spread[:, None] * corr
+        whiten = jax.scipy.linalg.solve_triangular(scale, jnp.eye(number), lower=True)
+        precision = whiten.T @ whiten
+        root = jnp.linalg.cholesky(curvature + precision)
+        middle = jax.scipy.linalg.cho_solve((root, True), (slope + precision @ mean)[:, :, None])
+        steps = jax.scipy.linalg.solve_triangular(root, z[:, :, None], lower=True, trans=1)
+        at = numpyro.deterministic("at", (middle + steps)[:, :, 0])
+        numpyro.factor("steps", -jnp.log(jnp.diagonal(root, axis1=1, axis2=2)).sum())
+        numpyro.factor("people", dist.MultivariateNormal(mean, scale_tril=scale).log_prob(at).sum())
         numpyro.factor("responses", likelihood(at).sum())
 
     return model
 
 
-def _plain(fit: PeopleFit) -> tuple[Array, Array]:
-    """Return each person's plain posterior mean, and the Cholesky factor of its covariance."""
-    points, law = fit.population.points, fit.population.law
-    mean, covariance = moments(points, shares(points, law)[1])
-    return mean, np.asarray(np.linalg.cholesky(covariance + 1e-3 * law.covariance))
+def _parabolas(fit: PeopleFit) -> tuple[Array, Array]:
+    """Return slope at 0 and curvature of parabolas that are each person's log-likelihood near their plain estimate."""
+    at = moments(fit.population.points, shares(fit.population.points, fit.population.law)[1])[0]
+    _, gradient, information = fit.own.derivatives(at)
+    return gradient + (information @ at[:, :, None])[:, :, 0], information
 
 
 def _begin(fit: PeopleFit) -> dict[str, Any]:
