@@ -1,7 +1,7 @@
 """Log-ratios that are normal: what tilted samplers, rules of rejection and clip ranges make of the policy's law.
 
-Under the policy the log-ratio is ``z ~ N(spread**2 / 2, spread**2)``, under the reference its mean is ``-spread**2 / 2``:
-a concrete model of Figure 2, which names none.
+Under the policy the log-ratio is ``z ~ N(spread**2 / 2, spread**2)``, under the reference the mean is
+``-spread**2 / 2``: a concrete model of Figure 2, which names none.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ def clip_distances(
         kept[row] = probs.sum(-1)
         something = kept[row] > 0
         law = probs[something] / kept[row, something, None]
-        implied = implied_capacity(np.arange(len(policy)), policy, law)
+        implied = ImpliedCapacity(np.arange(len(policy)), policy, law)  # its outcomes are distinct and sorted
         some = vars(human_distances(implied, capacity, side))
         every = {name: np.full(len(ends[1]), np.nan) for name in some}
         for name, values in some.items():
