@@ -25,11 +25,10 @@ from humanline.theory import (
     accepted_law,
     implied_capacity,
 )
+from humanline.theory.clip_distances import ClipDistances, clip_distances
 from humanline.theory.normal_ratios import (
     CUT,
-    ClipDistances,
     Rule,
-    clip_distances,
     human_distances,
     humanline_sampler,
     largest_ratios,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from humanline.theory import BetaRejection, BetaShape, BetaTest, Capacity, CapacityDistances
-from humanline.theory.normal_ratios import ClipDistances
+from humanline.theory.clip_distances import ClipDistances
 
 #: The distances that are looked at: `CapacityDistances` says what each is.
 DISTANCES = ("sup", "area", "l1", "kl")
@@ -241,12 +241,12 @@ def _told_side(side: SideMap) -> list[str]:
         f"accepts {100 * one.accepted:.2g} %, largest difference {one.sup:.3f}",
     ]
     if two is not None:
-        rule = two.rejection
+        rule, ends = two.rejection, ", ".join(f"{value:.3f}" for value in two.searches)
         lines.append(
             f"  two tests (Def. 4.2), the nearest found: Beta({rule.policy.a:.4g}, {rule.policy.b:.4g}) with bound "
             f"{rule.policy_ratio_bound:.4g}, Beta({rule.ref.a:.4g}, {rule.ref.b:.4g}) with bound "
-            f"{rule.ref_ratio_bound:.4g}; accepts {100 * two.accepted:.2g} % (of at least "
-            f"{100 * two.least_accepted:g} %), largest difference {two.sup:.3f} (searches: {', '.join(f'{value:.3f}' for value in two.searches)})"
+            f"{rule.ref_ratio_bound:.4g}; accepts {100 * two.accepted:.2g} % (at least {100 * two.least_accepted:.2g} "
+            f"%), largest difference {two.sup:.3f} (searches: {ends})"
         )
     return [*lines, *(f"  clip range by {name}: {nearest.words}" for name, nearest in side.ranges.items())]
 

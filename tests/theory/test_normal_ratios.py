@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 from humanline.theory import Identity, TverskyKahneman
-from humanline.theory.normal_ratios import clip_distances, human_distances, nearest_rule, sampler, side_weights
+from humanline.theory.clip_distances import clip_distances
+from humanline.theory.normal_ratios import human_distances, nearest_rule, sampler, side_weights
 
 NORMAL = statistics.NormalDist()
 #: Both ends, one, and a range off the middle.
