@@ -93,7 +93,7 @@ def pieces(tilt: ArrayLike, atoms: int, *, cut: float | None = None) -> NDArray[
     return probs if cut is None else probs / probs.sum(-1, keepdims=True)
 
 
-def normalnormal_between(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+def normal_between(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the standard normal probability between ends, without cancellation in either tail."""
     return np.asarray(np.where(high <= 0, ndtr(high) - ndtr(low), ndtr(-low) - ndtr(-high)))
 
