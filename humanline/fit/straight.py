@@ -33,7 +33,8 @@ class Straight:
     def __init__(self, likelihood: Likelihood, held: Mapping[int, float] | None = None):
         self._likelihood, self._held = likelihood, dict(held or {})
         self._names = likelihood.names
-        self._log_size = math.log(likelihood.choices.size) if likelihood.model.value == "power" else 0.0
+        power = likelihood.model.value == "power"
+        self._log_size = math.log(likelihood.choices.typical_size(likelihood.reference_point)) if power else 0.0
         self.moving = np.array([k for k in range(len(self._names)) if k not in self._held], dtype=np.int64)
 
     def there(self, coordinates: Array) -> Array:
