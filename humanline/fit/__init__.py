@@ -6,12 +6,14 @@
 
 from humanline.fit.bootstrap import Bootstrap, bootstrap
 from humanline.fit.choices import Choices
+from humanline.fit.design import Design, design_check
 from humanline.fit.estimate import fit_prospect
 from humanline.fit.faults import DataError, Fault, NotConverged, NotIdentified
 from humanline.fit.likelihood import Likelihood
 from humanline.fit.model import Model, expected_utility, expected_value, standard_models
 from humanline.fit.prepared import Prepared, prepare
 from humanline.fit.result import Fit
+from humanline.fit.simulate import simulate_choices
 from humanline.fit.table import as_choices
 from humanline.fit.uncertainty import ParameterInterval, profile_interval
 
@@ -19,6 +21,7 @@ __all__ = [
     "Bootstrap",
     "Choices",
     "DataError",
+    "Design",
     "Fault",
     "Fit",
     "Likelihood",
@@ -29,10 +32,12 @@ __all__ = [
     "Prepared",
     "as_choices",
     "bootstrap",
+    "design_check",
     "expected_utility",
     "expected_value",
     "fit_prospect",
     "prepare",
     "profile_interval",
+    "simulate_choices",
     "standard_models",
 ]
