@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from humanline.cli.common import EXIT_NOT_FINITE, EXIT_USER_ERROR, Commands, complain
@@ -31,40 +30,62 @@ def fit_commands(commands: Commands) -> None:
     fit = commands.add_parser("fit", help="fit prospect theory to a file of people's choices, and say how sure that is")
     fit.add_argument("file", metavar="FILE", help="CSV in the format of the Choice Prediction Competitions, or long")
     fit.add_argument("--format", choices=("cpc", "long"), help="of the file (default: told by its columns)")
-    fit.add_argument("--part", choices=("without-feedback", "with-feedback"), help="of a cpc file (default: both, apart)")
+    fit.add_argument(
+        "--part", choices=("without-feedback", "with-feedback"), help="of a cpc file (default: both, apart)"
+    )
     fit.add_argument("--per-rate", type=int, metavar="N", help="how many independent choices each rate is of")
     model = fit.add_argument_group("model")
     model.add_argument(
         "--model", choices=(*PLAIN, *FAMILIES), default=FAMILIES[0], metavar="MODEL",
-        help=f"{' or '.join(PLAIN)}, or the capacity of prospect theory: {', '.join(FAMILIES)} (default: {FAMILIES[0]})",
+        help=f"{' or '.join(PLAIN)}, or the capacity: {', '.join(FAMILIES)} (default: {FAMILIES[0]})",
     )  # fmt: skip
     model.add_argument("--loss", choices=FAMILIES, metavar="FAMILY", help="capacity of losses (default: that of gains)")
     model.add_argument("--value", choices=VALUES, default="power", help="value function (default: power)")
-    model.add_argument("--weights", choices=("cumulative", "separable"), default="cumulative", help="default: cumulative")
+    model.add_argument(
+        "--weights", choices=("cumulative", "separable"), default="cumulative", help="default: cumulative"
+    )
     model.add_argument("--rule", choices=("logit", "probit"), default="logit", help="choice rule (default: logit)")
     model.add_argument("--contextual", action="store_true", help="divide utility differences by the problem's range")
     model.add_argument("--lapse", action="store_true", help="estimate a rate of answers given without looking")
     model.add_argument("--fix", nargs="+", default=[], metavar="NAME=NUMBER", help="parameters that are not estimated")
     model.add_argument("--equal", nargs="+", default=[], metavar="NAME=NAME", help="parameters that are another's")
     model.add_argument("--free", nargs="+", default=[], metavar="NAME", help="estimate it by itself: loss_curvature")
-    model.add_argument("--reference-point", type=float, default=0.0, metavar="X", help="zero of gain and loss (default: 0)")
+    model.add_argument(
+        "--reference-point", type=float, default=0.0, metavar="X", help="zero of gain and loss (default: 0)"
+    )
     how = fit.add_argument_group("estimation")
-    how.add_argument("--objective", choices=("likelihood", "least-squares"), default="likelihood", help="default: likelihood")
+    how.add_argument(
+        "--objective", choices=("likelihood", "least-squares"), default="likelihood", help="default: likelihood"
+    )
     how.add_argument("--starts", type=int, default=10, metavar="N", help="climbs from different starts (default: 10)")
     how.add_argument("--seed", type=int, default=0, help="of starts, folds, resamples and bands (default: 0)")
-    how.add_argument("--errors", choices=ERRORS, default="auto", help="standard errors; problem, person: clustered by these")
+    how.add_argument(
+        "--errors", choices=ERRORS, default="auto", help="standard errors; problem, person: clustered by these"
+    )
     how.add_argument("--intervals", choices=INTERVALS, default="standard", help="what intervals are made from")
     how.add_argument("--draws", type=int, metavar="N", help="of the bootstrap (default: 200)")
-    how.add_argument("--confidence", type=float, default=0.95, help="of intervals; tests are at 1 less it (default: .95)")
+    how.add_argument(
+        "--confidence", type=float, default=0.95, help="of intervals; tests are at 1 less it (default: .95)"
+    )
     more = fit.add_argument_group("what else")
-    more.add_argument("--compare", action="store_true", help="all families, on what they had not seen, against expected value")
+    more.add_argument(
+        "--compare", action="store_true", help="all families, on what they had not seen, against expected value"
+    )
     more.add_argument("--folds", type=int, metavar="K", help="of --compare (default: 10)")
-    more.add_argument("--held-out", choices=("problem", "person"), help="of --compare: what is held out (default: problem)")
-    more.add_argument("--baseline", metavar="TITLE", help="of --compare, by its title in the table (default: expected value)")
+    more.add_argument(
+        "--held-out", choices=("problem", "person"), help="of --compare: what is held out (default: problem)"
+    )
+    more.add_argument(
+        "--baseline", metavar="TITLE", help="of --compare, by its title in the table (default: expected value)"
+    )
     more.add_argument("--by", choices=("person",), help="also fit each person, alone and pooled with the others")
     more.add_argument("--map-to-rejection", action="store_true", help="also say what the capacities mean for training")
-    more.add_argument("--dry-run", action="store_true", help="say what is in the file and what it can tell; fit nothing")
-    more.add_argument("--out", metavar="DIR", help="folder to make: fit.json, tables as CSV, figures as CSV, PNG and SVG")
+    more.add_argument(
+        "--dry-run", action="store_true", help="say what is in the file and what it can tell; fit nothing"
+    )
+    more.add_argument(
+        "--out", metavar="DIR", help="folder to make: fit.json, tables as CSV, figures as CSV, PNG and SVG"
+    )
     more.add_argument("--quiet", action="store_true", help="show no progress")
     fit.set_defaults(run=_fit)
 
@@ -99,7 +120,9 @@ def _fit(options: argparse.Namespace) -> int:
     for path in written:
         print(visible(str(path)))
     if report.not_converged:
-        complain(options, f"models without an optimum, which the comparison leaves out: {'; '.join(report.not_converged)}")
+        complain(
+            options, f"models without an optimum, which the comparison leaves out: {'; '.join(report.not_converged)}"
+        )
         return EXIT_NOT_FINITE
     return 0
 
@@ -171,13 +194,13 @@ def _model(options: argparse.Namespace) -> Model:
     elif options.model == "expected-utility":
         model = expected_utility(options.value, **settings)
     else:
-        model = Model(
-            value=options.value, gain=options.model, loss=options.loss, weights=options.weights, **settings
-        )
+        model = Model(value=options.value, gain=options.model, loss=options.loss, weights=options.weights, **settings)
     fixed, equal = dict(model.fixed), dict(model.equal)
     for name in options.free:
         if name not in fixed and name not in equal:
-            raise ValueError(f"--free {name}: it is free, or no parameter; those of the model: {', '.join(model.parameters())}")
+            raise ValueError(
+                f"--free {name}: it is free, or no parameter; those of the model: {', '.join(model.parameters())}"
+            )
         fixed.pop(name, None)
         equal.pop(name, None)
     for word in options.fix:
@@ -210,12 +233,19 @@ def _extras(options: argparse.Namespace, asked: Asked) -> Mapping[str, Extra]:
     return found
 
 
+def _part_of(option: str, module: str, name: str) -> Any:
+    """Return what an option is done by; raise ValueError if this version has none."""
+    import importlib
+
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ValueError(f"{option} is not part of this version: {error}") from None
+
+
 def _by_person(asked: Asked) -> Extra:
     """Return what fits each person of a part."""
-    try:
-        from humanline.fit.people import fit_people
-    except ImportError as error:
-        raise ValueError(f"--by person is not part of this version: {error}") from None
+    fit_people = _part_of("--by person", "humanline.fit.people", "fit_people")
 
     def people(part: Any, fit: Any) -> tuple[list[str], Mapping[str, Any]]:
         if part.choices.people < 2:
@@ -228,10 +258,7 @@ def _by_person(asked: Asked) -> Extra:
 
 def _map_to_rejection(asked: Asked) -> Extra:
     """Return what says of a part's capacities what they mean for training."""
-    try:
-        from humanline.fit.rejection import map_to_rejection
-    except ImportError as error:
-        raise ValueError(f"--map-to-rejection is not part of this version: {error}") from None
+    map_to_rejection = _part_of("--map-to-rejection", "humanline.fit.rejection", "map_to_rejection")
 
     def rejection(part: Any, fit: Any) -> tuple[list[str], Mapping[str, Any]]:
         found = map_to_rejection(fit)

@@ -56,17 +56,11 @@ def write_report(out: str, report: FitReport) -> list[Path]:
 
 def _write_part(place: Path, one: PartReport, seed: int) -> list[Path]:
     fit, errors = one.fit, one.fit.standard_errors(one.errors)
-    rows: list[Sequence[Any]] = [
-        (
-            name,
-            value,
-            errors.get(name),
-            *((found.low, found.high) if (found := one.intervals.get(name)) else (None, None)),
-            "" if name in fit.names else "equal" if name in fit.model.equal else "fixed",
-            fit.at_bound.get(name, ""),
-        )
-        for name, value in fit.parameters.items()
-    ]
+    rows: list[Sequence[Any]] = []
+    for name, value in fit.parameters.items():
+        ends = (one.intervals[name].low, one.intervals[name].high) if name in fit.names else (None, None)
+        held = "" if name in fit.names else "equal" if name in fit.model.equal else "fixed"
+        rows.append((name, value, errors.get(name), *ends, held, fit.at_bound.get(name, "")))
     paths = [_table(place / "parameters.csv", "parameter estimate error low high held bound", rows)]
     found = by_problem(fit, one.part.noise)
     columns = (found.names, found.observed, found.predicted, found.weight, found.deviation)

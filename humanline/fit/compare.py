@@ -144,7 +144,7 @@ def compare_models(
 ) -> Comparison:
     """Fit models to the same data, score each on what it had not seen, and test the differences.
 
-    The loss is minus the log-likelihood of choices and counts, and of certainty equivalents; of bare rates, or with least
+    The loss is minus the log-likelihood of choices, counts and certainty equivalents; of bare rates, or with least
     squares, it is the squared error. The difference of mean losses is ``sum_i (l_i - b_i) / sum_i n_i`` over responses
     of n_i choices, with the error of sums over units that were held out together.
 
@@ -152,8 +152,8 @@ def compare_models(
     ----------
     choices : Choices, or a table in the long form (see `as_choices`)
     models : mapping from title to Model, optional
-        `standard_models` by default: expected value, expected utility, separable and cumulative prospect theory with all
-        families.
+        `standard_models` by default: expected value, expected utility, separable and cumulative prospect theory with
+        all families.
     baseline : str, optional
         The first by default.
     by : str
@@ -193,7 +193,7 @@ def compare_models(
         raise _checks.fail("level", "lie strictly between 0 and 1", level)
     unit = units_of(data, by)
     fold = fold_of(unit, folds, seed)
-    how = {"starts": starts, "seed": seed, "objective": objective, "reference_point": reference_point}
+    how: dict[str, Any] = {"starts": starts, "seed": seed, "objective": objective, "reference_point": reference_point}
     fits: dict[str, tuple[Fit, HeldOut]] = {}
     missing: dict[str, str] = {}
     lost: list[str] = []
@@ -253,9 +253,16 @@ def _rows(data: Choices, fits: Any, baseline: str, unit: Any, measure: str, leve
         verdict = "" if estimate is None else _verdict(estimate, float(adjusted[place]), level)
         rows.append(
             Compared(
-                fit, held_out, float(losses[title].sum() / weight), aic, bic, estimate, float(p[place]),
-                float(adjusted[place]), verdict,
-            )  # fmt: skip
+                fit,
+                held_out,
+                float(losses[title].sum() / weight),
+                aic,
+                bic,
+                estimate,
+                float(p[place]),
+                float(adjusted[place]),
+                verdict,
+            )
         )
     return tuple(rows)
 
@@ -309,7 +316,9 @@ def _dispersion(fits: Any) -> float:
         p = fit.predicted()
         degrees = len(p) - most
         with np.errstate(divide="ignore", over="ignore"):
-            found.append(float(np.sum((fit.choices.response - p) ** 2 / (p * (1 - p))) / degrees) if degrees > 0 else math.nan)
+            found.append(
+                float(np.sum((fit.choices.response - p) ** 2 / (p * (1 - p))) / degrees) if degrees > 0 else math.nan
+            )
     return min(found)
 
 

@@ -132,7 +132,7 @@ class ByProblem:
 def by_problem(fit: Fit, noise: Array | None = None) -> ByProblem:
     """Return what was answered to each problem, and what the fit says."""
     data, predicted = fit.choices, fit.predicted()
-    weight = np.bincount(data.problem, weights=data.trials, minlength=data.problems)
+    weight = np.bincount(data.problem, weights=data.trials, minlength=data.problems).astype(float)
     some = weight > 0
 
     def mean(values: Array) -> Array:

@@ -146,7 +146,7 @@ class FitReport:
             **{each.name: getattr(self.asked, each.name) for each in dataclasses.fields(self.asked)},
             "model": self.asked.model.to_dict(),
         }
-        return plain(
+        found: dict[str, Any] = plain(
             {
                 "made_by": "humanline fit",
                 "version": VERSION,
@@ -160,6 +160,7 @@ class FitReport:
                 "parts": [_part_dict(one) for one in self.parts],
             }
         )  # fmt: skip
+        return found
 
 
 def fit_file(
@@ -253,9 +254,7 @@ def dry_run(file: ChoiceFile, asked: Asked) -> tuple[list[str], bool]:
     lines, good = file_lines(file), True
     for part in file.parts:
         data = part.choices
-        likelihood = Likelihood(
-            data, asked.model, reference_point=asked.reference_point, objective=asked.objective
-        )
+        likelihood = Likelihood(data, asked.model, reference_point=asked.reference_point, objective=asked.objective)
         lines += ["", f"{part.title}: {_counted(data)}", *_problems(likelihood)]
         faults = fit_faults(likelihood)
         good = good and not faults
@@ -263,7 +262,9 @@ def dry_run(file: ChoiceFile, asked: Asked) -> tuple[list[str], bool]:
         kind = data.kind if data.kind == "equivalents" else None
         design = design_check(data, asked.model, n=trials, kind=kind, reference_point=asked.reference_point)
         if data.kind == "rates":
-            lines.append("Precision is told as if each rate were a single choice: it is better by the root of how many.")
+            lines.append(
+                "Precision is told as if each rate were a single choice: it is better by the root of how many."
+            )
         known = {fault.told() for fault in design.faults}
         lines += design.told()
         lines += [f"cannot be: {fault.told()}" for fault in faults if fault.told() not in known]
@@ -287,11 +288,11 @@ def _problems(likelihood: Likelihood) -> list[str]:
         np.bincount(row[some & side], minlength=data.problems) > 0
         for side in (data.outcomes > zero, data.outcomes < zero)
     )
-    size = np.diff(data.start)
+    least, most, size = data.outcomes[some].min(), data.outcomes[some].max(), np.diff(data.start).max()
+    kinds = (gains & ~losses).sum(), (losses & ~gains).sum(), (gains & losses).sum()
     lines = [
-        f"Problems with gains alone {int((gains & ~losses).sum())}, with losses alone {int((losses & ~gains).sum())}, with both "
-        f"{int((gains & losses).sum())}; up to {size.max()} outcomes an option, from {data.outcomes[some].min():g} to "
-        f"{data.outcomes[some].max():g}",
+        "Problems with gains alone {}, with losses alone {}, with both {}".format(*kinds)
+        + f"; up to {size} outcomes an option, from {least:g} to {most:g}"
     ]
     if data.kind != "equivalents" and (same := same_options(likelihood)).any():
         lines.append(f"Identical options in {int(same.sum())} problems: they say nothing of any parameter")

@@ -95,7 +95,7 @@ def _nothing(kind: str) -> str:
 
 
 def _sums(choices: Choices, values: Array) -> Array:
-    return np.bincount(choices.problem, weights=values, minlength=choices.problems)
+    return np.bincount(choices.problem, weights=values, minlength=choices.problems).astype(float)
 
 
 def _entropy(choices: Choices, known: NDArray[np.bool_], total: Array) -> float:

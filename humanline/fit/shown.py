@@ -59,7 +59,12 @@ def fit_lines(fit: Fit, errors: str, intervals: Mapping[str, ParameterInterval],
         ("Choices", f"{data.trials.sum():.0f}", "BIC", _or_none(fit.bic, quasi)),
         ("Problems", f"{data.problems}", "Mean squared error", f"{fit.squared_error:.5f}"),
         ("People", f"{data.people}", "Condition", f"{fit.condition:.3g}"),
-        ("Objective", fit.likelihood.objective, "Starts at the best", f"{fit.starts.agreeing} of {len(fit.starts.values)}"),
+        (
+            "Objective",
+            fit.likelihood.objective,
+            "Starts at the best",
+            f"{fit.starts.agreeing} of {len(fit.starts.values)}",
+        ),
     ]
     if data.kind == "rates":
         pairs[2] = ("Choices", "unknown", *pairs[2][2:])
@@ -117,7 +122,7 @@ def _notes(fit: Fit, errors: str, how: str, notes: Sequence[str]) -> list[str]:
 
 
 def strongest(fit: Fit, errors: str) -> tuple[str, str, float] | None:
-    """Return the two free parameters whose estimates are correlated most, and the correlation; None of fewer than two."""
+    """Return the two parameters whose estimates are correlated most, and the correlation; None of fewer than two."""
     size = np.abs(np.nan_to_num(fit.correlations(errors))) - np.eye(len(fit.names))
     if len(fit.names) < 2 or size.max() <= 0:
         return None
@@ -129,18 +134,17 @@ def comparison_lines(found: Comparison, *, source: str) -> list[str]:
     """Return the table of a comparison, and what it says in sentences."""
     wide = max(len(row.title) for row in found.rows) + 1
     name = loss_name(found)
-    rule = "=" * (wide + 72)
+    rule = "=" * (wide + 70)
     quasi = found.dispersion != 1.0
     criteria = ("QAIC", "QBIC") if quasi else ("AIC", "BIC")
-    lines = [
-        f"Models of {source}; held out: {found.folds} folds of {found.units} {_units(found)}".center(len(rule)).rstrip(),
-        rule,
-        f"{'':<{wide}}{'K':>2}{'log-lik':>11}{criteria[0]:>10}{criteria[1]:>10}{'held out':>10}{'differs':>10}{'std err':>9}"
-        f"{'Holm p':>8}  ",
-        "-" * len(rule),
-    ]
+    title = f"Models of {source}; held out: {found.folds} folds of {found.units} {_units(found)}"
+    columns = (("K", 2), ("log-lik", 11), (criteria[0], 10), (criteria[1], 10), ("held out", 10), ("differs", 10))
+    head = "".join(f"{one:>{width}}" for one, width in (*columns, ("std err", 9), ("Holm p", 8)))
+    lines = [title.center(len(rule)).rstrip(), rule, f"{'':<{wide}}{head}", "-" * len(rule)]
     for row in found.rows:
-        fitted = f"{row.title:<{wide}}{len(row.fit.names):>2}{row.fit.log_likelihood:>11.2f}{row.aic:>10.1f}{row.bic:>10.1f}"
+        fitted = (
+            f"{row.title:<{wide}}{len(row.fit.names):>2}{row.fit.log_likelihood:>11.2f}{row.aic:>10.1f}{row.bic:>10.1f}"
+        )
         fitted += f"{row.loss:>10.5f}"
         if row.difference is None:
             lines.append(f"{fitted}{'baseline':>10}")
@@ -153,8 +157,8 @@ def comparison_lines(found: Comparison, *, source: str) -> list[str]:
 def verdicts(found: Comparison, name: str) -> list[str]:
     """Return what a comparison says, in sentences."""
     lines = [
-        f"Held out: mean {name}, smaller is better. Differences are to {found.baseline}, paired by {found.by}; p is two-sided, "
-        "after Holm's correction.",
+        f"Held out: mean {name}, smaller is better. Differences are to {found.baseline}, paired by {found.by}; "
+        "p is two-sided, after Holm's correction.",
         f"Noise of the data alone: {_floor(found)}.",
     ]
     for verdict in ("better", "worse", "not distinguishable"):
@@ -166,8 +170,8 @@ def verdicts(found: Comparison, name: str) -> list[str]:
         apart = len(found.separated)
         if apart * 2 < found.pairs:
             lines.append(
-                f"{found.units} {_units(found)} cannot separate most of these models: of {found.pairs} pairs {apart} can be "
-                "told apart (Holm over all pairs)."
+                f"{found.units} {_units(found)} cannot separate most of these models: of {found.pairs} pairs {apart} "
+                "can be told apart (Holm over all pairs)."
             )
         else:
             lines.append(f"Of {found.pairs} pairs of models {apart} can be told apart (Holm over all pairs).")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from humanline import _checks
+from humanline.fit.faults import Fault
 from humanline.fit.formats.cpc import NEEDED, is_cpc, lottery, read_cpc
 from humanline.fit.formats.csv_table import read_csv, refuse
 from humanline.fit.formats.long import is_long, read_long
 from humanline.fit.formats.part import ChoiceFile, Part
-from humanline.fit.faults import Fault
 from humanline.fit.table import NEEDED as LONG_NEEDED
 
 __all__ = ["FORMATS", "ChoiceFile", "Part", "lottery", "read_choices"]

@@ -1,4 +1,4 @@
-"""The format of the Choice Prediction Competitions: two gambles a row as high outcome, lottery around it, low outcome."""
+"""The Choice Prediction Competitions' format: two gambles a row as high outcome, a lottery around it, low outcome."""
 
 from __future__ import annotations
 
@@ -129,7 +129,9 @@ class _Reading:
         self.table.refuse(self.faults)
         keep = ~ambiguous
         if not keep.any():
-            self.table.refuse([Fault(None, "Amb", "be 0 in some row: ambiguous options have no probabilities", "all 1")])
+            self.table.refuse(
+                [Fault(None, "Amb", "be 0 in some row: ambiguous options have no probabilities", "all 1")]
+            )
         prospects = [[lottery(*row) if kept else None for row, kept in zip(side, keep, strict=True)] for side in sides]
         parts = tuple(self._part(name, prospects, keep & given, rate, noise) for name, given, rate, noise in rates)
         related &= keep
@@ -220,7 +222,9 @@ class _Reading:
                 continue
             there = first.setdefault(game, row)
             line = int(self.table.line[there])
-            if any(side[row] != side[there] for side in sides) and not any(np.isnan(side[row][:3]).any() for side in sides):
+            if any(side[row] != side[there] for side in sides) and not any(
+                np.isnan(side[row][:3]).any() for side in sides
+            ):
                 rule = f"have the outcomes and probabilities of the same problem on line {line}"
                 self.faults.append(self.table.fault(row, self.id, rule, game))
             elif there != row and self.wide:

@@ -56,7 +56,7 @@ def read_long(table: CsvTable, *, least_responses: int = 1, per_rate: int | None
     noise = None
     if choices.kind == "rates" and (total is not None or per_rate is not None):
         number = np.full(len(choices), per_rate) if total is None else total[_first_rows(table)]
-        noise = choices.response * (1 - choices.response) / np.maximum(number - 1, 1)  # type: ignore[operator]
+        noise = choices.response * (1 - choices.response) / np.maximum(number - 1, 1)
     alone = int((np.bincount(choices.person) == 1).sum()) if choices.people > 1 else 0
     notes = (f"{alone} of {choices.people} people gave a single answer",) if alone else ()
     part = Part("choices", choices.kind, choices, noise)
