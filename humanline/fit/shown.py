@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from humanline.fit.compare import Comparison, loss_name
+from humanline.fit.compare import SQUARED, Comparison, loss_name
 from humanline.fit.result import Fit
 from humanline.fit.uncertainty import ParameterInterval
 
@@ -177,7 +177,8 @@ def verdicts(found: Comparison, name: str) -> list[str]:
             lines.append(f"Of {found.pairs} pairs of models {apart} can be told apart (Holm over all pairs).")
         alike = found.alike
         least = f"The smallest loss is that of {found.best.title}"
-        lines.append(f"{least}; {len(alike)} others cannot be told from it." if alike else f"{least}, alone.")
+        others = f"{len(alike)} {'other' if len(alike) == 1 else 'others'} cannot be told from it"
+        lines.append(f"{least}; {others}." if alike else f"{least}, alone.")
     for title, why in found.missing.items():
         kind = "did not converge" if title in found.not_converged else "cannot be fitted to these data"
         lines.append(f"Not in the table: {title} {kind}: {why}")
@@ -189,10 +190,16 @@ def verdicts(found: Comparison, name: str) -> list[str]:
 
 def _floor(found: Comparison) -> str:
     floor = found.floor
-    value = floor.log_loss if found.measure == "log-loss" else floor.squared_error
-    if value is None:
+    if floor.squared_error is None:
         return floor.why or "unknown for this kind of answers"
-    return f"{value:.5f}" + (f", {floor.why}" if floor.why else "")
+    part = f", {floor.why}" if floor.why else ""
+    if found.measure == SQUARED:
+        return f"{floor.squared_error:.5f}{part}"
+    best = found.best
+    weight = best.fit.choices.trials
+    error = float(np.average(best.held_out.squared_error, weights=weight))
+    squares = f"as squared error {floor.squared_error:.5f}, where {best.title} has {error:.5f}"
+    return (f"at least {floor.log_loss:.5f}; {squares}" if floor.log_loss is not None else squares) + part
 
 
 def _units(found: Comparison) -> str:
