@@ -6,6 +6,7 @@
 
 from humanline.fit.bootstrap import Bootstrap, bootstrap
 from humanline.fit.choices import Choices
+from humanline.fit.compare import Comparison, compare_models
 from humanline.fit.design import Design, design_check
 from humanline.fit.estimate import fit_prospect
 from humanline.fit.faults import DataError, Fault, NotConverged, NotIdentified
@@ -20,6 +21,7 @@ from humanline.fit.uncertainty import ParameterInterval, profile_interval
 __all__ = [
     "Bootstrap",
     "Choices",
+    "Comparison",
     "DataError",
     "Design",
     "Fault",
@@ -32,6 +34,7 @@ __all__ = [
     "Prepared",
     "as_choices",
     "bootstrap",
+    "compare_models",
     "design_check",
     "expected_utility",
     "expected_value",

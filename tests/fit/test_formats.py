@@ -122,7 +122,7 @@ class TestCpc:
         assert rates["1"] == 0.669491525 and rates["60"] == 0.638983051
 
     def test_larger_sets_with_a_row_for_each_condition(self, tmp_path):
-        """Rows of bRate with Feedback and numbered shapes, as choices13k has them; a rate's variance from its spread."""
+        """Rows of bRate with Feedback and numbered shapes, as choices13k has them; variances from spreads."""
         head = "Problem,Feedback,n,Block,Ha,pHa,La,Hb,pHb,Lb,LotShapeB,LotNumB,Amb,Corr,bRate,bRate_std,BEAST_1"
         rows = (
             "5,False,15,1,26,1.0,26,45,0.75,-36,2,5,False,0,0.5866,0.45,0.4",
@@ -206,7 +206,7 @@ class TestLong:
 
     @pytest.mark.parametrize("delimiter", [";", "\t"])
     def test_marks_and_delimiters_of_spreadsheets(self, tmp_path, delimiter):
-        """A byte order mark, other delimiters, line ends of Windows, blank lines and blanks around cells change nothing."""
+        """A byte order mark, other delimiters and line ends, blank lines and blanks around cells change nothing."""
         text = LONG.replace(",", f" {delimiter} ").replace("\n", "\r\n").replace("loss", "\r\nloss", 1)
         path = tmp_path / "long.csv"
         path.write_bytes(b"\xef\xbb\xbf" + text.encode())
