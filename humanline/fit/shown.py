@@ -54,22 +54,15 @@ def fit_lines(fit: Fit, errors: str, intervals: Mapping[str, ParameterInterval],
     if fit.likelihood.objective != "likelihood":
         score, value = "Half squared error", -value
     pairs = [
-        ("Data", source, score, f"{value:.4f}"),
-        ("Responses", f"{len(data)} {data.kind}", "AIC", _or_none(fit.aic, quasi)),
-        ("Choices", f"{data.trials.sum():.0f}", "BIC", _or_none(fit.bic, quasi)),
-        ("Problems", f"{data.problems}", "Mean squared error", f"{fit.squared_error:.5f}"),
-        ("People", f"{data.people}", "Condition", f"{fit.condition:.3g}"),
-        (
-            "Objective",
-            fit.likelihood.objective,
-            "Starts at the best",
-            f"{fit.starts.agreeing} of {len(fit.starts.values)}",
-        ),
+        ("Responses", f"{len(data)} {data.kind}", score, f"{value:.4f}"),
+        ("Choices", "unknown" if data.kind == "rates" else f"{data.trials.sum():.0f}", "AIC", _or_none(fit.aic, quasi)),
+        ("Problems", f"{data.problems}", "BIC", _or_none(fit.bic, quasi)),
+        ("People", f"{data.people}", "Mean squared error", f"{fit.squared_error:.5f}"),
+        ("Objective", fit.likelihood.objective, "Condition", f"{fit.condition:.3g}"),
+        ("Errors", errors, "Starts at the best", f"{fit.starts.agreeing} of {len(fit.starts.values)}"),
     ]
-    if data.kind == "rates":
-        pairs[2] = ("Choices", "unknown", *pairs[2][2:])
-    lines = [_title(fit).center(_WIDTH).rstrip(), rule]
-    lines += [f"{a + ':':<11}{_cut(b, 44):<46}{c + ':':<21}{d:>10}" for a, b, c, d in pairs]
+    lines = [_title(fit).center(_WIDTH).rstrip(), source.center(_WIDTH).rstrip(), rule]
+    lines += [f"{a + ':':<11}{b:<36}{c + ':':<23}{d:>18}" for a, b, c, d in pairs]
     wide = max(16, *(len(name) for name in fit.model.parameters(data.kind)))
     first = next(iter(intervals.values()), None)
     confidence = 0.95 if first is None else first.confidence
@@ -89,7 +82,7 @@ def fit_lines(fit: Fit, errors: str, intervals: Mapping[str, ParameterInterval],
         median = MEDIANS.get(name)
         shown = f"{median:>9.2f}" if median is not None and name in fit.names and _is_classic(fit) else ""
         lines.append(f"{name:<{wide}}{rest}{shown}".rstrip())
-    return [*lines, rule, *_notes(fit, errors, how, notes)]
+    return [*lines, rule, *_wrapped(_notes(fit, errors, how, notes), _WIDTH)]
 
 
 def _title(fit: Fit) -> str:
@@ -151,7 +144,7 @@ def comparison_lines(found: Comparison, *, source: str) -> list[str]:
         else:
             lines.append(f"{fitted}{row.difference.mean:>+10.5f}{row.difference.error:>9.5f}{row.adjusted:>8.3f}")
     lines.append(rule)
-    return [*lines, *verdicts(found, name)]
+    return [*lines, *_wrapped(verdicts(found, name), len(rule))]
 
 
 def verdicts(found: Comparison, name: str) -> list[str]:
@@ -202,6 +195,12 @@ def _floor(found: Comparison) -> str:
     return (f"at least {floor.log_loss:.5f}; {squares}" if floor.log_loss is not None else squares) + part
 
 
+def _wrapped(sentences: Sequence[str], width: int) -> list[str]:
+    import textwrap
+
+    return [line for each in sentences for line in textwrap.wrap(each, width, subsequent_indent="  ")]
+
+
 def _units(found: Comparison) -> str:
     return "problems" if found.by == "problem" else "people"
 
@@ -226,7 +225,3 @@ def _number(value: float) -> str:
 
 def _or_none(value: float, quasi: bool) -> str:
     return "-" if quasi or math.isnan(value) else f"{value:.3f}"
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
