@@ -29,6 +29,7 @@ RULES = {
     "humanline": {"numpy", "scipy", "torch", "transformers"},
     "humanline.cli": {"numpy", "scipy", "torch", "transformers", "pydantic"},
     "humanline.theory": {"torch", "matplotlib", "sympy", "scipy", "transformers", "pydantic"},
+    "humanline.fit": {"torch", "pandas", "matplotlib", "scipy", "transformers", "pydantic", "jax", "numpyro"},
     "humanline.stats": {"torch", "scipy.stats", "scipy.optimize", "transformers"},
     "humanline.reproduce.shown": {"torch", "transformers"},
     "humanline.objectives": {"transformers", "accelerate", "pydantic", "datasets", "jaxtyping", "beartype"},

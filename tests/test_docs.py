@@ -264,7 +264,7 @@ class TestTrl:
 class TestReference:
     """Pages that are made from the code, or hold it to them."""
 
-    MODULES = ("humanline.theory", "humanline.objectives", "humanline.stats", "humanline.plots")
+    MODULES = ("humanline.theory", "humanline.fit", "humanline.objectives", "humanline.stats", "humanline.plots")
 
     @staticmethod
     def identifiers() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -196,11 +195,19 @@ class Choices:
         """Return the responses of one person, by number."""
         return self.take(self.person == person)
 
-    @functools.cached_property
+    @property
     def size(self) -> float:
-        """The typical size of an outcome: the median distance from 0 of those that differ from it, or 1."""
-        sizes = np.abs(self.outcomes[(self.outcomes != 0) & (self.probs > 0)])
-        return float(np.median(sizes)) if len(sizes) else 1.0
+        """The typical size of an outcome, counted from 0."""
+        return self.typical_size(0.0)
+
+    def typical_size(self, reference_point: float) -> float:
+        """Return the median distance of outcomes from the reference point, of those that differ from it, or 1."""
+
+        def found() -> float:
+            sizes = np.abs(self.outcomes[self.probs > 0] - reference_point)
+            return float(np.median(sizes[sizes > 0])) if (sizes > 0).any() else 1.0
+
+        return float(self._kept(("size", reference_point), found))
 
 
 def _made(cls: Any, sides: Any, response: Any, kind: str, trials: Any, problem: Any, person: Any, names: Any) -> Any:
@@ -211,7 +218,10 @@ def _made(cls: Any, sides: Any, response: Any, kind: str, trials: Any, problem: 
     probs = np.concatenate([part[1] for part in parts])
     start = np.concatenate([parts[0][2], *(part[2][1:] + len(parts[0][0]) for part in parts[1:])])
     check_prospects(outcomes, probs, start)
-    given = np.asarray(response, dtype=np.float64)
+    try:
+        given = np.asarray(response, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise _checks.fail("response", "hold one number for each response", response) from None
     index = np.arange(number) if problem is None else np.asarray(problem, dtype=np.int64)
     _checks.same_shape("response", given.shape, "problem", index.shape)
     if kind == "counts" and trials is None:

@@ -8,10 +8,10 @@ import numpy as np
 
 from humanline import _checks
 from humanline.fit.choices import Choices
-from humanline.fit.faults import NotConverged, NotIdentified
+from humanline.fit.faults import Fault, NotConverged, NotIdentified
 from humanline.fit.identify import fit_faults
 from humanline.fit.likelihood import Likelihood
-from humanline.fit.model import Model
+from humanline.fit.model import EQUIVALENTS, Model
 from humanline.fit.result import Fit, Starts
 from humanline.fit.starts import bounds, starting_points
 from humanline.fit.straight import climb_straight
@@ -19,6 +19,17 @@ from humanline.fit.table import as_choices
 
 #: Starts agree that end within this of the best, relative to 1 + its size.
 AGREEMENT = 1e-8
+
+
+#: A mean log-likelihood above minus this is that of a model that grows surer of each choice without end.
+_SURE = 1e-6
+_WITHOUT_ERROR = Fault(
+    None,
+    "choices",
+    "not all be predicted without error: no finite sensitivity is then the most likely (the data are separable); fix "
+    "the sensitivity, free fewer parameters, or add choices",
+    "a perfect prediction",
+)
 
 
 def fit_prospect(
@@ -52,7 +63,7 @@ def fit_prospect(
     check : bool
         Refuse, before fitting, what these data cannot determine.
     start_from : mapping from name to float, optional
-        Values of the free parameters that replace the first start.
+        Values of free parameters for the first start, in place of the usual ones.
 
     Returns
     -------
@@ -63,9 +74,14 @@ def fit_prospect(
     DataError
         If the data are faulty, with everything that is wrong.
     NotIdentified
-        If some parameter cannot be determined by such data, with every reason and what to do.
+        If some parameter cannot be determined by such data, with every reason and what to do: before the fit, or after
+        it where it predicts every choice without error.
     NotConverged
         If no start came to an optimum.
+    ValueError
+        If there is no start, or `start_from` names what is not free or gives a value that cannot be.
+    TypeError
+        If `model` is none.
 
     Notes
     -----
@@ -86,18 +102,18 @@ def fit_prospect(
     >>> fit.starts.agreeing >= 5, fit.at_bound
     (True, {})
     """
+    model = Model() if model is None else model
+    _checks.instance("model", model, Model)
+    if not (isinstance(starts, int) and starts >= 1):
+        raise _checks.fail("starts", "be a whole number >= 1", starts)
     data = as_choices(choices)
-    likelihood = Likelihood(
-        data, Model() if model is None else model, reference_point=reference_point, objective=objective
-    )
-    if starts < 1:
-        raise _checks.fail("starts", "be >= 1", starts)
+    likelihood = Likelihood(data, model, reference_point=reference_point, objective=objective)
     if check and (faults := fit_faults(likelihood)):
         raise NotIdentified(f"the model {likelihood.model.title!r} cannot be fitted to these data", faults)
     low, high = bounds(likelihood)
     begins = starting_points(likelihood, starts, seed)
     if start_from is not None:
-        begins[0] = likelihood.coordinates(start_from)
+        begins[0] = _started(likelihood, begins[0], start_from)
     if not likelihood.names:
         value = likelihood.value(np.zeros(0))
         return Fit(likelihood, np.zeros(0), value, low, high, Starts((value,), 1), seed)
@@ -110,6 +126,24 @@ def fit_prospect(
             f"took {steps} steps); try fewer free parameters, or other data"
         )
     best = max(arrived, key=lambda each: each.value)
+    if check and _without_error(likelihood, best.value):
+        raise NotIdentified(f"the model {model.title!r} cannot be fitted to these data", [_WITHOUT_ERROR])
     close = [abs(each.value - best.value) <= AGREEMENT * (1 + abs(best.value)) for each in arrived]
     values = tuple(each.value if each.converged else float("nan") for each in found)
     return Fit(likelihood, best.coordinates, best.value, low, high, Starts(values, sum(close)), seed)
+
+
+def _started(likelihood: Likelihood, usual: Any, given: Any) -> Any:
+    """Return the coordinates of a start of which some values are given."""
+    for name, value in given.items():
+        if name not in likelihood.names:
+            raise _checks.unknown("free parameter", name, likelihood.names)
+        likelihood.specs[name].checked(name, value)
+    return likelihood.coordinates({**likelihood.natural(usual), **given})
+
+
+def _without_error(likelihood: Likelihood, value: float) -> bool:
+    """Return whether a log-likelihood is that of choices which are all as good as certain."""
+    if likelihood.choices.kind == EQUIVALENTS or likelihood.objective != "likelihood":
+        return False
+    return value > -_SURE * float(likelihood.choices.trials.sum())

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humanline.fit.faults import Fault
-from humanline.fit.flat import grown
 from humanline.fit.likelihood import Likelihood
 from humanline.fit.model import EQUIVALENTS
 from humanline.fit.parameters import CAPACITY_PARAMETERS
@@ -66,12 +65,10 @@ def same_options(likelihood: Likelihood) -> NDArray[np.bool_]:
     number = data.problems
     same = np.ones(number, dtype=bool)
     for side in (table.gains, table.losses):
-        start = side.start
-        count = np.diff(start)
-        first, second = count[:number], count[number:]
+        first, second = side.count[:number], side.count[number:]
         equal = first == second
         # Nodes of problems whose options have as many: those of the first beside those of the second.
-        one, other = (grown(start, np.flatnonzero(equal) + shift)[1] for shift in (0, number))
+        one, other = (side.nodes(np.flatnonzero(equal) + shift)[1] for shift in (0, number))
         rows = np.repeat(np.flatnonzero(equal), first[equal])
         unequal = (side.outcome[one] != side.outcome[other]) | (side.prob[one] != side.prob[other])
         same &= equal
@@ -115,11 +112,9 @@ def _used(likelihood: Likelihood) -> dict[str, tuple[int, NDArray[np.float64]]]:
     rows = np.concatenate([answered + each * data.problems for each in range(sides)])
     found = {}
     for kind, side in (("gain", table.gains), ("loss", table.losses)):
-        mine = np.zeros(len(table), dtype=bool)
-        mine[rows] = True
-        nodes = np.repeat(mine, np.diff(side.start))
+        nodes = side.nodes(rows)[1]
         probs = np.unique(np.round(side.log_probs[side.prob[nodes]], 12))
-        found[kind] = (int(nodes.sum()), probs[probs < 0])
+        found[kind] = (len(nodes), probs[probs < 0])
     return found
 
 

@@ -16,6 +16,7 @@ from humanline.fit.parameters import (
     LAPSE,
     LOSS_AVERSION,
     NOISE,
+    POSITIVE,
     SENSITIVITY,
     VALUES,
     Parameter,
@@ -51,7 +52,8 @@ class Model:
     fixed : mapping from name to float
         Parameters that are not estimated. ``lapse`` is fixed at 0 unless `lapse`.
     equal : mapping from name to name
-        Parameters that are that of another name: by default losses have the curvature of gains. ``{}`` frees it.
+        Parameters that are that of another name: by default losses have the curvature of gains. What is given takes
+        the place of that, so that ``{}`` frees it. ``{"loss": "gain"}`` gives both sides one capacity.
     lapse : bool
         Estimate the rate of answers that are given without looking.
     non_monotone : bool
@@ -62,8 +64,8 @@ class Model:
     Raises
     ------
     ValueError
-        If a part is unknown, a name is not a parameter of the model, a fixed value is outside its bounds, or equal
-        names make a circle.
+        If a part is unknown, a name is not a parameter of the model, a fixed value is none that the parameter can have
+        (for a gamma below .2792 see `non_monotone`), or equal names make a circle.
 
     Notes
     -----
@@ -101,21 +103,30 @@ class Model:
         _checks.one_of("weights", self.weights, WEIGHTS)
         _checks.one_of("rule", self.rule, RULES)
         object.__setattr__(self, "fixed", {name: float(value) for name, value in dict(self.fixed).items()})
-        object.__setattr__(self, "equal", dict(self.equal))
-        known = {*self.parameters(), *self.parameters(EQUIVALENTS)}
+        object.__setattr__(self, "equal", self._expanded(dict(self.equal)))
+        known = {**self.parameters(), **self.parameters(EQUIVALENTS)}
         for name in [*self.fixed, *self.equal, *self.equal.values()]:
             if name not in known:
                 raise _checks.unknown("parameter", name, sorted(known))
         for name in self.equal:
-            self.source(name)
+            one, other = known[name], known[self.source(name)]
+            if (one.unit, one.scale) != (other.unit, other.scale):
+                rule = "be between parameters of one unit and one scale"
+                raise _checks.fail("equal", rule, f"{name} = {self.source(name)}")
         for name, value in self.fixed.items():
             if name in self.equal:
                 raise _checks.fail(name, "be fixed or equal to another, not both", value)
-            if not (_checks.finite(name, value) > 0 or self._may_be(name, value)):
-                raise _checks.fail(name, "be > 0", value)
+            self.parameters().get(name, NOISE).checked(name, value)
 
-    def _may_be(self, name: str, value: float) -> bool:
-        return (name == "lapse" and value == 0) or self.parameters().get(name, NOISE).scale == "identity"
+    def _expanded(self, equal: dict[str, str]) -> dict[str, str]:
+        """Return equal names, with those of the parameters of the capacity in place of "loss"."""
+        if "loss" not in equal:
+            return equal
+        if equal.pop("loss") != "gain" or self.loss_family != self.gain:
+            rule = "be 'gain' for 'loss', with capacities of one family: one capacity for both sides"
+            raise _checks.fail("equal", rule, dict(self.equal))
+        names = [one.name for one in CAPACITY_PARAMETERS[self.family("loss")]]
+        return {**{f"loss.{name}": f"gain.{name}" for name in names}, **equal}
 
     @property
     def loss_family(self) -> str:
@@ -138,7 +149,7 @@ class Model:
         for side, family in (("gain", self.gain), ("loss", self.loss_family)):
             for parameter in CAPACITY_PARAMETERS[CAPACITIES[family]]:
                 if self.non_monotone and family == "tversky-kahneman":
-                    parameter = dataclasses.replace(parameter, low=0.05)
+                    parameter = dataclasses.replace(parameter, low=0.05, domain=POSITIVE)
                 found[f"{side}.{parameter.name}"] = parameter
         if kind == EQUIVALENTS:
             return {**found, "noise": NOISE}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from humanline import _checks
 from humanline.theory import (
     ExponentialPower,
     ExponentialValue,
@@ -24,6 +26,9 @@ from humanline.theory import (
     TverskyKahneman,
 )
 from humanline.theory.capacity.tversky_kahneman import MONOTONE_GAMMA
+
+#: The positive numbers.
+POSITIVE = (5e-324, math.inf)
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class Parameter:
     unit : str
         What a natural value is multiplied by, above and in bounds: "" (1), "per outcome" (1 over the typical size of
         an outcome), "outcome" (that size), "per utility" (1 over the typical difference of utilities).
+    domain : pair of floats
+        What a fixed value may be, both ends included.
     """
 
     name: str
@@ -54,6 +61,16 @@ class Parameter:
     most: float
     scale: str = "log"
     unit: str = ""
+    domain: tuple[float, float] = POSITIVE
+
+    def checked(self, name: str, value: Any) -> float:
+        """Return a value as a float; raise unless it is in the domain."""
+        number = _checks.finite(name, value)
+        low, high = self.domain
+        if not low <= number <= high:
+            rule = "be > 0" if low == POSITIVE[0] else f"be >= {low:.6g}"
+            raise _checks.fail(name, rule if high == math.inf else f"{rule} and <= {high:g}", value)
+        return number
 
     def coordinate(self, value: Any) -> Any:
         """Return a value on the scale of estimation."""
@@ -93,20 +110,25 @@ LOSS_AVERSION = Parameter("loss_aversion", 2.25, 0.01, 100.0, 0.8, 4.0)
 #: By family, what its own parameters are. A neo-additive capacity has a share in place of its intercept:
 #: ``intercept = share (1 - slope)``, so that every slope goes with every share in [0, 1].
 CAPACITY_PARAMETERS: dict[type, tuple[Parameter, ...]] = {
-    TverskyKahneman: (Parameter("gamma", 0.65, MONOTONE_GAMMA * (1 + 1e-12), 5.0, 0.4, 1.1),),
+    TverskyKahneman: (
+        Parameter("gamma", 0.65, MONOTONE_GAMMA * (1 + 1e-12), 5.0, 0.4, 1.1, domain=(MONOTONE_GAMMA, math.inf)),
+    ),
     Prelec: (Parameter("alpha", 0.65, 0.02, 5.0, 0.4, 1.1), Parameter("beta", 1.0, 0.02, 50.0, 0.7, 1.5)),
     LinearInLogOdds: (Parameter("slope", 0.65, 0.02, 5.0, 0.4, 1.1), Parameter("elevation", 0.8, 0.02, 50.0, 0.5, 1.5)),
     PowerWeight: (Parameter("exponent", 1.0, 0.02, 20.0, 0.5, 1.5),),
-    NeoAdditive: (Parameter("slope", 0.8, 0.01, 1.0, 0.5, 0.95), Parameter("share", 0.5, 1e-4, 1.0, 0.2, 0.8)),
+    NeoAdditive: (
+        Parameter("slope", 0.8, 0.01, 1.0, 0.5, 0.95, domain=(POSITIVE[0], 1.0)),
+        Parameter("share", 0.5, 1e-4, 1.0, 0.2, 0.8, domain=(0.0, 1.0)),
+    ),
     ExponentialPower: (
         Parameter("alpha", 1.0, 0.02, 50.0, 0.6, 1.6),
-        Parameter("beta", 0.2, -20.0, 20.0, -0.5, 0.8, scale="identity"),
+        Parameter("beta", 0.2, -20.0, 20.0, -0.5, 0.8, scale="identity", domain=(-math.inf, math.inf)),
     ),
     HyperbolicLog: (Parameter("alpha", 0.5, 1e-3, 100.0, 0.2, 1.5), Parameter("beta", 1.0, 0.02, 50.0, 0.7, 1.5)),
     Identity: (),
 }
 SENSITIVITY = Parameter("sensitivity", 1.0, 1e-5, 1e5, 0.3, 3.0, unit="per utility")
-LAPSE = Parameter("lapse", 0.02, 1e-6, 0.9, 0.005, 0.1)
+LAPSE = Parameter("lapse", 0.02, 1e-6, 0.9, 0.005, 0.1, domain=(0.0, 1.0))
 NOISE = Parameter("noise", 0.2, 1e-6, 1e4, 0.1, 0.5, unit="outcome")
 
 
@@ -120,7 +142,7 @@ def capacity_of(family: type, values: Mapping[str, Any]) -> Any:
 
 def quietly(family: type, values: Mapping[str, Any]) -> Any:
     """Return a capacity without the warning of one that is not monotone: a model has been asked for that."""
-    if family is TverskyKahneman and np.min(values["gamma"]) < MONOTONE_GAMMA:
+    if family is TverskyKahneman and np.min(values["gamma"], initial=np.inf) < MONOTONE_GAMMA:
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             return family(**values)
     return family(**values)

@@ -12,66 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
-from humanline.fit.flat import Flat, flat_prospects, grown
+from humanline.fit.flat import Flat, flat_prospects
 from humanline.fit.parameters import quietly
+from humanline.fit.sides import Side, laid_out
 from humanline.theory import Capacity, ValueFunction
 
 #: How a prospect's probabilities become weights.
 WEIGHTS = ("cumulative", "separable")
-
-
-@dataclass(frozen=True, eq=False)
-class Side:
-    """The gains, or the losses, of all prospects: one node for each distinct outcome of a prospect, nearest first.
-
-    Parameters
-    ----------
-    start : (R + 1,) int array
-        Where the nodes of each prospect begin.
-    outcome, prob : (M,) int arrays
-        Which entry of `outcomes` and of `log_probs` a node has.
-    linked : (M,) float array
-        1 where the node before is of the same prospect and the weights are cumulative, else 0.
-    outcomes : (Z,) array
-        Distinct outcomes.
-    log_probs : (T,) array
-        Distinct logs of the probability of an outcome at least as far from the reference point (cumulative), or of the
-        outcome itself (separable). From the precise end.
-    outcome_group, prob_group : (Z,), (T,) int arrays, optional
-        The group whose parameters an entry is evaluated with.
-    """
-
-    start: NDArray[np.int64]
-    outcome: NDArray[np.int32]
-    prob: NDArray[np.int32]
-    linked: NDArray[np.float64]
-    outcomes: NDArray[np.float64]
-    log_probs: NDArray[np.float64]
-    outcome_group: NDArray[np.int64] | None = None
-    prob_group: NDArray[np.int64] | None = None
-
-    def steps(self, of_outcomes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return ``f(z_j) - f(z_(j-1))`` of each node, from f of the distinct outcomes, 0 at the reference point."""
-        at_nodes = of_outcomes[self.outcome]
-        steps = at_nodes.copy()
-        steps[1:] -= at_nodes[:-1] * self.linked[1:]
-        return steps
-
-    def weights(self, perceived: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the decision weight of each node, ``Omega(T_j) - Omega(T_(j+1))``."""
-        at_nodes = perceived[self.prob]
-        weights = at_nodes.copy()
-        weights[:-1] -= at_nodes[1:] * self.linked[1:]
-        return weights
-
-    def sums(self, at_nodes: NDArray[np.float64], of_entries: Any, index: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return for each prospect ``sum_j at_nodes[j] of_entries[index[j]]``."""
-        from scipy.sparse import csr_array
-
-        shape = len(self.start) - 1, max(len(of_entries), 1)
-        if not len(index):
-            return np.zeros(shape[0])
-        return np.asarray(csr_array((at_nodes, index, self.start), shape=shape) @ of_entries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +77,7 @@ class Prepared:
             values = at_groups(value, side.outcome_group)(side.outcomes)
             capacity = at_groups(capacity, side.prob_group)
             perceived = _perceived(capacity, side.log_probs)
-            total += side.sums(side.steps(np.asarray(values)), perceived, side.prob)
+            total += side.totals(side.steps(np.asarray(values)), perceived[side.prob])
         return total
 
     def jacobian(
@@ -168,13 +115,13 @@ class Prepared:
 
         for side, capacity, kind in ((self.gains, gain, "gain"), (self.losses, loss, "loss")):
             values, by_value = at_groups(value, side.outcome_group).partials(side.outcomes)
-            perceived, by_capacity = at_groups(capacity, side.prob_group).partials(side.log_probs)
-            steps, weights = side.steps(values), None
-            here = side.sums(steps, perceived, side.prob)
+            perceived, by_capacity = at_groups(capacity, side.prob_group).partials(side.log_probs, side.log_rests)
+            steps, at_nodes = side.steps(values), perceived[side.prob]
+            here = side.totals(steps, at_nodes)
             total += here
             for name, partial in by_capacity.items():
                 if asked(f"{kind}.{name}"):
-                    found[f"{kind}.{name}"] = side.sums(steps, partial, side.prob)
+                    found[f"{kind}.{name}"] = side.totals(steps, partial[side.prob])
             for name, partial in by_value.items():
                 mine = {"loss_aversion": "loss", "loss_curvature": "loss"}.get(name, kind)
                 if name == "curvature" and "loss_curvature" in by_value:
@@ -184,8 +131,7 @@ class Prepared:
                 if name == "loss_aversion" and np.ndim(value.loss_aversion) == 0:
                     found[name] = here / value.loss_aversion
                     continue
-                weights = side.weights(perceived) if weights is None else weights
-                more = side.sums(weights, partial, side.outcome)
+                more = side.totals(side.steps(partial), at_nodes)
                 found[name] = found[name] + more if name in found else more
         return total, found
 
@@ -282,36 +228,27 @@ def prepare(
 
 def _side(flat: Flat, mine: NDArray[np.bool_], weights: str) -> Side:
     """Return the nodes of one side; `flat` has the farthest losses first, and the nearest gains."""
-    number = len(flat.lowest)
     row = flat.row[mine]
+    count = np.bincount(row, minlength=len(flat.lowest))
     size: NDArray[Any] = flat.outcome_index[mine]
     prob: NDArray[Any] = flat.prob_index[mine]
-    start = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=number))]).astype(np.int64)
     if len(row) and flat.outcomes[mine][0] < flat.reference_point:
-        turned = start[row] + start[row + 1] - 1 - np.arange(len(row))
+        last = np.cumsum(count) - 1
+        turned = (2 * last - count + 1)[row] - np.arange(len(row))
         size, prob = size[turned], prob[turned]
-    linked = np.zeros(len(row))
-    if weights == "cumulative":
-        linked[1:] = row[1:] == row[:-1]
     used_size, size = np.unique(size, return_inverse=True)
     used_prob, prob = np.unique(prob, return_inverse=True)
-    return Side(
-        start=start,
-        outcome=size.astype(np.int32),
-        prob=prob.astype(np.int32),
-        linked=linked,
-        outcomes=flat.outcome_table[used_size],
-        log_probs=flat.prob_table[used_prob],
-    )
+    tables = flat.outcome_table[used_size], flat.prob_table[used_prob]
+    return laid_out(count, size, prob, weights == "cumulative", *tables)
 
 
 def _side_of_groups(side: Side, rows: NDArray[np.int64], group: NDArray[np.int64]) -> Side:
-    start, nodes = grown(side.start, rows)
-    of_node = np.repeat(group, np.diff(start))
+    start, nodes = side.nodes(rows)
+    count = np.diff(start)
+    of_node = np.repeat(group, count)
     outcome, outcomes, outcome_group = _by_group(side.outcome[nodes], of_node, side.outcomes, side.outcome_group)
     prob, probs, prob_group = _by_group(side.prob[nodes], of_node, side.log_probs, side.prob_group)
-    linked = side.linked[nodes]
-    return Side(start, outcome, prob, linked, outcomes, probs, outcome_group, prob_group)
+    return laid_out(count, outcome, prob, side.cumulative, outcomes, probs, outcome_group, prob_group)
 
 
 def _by_group(index: NDArray[Any], group: NDArray[Any], table: NDArray[Any], old: Any) -> tuple[Any, Any, Any]:
@@ -320,7 +257,7 @@ def _by_group(index: NDArray[Any], group: NDArray[Any], table: NDArray[Any], old
         raise _checks.fail("prepared", "have no groups yet", "a table of groups")
     size = max(len(table), 1)
     used, where = np.unique(group * size + index, return_inverse=True)
-    return where.astype(np.int32), table[used % size], used // size
+    return where, table[used % size], used // size
 
 
 def at_groups(family: Any, group: NDArray[np.int64] | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from humanline.fit.choices import Choices
 from humanline.fit.likelihood import Likelihood
 from humanline.fit.model import Model
 from humanline.fit.straight import Straight
-from humanline.fit.uncertainty import KINDS, coordinate_covariance, wald_interval
+from humanline.fit.uncertainty import KINDS, ParameterInterval, coordinate_covariance, wald_interval
 
 Array = NDArray[np.float64]
 
@@ -116,7 +117,7 @@ class Fit:
 
     @property
     def aic(self) -> float:
-        """Akaike's criterion, ``2 K - 2 ln L``; nan with least squares."""
+        """Akaike's criterion, ``2 K - 2 ln L``; nan with least squares. Of rates each counts as one choice."""
         return 2 * len(self.names) - 2 * self._log_likelihood
 
     @property
@@ -128,7 +129,7 @@ class Fit:
     def _log_likelihood(self) -> float:
         return self.log_likelihood if self.likelihood.objective == "likelihood" else math.nan
 
-    @property
+    @functools.cached_property
     def at_bound(self) -> dict[str, str]:
         """The free parameters that sit on a bound, each with "lower" or "upper"."""
         room = 1e-6
@@ -139,6 +140,11 @@ class Fit:
                 found[name] = "lower" if at - low < room else "upper"
         return found
 
+    @functools.cached_property
+    def information(self) -> Array:
+        """The observed information: minus the second derivatives of the log-likelihood in the coordinates, (K, K)."""
+        return -self.likelihood.hessian(self.coordinates)
+
     @property
     def condition(self) -> float:
         """The condition of the information, of coordinates scaled to unit information: 1 where estimates are unrelated.
@@ -148,54 +154,77 @@ class Fit:
         inner = self.inner
         if not inner.any():
             return 1.0
-        information = -self.likelihood.hessian(self.coordinates)[np.ix_(inner, inner)]
+        information = self.information[np.ix_(inner, inner)]
         scale = np.sqrt(np.maximum(np.diag(information), 1e-300))
         eigen = np.linalg.eigvalsh(information / np.outer(scale, scale))
         return float(eigen[-1] / eigen[0]) if eigen[0] > 0 else math.inf
 
-    @property
+    @functools.cached_property
     def inner(self) -> NDArray[np.bool_]:
         """Which of the free parameters sit on no bound, (K,)."""
         on_bound = self.at_bound
         return np.array([name not in on_bound for name in self.names], dtype=bool)
 
-    def covariance(self, kind: str = "information") -> Array:
+    def bounds_of(self, name: str) -> tuple[float, float]:
+        """Return the bounds of a free parameter's coordinate, with the others as estimated."""
+        place = self.names.index(name)
+        shift = (Straight(self.likelihood).there(self.coordinates) - self.coordinates)[place]
+        return float(self.low[place] - shift), float(self.high[place] - shift)
+
+    @property
+    def usual_kind(self) -> str:
+        """The kind of standard errors where none is asked for: those of the information; of bare rates robust ones.
+
+        A share is no choice: fractional logit has the right derivatives, but not the information, of a likelihood.
+        """
+        return "robust" if self.choices.kind == "rates" else "information"
+
+    def covariance(self, kind: str | None = None) -> Array:
         """Return the covariance of the coordinates (logs, of positive parameters), (K, K).
 
         Parameters
         ----------
-        kind : str
+        kind : str, optional
             "information" (the inverse of the observed information), "robust" (the sandwich, for a model that is not
             right), "problem" or "person" (the sandwich of sums over each problem or person, whose answers may depend
-            on each other, corrected for what each adds to the information: CR2 of Bell and McCaffrey, 2002).
+            on each other, corrected for what each adds to the information: CR2 of Bell and McCaffrey, 2002). By default
+            `usual_kind`.
 
         Returns
         -------
         (K, K) array
             nan for a parameter on a bound, or if the information cannot be inverted.
         """
+        kind = self.usual_kind if kind is None else kind
         _checks.one_of("kind", kind, KINDS)
-        return coordinate_covariance(self.likelihood, self.coordinates, self.inner, kind)
+        if kind not in self._covariances:
+            self._covariances[kind] = coordinate_covariance(self, kind)
+        return self._covariances[kind].copy()
 
-    def standard_errors(self, kind: str = "information") -> dict[str, float]:
+    @functools.cached_property
+    def _covariances(self) -> dict[str, Array]:
+        return {}
+
+    def standard_errors(self, kind: str | None = None) -> dict[str, float]:
         """Return the standard errors of the estimates on their natural scale (kinds as in `covariance`)."""
         errors = np.sqrt(np.diag(self.covariance(kind)))
         slopes = [self.likelihood.specs[name].slope(value) for name, value in self.estimates.items()]
         return {name: float(error * slope) for name, error, slope in zip(self.names, errors, slopes, strict=True)}
 
-    def correlations(self, kind: str = "information") -> Array:
+    def correlations(self, kind: str | None = None) -> Array:
         """Return the correlations of the coordinates' estimates, (K, K)."""
         covariance = self.covariance(kind)
         errors = np.sqrt(np.diag(covariance))
         return np.asarray(covariance / np.outer(errors, errors))
 
-    def interval(self, name: str, *, confidence: float = 0.95, kind: str = "information") -> Any:
+    def interval(self, name: str, *, confidence: float = 0.95, kind: str | None = None) -> ParameterInterval:
         """Return the interval of a parameter from its standard error, made on the log scale.
 
         Returns
         -------
         ParameterInterval
-            With ``low`` and ``high``, nan where there is none, and ``why`` in words then.
+            With ``low`` and ``high``, nan where there is none, and ``why`` in words then: on a bound, without
+            information, or where it would reach beyond both bounds.
         """
         return wald_interval(self, name, confidence=confidence, kind=kind)
 
@@ -236,6 +265,7 @@ class Fit:
             "aic": None if math.isnan(self.aic) else self.aic,
             "bic": None if math.isnan(self.bic) else self.bic,
             "squared_error": self.squared_error,
+            "usual_standard_errors": self.usual_kind,
             "standard_errors": {kind: _finite(each) for kind, each in errors.items()},
             "covariance_of_coordinates": [[_number(x) for x in row] for row in self.covariance()],
             "at_bound": self.at_bound,

@@ -24,8 +24,11 @@ def bounds(likelihood: Likelihood) -> tuple[Array, Array]:
     shift = Straight(likelihood).there(middle) - middle
     ends = []
     for name in likelihood.names:
-        spec, factor = likelihood.specs[name], unit[likelihood.specs[name].unit]
-        ends.append([spec.coordinate(spec.low * factor), spec.coordinate(spec.high * factor)])
+        # A parameter that others are equal to stays within the bounds of all of them.
+        tied = [spec for other, spec in likelihood.specs.items() if likelihood.model.source(other) == name]
+        low = max(float(spec.coordinate(spec.low * unit[spec.unit])) for spec in tied)
+        high = min(float(spec.coordinate(spec.high * unit[spec.unit])) for spec in tied)
+        ends.append([low, high])
     found = np.array(ends, dtype=np.float64).reshape(-1, 2)
     # What is shifted is shifted at the usual curvature: bounds of sensitivity are those of a typical difference.
     return found[:, 0] + shift, found[:, 1] + shift
@@ -61,7 +64,7 @@ def _scaled(likelihood: Likelihood, values: dict[str, float]) -> dict[str, float
 
 def _units(likelihood: Likelihood, values: dict[str, float]) -> dict[str, float]:
     """Return what each unit of parameters is, "per utility" at some values of them."""
-    size = likelihood.choices.size
+    size = likelihood.choices.typical_size(likelihood.reference_point)
     unit = {"": 1.0, "per outcome": 1 / size, "outcome": size, "per utility": 1.0}
     scaled = {name: value * unit[likelihood.specs[name].unit] for name, value in values.items()}
     model = likelihood.model

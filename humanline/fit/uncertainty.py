@@ -38,13 +38,14 @@ class ParameterInterval:
     why: str = ""
 
 
-def coordinate_covariance(likelihood: Any, coordinates: Array, inner: NDArray[np.bool_], kind: str) -> Array:
-    """Return the covariance of coordinates at a maximum; nan for those on a bound, and where it has no digits."""
+def coordinate_covariance(fit: Any, kind: str) -> Array:
+    """Return the covariance of a fit's coordinates; nan for those on a bound, and where it has no digits."""
+    likelihood, coordinates, inner = fit.likelihood, fit.coordinates, fit.inner
     number = len(coordinates)
     found = np.full((number, number), np.nan)
     if not inner.any():
         return found
-    bread = _inverse(-likelihood.hessian(coordinates)[np.ix_(inner, inner)])
+    bread = _inverse(fit.information[np.ix_(inner, inner)])
     if bread is None:
         return found
     if kind == "information":
@@ -65,6 +66,8 @@ def _meat(likelihood: Any, coordinates: Array, inner: NDArray[np.bool_], kind: s
     """
     if kind == "robust":
         scores = likelihood.scores(coordinates)[1][:, inner]
+        if len(scores) <= scores.shape[1]:
+            return np.full((scores.shape[1], scores.shape[1]), np.nan)
         return np.asarray(scores.T @ scores * len(scores) / (len(scores) - 1))
     labels = likelihood.choices.problem if kind == "problem" else likelihood.choices.person
     used, cluster = np.unique(labels, return_inverse=True)
@@ -100,7 +103,7 @@ def _inverse(information: Array) -> Array | None:
     return np.asarray((vectors / eigen) @ vectors.T / np.outer(scale, scale))
 
 
-def wald_interval(fit: Any, name: str, *, confidence: float, kind: str) -> ParameterInterval:
+def wald_interval(fit: Any, name: str, *, confidence: float, kind: str | None) -> ParameterInterval:
     """Return the interval ``estimate exp(-+ z error)`` (on the log scale, where that is the parameter's)."""
     from scipy.special import ndtri
 
@@ -108,11 +111,15 @@ def wald_interval(fit: Any, name: str, *, confidence: float, kind: str) -> Param
     check_confidence(confidence)
     if name in fit.at_bound:
         return _none(name, confidence, f"the estimate is on its {fit.at_bound[name]} bound")
-    error = math.sqrt(fit.covariance(kind)[place, place]) if fit.covariance(kind)[place, place] >= 0 else math.nan
-    if not math.isfinite(error):
+    kind = fit.usual_kind if kind is None else kind
+    variance = fit.covariance(kind)[place, place]
+    if not variance >= 0:
         return _none(name, confidence, _no_error(fit, kind))
-    reach = float(ndtri((1 + confidence) / 2)) * error
+    reach = float(ndtri((1 + confidence) / 2)) * math.sqrt(variance)
     at = fit.coordinates[place]
+    low, high = fit.bounds_of(name)
+    if at - reach < low and at + reach > high:
+        return _none(name, confidence, "it would reach beyond both bounds: these data hardly tell this parameter")
     with np.errstate(over="ignore"):
         return ParameterInterval(name, float(spec.natural(at - reach)), float(spec.natural(at + reach)), confidence)
 
@@ -122,6 +129,8 @@ def _no_error(fit: Any, kind: str) -> str:
         used = len(np.unique(fit.choices.problem if kind == "problem" else fit.choices.person))
         if used <= int(fit.inner.sum()):
             return f"there are {used} clusters (each {kind} is one), no more than parameters"
+    if kind == "robust" and len(fit.choices) <= int(fit.inner.sum()):
+        return "there are no more responses than parameters"
     return "the information cannot be inverted: these data do not tell the parameters apart"
 
 
@@ -158,7 +167,8 @@ def profile_interval(fit: Any, name: str, *, confidence: float = 0.95) -> Parame
     -------
     ParameterInterval
         An end is nan, and ``why`` says so, where the profile stays above the line up to the parameter's bound (it is
-        flat there), or the estimate itself is on the bound.
+        flat there), the estimate itself is on the bound, no optimum of the others was found, or one that is better than
+        the fit.
 
     Raises
     ------
@@ -168,7 +178,7 @@ def profile_interval(fit: Any, name: str, *, confidence: float = 0.95) -> Parame
     from scipy.optimize import brentq
     from scipy.special import chdtri
 
-    from humanline.fit.straight import Straight, climb_straight
+    from humanline.fit.straight import climb_straight
 
     place, spec = place_of(fit, name), fit.likelihood.specs[name]
     check_confidence(confidence)
@@ -181,25 +191,40 @@ def profile_interval(fit: Any, name: str, *, confidence: float = 0.95) -> Parame
 
     def excess(at: float) -> float:
         near = known[min(known, key=lambda other: abs(other - at))]
-        found = climb_straight(fit.likelihood, near, fit.low, fit.high, held={place: at})
+        for begin in (near, fit.coordinates):
+            found = climb_straight(fit.likelihood, begin, fit.low, fit.high, held={place: at})
+            if found.converged:
+                break
+        else:
+            raise _Lost(f"with {name} held at {float(spec.natural(at)):.6g} no optimum of the others was found")
+        if found.value > fit.log_likelihood + 1e-6 * (1 + abs(fit.log_likelihood)):
+            raise _Lost("there is a better optimum than that of the fit: fit again with more starts")
         known[at] = found.coordinates
         return float(found.value - level)
 
-    # The bounds are those of straight coordinates: of this one, with the others as estimated.
-    shift = (Straight(fit.likelihood).there(fit.coordinates) - fit.coordinates)[place]
-    error = fit.covariance()[place, place]
-    step = 1.96 * math.sqrt(error) if error > 0 else 0.5
+    variance = fit.covariance("information")[place, place]
+    step = 1.96 * math.sqrt(variance) if variance > 0 else 0.5
     ends, why = [], []
-    for sign, bound in ((-1, fit.low[place] - shift), (1, fit.high[place] - shift)):
-        inside, outside = float(fit.coordinates[place]), float(fit.coordinates[place])
-        while True:
-            outside = outside + sign * step if sign * (outside + sign * step) < sign * bound else float(bound)
-            if excess(outside) < 0 or outside == bound:
-                break
-            inside = outside
-        if excess(outside) >= 0:
-            ends.append(math.nan)
-            why.append(f"{'below' if sign < 0 else 'above'} the estimate the profile is flat up to the bound")
-        else:
-            ends.append(float(spec.natural(brentq(excess, inside, outside, xtol=1e-6))))
+    try:
+        for sign, bound in zip((-1, 1), fit.bounds_of(name), strict=True):
+            inside = outside = float(fit.coordinates[place])
+            reach = step
+            while True:
+                further = outside + sign * reach
+                outside, reach = further if sign * further < sign * bound else bound, 1.5 * reach
+                above = excess(outside)
+                if above < 0 or outside == bound:
+                    break
+                inside = outside
+            if above >= 0:
+                ends.append(math.nan)
+                why.append(f"{'below' if sign < 0 else 'above'} the estimate the profile is flat up to the bound")
+            else:
+                ends.append(float(spec.natural(brentq(excess, inside, outside, xtol=1e-6))))
+    except _Lost as lost:
+        return _none(name, confidence, str(lost))
     return ParameterInterval(name, ends[0], ends[1], confidence, "; ".join(why))
+
+
+class _Lost(Exception):
+    """Say why a profile could not be followed."""

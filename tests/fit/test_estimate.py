@@ -7,17 +7,21 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 from humanline.fit import (
     Choices,
     Likelihood,
     Model,
     NotConverged,
+    NotIdentified,
     expected_utility,
     expected_value,
     fit_prospect,
     standard_models,
 )
+from humanline.fit.starts import bounds, starting_points
+from humanline.fit.straight import Straight
 from tests.helpers.choices import TRUTH, answered, problems
 
 
@@ -223,3 +227,83 @@ def test_nothing_free_is_no_fit_but_a_likelihood(data):
     """A model without free parameters has its likelihood."""
     model = expected_utility(fixed={"curvature": 1.0, "loss_aversion": 1.0, "sensitivity": 0.1})
     assert fit_prospect(data, model).log_likelihood == Likelihood(data, model).value(np.zeros(0))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Model(),
+        Model(gain="prelec", equal={}),
+        Model(gain="neo-additive", weights="separable"),
+        Model(value="exponential", gain="linear-in-log-odds", rule="probit"),
+        Model(lapse=True, contextual=True),
+    ],
+    ids=lambda model: model.title,
+)
+def test_another_optimiser_comes_to_the_same_optimum(data, model):
+    """Of three climbs of scipy's L-BFGS-B within the same bounds none ends higher, and the best as high to 1e-8."""
+    fit = fit_prospect(data, model, starts=3)
+    straight = Straight(fit.likelihood)
+
+    def down(at):
+        value, gradient, _ = straight.derivatives(at)
+        return -value, -gradient
+
+    settings = {"jac": True, "method": "L-BFGS-B", "bounds": list(zip(fit.low, fit.high, strict=True))}
+    options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": 2000, "maxls": 60}
+    begins = starting_points(fit.likelihood, 3, 0)
+    found = [minimize(down, straight.there(begin), options=options, **settings) for begin in begins]
+    assert -min(each.fun for each in found) == pytest.approx(fit.log_likelihood, rel=1e-8)
+
+
+def test_a_perfect_prediction_is_no_fit():
+    """Choices that a model predicts without error have no finite sensitivity: refused, unless that is fixed."""
+    rng = np.random.default_rng(0)
+    first, second = problems(rng, 40)
+    means = [(z * p).sum(1) for z, p in (first, second)]
+    separable = Choices.between(first, second, (means[1] > means[0]).astype(float))
+    with pytest.raises(NotIdentified, match="predicted without error: no finite sensitivity"):
+        fit_prospect(separable, expected_value(), starts=2)
+    fixed = {"curvature": 1.0, "loss_curvature": 1.0, "loss_aversion": 1.0, "sensitivity": 0.1}
+    assert fit_prospect(separable, expected_value(fixed=fixed)).names == ()
+
+
+def test_the_reference_point_moves_with_the_outcomes(data, fit):
+    """Outcomes and reference point shifted by 1000 give the same estimates."""
+    z, p = data.outcomes.reshape(-1, 4) + 1000, data.probs.reshape(-1, 4)
+    half = data.problems
+    moved_data = Choices.between((z[:half], p[:half]), (z[half:], p[half:]), data.response, problem=data.problem)
+    found = fit_prospect(moved_data, starts=2, reference_point=1000.0)
+    assert found.log_likelihood == pytest.approx(fit.log_likelihood, rel=1e-11)
+    assert moved(fit, found) < 1e-5
+
+
+def test_a_parameter_stays_within_the_bounds_of_what_equals_it(data):
+    """Where gamma is equal to Prelec's alpha neither goes below the monotone threshold."""
+    model = Model(gain="prelec", loss="tversky-kahneman", equal={"loss.gamma": "gain.alpha"})
+    low, _ = bounds(Likelihood(data, model))
+    assert math.exp(low[model.free().index("gain.alpha")]) == pytest.approx(0.2792042)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"starts": 0}, "starts must be a whole number >= 1"),
+        ({"starts": 2.5}, "starts must be a whole number >= 1"),
+        ({"start_from": {"gama": 1.0}}, "no such free parameter"),
+        ({"start_from": {"curvature": -1.0}}, "curvature must be > 0"),
+        ({"objective": "ls"}, "objective must be one of"),
+        ({"reference_point": math.nan}, "reference_point must be finite"),
+    ],
+)
+def test_wrong_settings(data, settings, said):
+    """What cannot be a setting is refused with its name."""
+    with pytest.raises(ValueError, match=said):
+        fit_prospect(data, **settings)
+    with pytest.raises(TypeError, match="model must be a Model"):
+        fit_prospect(data, "prelec")
+
+
+def test_a_start_of_ones_own(data, fit):
+    """Values for the first start may be some of the free parameters."""
+    assert moved(fit, fit_prospect(data, starts=1, start_from={"curvature": 1.1})) < 1e-5

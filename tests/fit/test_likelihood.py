@@ -176,6 +176,12 @@ def test_extreme_utilities_neither_overflow_nor_warn():
         ({"fixed": {"loss_curvature": 1.0}}, "fixed or equal to another, not both"),
         ({"gain": "prelek"}, "gain must be one of"),
         ({"rule": "softmax"}, "rule must be one of"),
+        ({"fixed": {"lapse": 1.2}}, r"lapse must be >= 0 and <= 1; got 1\.2"),
+        ({"fixed": {"gain.gamma": 0.2}}, r"gain\.gamma must be >= 0\.279204; got 0\.2"),
+        ({"gain": "neo-additive", "fixed": {"gain.slope": 1.5}}, r"gain\.slope must be > 0 and <= 1; got 1\.5"),
+        ({"loss": "prelec", "equal": {"loss": "gain"}}, "with capacities of one family"),
+        ({"equal": {"sensitivity": "curvature"}}, "parameters of one unit"),
+        ({"equal": {"loss": "gains"}}, "'gain' for 'loss'"),
     ],
 )
 def test_models_that_cannot_be(settings, said):
@@ -188,3 +194,14 @@ def test_models_are_values():
     """Equal models are equal and have one hash; what JSON holds makes the same one."""
     for model in MODELS.values():
         assert Model(**model.to_dict()) == model and hash(Model(**model.to_dict())) == hash(model)
+
+
+def test_one_capacity_for_both_sides():
+    """``equal={"loss": "gain"}`` makes all parameters of the capacity of losses those of gains."""
+    model = Model(gain="prelec", equal={"loss": "gain", "loss_curvature": "curvature"})
+    assert model.free() == ("curvature", "loss_aversion", "gain.alpha", "gain.beta", "sensitivity")
+    assert model.equal["loss.beta"] == "gain.beta"
+    values = model.complete(dict.fromkeys(model.free(), 0.7))
+    assert model.families(values)[1] == model.families(values)[2]
+    fixed = {"gain.gamma": 0.2, "loss.gamma": 0.2}
+    assert Model(non_monotone=True, fixed=fixed).fixed == fixed

@@ -126,3 +126,44 @@ def test_least_squares_has_errors_of_its_own_residuals():
     assert errors[1] / errors[0] == pytest.approx(2.0, rel=0.01)
     with pytest.raises(ValueError, match="bare rates have none"):
         profile_interval(fit_prospect(rates, starts=1), "gain.gamma")
+
+
+def test_bare_rates_have_robust_errors():
+    """A share is no choice: what is shown unless asked is the sandwich, which follows the noise of the shares."""
+    from humanline.fit import Choices
+    from tests.helpers.choices import TRUTH, problems
+
+    rng = np.random.default_rng(7)
+    first, second = problems(rng, 300)
+    empty = Likelihood(Choices.between(first, second, np.zeros(300)), Model())
+    share = np.clip(empty.predicted(empty.coordinates(TRUTH)) + rng.normal(0, 0.02, 300), 0, 1)
+    fit = fit_prospect(Choices.between(first, second, share, kind="rates"), starts=1)
+    assert fit.usual_kind == "robust" and fit.standard_errors() == fit.standard_errors("robust")
+    assert fit.standard_errors()["gain.gamma"] < fit.standard_errors("information")["gain.gamma"] / 3
+    assert fit.interval("gain.gamma") == fit.interval("gain.gamma", kind="robust")
+
+
+def test_an_interval_beyond_both_bounds_is_none():
+    """Where choices hardly tell a parameter there is a sentence in place of an interval from 0 to infinity."""
+    data = answered(0, 60, 2)
+    fit = fit_prospect(data, Model(gain="exponential-power", weights="separable", lapse=True), starts=2)
+    wide = [fit.interval(name, confidence=0.999999999999) for name in fit.names if name not in fit.at_bound]
+    told = [one for one in wide if one.why]
+    assert told and all(math.isnan(one.low) and "beyond both bounds" in one.why for one in told)
+
+
+def test_a_profile_above_the_fit_is_said(fit):
+    """A fit that is not the best optimum has no profile, but a sentence."""
+    import dataclasses
+
+    worse = dataclasses.replace(fit, log_likelihood=fit.log_likelihood - 5, coordinates=fit.coordinates + 0.05)
+    assert "fit again with more starts" in profile_interval(worse, "curvature").why
+
+
+def test_a_profile_that_gets_lost_is_said(fit, monkeypatch):
+    """Where the other parameters come to no optimum there is no end, but a sentence."""
+    from humanline.fit import optimum, straight
+
+    monkeypatch.setattr(straight, "climb", lambda *args: optimum.climb(*args, most=0))
+    interval = profile_interval(fit, "curvature")
+    assert math.isnan(interval.high) and "no optimum of the others was found" in interval.why

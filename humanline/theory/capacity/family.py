@@ -43,7 +43,8 @@ class Family:
 
     A family gives, for what lies strictly between the ends: ``_log`` (of ln p), ``_elasticity`` (d ln Omega / d ln p,
     of ln p), ``_inverse`` (of the perceived probability) and, where there is something better than exp(_log(ln p)),
-    ``_value``; ``_log_partials`` (d ln Omega / d parameter, of ln p, in the order of the fields); and ``_slopes``, the
+    ``_value``; ``_log_partials`` (d ln Omega / d parameter, of ln p, in the order of the fields), or ``_with_partials``
+    (Omega, and its derivatives, where these share work); and ``_slopes``, the
     derivatives at 0 and at 1, infinite where the function jumps. Parameters may be arrays that broadcast against the
     probabilities, one entry for each person say; then the three properties below are not to be had.
     """
@@ -168,7 +169,7 @@ class Family:
 
         return self._in_blocks(closed, "perceived", "lie in [0, 1]", perceived)
 
-    def partials(self, log_prob: Any) -> tuple[Any, dict[str, Any]]:
+    def partials(self, log_prob: Any, log_rest: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return the perceived cumulative probability and its derivatives in the parameters, from ln p.
 
         Parameters
@@ -176,6 +177,9 @@ class Family:
         log_prob : array or scalar <= 0, any shape
             Nats: ``log(p)``, or ``log1p(-q)`` next to 1, where only ``q = 1 - p`` is known with all its digits. nan
             stays nan.
+        log_rest : array of the same shape, optional
+            ``log(1 - p)``, if it is known: it takes most of the time where a capacity needs it, and does not depend on
+            parameters.
 
         Returns
         -------
@@ -192,19 +196,21 @@ class Family:
         xp, (lp,) = floats(log_prob=log_prob)
         _checks.no_element("log_prob", "be <= 0", lp > 0, lp)
         below, above = lp == -math.inf, lp == 0
-        inner = xp.where(below | above, LOG_HALF, lp)
+        ends = below | above
+        inner = xp.where(ends, LOG_HALF, lp)
+        rest = None if log_rest is None else xp.where(ends, LOG_HALF, log_rest)
         with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
-            value = xp.exp(self._log(xp, inner))
-            found = self._partials(xp, inner, value)
+            value, found = self._with_partials(xp, inner, rest)
         names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
         perceived = xp.where(below, 0.0, xp.where(above, 1.0, value))
-        vanished = below | above | (value == 0)  # an infinite derivative of the logarithm is one of 0
+        vanished = ends | (value == 0)  # an infinite derivative of the logarithm is one of 0
         return plain(perceived), {
             name: plain(xp.where(vanished, 0.0, each)) for name, each in zip(names, found, strict=True)
         }
 
-    def _partials(self, xp: Any, lp: Any, value: Any) -> list[Any]:
-        return [value * each for each in self._log_partials(xp, lp)]
+    def _with_partials(self, xp: Any, lp: Any, log_q: Any) -> tuple[Any, list[Any]]:
+        value = xp.exp(self._log(xp, lp))
+        return value, [value * each for each in self._log_partials(xp, lp)]
 
     def _log_partials(self, xp: Any, lp: Any) -> list[Any]:
         raise NotImplementedError
@@ -321,13 +327,30 @@ def _at_end(xp: Any, given: Any, end: float, image: Any, slope: Any) -> Any:
     return image + slope * (given - end) if 0 < slope < math.inf else image
 
 
-def powered_odds(xp: Any, lp: Any, power: float) -> tuple[Any, Any, Any]:
-    """Return whether p > 1/2, ln(1 - p), and the odds against p, or for p if that is less, to a power."""
+def powered_odds(xp: Any, lp: Any, power: float, log_q: Any = None) -> tuple[Any, Any, Any]:
+    """Return whether p > 1/2, ln(1 - p) (which may be known), and the odds <= 1 of p or against it, to a power."""
     upper = lp > LOG_HALF
+    if log_q is not None:
+        return upper, log_q, xp.exp(-power * abs(lp - log_q))
+    if isinstance(lp, np.ndarray) and lp.ndim and np.shape(power) in ((), lp.shape):
+        return upper, *_odds_by_halves(lp, upper, power)
     high, low = xp.where(upper, lp, LOG_HALF), xp.where(upper, LOG_HALF, lp)
     log_q = xp.where(upper, xp.log(-xp.expm1(high)), xp.log1p(-xp.exp(low)))
     # Above 1/2, (1 - p)/p = exp(-lp) - 1 keeps all digits.
     return upper, log_q, xp.where(upper, xp.expm1(-high) ** power, xp.exp(power * (low - xp.log1p(-xp.exp(low)))))
+
+
+def _odds_by_halves(lp: Any, upper: Any, power: Any) -> tuple[Any, Any]:
+    """Return the last two of `powered_odds`, of either half of a numpy array only what it needs."""
+    log_q, odds = np.empty_like(lp), np.empty_like(lp)
+    for half in (upper, ~upper):
+        mine, own = lp[half], power[half] if np.ndim(power) else power
+        if half is upper:
+            log_q[half], odds[half] = np.log(-np.expm1(mine)), np.expm1(-mine) ** own
+        else:
+            log_q[half] = rest = np.log1p(-np.exp(mine))
+            odds[half] = np.exp(own * (mine - rest))
+    return log_q, odds
 
 
 def log_expit(xp: Any, log_odds: Any) -> Any:

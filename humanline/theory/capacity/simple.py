@@ -88,24 +88,26 @@ class LinearInLogOdds(Family):
         return favour / (favour + xp.where(upper, ratio, 1.0))
 
     def _log(self, xp: Any, lp: Any) -> Any:
-        upper, log_q, ratio = powered_odds(xp, lp, self.slope)
+        return self._terms(xp, lp)[0]
+
+    def _terms(self, xp: Any, lp: Any, log_q: Any = None) -> tuple[Any, Any, Any]:
+        """Return ln Omega, ln(1 - p), and the log-odds of Omega."""
+        upper, log_q, ratio = powered_odds(xp, lp, self.slope, log_q)
         log_odds = self.slope * (lp - log_q) + log_of(self.elevation)
         likely = log_odds > 0
         # Next to 1 the power keeps the digits of 1 - p that the log-odds lose.
         against = xp.exp(xp.where(likely, -log_odds, log_odds))
         against = xp.where(likely & upper, ratio / self.elevation, against)
-        return xp.where(likely, 0.0, log_odds) - xp.log1p(against)
+        return xp.where(likely, 0.0, log_odds) - xp.log1p(against), log_q, log_odds
 
     def _elasticity(self, xp: Any, lp: Any) -> Any:
-        _, log_q, _ = powered_odds(xp, lp, self.slope)
-        log_odds = self.slope * (lp - log_q) + log_of(self.elevation)
-        return self.slope * xp.exp(self._log(xp, lp) - log_odds - log_q)
+        log_value, log_q, log_odds = self._terms(xp, lp)
+        return self.slope * xp.exp(log_value - log_odds - log_q)
 
-    def _log_partials(self, xp: Any, lp: Any) -> list[Any]:
-        _, log_q, _ = powered_odds(xp, lp, self.slope)
-        log_odds = self.slope * (lp - log_q) + log_of(self.elevation)
-        rest = xp.exp(self._log(xp, lp) - log_odds)  # 1 - Omega
-        return [rest * (lp - log_q), rest / self.elevation]
+    def _with_partials(self, xp: Any, lp: Any, log_q: Any) -> tuple[Any, list[Any]]:
+        log_value, log_q, log_odds = self._terms(xp, lp, log_q)
+        value, rest = xp.exp(log_value), xp.exp(log_value - log_odds)  # 1 - Omega
+        return value, [value * rest * (lp - log_q), value * rest / self.elevation]
 
     def _inverse(self, xp: Any, w: Any) -> Any:
         log_odds = (xp.log(w) - xp.log1p(-w) - log_of(self.elevation)) / self.slope
@@ -241,8 +243,8 @@ class NeoAdditive(Family):
     def _slope(self, xp: Any, lp: Any) -> Any:
         return xp.zeros_like(lp) + self.slope if self._arrays else xp.full_like(lp, self.slope)
 
-    def _partials(self, xp: Any, lp: Any, value: Any) -> list[Any]:
-        return [xp.exp(lp), xp.ones_like(lp)]
+    def _with_partials(self, xp: Any, lp: Any, log_q: Any) -> tuple[Any, list[Any]]:
+        return xp.exp(self._log(xp, lp)), [xp.exp(lp), xp.ones_like(lp)]
 
     def _inverse(self, xp: Any, w: Any) -> Any:
         p = (w - self.intercept) / self.slope

@@ -145,14 +145,18 @@ class TverskyKahneman(Family):
         return p**self.gamma / larger * xp.exp(-xp.log1p((smaller / larger) ** self.gamma) / self.gamma)
 
     def _log(self, xp: Any, lp: Any) -> Any:
-        upper, log_q, ratio = powered_odds(xp, lp, self.gamma)
-        return self.gamma * lp - xp.where(upper, lp, log_q) - xp.log1p(ratio) / self.gamma
+        return self._terms(xp, lp)[0]
 
-    def _log_partials(self, xp: Any, lp: Any) -> list[Any]:
-        upper, log_q, ratio = powered_odds(xp, lp, self.gamma)
-        log_odds = xp.where(upper, log_q - lp, lp - log_q)  # <= 0, that of the ratio
-        spread = log_odds * ratio / (self.gamma * (1 + ratio))
-        return [lp - spread + xp.log1p(ratio) / self.gamma**2]
+    def _terms(self, xp: Any, lp: Any, log_q: Any = None) -> tuple[Any, Any, Any, Any]:
+        """Return ln Omega, the log of the lesser odds, these to the power gamma, and ln(1 + that)."""
+        upper, log_q, ratio = powered_odds(xp, lp, self.gamma, log_q)
+        larger, joint = xp.where(upper, lp, log_q), xp.log1p(ratio)
+        return self.gamma * lp - larger - joint / self.gamma, -abs(lp - log_q), ratio, joint
+
+    def _with_partials(self, xp: Any, lp: Any, log_q: Any) -> tuple[Any, list[Any]]:
+        log_value, log_odds, ratio, joint = self._terms(xp, lp, log_q)
+        value = xp.exp(log_value)
+        return value, [value * (lp - log_odds * ratio / (self.gamma * (1 + ratio)) + joint / self.gamma**2)]
 
     def _elasticity(self, xp: Any, lp: Any) -> Any:
         upper, log_q, ratio = powered_odds(xp, lp, self.gamma)
