@@ -13,6 +13,8 @@ from humanline.fit.faults import DataError, Fault, NotConverged, NotIdentified
 from humanline.fit.likelihood import Likelihood
 from humanline.fit.model import Model, expected_utility, expected_value, standard_models
 from humanline.fit.prepared import Prepared, prepare
+from humanline.fit.rejection import map_to_rejection
+from humanline.fit.rejection_map import RejectionMap
 from humanline.fit.result import Fit
 from humanline.fit.simulate import simulate_choices
 from humanline.fit.table import as_choices
@@ -32,6 +34,7 @@ __all__ = [
     "NotIdentified",
     "ParameterInterval",
     "Prepared",
+    "RejectionMap",
     "as_choices",
     "bootstrap",
     "compare_models",
@@ -39,6 +42,7 @@ __all__ = [
     "expected_utility",
     "expected_value",
     "fit_prospect",
+    "map_to_rejection",
     "prepare",
     "profile_interval",
     "simulate_choices",

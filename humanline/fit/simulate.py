@@ -138,6 +138,7 @@ def as_problems(problems: Any, kind: str | None = None) -> Choices:
 
 
 def check_values(model: Model, values: Mapping[str, Any], kind: str) -> None:
+    """Raise unless values are there for all free parameters, for no others, and possible."""
     free, specs = model.free(kind), model.parameters(kind)
     for name in values:
         if name not in free:
