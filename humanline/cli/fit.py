@@ -80,6 +80,9 @@ def fit_commands(commands: Commands) -> None:
     )
     more.add_argument("--by", choices=("person",), help="also fit each person, alone and pooled with the others")
     more.add_argument("--map-to-rejection", action="store_true", help="also say what the capacities mean for training")
+    more.add_argument("--spread", type=float, metavar="NATS", help="of --map-to-rejection: of log-ratios (default: 1)")
+    proposes = "of --map-to-rejection: who proposes tokens (default: ref)"
+    more.add_argument("--proposal", choices=("ref", "policy"), help=proposes)
     more.add_argument(
         "--dry-run", action="store_true", help="say what is in the file and what it can tell; fit nothing"
     )
@@ -159,6 +162,9 @@ def _asked(options: argparse.Namespace) -> Asked:
     for name in ("folds", "held_out", "baseline"):
         if getattr(options, name) is not None and not options.compare:
             raise ValueError(f"--{name.replace('_', '-')} is of --compare")
+    for name in ("spread", "proposal"):
+        if getattr(options, name) is not None and not options.map_to_rejection:
+            raise ValueError(f"--{name} is of --map-to-rejection")
     if options.draws is not None and options.intervals != "bootstrap":
         raise ValueError("--draws is of --intervals bootstrap")
     return Asked(
@@ -229,40 +235,47 @@ def _extras(options: argparse.Namespace, asked: Asked) -> Mapping[str, Extra]:
     if options.by == "person":
         found["people"] = _by_person(asked)
     if options.map_to_rejection:
-        found["rejection"] = _map_to_rejection(asked)
+        found["rejection"] = _map_to_rejection(options)
     return found
 
 
-def _part_of(option: str, module: str, name: str) -> Any:
-    """Return what an option is done by; raise ValueError if this version has none."""
-    import importlib
-
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise ValueError(f"{option} is not part of this version: {error}") from None
-
-
 def _by_person(asked: Asked) -> Extra:
-    """Return what fits each person of a part."""
-    fit_people = _part_of("--by person", "humanline.fit.people", "fit_people")
+    """Return what fits each person of a part, alone and pooled with the others."""
+    from humanline.fit.job import More
+    from humanline.fit.people import fit_people
 
-    def people(part: Any, fit: Any) -> tuple[list[str], Mapping[str, Any]]:
+    if asked.objective != "likelihood":
+        raise ValueError("--by person is for --objective likelihood")
+
+    def people(part: Any, fit: Any) -> More:
         if part.choices.people < 2:
             raise ValueError("--by person needs a column person with two people or more")
         found = fit_people(part.choices, asked.model, seed=asked.seed, reference_point=asked.reference_point)
-        return list(found.lines()), found.to_dict()
+        rows = []
+        for each in found.to_dict()["people"]:
+            why = (each["undetermined"] or {}).get("why", "")
+            for name in found.names:
+                alone = None if each["alone"] is None else each["alone"]["parameters"][name]
+                ends = found.interval(each["person"], name, confidence=asked.confidence)
+                pooled = each["pooled"]["parameters"][name]
+                rows.append((each["person"], name, alone, pooled, ends.low, ends.high, each["own_weight"][name], why))
+        header = "person parameter alone pooled low high own_weight undetermined"
+        return More(found.table().splitlines(), found.to_dict(), {"people.csv": (header, rows)})
 
     return people
 
 
-def _map_to_rejection(asked: Asked) -> Extra:
+def _map_to_rejection(options: argparse.Namespace) -> Extra:
     """Return what says of a part's capacities what they mean for training."""
-    map_to_rejection = _part_of("--map-to-rejection", "humanline.fit.rejection", "map_to_rejection")
+    from humanline.fit.job import More
+    from humanline.fit.rejection import map_to_rejection
 
-    def rejection(part: Any, fit: Any) -> tuple[list[str], Mapping[str, Any]]:
-        found = map_to_rejection(fit)
-        return list(found.lines()), found.to_dict()
+    def rejection(part: Any, fit: Any) -> More:
+        found = map_to_rejection(
+            fit, spread=1.0 if options.spread is None else options.spread, proposal=options.proposal or "ref"
+        )
+        header = "side low high sup area l1 kl kept"
+        return More(found.told(), found.to_dict(), {"clip_ranges.csv": (header, found.clip_rows())})
 
     return rejection
 

@@ -67,6 +67,8 @@ def _write_part(place: Path, one: PartReport, seed: int) -> list[Path]:
     paths.append(_table(place / "problems.csv", "problem observed predicted choices noise", zip(*columns, strict=True)))
     if one.comparison is not None:
         paths.append(_table(place / "comparison.csv", _COMPARED, _compared(one)))
+    for more in one.extras.values():
+        paths += [_table(place / name, header, rows) for name, (header, rows) in more.tables.items()]
     for name in FIGURES:
         paths += write_figure(place, name, one.shown(seed))
     return paths
@@ -102,4 +104,4 @@ def _table(path: Path, header: str, rows: Iterable[Sequence[Any]]) -> Path:
 def _cell(value: Any) -> Any:
     if value is None or value != value:
         return ""
-    return f"{value:.12g}" if isinstance(value, float) else value
+    return f"{value + 0.0:.12g}" if isinstance(value, float) else value  # + 0.0: no minus before 0

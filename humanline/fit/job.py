@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +27,26 @@ from humanline.fit.uncertainty import KINDS, ParameterInterval, profile_interval
 #: Of the layout of what `FitReport.to_dict` returns.
 VERSION = 1
 INTERVALS = ("standard", "profile", "bootstrap")
-#: What else is asked of each part: its lines, and what JSON can hold.
-Extra = Callable[[Part, Fit], tuple[list[str], Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class More:
+    """What else was found in a part: in lines, as JSON can hold it, and as tables.
+
+    Parameters
+    ----------
+    lines : list of str
+    found : mapping
+    tables : mapping from the name of a file to its header and rows
+    """
+
+    lines: list[str]
+    found: Mapping[str, Any]
+    tables: Mapping[str, tuple[str, Iterable[Sequence[Any]]]] = field(default_factory=dict)
+
+
+#: What else is asked of each part, and of its fit.
+Extra = Callable[[Part, Fit], More]
 
 
 @dataclass(frozen=True)
@@ -92,7 +110,7 @@ class PartReport:
     errors : str
     intervals : mapping from name to ParameterInterval
     comparison : Comparison, optional
-    extras : mapping from name to (lines, dict)
+    extras : mapping from name to More
     """
 
     part: Part
@@ -100,7 +118,7 @@ class PartReport:
     errors: str
     intervals: Mapping[str, ParameterInterval]
     comparison: Comparison | None
-    extras: Mapping[str, tuple[list[str], Mapping[str, Any]]]
+    extras: Mapping[str, More]
 
     def shown(self, seed: int) -> Shown:
         """Return the fit as its figures show it."""
@@ -131,8 +149,8 @@ class FitReport:
             lines.append("")
             if one.comparison is not None:
                 lines += [*comparison_lines(one.comparison, source=source), ""]
-            for told, _ in one.extras.values():
-                lines += [*told, ""]
+            for more in one.extras.values():
+                lines += [*more.lines, ""]
         return lines[:-1]
 
     def to_dict(self) -> dict[str, Any]:
@@ -316,7 +334,7 @@ def _part_dict(one: PartReport) -> dict[str, Any]:
         "fit": one.fit.to_dict(),
         "errors": one.errors,
         "intervals": {name: dataclasses.asdict(each) for name, each in one.intervals.items()},
-        **{name: told for name, (_, told) in one.extras.items()},
+        **{name: more.found for name, more in one.extras.items()},
     }
     if one.comparison is not None:
         found["comparison"] = _comparison_dict(one.comparison)

@@ -194,7 +194,7 @@ def test_what_cannot_be_fitted_is_said_before(tmp_path, capsys):
         (["--model", "expected-value", "--value", "logistic"], "--value is not for expected-value"),
         (["--format", "cpc"], "Ha must be there"),
         (["--per-rate", "1"], "per_rate must be >= 2"),
-        (["--starts", "0"], "starts must be >= 1"),
+        (["--starts", "0"], "starts must be a whole number >= 1"),
         (["--confidence", "1.5"], "confidence must lie strictly between 0 and 1"),
         (["--compare", "--held-out", "person"], "folds must be from 2 to the number of units, 6; got 10"),
         (["--compare", "--baseline", "nothing"], "baseline"),
@@ -242,38 +242,45 @@ def test_a_fault_while_writing_leaves_nothing(tmp_path, monkeypatch):
 def test_models_of_the_command_line(capsys):
     """Families, value functions, weights, free and equal parameters are those that are asked for."""
     words = ["--model", "prelec", "--loss", "power", "--value", "exponential", "--weights", "separable", "--contextual"]
-    words += ["--fix", "gain.beta=1", "--equal", "loss_aversion=curvature", "--dry-run"]
+    words += ["--fix", "gain.beta=1", "--equal", "loss.exponent=gain.alpha", "--dry-run"]
     assert main(["fit", LONG, *words]) == 0
     said = capsys.readouterr().out
-    assert "exponential prelec/power separable contextual" in said and "loss.exponent" in said
-    assert "gain.beta" not in said and "loss_aversion" not in said
+    assert "exponential prelec/power separable contextual" in said and "gain.alpha" in said
+    assert "gain.beta" not in said and "loss.exponent" not in said
     assert main(["fit", LONG, "--free", "loss_curvature", "--dry-run"]) == 0
     assert "loss_curvature" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", [["--by", "person"], ["--map-to-rejection"]])
-def test_what_other_rooms_do_is_asked_of_them(option, capsys, monkeypatch, tmp_path):
-    """People and rejection are asked for lazily; their lines are shown and their numbers kept; absent, it is said."""
-    import sys
-    import types
-
-    class Found:
-        def lines(self):
-            return ["what was found"]
-
-        def to_dict(self):
-            return {"found": 1.0}
-
-    name = "people" if option == ["--by", "person"] else "rejection"
-    module = types.ModuleType(f"humanline.fit.{name}")
-    monkeypatch.setitem(sys.modules, f"humanline.fit.{name}", module)
-    assert main(["fit", LONG, *option, *QUICK]) == 2
-    assert "is not part of this version" in capsys.readouterr().err
-    module.fit_people = module.map_to_rejection = lambda *_, **__: Found()  # type: ignore[attr-defined]
-    assert main(["fit", LONG, *option, "--out", str(tmp_path / "out"), *QUICK]) == 0
-    assert "what was found" in capsys.readouterr().out
+def test_each_person_is_fitted_alone_and_pooled(capsys, tmp_path):
+    """With --by person the table of people follows, and people.csv has a row for each person and parameter."""
+    held = ["--fix", "curvature=1", "loss_aversion=1.6", "loss.gamma=0.7"]
+    assert main(["fit", LONG, "--by", "person", *held, "--out", str(tmp_path / "out"), *QUICK]) == 0
+    assert "own weight" in capsys.readouterr().out
+    people = rows(tmp_path / "out" / "people.csv")
+    assert len(people) == 12 and {row["person"] for row in people} == {f"p{number}" for number in range(1, 7)}
+    assert all(float(row["low"]) < float(row["pooled"]) < float(row["high"]) for row in people)
     (part,) = json.loads((tmp_path / "out" / "fit.json").read_text())["parts"]
-    assert part[name] == {"found": 1.0}
-    if name == "people":
-        assert main(["fit", GAMES, *option, *QUICK]) == 2
-        assert "needs a column person" in capsys.readouterr().err
+    assert len(part["people"]["people"]) == 6
+    assert main(["fit", GAMES, "--by", "person", *QUICK]) == 2
+    assert "needs a column person" in capsys.readouterr().err
+    assert main(["fit", LONG, "--by", "person", "--objective", "least-squares", *QUICK]) == 2
+
+
+def test_what_capacities_mean_for_training(capsys, tmp_path, monkeypatch):
+    """With --map-to-rejection its lines follow, and clip_ranges.csv has every range that was tried."""
+    import functools
+
+    import humanline.fit.rejection as rejection
+
+    quick = functools.partial(rejection.map_to_rejection, two_tests=False)
+    monkeypatch.setattr(rejection, "map_to_rejection", quick)
+    words = ["--map-to-rejection", "--spread", "0.5", "--proposal", "policy", "--out", str(tmp_path / "out")]
+    assert main(["fit", LONG, *words, *QUICK]) == 0
+    said = capsys.readouterr().out
+    assert "Choices of modelling:" in said and "proposed by the policy" in said and "0.5 nats" in said
+    ranges = rows(tmp_path / "out" / "clip_ranges.csv")
+    assert {row["side"] for row in ranges} == {"gain", "loss"} and len(ranges) > 100
+    (part,) = json.loads((tmp_path / "out" / "fit.json").read_text())["parts"]
+    assert part["rejection"]["spread"] == 0.5
+    assert main(["fit", LONG, "--spread", "2", *QUICK]) == 2
+    assert "--spread is of --map-to-rejection" in capsys.readouterr().err
