@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import runpy
+import shlex
 
 import pytest
 
@@ -15,6 +16,7 @@ from humanline.fit.job import INTERVALS
 from humanline.fit.parameters import CAPACITIES, VALUES
 from humanline.fit.uncertainty import KINDS
 from tests.conftest import ROOT
+from tests.helpers.pages import commands
 
 EXAMPLE = ROOT / "examples" / "fitting"
 LONG, GAMES = str(EXAMPLE / "choices.csv"), str(EXAMPLE / "games.csv")
@@ -249,6 +251,20 @@ def test_models_of_the_command_line(capsys):
     assert "gain.beta" not in said and "loss.exponent" not in said
     assert main(["fit", LONG, "--free", "loss_curvature", "--dry-run"]) == 0
     assert "loss_curvature" in capsys.readouterr().out
+
+
+def test_the_commands_of_the_page_can_be_given(capsys):
+    """Every command of docs/fitting.md names files, models and options that are there: its dry run succeeds."""
+    lines = [line for _, line in commands(ROOT / "docs" / "fitting.md")]
+    assert len(lines) >= 10
+    for line in lines:
+        program, name, file, *words = shlex.split(line)
+        assert (program, name) == ("humanline", "fit")
+        path = ROOT / file if "/" in file else EXAMPLE / file
+        if "--out" in words:
+            del words[words.index("--out") : words.index("--out") + 2]
+        assert main(["fit", str(path), *words, "--dry-run"]) == 0, line
+    assert capsys.readouterr().err == ""
 
 
 def test_each_person_is_fitted_alone_and_pooled(capsys, tmp_path):
