@@ -6,6 +6,7 @@
 
 from humanline.fit.bootstrap import Bootstrap, bootstrap
 from humanline.fit.choices import Choices
+from humanline.fit.compare import Comparison, compare_models
 from humanline.fit.design import Design, design_check
 from humanline.fit.estimate import fit_prospect
 from humanline.fit.faults import DataError, Fault, NotConverged, NotIdentified
@@ -22,6 +23,7 @@ from humanline.fit.uncertainty import ParameterInterval, profile_interval
 __all__ = [
     "Bootstrap",
     "Choices",
+    "Comparison",
     "DataError",
     "Design",
     "Fault",
@@ -35,6 +37,7 @@ __all__ = [
     "RejectionMap",
     "as_choices",
     "bootstrap",
+    "compare_models",
     "design_check",
     "expected_utility",
     "expected_value",

@@ -142,7 +142,7 @@ def capacity_of(family: type, values: Mapping[str, Any]) -> Any:
 
 def quietly(family: type, values: Mapping[str, Any]) -> Any:
     """Return a capacity without the warning of one that is not monotone: a model has been asked for that."""
-    if family is TverskyKahneman and np.min(values["gamma"]) < MONOTONE_GAMMA:
+    if family is TverskyKahneman and np.min(values["gamma"], initial=np.inf) < MONOTONE_GAMMA:
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             return family(**values)
     return family(**values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,50 +26,51 @@ class Straight:
     Parameters
     ----------
     likelihood : Likelihood
-        Of everyone.
+        Of everyone, or by person: then coordinates, and what follows from them, have people as their first axis.
     held : mapping from place to coordinate
         Coordinates (of the likelihood's own) that do not move; those of this have no entry for them.
     """
 
     def __init__(self, likelihood: Likelihood, held: Mapping[int, float] | None = None):
-        self._likelihood, self._held = likelihood, dict(held or {})
+        self.likelihood, self._held = likelihood, dict(held or {})
         self._names = likelihood.names
         power = likelihood.model.value == "power"
         self._log_size = math.log(likelihood.choices.typical_size(likelihood.reference_point)) if power else 0.0
         self.moving = np.array([k for k in range(len(self._names)) if k not in self._held], dtype=np.int64)
+        self._moves = np.isin(np.arange(len(self._names)), self.moving)
 
     def there(self, coordinates: Array) -> Array:
         """Return the straight coordinates of the likelihood's own."""
-        return np.asarray((coordinates + self._shift(coordinates)[0])[self.moving])
+        return np.asarray((coordinates + self._shift(coordinates)[0])[..., self.moving])
 
     def back(self, straight: Array) -> Array:
         """Return the likelihood's own coordinates."""
-        found = np.zeros(len(self._names))
-        found[self.moving] = straight
+        found = np.zeros((*np.shape(straight)[:-1], len(self._names)))
+        found[..., self.moving] = straight
         for place, value in self._held.items():
-            found[place] = value
+            found[..., place] = value
         # Curvatures are the same in both, so the shift is known.
-        return np.asarray(found - np.where(np.isin(np.arange(len(found)), self.moving), self._shift(found)[0], 0.0))
+        return np.asarray(found - np.where(self._moves, self._shift(found)[0], 0.0))
 
-    def value(self, straight: Array) -> float:
+    def value(self, straight: Array) -> Any:
         """Return the log-likelihood."""
-        return float(self._likelihood.value(self.back(straight)))
+        return self.likelihood.value(self.back(straight))
 
-    def derivatives(self, straight: Array) -> tuple[float, Array, Array]:
+    def derivatives(self, straight: Array) -> tuple[Any, Array, Array]:
         """Return the log-likelihood, its gradient and information in straight coordinates."""
         at = self.back(straight)
-        value, gradient, information = self._likelihood.derivatives(at)
-        turned = np.eye(len(at)) - self._shift(at)[1] * np.isin(np.arange(len(at)), self.moving)[:, None]
-        turned = turned[:, self.moving]
-        return value, turned.T @ gradient, turned.T @ information @ turned
+        value, gradient, information = self.likelihood.derivatives(at)
+        turned = (np.eye(len(self._names)) - self._shift(at)[1] * self._moves[:, None])[..., self.moving]
+        back = np.swapaxes(turned, -1, -2)
+        return value, (back @ gradient[..., None])[..., 0], back @ information @ turned
 
     def _shift(self, coordinates: Array) -> tuple[Array, Array]:
-        """Return what is added to the coordinates, (K,), and its derivatives in them, (K, K)."""
-        number = len(self._names)
-        shift, slope = np.zeros(number), np.zeros((number, number))
+        """Return what is added to the coordinates, (..., K), and its derivatives in them, (..., K, K)."""
+        shift = np.zeros(np.shape(coordinates))
+        slope = np.zeros((*shift.shape, len(self._names)))
         if not self._log_size:
             return shift, slope
-        likelihood = self._likelihood
+        likelihood = self.likelihood
         values = likelihood.natural(coordinates)
         moves: dict[str, dict[str, float]] = {"loss_aversion": {"loss_curvature": 1.0, "curvature": -1.0}}
         if not likelihood.model.contextual:
@@ -78,9 +80,9 @@ class Straight:
                 place = self._names.index(name)
                 for other, sign in parts.items():
                     source = likelihood.model.source(other)
-                    shift[place] += sign * self._log_size * values[other]
+                    shift[..., place] += sign * self._log_size * values[other]
                     if source in self._names:
-                        slope[place, self._names.index(source)] += sign * self._log_size * values[other]
+                        slope[..., place, self._names.index(source)] += sign * self._log_size * values[other]
         return shift, slope
 
 

@@ -1,0 +1,113 @@
+"""People whose choices alone do not determine their parameters: who they are, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humanline.fit.choices import Choices
+from humanline.fit.faults import Fault
+from humanline.fit.identify import fit_faults
+from humanline.fit.likelihood import Likelihood
+from humanline.fit.model import EQUIVALENTS
+from humanline.fit.people.own import OwnLikelihoods, Summits, people_of
+from humanline.fit.uncertainty import WORST_CONDITION
+
+Array = NDArray[np.float64]
+
+#: Why a person's own choices do not determine the parameters, in words for a count of people.
+KINDS = {
+    "one-sided": "always chose the same option",
+    "problems": "answered problems that cannot determine the parameters",
+    "separable": "chose as a model without any error would",
+    "bound": "have estimates that run away to a bound",
+    "flat": "have choices that tell only combinations of parameters",
+    "not found": "have estimates that the search did not find",
+}
+#: Choices that a model can predict with a log-likelihood above this are separable: it rises to 0 for ever.
+_PREDICTED = -1e-3
+_AT_BOUND = 1e-6
+
+
+@dataclass(frozen=True)
+class Undetermined:
+    """Why there is no estimate from a person's own choices.
+
+    Parameters
+    ----------
+    kind : str
+        "one-sided", "problems", "separable", "bound", "flat" or "not found".
+    why : str
+        In words, with the parameters concerned.
+    """
+
+    kind: str
+    why: str
+
+
+def before(own: OwnLikelihoods) -> dict[int, Undetermined]:
+    """Return the people whose data alone show that some parameter has no estimate, by number."""
+    choices = own.choices
+    problems = [np.unique(choices.problem[choices.person == each]).tobytes() for each in own.all]
+    found: dict[int, Undetermined] = {}
+    for kind in dict.fromkeys(problems):
+        same = np.array([each for each in own.all if problems[each] == kind])
+        faults = _problem_faults(own, people_of(choices, same))
+        if faults:
+            why = "; ".join(f"{fault.column} must {fault.rule}" for fault in faults)
+            found |= dict.fromkeys(same.tolist(), Undetermined("problems", why))
+    if choices.kind != EQUIVALENTS:
+        seconds, trials = (
+            np.bincount(choices.person, weights=each, minlength=choices.people)
+            for each in (choices.response, choices.trials)
+        )
+        for which, same_side in (("first", seconds == 0), ("second", seconds == trials)):
+            why = f"chose the {which} option each time, so that no finite sensitivity is the most likely"
+            found |= dict.fromkeys(np.flatnonzero(same_side).tolist(), Undetermined("one-sided", why))
+    return found
+
+
+def after(own: OwnLikelihoods, people: NDArray[np.int64], summits: Summits, hessian: Array) -> dict[int, Undetermined]:
+    """Return the people whose climbs ran away, or ended where their choices do not tell parameters apart, by number.
+
+    Parameters
+    ----------
+    own : OwnLikelihoods
+    people : (P,) int array
+    summits : Summits
+        Of these people.
+    hessian : (P, K, K) array
+        Second derivatives of their log-likelihoods there.
+    """
+    found: dict[int, Undetermined] = {}
+    for place, person in enumerate(people.tolist()):
+        at = summits.coordinates[place]
+        sides = {name: "lower" if at[k] - own.low[k] < _AT_BOUND else "upper" for k, name in enumerate(own.names)
+                 if min(at[k] - own.low[k], own.high[k] - at[k]) < _AT_BOUND}  # fmt: skip
+        if own.choices.kind != EQUIVALENTS and summits.value[place] > _PREDICTED:
+            why = "some parameters predict every choice, and the more so the higher the sensitivity"
+            found[person] = Undetermined("separable", why)
+        elif sides:
+            told = " and ".join(f"{name} up to its {side} bound" for name, side in sides.items())
+            found[person] = Undetermined("bound", f"the likelihood rises with {told}")
+        elif not _tells_apart(-hessian[place]):
+            found[person] = Undetermined("flat", "the information of these choices cannot be inverted")
+        elif not summits.converged[place]:
+            found[person] = Undetermined("not found", "no climb came to an optimum")
+    return found
+
+
+def _problem_faults(own: OwnLikelihoods, choices: Choices) -> list[Fault]:
+    faults = fit_faults(Likelihood(choices, own.model, reference_point=own.reference_point))
+    return [fault for fault in faults if fault.column != choices.kind]  # that choices are one-sided is said of people
+
+
+def _tells_apart(information: Array) -> bool:
+    diagonal = np.diag(information)
+    if not (np.isfinite(information).all() and (diagonal > 0).all()):
+        return False
+    scale = np.sqrt(diagonal)
+    eigen = np.linalg.eigvalsh(information / np.outer(scale, scale))
+    return bool(eigen[0] * WORST_CONDITION > eigen[-1])
