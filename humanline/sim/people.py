@@ -9,6 +9,7 @@ own, or that of somebody else.
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -107,6 +108,7 @@ def rounded(gamma: float) -> float:
     return round(round(min(max(gamma, LEAST), MOST) / STEP) * STEP, 6)
 
 
+@functools.lru_cache(maxsize=64)
 def rule_of(kind: str, gamma: float) -> BetaRejection | ClipRange:
     """Return the rule that a gamma makes.
 
