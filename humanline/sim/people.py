@@ -87,7 +87,7 @@ class PeopleScale:
 
     people: int = 100
     steps: int = 128
-    rates: tuple[float, ...] = (0.1, 0.3)
+    rates: tuple[float, ...] = (0.1,)
 
 
 FULL_PEOPLE, QUICK_PEOPLE = PeopleScale(), PeopleScale(people=16, steps=48, rates=(0.1,))
@@ -138,7 +138,9 @@ def gammas_of(population: Population, people: int) -> dict[str, Array]:
     return {whose: np.array([rounded(gamma) for gamma in gammas]) for whose, gammas in found.items()}
 
 
-def felt(world: World, table: Any, people: Sequence[Mapping[str, float]]) -> Array:
+def felt(
+    world: World, table: Any, people: Sequence[Mapping[str, float]], *, start_worth: dict[int, float] | None = None
+) -> Array:
     """Return what policies are worth to people, (S,): 0 as the start policy, 1 as always the best response.
 
     ``(u - u_start) / (u_best - u_start)``, u the mean over contexts of the subjective utility of the policy's lottery
@@ -153,7 +155,10 @@ def felt(world: World, table: Any, people: Sequence[Mapping[str, float]]) -> Arr
         Log-probabilities of the policy.
     people : S mappings
         Parameters of each seed's person, as `Population.draw` gives them.
+    start_worth : dict, optional
+        What start policies are worth, by ``id`` of the mapping of a person; filled, so that it is worked out once.
     """
+    known = {} if start_worth is None else start_worth
     scores = world.scores.numpy()
     start, law = (world.law(each).exp().numpy() for each in (world.table(world.start), table))
     found = []
@@ -165,12 +170,13 @@ def felt(world: World, table: Any, people: Sequence[Mapping[str, float]]) -> Arr
         gain, loss = TverskyKahneman(person["gain_gamma"]), TverskyKahneman(person["loss_gamma"])
         middle = (start[place] * scores[place]).sum(-1, keepdims=True)
         outcomes = np.round(scores[place] - middle, 12) + 0.0
-        worth = [
-            float((decision_weights(outcomes, probs[place], gain=gain, loss=loss) * value(outcomes)).sum(-1).mean())
-            for probs in (start, law)
-        ]
-        best = float(np.asarray(value(outcomes.max(-1))).mean())
-        found.append((worth[1] - worth[0]) / (best - worth[0]))
+        values = np.asarray(value(outcomes))
+        if id(person) not in known:
+            weights = decision_weights(outcomes, start[place], gain=gain, loss=loss)
+            known[id(person)] = float((weights * values).sum(-1).mean())
+        before = known[id(person)]
+        after = float((decision_weights(outcomes, law[place], gain=gain, loss=loss) * values).sum(-1).mean())
+        found.append((after - before) / (float(values.max(-1).mean()) - before))
     return np.array(found)
 
 
@@ -226,31 +232,35 @@ def study_people(
 def _setting(
     setting: Setting, scale: PeopleScale, gammas: Mapping[str, Array], people: Sequence[Mapping[str, float]]
 ) -> dict[str, dict[str, Array]]:
-    """Return the measures of every variant in a setting; each rule is run once, for all whom it is needed for."""
+    """Return the measures of every variant in a setting; each rule is run once, for all who need it."""
     base = make_run(setting.task, setting.objective, setting.rate or 0.0, BASE, steps=scale.steps)
-    found = {"no rule": _trained(replace(base, transform=None), range(scale.people), people)}
+    everyone, known = range(scale.people), {}  # type: ignore[var-annotated]
+    found = {"no rule": _trained(replace(base, transform=None), everyone, people, known)}
     for kind in RULES:
-        by_gamma: dict[float, dict[int, dict[str, float]]] = {}
-        for gamma in sorted({float(each) for values in gammas.values() for each in values}):
-            seeds = [s for s in range(scale.people) if any(gammas[whose][s] == gamma for whose in WHOSE)]
-            measures = _trained(replace(base, transform=rule_of(kind, gamma)), seeds, people)
-            by_gamma[gamma] = {
+        rules = {whose: [rule_of(kind, float(gamma)) for gamma in gammas[whose]] for whose in WHOSE}
+        by_rule: dict[Any, dict[int, dict[str, float]]] = {}
+        for rule in dict.fromkeys(rule for each in rules.values() for rule in each):
+            seeds = [seed for seed in everyone if any(rules[whose][seed] == rule for whose in WHOSE)]
+            measures = _trained(replace(base, transform=rule), seeds, people, known)
+            by_rule[rule] = {
                 seed: {name: float(values[place]) for name, values in measures.items()}
                 for place, seed in enumerate(seeds)
             }
         for whose in WHOSE:
-            rows = [by_gamma[float(gammas[whose][seed])][seed] for seed in range(scale.people)]
+            rows = [by_rule[rules[whose][seed]][seed] for seed in everyone]
             found[f"{whose} {kind}"] = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     return found
 
 
-def _trained(run: Run, seeds: Sequence[int], people: Sequence[Mapping[str, float]]) -> dict[str, Array]:
+def _trained(
+    run: Run, seeds: Sequence[int], people: Sequence[Mapping[str, float]], known: dict[int, float]
+) -> dict[str, Array]:
     with one_thread():
         trace = simulate(run, seeds)
     world = trace.world
     start, best = (each.numpy() for each in (trace.scores[:, 0], world.best_score()))
     gained = (trace.scores[:, -1].numpy() - start) / (best - start)
-    worth = felt(world, trace.policy, [people[seed] for seed in seeds])
+    worth = felt(world, trace.policy, [people[seed] for seed in seeds], start_worth=known)
     return {"felt": worth, "gained": gained, "outside": trace.outside.numpy(), "start": start, "best": best}
 
 
