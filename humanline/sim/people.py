@@ -138,14 +138,10 @@ def gammas_of(population: Population, people: int) -> dict[str, Array]:
     return {whose: np.array([rounded(gamma) for gamma in gammas]) for whose, gammas in found.items()}
 
 
-def felt(
-    world: World, table: Any, people: Sequence[Mapping[str, float]], *, start_worth: dict[int, float] | None = None
-) -> Array:
-    """Return what policies are worth to people, (S,): 0 as the start policy, 1 as always the best response.
+def worth(world: World, table: Any, people: Sequence[Mapping[str, float]]) -> Array:
+    """Return the subjective utility of policies' lotteries over true scores to people, (S,), mean over contexts.
 
-    ``(u - u_start) / (u_best - u_start)``, u the mean over contexts of the subjective utility of the policy's lottery
-    over true scores; -1 where the policy is not finite. The reference point is the start policy's expected score
-    in the context.
+    The reference point is the start policy's expected score in the context; nan where the policy is not finite.
 
     Parameters
     ----------
@@ -155,29 +151,43 @@ def felt(
         Log-probabilities of the policy.
     people : S mappings
         Parameters of each seed's person, as `Population.draw` gives them.
-    start_worth : dict, optional
-        What start policies are worth, by ``id`` of the mapping of a person; filled, so that it is worked out once.
     """
-    known = {} if start_worth is None else start_worth
-    scores = world.scores.numpy()
-    start, law = (world.law(each).exp().numpy() for each in (world.table(world.start), table))
-    found = []
-    for place, person in enumerate(people):
-        if not np.isfinite(law[place]).all():
-            found.append(-1.0)
-            continue
-        value = PowerValue(person["curvature"], loss_aversion=person["loss_aversion"])
+    law, found = world.law(table).exp().numpy(), []
+    for probs, outcomes, person in zip(law, _outcomes(world), people, strict=True):
         gain, loss = TverskyKahneman(person["gain_gamma"]), TverskyKahneman(person["loss_gamma"])
-        middle = (start[place] * scores[place]).sum(-1, keepdims=True)
-        outcomes = np.round(scores[place] - middle, 12) + 0.0
-        values = np.asarray(value(outcomes))
-        if id(person) not in known:
-            weights = decision_weights(outcomes, start[place], gain=gain, loss=loss)
-            known[id(person)] = float((weights * values).sum(-1).mean())
-        before = known[id(person)]
-        after = float((decision_weights(outcomes, law[place], gain=gain, loss=loss) * values).sum(-1).mean())
-        found.append((after - before) / (float(values.max(-1).mean()) - before))
+        finite = np.isfinite(probs).all()
+        weights = decision_weights(outcomes, probs, gain=gain, loss=loss) if finite else np.full(probs.shape, np.nan)
+        found.append(float((weights * _value(person)(outcomes)).sum(-1).mean()))
     return np.array(found)
+
+
+def felt(world: World, table: Any, people: Sequence[Mapping[str, float]], *, at_start: Array | None = None) -> Array:
+    """Return what policies are worth to people, (S,): 0 as the start policy, 1 as always the best response.
+
+    ``(u - u_start) / (u_best - u_start)``, u as `worth` has it; -1 where the policy is not finite.
+
+    Parameters
+    ----------
+    world, table, people
+        As in `worth`.
+    at_start : (S,) array, optional
+        ``u_start``, where it is known.
+    """
+    before = worth(world, world.table(world.start), people) if at_start is None else at_start
+    tops = _outcomes(world).max(-1)
+    best = np.array([float(_value(person)(top).mean()) for person, top in zip(people, tops, strict=True)])
+    found = (worth(world, table, people) - before) / (best - before)
+    return np.where(np.isfinite(found), found, -1.0)
+
+
+def _outcomes(world: World) -> Array:
+    """Return the scores of all responses from the start policy's expected one, rounded so that ties are ties."""
+    scores, start = world.scores.numpy(), world.law(world.table(world.start)).exp().numpy()
+    return np.asarray(np.round(scores - (start * scores).sum(-1, keepdims=True), 12) + 0.0)
+
+
+def _value(person: Mapping[str, float]) -> PowerValue:
+    return PowerValue(person["curvature"], loss_aversion=person["loss_aversion"])
 
 
 def study_people(
@@ -234,14 +244,16 @@ def _setting(
 ) -> dict[str, dict[str, Array]]:
     """Return the measures of every variant in a setting; each rule is run once, for all who need it."""
     base = make_run(setting.task, setting.objective, setting.rate or 0.0, BASE, steps=scale.steps)
-    everyone, known = range(scale.people), {}  # type: ignore[var-annotated]
-    found = {"no rule": _trained(replace(base, transform=None), everyone, people, known)}
+    everyone = range(scale.people)
+    world = base.task.draw(everyone)
+    at_start = worth(world, world.table(world.start), people)
+    found = {"no rule": _trained(replace(base, transform=None), everyone, people, at_start)}
     for kind in RULES:
         rules = {whose: [rule_of(kind, float(gamma)) for gamma in gammas[whose]] for whose in WHOSE}
         by_rule: dict[Any, dict[int, dict[str, float]]] = {}
         for rule in dict.fromkeys(rule for each in rules.values() for rule in each):
             seeds = [seed for seed in everyone if any(rules[whose][seed] == rule for whose in WHOSE)]
-            measures = _trained(replace(base, transform=rule), seeds, people, known)
+            measures = _trained(replace(base, transform=rule), seeds, people, at_start)
             by_rule[rule] = {
                 seed: {name: float(values[place]) for name, values in measures.items()}
                 for place, seed in enumerate(seeds)
@@ -253,15 +265,16 @@ def _setting(
 
 
 def _trained(
-    run: Run, seeds: Sequence[int], people: Sequence[Mapping[str, float]], known: dict[int, float]
+    run: Run, seeds: Sequence[int], people: Sequence[Mapping[str, float]], at_start: Array
 ) -> dict[str, Array]:
     with one_thread():
         trace = simulate(run, seeds)
     world = trace.world
     start, best = (each.numpy() for each in (trace.scores[:, 0], world.best_score()))
     gained = (trace.scores[:, -1].numpy() - start) / (best - start)
-    worth = felt(world, trace.policy, [people[seed] for seed in seeds], start_worth=known)
-    return {"felt": worth, "gained": gained, "outside": trace.outside.numpy(), "start": start, "best": best}
+    mine = [people[seed] for seed in seeds]
+    perceived = felt(world, trace.policy, mine, at_start=at_start[list(seeds)])
+    return {"felt": perceived, "gained": gained, "outside": trace.outside.numpy(), "start": start, "best": best}
 
 
 def _made(report: PeopleReport) -> str:

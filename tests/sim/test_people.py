@@ -43,9 +43,9 @@ def test_worth_is_the_utility_of_the_policys_lottery_to_the_person():
     start = world.table(world.start)
     best = torch.where(world.scores == world.scores.amax(-1, keepdim=True), 0.0, -math.inf).double()
     other = (2 * start).log_softmax(-1)
-    np.testing.assert_allclose(study.felt(world, start, [ANN, dict(ANN)]), 0, atol=1e-12)
-    np.testing.assert_allclose(study.felt(world, best, [ANN, dict(ANN)]), 1, atol=1e-12)
-    found = study.felt(world, other, [ANN, dict(ANN)])
+    np.testing.assert_allclose(study.felt(world, start, [ANN] * 2), 0, atol=1e-12)
+    np.testing.assert_allclose(study.felt(world, best, [ANN] * 2), 1, atol=1e-12)
+    found = study.felt(world, other, [ANN] * 2)
     for seed in (0, 1):
         rows = []
         for context in range(3):
