@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from humanline.sim import people as study  # noqa: E402
 from humanline.sim.bandit import Bandit  # noqa: E402
 from humanline.sim.claims import CLAIMS, PERSONAL  # noqa: E402
 from humanline.theory import ClipRange  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
 
 ANN = {"curvature": 0.7, "loss_aversion": 1.8, "gain_gamma": 0.5, "loss_gamma": 0.9}
 
@@ -116,3 +119,30 @@ def test_a_study_of_a_few(tmp_path):
         if key[3] == "own test":
             shared = one.results[(*key[:3], "shared test")]
             assert (measures["felt"][same] == shared["felt"][same]).all()
+
+
+def test_the_committed_study_is_of_this_code():
+    """Its settings are those of the full study, and each claim's findings are there, one a setting."""
+    folder = ROOT / "studies" / "people"
+    told = json.loads((folder / "people.json").read_text("utf-8"))
+    assert told["population"] == json.loads(json.dumps(asdict(study.Population())))
+    assert told["scale"] == json.loads(json.dumps(asdict(study.FULL_PEOPLE)))
+    gammas = study.gammas_of(study.Population(), study.FULL_PEOPLE.people)
+    assert told["gammas"] == {whose: values.tolist() for whose, values in gammas.items()}
+    with open(folder / "people.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["claim"] for row in rows] == [name for name in PERSONAL for _ in range(6)]
+
+
+def test_what_the_pages_say_of_the_study_is_so():
+    """One's own rule and somebody else's differ by -.009 to +.005 (test), .001 at most (clip); all undecided."""
+    with open(ROOT / "studies" / "people" / "people.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for kind, low, high in (("test", -0.009, 0.005), ("clip", -0.0, 0.001)):
+        mine = [row for row in rows if row["claim"] == f"own-beats-anothers-{kind}"]
+        effects = [float(row["effect"]) for row in mine]
+        assert (round(min(effects), 3), round(max(effects), 3)) == (low, high)
+        assert {row["verdict"] for row in mine} == {"undecided"}
+    shared = [float(row["effect"]) for row in rows if row["claim"] == "population-beats-shared-test"]
+    assert len(shared) == 6 and max(shared) < 0
+    assert not any(row["verdict"] == "holds" for row in rows)
