@@ -211,7 +211,9 @@ def test_the_package_is_the_command():
     assert result.returncode == 2 and result.stderr.startswith("humanline cp: ")
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["validate"], ["estimate"], ["schema"], ["new-model"], ["demo"]])
+@pytest.mark.parametrize(
+    "command", [[], ["train"], ["validate"], ["estimate"], ["schema"], ["new-model"], ["demo"], ["fit"]]
+)
 def test_help_loads_nothing_heavy(command):
     """--help imports neither torch nor transformers nor numpy."""
     code = (

@@ -192,7 +192,7 @@ class TestCommands:
         """Every section.key=value is a key of the schema."""
         properties = json.loads((ROOT / "humanline" / "recipes" / "schema.json").read_text(encoding="utf-8"))
         for page, *words in self.of("humanline"):
-            for word in words:
+            for word in words if words[0] != "fit" else ():  # its names are parameters: tests/fit/test_command.py
                 if re.match(r"[a-z_]+(\.[a-z_]+)*=", word):
                     assert setting(properties, word.split("=")[0]) is not None, (page, word)
 

@@ -20,6 +20,7 @@ from humanline.cli.common import (
     Parser,
     complain,
 )
+from humanline.cli.fit import fit_commands
 from humanline.cli.recipes import model_commands, recipe_commands
 from humanline.cli.report import report_commands
 from humanline.cli.reproduce import reproduce_commands
@@ -35,11 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     0 done, 1 a fault of humanline or a library, 2 bad input, or too little room on the disk or in memory, 3 a number
-    not finite, 4 a training run that has broken and was to stop then (training.collapse), 69 another process of a
-    training run gone, failed or standing still (go on with --resume), 75 a training run or a study stopped on request
-    with all of it saved, 130 another command interrupted, 141 the output not read to its end. A traceback, of a fault
-    or of memory that ran out, goes to a log file, whose name is printed; with HUMANLINE_DEBUG=1 in the environment it
-    is raised.
+    not finite, or a fit without an optimum, 4 a training run that has broken and was to stop then (training.collapse),
+    69 another process of a training run gone, failed or standing still (go on with --resume), 75 a training run or a
+    study stopped on request with all of it saved, 130 another command interrupted, 141 the output not read to its end.
+    A traceback, of a fault or of memory that ran out, goes to a log file, whose name is printed; with HUMANLINE_DEBUG=1
+    in the environment it is raised.
     """
     try:
         from humanline.system.imports import shown_safely
@@ -183,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
         recipe_commands,
         model_commands,
         study_commands,
+        fit_commands,
         reproduce_commands,
         report_commands,
     ):

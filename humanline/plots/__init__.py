@@ -14,13 +14,15 @@ from humanline import _checks
 if TYPE_CHECKING:
     from humanline.evaluate.compare import Comparison
     from humanline.evaluate.inspection import Inspection
+    from humanline.fit.curves import Shown
     from humanline.plots.frontier import Picture
     from humanline.plots.theory_curves import plot_capacity, plot_prospects, plot_value
     from humanline.sim.report import Report
 
-#: Every figure, and the module of this package that makes it: of the theory, then of the simulator (which needs torch).
+#: Every figure, and the module of this package that makes it: of the theory and of fits, then of the simulator (which
+#: needs torch).
 FIGURES = (
-    *("distortion_curves", "bound", "clipping_limit", "capacity_families"),
+    *("distortion_curves", "bound", "clipping_limit", "capacity_families", "fitted_people", "fitted_rejection"),
     *("rejection_training", "bandit_runs", "sequence_utility"),
 )
 #: Those of them that are made of runs of the simulator, and need torch: the extra `train`.
@@ -111,7 +113,7 @@ def write_study_figures(out: str | Path, report: Report) -> list[Path]:
     return [path for name in STUDY_FIGURES for path in write_figure(out, name, report)]
 
 
-def write_figure(out: str | Path, name: str, result: Report | Comparison | Inspection | Picture) -> list[Path]:
+def write_figure(out: str | Path, name: str, result: Report | Comparison | Inspection | Picture | Shown) -> list[Path]:
     """Write NAME.csv, NAME.svg and NAME.png of a figure that is made from a result.
 
     Parameters
@@ -120,8 +122,8 @@ def write_figure(out: str | Path, name: str, result: Report | Comparison | Inspe
         Folder that exists. Files of these names in it are replaced.
     name : str
         One of `STUDY_FIGURES` for a study, "differences" for a comparison, "levels" for an inspection of data,
-        "frontier" for scores and distances.
-    result : Report, Comparison, Inspection or Picture
+        "frontier" for scores and distances, "fit_curves" or "fit_check" for a fit to choices.
+    result : Report, Comparison, Inspection, Picture or Shown
 
     Returns
     -------

@@ -4,80 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
+from numpy.typing import NDArray
 
 from humanline import _checks
 from humanline.plots import _style
 from humanline.plots._table import Row, Table, points, settings
-from humanline.theory import (
-    BetaRejection,
-    BetaShape,
-    CapacityDistances,
-    ImpliedCapacity,
-    TverskyKahneman,
-    accepted_law,
-    human_curve,
-    implied_capacity,
-)
+from humanline.theory import BetaShape, CapacityDistances, TverskyKahneman, human_curve
+from humanline.theory.normal_ratios import CUT, Rule, beyond_a_bound, humanline_sampler, sampler
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Pieces of equal width in z, in the numbers of which the distances are compared; the last is the figure's.
 ATOMS = (1250, 2500, 5000, 10_000, 20_000)
-#: Where the outermost pieces start: standard deviations from the policy's mean.
-REACH = 12.0
 TILTS = np.linspace(-2, 2, 161)
-#: Where the outcomes end for rules that satisfy Def. 4.2, in standard deviations from the policy's mean. The definition
-#: asks for bounds that no ratio exceeds, and the ratios of two normal laws have none.
-CUT = 4.0
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Hold a rule that rejects by two Beta tests, and where the outcomes end that it is applied to.
-
-    Parameters
-    ----------
-    policy, ref : BetaShape
-    cut : float > 0 or None
-        Standard deviations from the policy's mean where outcomes end. None: they end nowhere, and whatever the bounds,
-        there are ratios beyond them, which always pass. That is not Def. 4.2.
-    bounds : (float, float), optional
-        M_P and M_R; the largest ratios by default. Needed if `cut` is None.
-    rule : "either" or "both"
-        As in `BetaRejection`; Def. 4.2 has ``either``.
-    """
-
-    policy: BetaShape
-    ref: BetaShape
-    cut: float | None = CUT
-    bounds: tuple[float, float] | None = None
-    rule: str = "either"
-
-    def at(self, spread: float) -> BetaRejection:
-        """Return the rule with its bounds, at a standard deviation of the log-ratio in nats."""
-        if self.bounds is not None:
-            policy_bound, ref_bound = self.bounds
-        elif self.cut is not None:
-            policy_bound, ref_bound = largest_ratios(spread, self.cut)
-        else:
-            raise _checks.fail("bounds", "be given where outcomes end nowhere", self.bounds)
-        return BetaRejection(
-            self.policy, self.ref, policy_ratio_bound=policy_bound, ref_ratio_bound=ref_bound, rule=self.rule
-        )
-
-
 #: The gamma and the spread at which these rules were fitted to have the smallest largest difference from the human
-#: curve: Def. 4.2 that accepts as much as the next one does (``fit(least_accepted=0.0035, seeds=[2])``); the same tests
-#: with bounds inside the spread (``fit(cut=None, seeds=[6])``); Def. 4.2 with both b >= 1, where the best tilts like a
-#: model that is worse by .273; and this package's rule ``both`` (``fit("both", cut=None, seeds=[0])``). The searches
-#: are local: other rules may be closer.
+#: curve, by `nearest_rule`: Def. 4.2 that accepts as much as the next one does (``least_accepted=0.0035, seeds=[2]``);
+#: the same tests with bounds inside the spread (``cut=None, seeds=[6]``); Def. 4.2 with both b >= 1, where the best
+#: tilts like a model that is worse by .273; and this package's rule ``both`` (``rule="both", cut=None, seeds=[0]``).
+#: The searches are local: other rules may be closer.
 #:
 #: Of 15 starts of such a search for Def. 4.2, 14 ended between .1305 and .1309; where outcomes end at 3 standard
 #: deviations the best is .127, and with no demand on the acceptance .127 (at 3: .112), accepting 1e-20 or less.
@@ -96,180 +44,6 @@ FITTED = {
         rule="both",
     ),
 }
-
-
-def pieces(tilt: ArrayLike, atoms: int, *, cut: float | None = None) -> NDArray[np.float64]:
-    """Return the probabilities of pieces of a tilted normal law, of equal width in z.
-
-    ``N(tilt, 1)``, which is the policy's z after standardising at tilt 0 and a sampler proportional to
-    ``policy exp(eta z)`` at ``tilt = eta spread``
-
-    Parameters
-    ----------
-    tilt : array or scalar, any shape
-        Standard deviations of z by which the sampler is better than the policy.
-    atoms : int
-        Pieces between -12 and 12 standard deviations; the two outside are added. With a cut, all pieces.
-    cut : float > 0, optional
-        Where the law ends, in standard deviations on both sides of 0; nowhere by default.
-
-    Returns
-    -------
-    float64 array, the shape of `tilt` and then (atoms + 2,), or (atoms,) with a cut
-    """
-    reach = REACH if cut is None else cut
-    inner = np.linspace(-reach, reach, atoms + 1)
-    ends = np.concatenate([[-np.inf], inner, [np.inf]]) if cut is None else inner
-    shifted = ends - np.asarray(tilt, dtype=np.float64)[..., None]
-    low, high = shifted[..., :-1], shifted[..., 1:]
-    # without cancellation in either tail
-    probs = np.asarray(np.where(high <= 0, ndtr(high) - ndtr(low), ndtr(-low) - ndtr(-high)))
-    return probs if cut is None else probs / probs.sum(-1, keepdims=True)
-
-
-def largest_ratios(spread: float, cut: float = CUT) -> tuple[float, float]:
-    """Return the suprema of policy / ref and of ref / policy for laws that end at a cut.
-
-    ``exp(cut spread +- spread**2 / 2)``, corrected for what the two laws lose beyond the cut
-    """
-    inside = [float(ndtr(cut - tilt) - ndtr(-cut - tilt)) for tilt in (0.0, -spread)]
-    shift = spread**2 / 2 + math.log(inside[1] / inside[0])
-    return math.exp(cut * spread + shift), math.exp(cut * spread - shift)
-
-
-def sampler(tilt: ArrayLike, *, atoms: int = ATOMS[-1]) -> ImpliedCapacity:
-    """Return tilted samplers as distortions of the policy's probabilities.
-
-    Under the policy the log-ratio is ``z ~ N(spread**2 / 2, spread**2)``, under ``policy exp(eta z)`` (normalised) it
-    is shifted by ``eta spread**2``; the reference is eta = -1. The curve is ``y = Phi(Phi**-1(x) - tilt)``.
-
-    Parameters
-    ----------
-    tilt : array or scalar
-        ``eta spread``.
-    atoms : int
-        As in `pieces`.
-
-    Returns
-    -------
-    ImpliedCapacity
-
-    Notes
-    -----
-    Source: arXiv 2509.24207, Fig. 2, which names no model; this one is ours.
-
-    Examples
-    --------
-    >>> sampler([0.0, -1.0], atoms=2000).curve(0.5).round(6).tolist()
-    [0.5, 0.841345]
-    """
-    return implied_capacity(np.arange(atoms + 2), pieces(0.0, atoms), pieces(tilt, atoms))
-
-
-def humanline_sampler(
-    rule: Rule, *, spread: float = 1.0, proposal_tilt: float | None = None, atoms: int = ATOMS[-1]
-) -> tuple[ImpliedCapacity, float]:
-    """Return the law that rejection leaves of proposals, as a distortion of the policy, and the share accepted.
-
-    Parameters
-    ----------
-    rule : Rule
-        Where outcomes end, a ratio beyond its bound is an error; where they do not, it always passes.
-    spread : float > 0
-        Standard deviation of the log-ratio, nats.
-    proposal_tilt : float, optional
-        Of the law that proposes: ``-spread``, the reference, by default; 0 is the policy itself.
-    atoms : int
-        As in `pieces`.
-
-    Returns
-    -------
-    (ImpliedCapacity, float)
-
-    Raises
-    ------
-    ValueError
-        If the spread is not > 0 or not finite.
-
-    Notes
-    -----
-    Source: arXiv 2509.24207, Fig. 2 (green) and Def. 4.2.
-    """
-    policy, ref = (pieces(tilt, atoms, cut=rule.cut) for tilt in (0.0, -_checks.positive("spread", spread)))
-    proposal = None if proposal_tilt is None else pieces(proposal_tilt, atoms, cut=rule.cut)
-    # not truncated, a ratio beyond a bound is an error
-    law = accepted_law(policy, ref, rule.at(spread), proposal=proposal, truncate=rule.cut is None)
-    return implied_capacity(np.arange(policy.size), policy, law.probs), float(law.acceptance_rate)
-
-
-def beyond_a_bound(rule: Rule, *, spread: float = 1.0, atoms: int = ATOMS[-1]) -> tuple[float, float]:
-    """Return the share of the reference's and of the policy's outcomes whose ratio exceeds a bound of the rule."""
-    policy, ref = (pieces(tilt, atoms, cut=rule.cut) for tilt in (0.0, -spread))
-    rejection, log_ratio = rule.at(spread), np.log(policy / ref)
-    above, below = math.log(rejection.policy_ratio_bound), -math.log(rejection.ref_ratio_bound)
-    outside = (log_ratio > above) | (log_ratio < below)
-    return float(ref[outside].sum()), float(policy[outside].sum())
-
-
-def fit(
-    rule: str = "either",
-    *,
-    cut: float | None = CUT,
-    least_b: float = 0.0,
-    least_accepted: float = 0.0,
-    gamma: float = 0.61,
-    spread: float = 1.0,
-    seeds: Sequence[int] = (0,),
-) -> tuple[Rule, float]:
-    """Search for the rule whose accepted law has the smallest largest difference from the human curve.
-
-    Parameters
-    ----------
-    rule : "either" or "both"
-    cut : float > 0 or None
-        As in `Rule`: the bounds are the largest ratios, and only shapes are searched for. With None bounds are searched
-        for too, wherever they lie.
-    least_b : float >= 0
-        Lower limit of both shapes' b.
-    least_accepted : float in [0, 1)
-        Share of the proposals that has to be accepted.
-    gamma, spread : float
-        Of the human capacity and of the log-ratio.
-    seeds : sequence of int
-        One search by Nelder and Mead, from a random start, for each. Local: more may find a better one.
-
-    Returns
-    -------
-    (Rule, float)
-        The best rule found and its largest difference, at 1500 atoms.
-    """
-    from scipy.optimize import minimize
-
-    gain = TverskyKahneman(gamma)
-
-    def decode(v: NDArray[np.float64]) -> Rule:
-        e = np.exp(np.clip(v, -12, 12))
-        shapes = BetaShape(e[0], least_b + e[1]), BetaShape(e[2], least_b + e[3])
-        return Rule(*shapes, cut=cut, bounds=(1 + e[4], 1 + e[5]) if cut is None else None, rule=rule)
-
-    def loss(v: NDArray[np.float64]) -> float:
-        curve, accepted = humanline_sampler(decode(v), spread=spread, atoms=1500)
-        missing = math.log(least_accepted / accepted) if 0 < accepted < least_accepted else 0.0
-        return float(curve.distances(gain=gain).sup) + 0.3 * missing
-
-    best: tuple[float, NDArray[np.float64]] | None = None
-    for seed in seeds:
-        centre = [0, 0, 0, 0, 1.5, 1.5] if cut is None else [-0.3, -1.5, -1.5, -1.5]
-        start = np.random.default_rng(seed).normal(centre, 1.2)
-        for _ in range(3):  # restarts free a simplex that has collapsed
-            options = {"maxiter": 500, "xatol": 1e-5, "fatol": 1e-8, "adaptive": True}
-            found = minimize(loss, start, method="Nelder-Mead", options=options)
-            start = found.x
-        if best is None or found.fun < best[0]:
-            best = float(found.fun), found.x
-    if best is None:
-        raise _checks.fail("seeds", "hold at least one", seeds)
-    return decode(best[1]), best[0]
 
 
 def rows(*, gamma: float = 0.61, tilt: float = 1.0, spread: float = 1.0, atoms: Sequence[int] = ATOMS) -> list[Row]:

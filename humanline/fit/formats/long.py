@@ -1,0 +1,117 @@
+"""The long format: a row for each outcome of each option of each problem, and for each person and trial again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humanline.fit.faults import DataError, Fault
+from humanline.fit.formats.csv_table import CsvTable
+from humanline.fit.formats.part import ChoiceFile, Part
+from humanline.fit.table import NEEDED, RESPONSES, as_choices
+
+
+def is_long(names: tuple[str, ...]) -> bool:
+    """Return whether columns are those of this format."""
+    return all(name in names for name in NEEDED)
+
+
+def read_long(table: CsvTable, *, least_responses: int = 1, per_rate: int | None = None) -> ChoiceFile:
+    """Return the choices in a table (its columns as in `as_choices`).
+
+    Parameters
+    ----------
+    table : CsvTable
+        Beside the columns of `as_choices` it may have ``n``: of how many choices the counts of a problem's two options
+        are together, or how many independent choices a rate is of.
+    least_responses : int
+        How many each person must have given.
+    per_rate : int, optional
+        What ``n`` is where there is none.
+
+    Returns
+    -------
+    ChoiceFile
+
+    Raises
+    ------
+    DataError
+        With everything that is wrong, by line.
+    """
+    faults: list[Fault] = []
+    total = _totals(table, faults)
+    for name in ("outcome", "probability", *RESPONSES):
+        for row in np.flatnonzero(["_" in cell for cell in table.columns.get(name, ())]):
+            faults.append(table.fault(row, name, "be a number", table.columns[name][row]))
+    try:
+        choices = as_choices(table.columns, least_responses=least_responses)
+    except DataError as error:
+        table.refuse([*faults, *(_at_line(table, fault) for fault in error.faults)])
+        raise  # not reached
+    table.refuse(faults)
+    noise = None
+    if choices.kind == "rates" and (total is not None or per_rate is not None):
+        number = np.full(len(choices), per_rate) if total is None else total[_first_rows(table)]
+        noise = choices.response * (1 - choices.response) / np.maximum(number - 1, 1)
+    alone = int((np.bincount(choices.person) == 1).sum()) if choices.people > 1 else 0
+    notes = (f"{alone} of {choices.people} people gave a single answer",) if alone else ()
+    part = Part("choices", choices.kind, choices, noise)
+    return ChoiceFile(table.path, "long", table.size, table.sha256, len(table), {}, notes, (part,))
+
+
+def _totals(table: CsvTable, faults: list[Fault]) -> NDArray[np.float64] | None:
+    """Return the column n; see that counts are not above it and sum to it."""
+    if "n" not in table.names:
+        return None
+    total = table.numbers("n", faults)
+    least = 2 if "rate" in table.names else 1
+    bad = ~((total >= least) & (np.floor(total) == total)) & ~np.isnan(total)
+    faults += [
+        table.fault(row, "n", f"be a whole number >= {least}", table.columns["n"][row]) for row in np.flatnonzero(bad)
+    ]
+    if "count" not in table.names or not is_long(table.names):
+        return total
+    count = table.numbers("count", [])
+    above = np.flatnonzero(count > total)
+    faults += [
+        table.fault(row, "count", f"be at most n, {table.columns['n'][row]}", table.columns["count"][row])
+        for row in above
+    ]
+    if len(above) or bad.any():
+        return total
+    keys = _keys(table)
+    seen: dict[Any, tuple[int, float]] = {}
+    options: dict[Any, dict[str, float]] = {}
+    for row, key in enumerate(keys):
+        seen.setdefault(key, (row, total[row]))
+        options.setdefault(key, {})[table.columns["option"][row]] = count[row]
+        if total[row] != seen[key][1]:
+            faults.append(table.fault(row, "n", "be the same on all rows of an answer", table.columns["n"][row]))
+    for key, (row, wanted) in seen.items():
+        together = sum(options[key].values())
+        if together == together and together != wanted:
+            faults.append(table.fault(row, "count", f"sum to n, {wanted:g}, over the options", f"{together:g}"))
+    return total
+
+
+def _keys(table: CsvTable) -> list[tuple[str, ...]]:
+    names = [name for name in ("problem", "person", "trial") if name in table.names]
+    return list(zip(*(table.columns[name] for name in names), strict=True))
+
+
+def _first_rows(table: CsvTable) -> NDArray[np.int64]:
+    """Return a row of each answer, in the order in which `as_choices` has them: by problem, person and trial."""
+    first: dict[Any, int] = {}
+    for row, key in enumerate(_keys(table)):
+        first.setdefault(key, row)
+    return np.array([first[key] for key in sorted(first)], dtype=np.int64)
+
+
+def _at_line(table: CsvTable, fault: Fault) -> Fault:
+    """Return a fault with the file's lines in place of rows."""
+    rule = re.sub(r"\bin row (\d+)", lambda found: f"on line {table.line[int(found[1])]}", fault.rule)
+    return replace(fault, row=None if fault.row is None else int(table.line[fault.row]), rule=rule)

@@ -1,0 +1,182 @@
+"""Choices as a model would make them: to plan a study, to test a fit, and to see what a fit foretells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from humanline import _checks
+from humanline.fit.choices import Choices
+from humanline.fit.likelihood import Likelihood
+from humanline.fit.model import EQUIVALENTS, Model
+from humanline.fit.result import Fit
+
+KINDS = ("choices", "counts", EQUIVALENTS)
+
+
+def simulate_choices(
+    model: Model | Fit,
+    problems: Choices | Any = None,
+    *,
+    values: Mapping[str, Any] | None = None,
+    n: ArrayLike = 1,
+    people: int | Sequence[Any] | None = None,
+    kind: str | None = None,
+    seed: int = 0,
+    reference_point: float | None = None,
+) -> Choices:
+    """Draw responses to problems from a model.
+
+    Each choice is the second option with the probability that the model gives it, independently of all others;
+    a certainty equivalent is the model's plus a normal error of standard deviation ``noise``.
+
+    Parameters
+    ----------
+    model : Model or Fit
+    problems : Choices, or two options as `Choices.between` takes them, or prospects for certainty equivalents
+        Of Choices the problems alone count. Those of the fit by default.
+    values : mapping from name to float or (people,) array
+        Of all free parameters; arrays hold each person's own. The fit's estimates by default.
+    n : int >= 1, or (P,) int array
+        Responses of each person to each problem.
+    people : int or sequence of names, optional
+        One by default, or as many as arrays of values are long.
+    kind : str, optional
+        "choices" (a row for each, the default), "counts" (a row for each problem and person) or "equivalents", which
+        is the default with problems, or a fit, of that kind.
+    seed : int
+        The same gives the same responses.
+    reference_point : float, optional
+        That of the fit, or 0.
+
+    Returns
+    -------
+    Choices
+        Persons one after the other, each with all problems in order.
+
+    Raises
+    ------
+    ValueError
+        If there are no problems, a value of a free parameter is missing or of no parameter, is not finite or (unless
+        its scale has no log) not > 0, arrays of values differ in length from the people, or some n is not a whole
+        number >= 1.
+    DataError
+        If the problems are faulty.
+
+    Examples
+    --------
+    >>> options = ([[50.0, 0.0]] * 2, [[0.5, 0.5], [0.1, 0.9]]), ([[20.0]] * 2, [[1.0]] * 2)
+    >>> model = Model(fixed={"loss_aversion": 1, "loss.gamma": 1})
+    >>> values = {"curvature": 0.88, "gain.gamma": 0.61, "sensitivity": 0.2}
+    >>> counts = simulate_choices(model, options, values=values, n=1000, kind="counts")
+    >>> counts.response.astype(int).tolist(), counts.trials.astype(int).tolist()
+    ([519, 835], [1000, 1000])
+    """
+    given = given_values(model, values)
+    own = model.likelihood if isinstance(model, Fit) else None
+    empty = as_problems(own.choices if problems is None and own is not None else problems, kind)
+    kind = (EQUIVALENTS if empty.kind == EQUIVALENTS else "choices") if kind is None else kind
+    _checks.one_of("kind", kind, KINDS)
+    check_values(model.model if isinstance(model, Fit) else model, given, empty.kind)
+    number = np.broadcast_to(np.asarray(n), (empty.problems,))
+    _checks.no_element("n", "be a whole number >= 1", ~((number >= 1) & (number == np.floor(number))), number)
+    names = _people(people, given)
+    laid = _laid_out(empty, number.astype(np.int64), names, kind)
+    zero = (own.reference_point if own is not None else 0.0) if reference_point is None else reference_point
+    likelihood = Likelihood(
+        laid,
+        model.model if isinstance(model, Fit) else model,
+        reference_point=zero,
+        by_person=any(np.ndim(value) for value in given.values()),
+    )
+    if likelihood.by_person:
+        given = {name: np.broadcast_to(value, (len(names),)) for name, value in given.items()}
+    predicted = likelihood.predicted(likelihood.coordinates(given))
+    rng = np.random.default_rng(seed)
+    if kind == "counts":
+        response = rng.binomial(laid.trials.astype(np.int64), predicted).astype(np.float64)
+    elif kind == EQUIVALENTS:
+        noise = np.asarray(likelihood.natural(likelihood.coordinates(given))["noise"], dtype=np.float64)
+        response = predicted + (noise[laid.person] if noise.ndim else noise) * rng.standard_normal(len(laid))
+    else:
+        response = (rng.random(len(laid)) < predicted).astype(np.float64)
+    return dataclasses.replace(laid, response=response)
+
+
+def given_values(model: Model | Fit, values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the values of the free parameters, those of a fit where none are given."""
+    if values is not None:
+        return dict(values)
+    if isinstance(model, Fit):
+        return dict(model.estimates)
+    if not model.free():
+        return {}
+    raise _checks.fail("values", f"be given with a model: {', '.join(model.free())}", values)
+
+
+def as_problems(problems: Any, kind: str | None = None) -> Choices:
+    """Return problems as Choices with one response each that says nothing: a share of 1/2, or an equivalent of 0."""
+    if problems is None:
+        raise _checks.fail("problems", "be given with a model", problems)
+    if isinstance(problems, Choices):
+        if kind is not None and (kind == EQUIVALENTS) != (problems.kind == EQUIVALENTS):
+            raise _checks.fail("kind", f"suit the problems, which are of {problems.kind}", kind)
+        number, kind = problems.problems, EQUIVALENTS if problems.kind == EQUIVALENTS else "rates"
+        options = {key: table for key, table in problems._tables.items() if key[0] == "options"}
+        return Choices(
+            problems.outcomes, problems.probs, problems.start, np.arange(number), np.full(number, 0.5),
+            np.ones(number), kind, np.zeros(number, np.int64), problems.problem_names, _tables=options,
+        )  # fmt: skip
+    if kind == EQUIVALENTS:
+        return Choices.equivalents(problems, np.zeros(len(problems[0])))
+    first, second = problems
+    return Choices.between(first, second, np.full(len(first[0]), 0.5), kind="rates")
+
+
+def check_values(model: Model, values: Mapping[str, Any], kind: str) -> None:
+    """Raise unless values are there for all free parameters, for no others, and possible."""
+    free, specs = model.free(kind), model.parameters(kind)
+    for name in values:
+        if name not in free:
+            raise _checks.unknown("free parameter", name, free)
+    for name in free:
+        if name not in values:
+            raise _checks.fail("values", f"hold all free parameters ({', '.join(free)})", sorted(values))
+        value = np.asarray(values[name], dtype=np.float64)
+        positive = specs[name].scale == "log"
+        good = np.isfinite(value) & ((value > 0) | (not positive))
+        _checks.no_element(name, "be finite and > 0" if positive else "be finite", ~good, value)
+
+
+def _people(people: int | Sequence[Any] | None, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    arrays = {name: np.shape(value) for name, value in values.items() if np.ndim(value)}
+    if people is None:
+        people = 1 if not arrays else next(iter(arrays.values()))[0]
+    names = tuple(range(people)) if isinstance(people, int) else tuple(people)
+    if not names:
+        raise _checks.fail("people", "be at least one", people)
+    for name, shape in arrays.items():
+        _checks.same_shape(name, shape, "people", (len(names),))
+    return names
+
+
+def _laid_out(empty: Choices, number: NDArray[np.int64], names: tuple[Any, ...], kind: str) -> Choices:
+    """Return the rows that responses will have: persons one after the other, each with all problems."""
+    problem, trials = np.arange(empty.problems), number.astype(np.float64)
+    if kind != "counts":
+        problem = np.repeat(problem, number)
+        trials = np.ones(len(problem))
+    person = np.repeat(np.arange(len(names)), len(problem))
+    return dataclasses.replace(
+        empty,
+        problem=np.tile(problem, len(names)),
+        response=np.zeros(len(person)),
+        trials=np.tile(trials, len(names)),
+        kind=kind,
+        person=person,
+        person_names=names,
+    )

@@ -1,0 +1,247 @@
+"""Models compared: on what they had not seen, with errors over units, Holm, and a verdict of no difference."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import humanline.fit.compare as compare
+from humanline.fit import (
+    Choices,
+    Model,
+    NotConverged,
+    compare_models,
+    expected_utility,
+    expected_value,
+    fit_prospect,
+    standard_models,
+)
+from humanline.fit.folds import cross_validate, fold_of, units_of
+from humanline.fit.formats import read_choices
+from humanline.fit.shown import comparison_lines
+from tests.conftest import ROOT
+from tests.helpers.choices import answered, problems
+
+CPC18 = ROOT.parent / "shared" / "data" / "cpc18-estimation.csv"
+STRONG = {"curvature": 0.7, "loss_aversion": 2.0, "gain.gamma": 0.45, "loss.gamma": 0.5, "sensitivity": 1.0}
+FEW = {"value": expected_value(), "utility": expected_utility(), "prospect": Model()}
+
+
+@pytest.fixture(scope="module")
+def weighed():
+    """Choices of people who weigh probabilities strongly, and their comparison."""
+    data = answered(1, 200, 8, truth=STRONG)
+    return data, compare_models(data, FEW, folds=5, starts=3)
+
+
+def test_what_made_the_choices_is_found_better(weighed):
+    """Where choices come from prospect theory far from expected value, it is better, and told from all others."""
+    found = weighed[1]
+    rows = {row.title: row for row in found.rows}
+    assert rows["prospect"].verdict == "better" and found.best.title == "prospect"
+    assert found.alike == () and ("prospect", "value") in found.separated and found.pairs == 3
+    assert found.units == 200 and found.measure == "log-loss" and rows["value"].verdict == ""
+
+
+def test_differences_and_errors_are_those_of_sums_over_problems(weighed):
+    """The difference is of mean losses of held-out answers, its error that of sums over problems, by hand."""
+    data, found = weighed
+    rows = {row.title: row for row in found.rows}
+    off = rows["value"].held_out.log_likelihood - rows["prospect"].held_out.log_likelihood
+    sums = np.array([off[data.problem == problem].sum() for problem in range(data.problems)])
+    counts = np.array([(data.problem == problem).sum() for problem in range(data.problems)])
+    mean = sums.sum() / counts.sum()
+    spread = sums - mean * counts
+    error = math.sqrt(len(sums) / (len(sums) - 1) * (spread**2).sum()) / counts.sum()
+    assert (rows["prospect"].difference.mean, rows["prospect"].difference.error) == pytest.approx((mean, error))
+    assert rows["prospect"].difference.degrees == 199
+    assert rows["prospect"].loss - rows["value"].loss == pytest.approx(mean)
+
+
+def test_what_is_held_out_was_not_fitted(weighed):
+    """Each answer's score is that of a fit to the other folds, and no problem is in two."""
+    data, found = weighed
+    fold = fold_of(units_of(data, "problem"), 5, 0)
+    assert all(len(set(fold[data.problem == problem])) == 1 for problem in range(data.problems))
+    assert sorted(np.bincount(fold)) == [320] * 5
+    held = fold == 2
+    other = fit_prospect(data.take(~held), FEW["utility"])
+    mine = next(row for row in found.rows if row.title == "utility").held_out.log_likelihood[held]
+    assert mine == pytest.approx(other.rows(data)[held], abs=1e-5)
+
+
+def test_people_can_be_held_out():
+    """By person, all answers of a person are in one fold, and the error is over people."""
+    data = answered(2, 60, 12, truth=STRONG)
+    found = compare_models(data, {name: FEW[name] for name in ("value", "utility")}, by="person", folds=4, starts=2)
+    fold = fold_of(units_of(data, "person"), 4, 0)
+    assert found.units == 12 and found.rows[1].difference.degrees == 11
+    assert all(len(set(fold[data.person == person])) == 1 for person in range(12))
+
+
+def test_the_same_model_under_another_name_is_not_distinguishable():
+    """A difference of rounding is none, however sure its sign: p is 1, and the verdict says so."""
+    data = answered(3, 60, 6)
+    same = expected_utility(fixed={"curvature": 1.0, "loss_aversion": 1.0})
+    found = compare_models(data, {"value": expected_value(), "again": same}, folds=3, starts=2)
+    assert found.rows[1].p == 1.0 and found.rows[1].verdict == "not distinguishable" and found.separated == ()
+
+
+def test_little_data_make_no_model_better():
+    """Of few choices that follow expected value no model is better than it, and a sentence says how little is known."""
+    data = answered(4, 40, 5, model=expected_value(), truth={"sensitivity": 0.05})
+    found = compare_models(data, FEW, folds=5, starts=3)
+    for row in found.rows[1:]:
+        assert row.verdict != "better"
+        assert row.difference.interval(0.95).excludes_zero is False or row.verdict == "worse"
+    said = "\n".join(comparison_lines(found, source="made"))
+    assert "40 problems cannot separate most of these models: of 3 pairs" in said
+    assert "not distinguishable from value" in said.lower()
+
+
+def test_a_verdict_needs_an_interval_without_zero(weighed):
+    """What Holm calls better or worse has an interval of its own that leaves out 0."""
+    for row in weighed[1].rows[1:]:
+        assert row.adjusted >= row.p
+        if row.verdict != "not distinguishable":
+            assert row.difference.interval(0.95).excludes_zero
+
+
+def test_criteria_of_a_likelihood_are_the_usual_ones(weighed):
+    """AIC and BIC of choices are those of the fit to all data."""
+    for row in weighed[1].rows:
+        assert (row.aic, row.bic) == pytest.approx((row.fit.aic, row.fit.bic)) and weighed[1].dispersion == 1.0
+
+
+def test_rates_are_scored_by_squared_error_and_quasi_criteria():
+    """Of bare rates the loss is the squared error, and the log-likelihood is divided by their dispersion."""
+    rng = np.random.default_rng(5)
+    first, second = problems(rng, 80)
+    empty = Choices.between(first, second, np.zeros(80))
+    p = fit_prospect(answered(1, 80, 3), starts=2).predicted(empty)
+    data = Choices.between(first, second, rng.binomial(20, p) / 20, kind="rates")
+    found = compare_models(data, FEW, folds=4, starts=3, noise=np.full(80, 0.01))
+    best = next(row for row in found.rows if row.title == "prospect")
+    predicted = best.fit.predicted()
+    pearson = ((data.response - predicted) ** 2 / (predicted * (1 - predicted))).sum() / (80 - 5)
+    assert found.measure == "squared error" and found.dispersion == pytest.approx(pearson)
+    assert best.aic == pytest.approx(2 * 5 - 2 * best.fit.log_likelihood / pearson)
+    assert best.loss == pytest.approx(
+        best.held_out.squared_error.mean()
+    ) and found.floor.squared_error == pytest.approx(0.01)
+    assert "QAIC" in "\n".join(comparison_lines(found, source="made"))
+
+
+def test_least_squares_have_criteria_of_normal_errors():
+    """With least squares AIC is n ln(mean squared error) + 2 (K + 1)."""
+    data = answered(6, 40, 4)
+    found = compare_models(data, {"value": FEW["value"]}, folds=4, starts=2, objective="least squares")
+    row = found.rows[0]
+    assert row.aic == pytest.approx(160 * math.log(row.fit.squared_error) + 4)
+    assert row.bic == pytest.approx(160 * math.log(row.fit.squared_error) + 2 * math.log(160))
+
+
+def test_models_that_these_data_do_not_determine_are_named():
+    """Of gains alone, models with loss aversion have no row: the table says which, and why."""
+    rng = np.random.default_rng(7)
+    first, second = ((rng.integers(1, 90, (60, 2)).astype(float), np.tile([q, 1 - q], (60, 1))) for q in (0.3, 0.7))
+    data = Choices.between(first, second, rng.integers(0, 2, 60))
+    found = compare_models(data, FEW, folds=3, starts=2)
+    assert [row.title for row in found.rows] == ["value"] and set(found.missing) == {"utility", "prospect"}
+    assert found.not_converged == ()
+    said = "\n".join(comparison_lines(found, source="gains"))
+    assert "Not in the table: utility cannot be fitted to these data" in said and "loss_aversion must be fixed" in said
+    with pytest.raises(ValueError, match="the baseline, prospect, has no fit"):
+        compare_models(data, FEW, baseline="prospect", folds=3, starts=2)
+
+
+@pytest.mark.parametrize("where", ["all data", "a fold"])
+def test_a_model_that_did_not_converge_is_named(monkeypatch, where):
+    """A model without an optimum, for all data or for one fold, is no row; it is named with the reason."""
+    data = answered(8, 40, 4)
+    real = fit_prospect
+
+    def failing(given, model, **how):
+        if model.title == "utility" and (where == "all data") == (len(given) == len(data)):
+            raise NotConverged("none of 2 starts came to an optimum")
+        return real(given, model, **how)
+
+    monkeypatch.setattr("humanline.fit.compare.fit_prospect", failing)
+    monkeypatch.setattr("humanline.fit.folds.fit_prospect", failing)
+    found = compare_models(data, {name: FEW[name] for name in ("value", "utility")}, folds=4, starts=2)
+    assert found.not_converged == ("utility",) and [row.title for row in found.rows] == ["value"]
+    assert ("without fold 1 of 4" in found.missing["utility"]) == (where == "a fold")
+    assert "Not in the table: utility did not converge" in "\n".join(comparison_lines(found, source="made"))
+
+
+def test_all_families_in_one_call():
+    """By default expected value, expected utility, and separable and cumulative prospect theory of all families."""
+    titles = list(standard_models())
+    assert titles[0] == "expected value" and len(titles) == 18
+    assert (
+        sum(title.startswith("separable") for title in titles) == sum(t.startswith("cumulative") for t in titles) == 8
+    )
+
+
+def test_the_same_seed_gives_the_same(weighed):
+    """Folds come from the seed alone."""
+    data, found = weighed
+    again = compare_models(data, FEW, folds=5, starts=3)
+    assert [row.loss for row in again.rows] == [row.loss for row in found.rows]
+    other = fold_of(units_of(data, "problem"), 5, 1)
+    assert (other != fold_of(units_of(data, "problem"), 5, 0)).any()
+
+
+def test_progress_counts_every_fit():
+    """It goes from 0 to all fits, and never back."""
+    said = []
+    data = answered(9, 30, 4)
+    compare_models(data, {"value": FEW["value"]}, folds=3, starts=2, progress=lambda *at: said.append(at))
+    assert said[0] == (0, 4) and said[-1] == (4, 4) and sorted(said) == said
+
+
+@pytest.mark.parametrize(
+    "how,said",
+    [
+        ({"folds": 1}, "folds must be from 2 to the number of units, 30; got 1"),
+        ({"folds": 31}, "folds must be from 2 to the number of units, 30; got 31"),
+        ({"by": "trial"}, "by"),
+        ({"baseline": "expected valu"}, "baseline"),
+        ({"level": 1.0}, "level must lie strictly between 0 and 1; got 1.0"),
+    ],
+)
+def test_what_cannot_be_asked(how, said):
+    with pytest.raises(ValueError, match=said):
+        compare_models(answered(9, 30, 2), FEW, **how)
+
+
+def test_a_cross_validation_starts_from_the_fit(weighed):
+    """Estimates of a fold are an optimum of that fold: another climb from usual starts ends at the same likelihood."""
+    data = weighed[0]
+    fit = fit_prospect(data, FEW["prospect"], starts=3)
+    fold = fold_of(units_of(data, "problem"), 3, 4)
+    found = cross_validate(fit, fold)
+    again = fit_prospect(data.take(fold != 0, all_problems=True), FEW["prospect"], starts=6)
+    assert found.log_likelihood[fold == 0] == pytest.approx(again.rows(data)[fold == 0], abs=1e-4)
+
+
+def test_no_difference_where_an_error_is_not_known():
+    """A single unit gives no error, and so no verdict."""
+    from humanline.stats import Estimate
+
+    assert compare.two_sided(Estimate(-3.0, math.inf, 0)) == 1.0
+    assert compare.two_sided(Estimate(-2.0, 1.0, 1e9)) == pytest.approx(0.0455, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CPC18.exists(), reason="shared/data is not here")
+def test_the_competition_of_2018():
+    """Of 51 problems no model is told from expected value, in either part, and hardly a pair from each other."""
+    for part in read_choices(CPC18).parts:
+        found = compare_models(part.choices, noise=part.noise)
+        assert not found.missing and {row.verdict for row in found.rows[1:]} == {"not distinguishable"}
+        assert found.pairs == 153 and len(found.separated) <= 2
+        said = "\n".join(comparison_lines(found, source="CPC18"))
+        assert "51 problems cannot separate most of these models" in said

@@ -1,0 +1,131 @@
+"""Simulated responses are those of the model, and can be made again."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from humanline.fit import Choices, Model, fit_prospect
+from humanline.fit.simulate import simulate_choices
+from humanline.theory import PowerValue, TverskyKahneman, subjective_utility
+from tests.helpers.choices import TRUTH, answered, problems
+
+OPTIONS = problems(np.random.default_rng(3), 40)
+
+
+def shares(truth=TRUTH, lapse=0.0):
+    """The probability of each second option, by plain calls of the theory."""
+    value = PowerValue(truth["curvature"], loss_aversion=truth["loss_aversion"])
+    gain, loss = TverskyKahneman(truth["gain.gamma"]), TverskyKahneman(truth["loss.gamma"])
+    first, second = (subjective_utility(*side, value=value, gain=gain, loss=loss) for side in OPTIONS)
+    return (1 - lapse) / (1 + np.exp(-truth["sensitivity"] * (second - first))) + lapse / 2
+
+
+def off_by(rate, share, n, problems):
+    """Whether rates are farther from probabilities than chance allows once in a million (Hoeffding, all together)."""
+    return np.abs(rate - share) > math.sqrt(math.log(2 * problems / 1e-6) / (2 * n))
+
+
+@pytest.mark.parametrize("kind", ["choices", "counts"])
+def test_rates_are_the_probabilities_of_the_model(kind):
+    """Of 20 000 choices of each problem the share of the second is the model's, within Hoeffding's bound."""
+    n = 20_000 if kind == "counts" else 5000
+    made = simulate_choices(Model(), OPTIONS, values=TRUTH, n=n, kind=kind, seed=4)
+    rate = np.bincount(made.problem, weights=made.response) / n
+    assert made.kind == kind and len(made) == (40 if kind == "counts" else 40 * n)
+    assert not off_by(rate, shares(), n, 40).any()
+
+
+def test_lapses_are_answers_without_looking():
+    """With a lapse rate of .3 the shares are .7 of the model's and .15."""
+    made = simulate_choices(Model(lapse=True), OPTIONS, values={**TRUTH, "lapse": 0.3}, n=20_000, kind="counts")
+    assert not off_by(made.response / made.trials, shares(lapse=0.3), 20_000, 40).any()
+    assert off_by(made.response / made.trials, shares(), 20_000, 40).any()
+
+
+def test_people_have_values_of_their_own():
+    """Each person answers with their own parameters; numbers that are not arrays are everyone's."""
+    values = {**TRUTH, "gain.gamma": np.array([0.4, 1.0]), "sensitivity": np.array([0.1, 0.9])}
+    made = simulate_choices(Model(), OPTIONS, values=values, n=20_000, kind="counts", people=["ann", "bob"])
+    assert made.person_names == ("ann", "bob") and made.people == 2
+    for person in (0, 1):
+        mine = made.of_person(person)
+        own = {**TRUTH, **{name: values[name][person] for name in ("gain.gamma", "sensitivity")}}
+        assert not off_by(mine.response / mine.trials, shares(own), 20_000, 80).any()
+
+
+def test_choices_are_as_independent_as_draws():
+    """The variance of counts over 2000 repetitions is n p (1 - p), within its own Chebyshev bound."""
+    made = simulate_choices(Model(), OPTIONS, values=TRUTH, n=25, kind="counts", people=2000, seed=1)
+    p = shares()
+    counts = made.response.reshape(2000, 40)
+    spread = 25 * p * (1 - p)
+    fourth = spread * (1 + 3 * (25 - 2) * p * (1 - p))  # the fourth central moment of a binomial
+    error = np.sqrt((fourth - spread**2) / 2000)
+    found = ((counts - 25 * p) ** 2).mean(0)
+    assert (np.abs(found - spread) < error * math.sqrt(40 / 1e-3)).all()
+
+
+def test_equivalents_are_the_models_with_normal_errors():
+    """Certainty equivalents have the model's mean and the noise's spread, within Chebyshev's bound."""
+    z, p = OPTIONS[0]
+    values = {name: TRUTH[name] for name in list(TRUTH)[:4]} | {"noise": 3.0}
+    made = simulate_choices(Model(), (z, p), values=values, n=4000, kind="equivalents", seed=2)
+    rows = made.response.reshape(40, 4000)
+    value = PowerValue(TRUTH["curvature"], loss_aversion=TRUTH["loss_aversion"])
+    gain, loss = TverskyKahneman(TRUTH["gain.gamma"]), TverskyKahneman(TRUTH["loss.gamma"])
+    sure = value.inverse(subjective_utility(z, p, value=value, gain=gain, loss=loss))
+    bound = math.sqrt(40 / 1e-3)
+    assert (np.abs(rows.mean(1) - sure) < bound * 3 / math.sqrt(4000)).all()
+    assert (np.abs(rows.var(1) - 9) < bound * 9 * math.sqrt(2 / 4000)).all()
+
+
+def test_the_same_seed_gives_the_same_responses():
+    """Twice the same, with another seed others; n may differ by problem."""
+    first, again, other = (simulate_choices(Model(), OPTIONS, values=TRUTH, n=5, seed=seed) for seed in (7, 7, 8))
+    assert (first.response == again.response).all() and (first.response != other.response).any()
+    number = np.arange(1, 41)
+    assert (np.bincount(simulate_choices(Model(), OPTIONS, values=TRUTH, n=number).problem) == number).all()
+
+
+def test_a_fit_foretells_choices_of_its_own_problems():
+    """Without problems or values a fit simulates its own, at its estimates; and what it makes can be fitted."""
+    data = answered(1, 120, 6)
+    fit = fit_prospect(data, starts=1)
+    made = simulate_choices(fit, n=200, kind="counts")
+    assert made.problems == data.problems and made.problem_names == data.problem_names
+    again = fit_prospect(made, starts=1)
+    for name, value in fit.estimates.items():
+        assert abs(again.estimates[name] - value) < 5 * again.standard_errors()[name]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"values": None}, "values must be given with a model: curvature"),
+        ({"values": {**TRUTH, "gain.gama": 1}}, "gain.gama"),
+        ({"values": {"curvature": 1.0}}, "values must hold all free parameters"),
+        ({"values": {**TRUTH, "sensitivity": -1.0}}, "sensitivity must be finite and > 0"),
+        ({"values": {**TRUTH, "sensitivity": np.nan}}, "sensitivity must be finite and > 0"),
+        ({"n": 0}, "n must be a whole number >= 1"),
+        ({"n": 1.5}, "n must be a whole number >= 1"),
+        ({"people": 0}, "people must be at least one"),
+        ({"people": 3, "values": {**TRUTH, "sensitivity": np.ones(2)}}, "sensitivity"),
+        ({"problems": None}, "problems must be given with a model"),
+        ({"kind": "rates"}, "kind"),
+    ],
+)
+def test_what_cannot_be_simulated(settings, said):
+    """Missing or impossible values, numbers and problems are named."""
+    given = {"problems": OPTIONS, "values": TRUTH, **settings}
+    with pytest.raises(ValueError, match=said):
+        simulate_choices(Model(), given.pop("problems"), **given)
+
+
+def test_problems_of_one_kind_make_no_responses_of_the_other():
+    """Prospects for certainty equivalents have no second option to choose."""
+    data = Choices.equivalents(OPTIONS[0], np.zeros(40))
+    with pytest.raises(ValueError, match="kind must suit the problems, which are of equivalents"):
+        simulate_choices(Model(), data, values=TRUTH, kind="choices")
