@@ -106,7 +106,7 @@ def _fit(options: argparse.Namespace) -> int:
     file = _read(options)
     if options.dry_run:
         return _dry_run(options, file, asked)
-    from humanline.fit.faults import NotConverged
+    from humanline.fit.faults import NotConverged, NotIdentified
     from humanline.fit.job import fit_file
 
     try:
@@ -114,6 +114,10 @@ def _fit(options: argparse.Namespace) -> int:
     except NotConverged as error:
         complain(options, f"no fit, and nothing written: {error}")
         return EXIT_NOT_FINITE
+    except NotIdentified as error:
+        here = "fixed={'NAME': NUMBER} is --fix NAME=NUMBER here, and gain='identity' is --model expected-utility"
+        complain(options, f"{error}\n{here}")
+        return EXIT_USER_ERROR
     written = []
     if options.out is not None:
         from humanline.cli.fit_files import write_report

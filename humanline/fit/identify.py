@@ -15,6 +15,7 @@ from humanline.fit.starts import starting_points
 
 #: Below this share of the largest, an eigenvalue of the scaled information is one of rounding.
 _NOTHING = 1e-11
+_MANY = {"gain": "gains", "loss": "losses"}
 
 
 def fit_faults(likelihood: Likelihood) -> list[Fault]:
@@ -94,7 +95,7 @@ def _side_faults(likelihood: Likelihood) -> list[Fault]:
         elsewhere = shape and _shared(likelihood, shape[0], other) and len(used[other][1]) >= needed
         if shape and len(probs) < needed and not elsewhere:
             rule = (
-                f"be fixed, as {kind}s have {len(probs)} different probabilities strictly between 0 and 1, and a "
+                f"be fixed, as {_MANY[kind]} have {len(probs)} different probabilities strictly between 0 and 1, and a "
                 f"capacity needs {needed}: fixed={{{shape[0]!r}: ...}}, or gain='identity'"
             )
             faults.append(Fault(None, " and ".join(shape), rule, "free"))

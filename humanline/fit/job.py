@@ -94,9 +94,16 @@ class Asked:
         _checks.one_of("intervals", self.intervals, INTERVALS)
 
     def models(self) -> dict[str, Model]:
-        """Return the models of a comparison, with the choice rule, the value function and the lapses that are asked."""
+        """Return the models of a comparison, with the value function, choice rule and lapses that are asked.
+
+        The model that is asked for is the last of them, unless it is one of the others.
+        """
         model = self.model
-        return standard_models(model.value, rule=model.rule, contextual=model.contextual, lapse=model.lapse)
+        found = standard_models(model.value, rule=model.rule, contextual=model.contextual, lapse=model.lapse)
+        nameless = dataclasses.replace(model, name="")
+        if all(dataclasses.replace(other, name="") != nameless for other in found.values()):
+            found["the model asked for"] = model
+        return found
 
 
 @dataclass(frozen=True, eq=False)

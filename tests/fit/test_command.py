@@ -300,3 +300,13 @@ def test_what_capacities_mean_for_training(capsys, tmp_path, monkeypatch):
     assert part["rejection"]["spread"] == 0.5
     assert main(["fit", LONG, "--spread", "2", *QUICK]) == 2
     assert "--spread is of --map-to-rejection" in capsys.readouterr().err
+
+
+def test_the_model_that_is_asked_for_is_compared_too():
+    """The usual 18 models, and one more where something is held that they leave free."""
+    from humanline.fit import Model
+    from humanline.fit.job import Asked
+
+    assert len(Asked().models()) == 18 and "the model asked for" not in Asked(Model(gain="prelec")).models()
+    held = Model(fixed={"loss_aversion": 1.0})
+    assert Asked(held).models()["the model asked for"] is held
