@@ -169,6 +169,8 @@ def _asked(options: argparse.Namespace) -> Asked:
     for name in ("spread", "proposal"):
         if getattr(options, name) is not None and not options.map_to_rejection:
             raise ValueError(f"--{name} is of --map-to-rejection")
+    if options.dry_run and options.out is not None:
+        raise ValueError("--out is of a fit; --dry-run writes nothing")
     if options.draws is not None and options.intervals != "bootstrap":
         raise ValueError("--draws is of --intervals bootstrap")
     return Asked(

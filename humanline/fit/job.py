@@ -92,6 +92,8 @@ class Asked:
     def __post_init__(self) -> None:
         _checks.one_of("errors", self.errors, ("auto", *KINDS))
         _checks.one_of("intervals", self.intervals, INTERVALS)
+        if self.seed < 0:
+            raise _checks.fail("seed", "be >= 0", self.seed)
 
     def models(self) -> dict[str, Model]:
         """Return the models of a comparison, with the value function, choice rule and lapses that are asked.

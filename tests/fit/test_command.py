@@ -187,6 +187,9 @@ def test_what_cannot_be_fitted_is_said_before(tmp_path, capsys):
     "words,said",
     [
         (["--folds", "5"], "--folds is of --compare"),
+        (["--dry-run"], "--dry-run writes nothing"),
+        (["--seed", "-1"], "seed must be >= 0; got -1"),
+        (["--per-rate", "9"], "holds choices, not rates"),
         (["--draws", "5"], "--draws is of --intervals bootstrap"),
         (["--fix", "gamma=1"], "gamma: no such parameter; did you mean loss.gamma?"),
         (["--fix", "loss_aversion"], "write NAME=..."),

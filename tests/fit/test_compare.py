@@ -176,6 +176,25 @@ def test_a_model_that_did_not_converge_is_named(monkeypatch, where):
     assert "Not in the table: utility did not converge" in "\n".join(comparison_lines(found, source="made"))
 
 
+def test_a_fold_without_an_optimum_near_the_estimates_is_climbed_anew(monkeypatch):
+    """Where the climb from the estimates of all data comes to none, the usual starts are tried."""
+    data = answered(8, 40, 4)
+    real, begun = fit_prospect, []
+
+    def failing(given, model, **how):
+        begun.append("start_from" in how)
+        if "start_from" in how:
+            raise NotConverged("lost")
+        return real(given, model, **how)
+
+    fit = real(data, FEW["utility"], starts=2)
+    fold = fold_of(units_of(data, "problem"), 2, 0)
+    wanted = cross_validate(fit, fold)
+    monkeypatch.setattr("humanline.fit.folds.fit_prospect", failing)
+    found = cross_validate(fit, fold)
+    assert begun == [True, False] * 2 and found.log_likelihood == pytest.approx(wanted.log_likelihood, abs=1e-4)
+
+
 def test_all_families_in_one_call():
     """By default expected value, expected utility, and separable and cumulative prospect theory of all families."""
     titles = list(standard_models())
