@@ -25,6 +25,7 @@ ORDER = (
     "logprobs",
     "beta",
     "capacity",
+    "fits",
     "simulator",
     "reading",
 )

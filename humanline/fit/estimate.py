@@ -85,7 +85,9 @@ def fit_prospect(
 
     Notes
     -----
-    Estimation is on the log scale within bounds; a parameter on its bound is named in ``at_bound``.
+    Estimation is on the log scale within bounds; a parameter on its bound is named in ``at_bound``. With a value
+    function whose slope is finite at the reference point, a certainty equivalent that is predicted to lie there has a
+    kink: a fit whose optimum is at one does not converge.
 
     Examples
     --------

@@ -13,6 +13,8 @@ from humanline.fit.model import EQUIVALENTS
 from humanline.fit.parameters import CAPACITY_PARAMETERS
 from humanline.fit.starts import starting_points
 
+#: Powers of outcomes up to this, at the largest curvature that is tried, are floats.
+_LARGEST = 1e50
 #: Below this share of the largest, an eigenvalue of the scaled information is one of rounding.
 _NOTHING = 1e-11
 _MANY = {"gain": "gains", "loss": "losses"}
@@ -30,8 +32,8 @@ def fit_faults(likelihood: Likelihood) -> list[Fault]:
     -------
     list of Fault
         Of a free parameter that no outcome or probability bears on; of problems that do not tell prospects apart; of
-        too few problems, or responses of one kind only; of combinations of parameters whose information is zero, at the
-        usual values and at others.
+        too few problems, or responses of one kind only; of outcomes too large or too small for powers; of combinations
+        of parameters whose information is zero, at the usual values and at others.
     """
     faults = _data_faults(likelihood) + _side_faults(likelihood)
     return faults or _rank_faults(likelihood)
@@ -40,6 +42,10 @@ def fit_faults(likelihood: Likelihood) -> list[Fault]:
 def _data_faults(likelihood: Likelihood) -> list[Fault]:
     data, names = likelihood.choices, likelihood.names
     faults = []
+    typical, largest = data.typical_size(likelihood.reference_point), float(np.abs(data.outcomes).max())
+    if not (typical >= 1 / _LARGEST and largest <= _LARGEST):
+        rule = f"be at most {_LARGEST:g}, and typically at least {1 / _LARGEST:g}: count them in another unit"
+        faults.append(Fault(None, "outcomes", rule, largest if largest > _LARGEST else typical))
     answered = np.unique(data.problem)
     if data.kind != EQUIVALENTS:
         answered = answered[~same_options(likelihood)[answered]]

@@ -105,5 +105,7 @@ def climb_straight(
     own = np.array(start, dtype=np.float64)
     for place, value in (held or {}).items():
         own[place] = value
-    found = climb(straight, straight.there(own), low[straight.moving], high[straight.moving])
+    # Far from the optimum values may be too large for a float: such steps are not taken.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        found = climb(straight, straight.there(own), low[straight.moving], high[straight.moving])
     return Optimum(straight.back(found.coordinates), found.value, found.steps, found.converged)

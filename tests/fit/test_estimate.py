@@ -69,6 +69,32 @@ def test_expected_value_with_logit_is_a_logistic_regression(data):
     assert ours.standard_errors("problem")["sensitivity"] == pytest.approx(clustered.bse[0], rel=0.02)
 
 
+def test_other_likelihoods_are_those_of_statsmodels(data):
+    """Probit equals Probit, counts a binomial GLM, and bare rates one with robust errors, to 1e-6."""
+    api = pytest.importorskip("statsmodels.api", reason="statsmodels, of the dev extra, is the oracle")
+    means = (data.outcomes * data.probs).reshape(-1, 4).sum(1)
+    gap = (means[data.problems :] - means[: data.problems])[:, None]
+    theirs = api.Probit(data.response, gap[data.problem]).fit(disp=0, tol=1e-14, method="newton")
+    ours = fit_prospect(data, expected_value(rule="probit"), starts=1)
+    assert ours.estimates["sensitivity"] == pytest.approx(theirs.params[0], rel=1e-6)
+    assert ours.log_likelihood == pytest.approx(theirs.llf, rel=1e-9)
+    assert ours.standard_errors()["sensitivity"] == pytest.approx(theirs.bse[0], rel=1e-6)
+    z, p = data.outcomes.reshape(-1, 4), data.probs.reshape(-1, 4)
+    sides = (z[: data.problems], p[: data.problems]), (z[data.problems :], p[data.problems :])
+    count = np.bincount(data.problem, weights=data.response)
+    both = np.stack([count, 5 - count], axis=1)
+    theirs = api.GLM(both, gap, family=api.families.Binomial()).fit(tol=1e-14)
+    counts = Choices.between(*sides, count, kind="counts", trials=np.full(data.problems, 5))
+    ours = fit_prospect(counts, expected_value(), starts=1)
+    assert ours.estimates["sensitivity"] == pytest.approx(theirs.params[0], rel=1e-6)
+    assert ours.standard_errors()["sensitivity"] == pytest.approx(theirs.bse[0], rel=1e-6)
+    theirs = api.GLM(count / 5, gap, family=api.families.Binomial()).fit(tol=1e-14, cov_type="HC0")
+    ours = fit_prospect(Choices.between(*sides, count / 5, kind="rates"), expected_value(), starts=1)
+    ratio = math.sqrt(data.problems / (data.problems - 1))
+    assert ours.estimates["sensitivity"] == pytest.approx(theirs.params[0], rel=1e-6)
+    assert ours.standard_errors()["sensitivity"] == pytest.approx(theirs.bse[0] * ratio, rel=1e-6)
+
+
 def test_one_parameter_is_that_of_a_grid():
     """With two outcomes and gamma alone free, the estimate is the best point of a fine grid."""
     rng = np.random.default_rng(1)
@@ -150,6 +176,15 @@ def test_with_two_curvatures_it_moves_loss_aversion_too(data):
     assert moved(before, after, but=["sensitivity", "loss_aversion"]) < 1e-5
 
 
+def test_a_curvature_that_has_a_unit_moves_with_it(data):
+    """With an exponential, curvature and sensitivity per cent are those per dollar over 100, and nothing else moves."""
+    model = Model(value="exponential")
+    before, after = fit_prospect(data, model, starts=2), fit_prospect(scaled(data, 100.0), model, starts=2)
+    for name in ("curvature", "sensitivity"):
+        assert after.estimates[name] * 100 == pytest.approx(before.estimates[name], rel=1e-4)
+    assert moved(before, after, but=["curvature", "sensitivity"]) < 1e-5
+
+
 def test_every_standard_model_comes_to_one_optimum(data):
     """At least half of the starts of each model agree to 1e-8, and cumulative models nest: more cannot fit worse."""
     fits = {title: fit_prospect(data, model, starts=4) for title, model in standard_models().items()}
@@ -203,9 +238,18 @@ def test_a_fit_that_does_not_converge_is_an_error(data, monkeypatch):
     """Where no start comes to an optimum nothing is returned."""
     from humanline.fit import optimum, straight
 
-    monkeypatch.setattr(straight, "climb", lambda *args: optimum.climb(*args, most=1))
+    monkeypatch.setattr(straight, "climb", lambda *args: optimum.score(*args, most=1))
     with pytest.raises(NotConverged, match=r"none of 3 starts .* took 1 steps"):
         fit_prospect(data, starts=3)
+
+
+def test_choices_by_chance_have_an_optimum_too():
+    """Where the model is far from right, so that scoring is slow, every start ends, and bounds are named."""
+    rng = np.random.default_rng(0)
+    first, second = problems(rng, 100)
+    fit = fit_prospect(Choices.between(first, second, rng.random(100) < 0.5), starts=4)
+    assert all(math.isfinite(value) for value in fit.starts.values) and fit.log_likelihood == max(fit.starts.values)
+    assert {"loss_aversion", "gain.gamma"} <= fit.at_bound.keys()
 
 
 def test_json_is_the_same_for_the_same_seed(data):

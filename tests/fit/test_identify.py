@@ -71,6 +71,15 @@ def test_identical_options_say_nothing():
     assert faults_of(data, expected_value())[0] == ["options"]
 
 
+@pytest.mark.parametrize("factor", [1e80, 1e-80])
+def test_outcomes_whose_powers_are_no_floats(factor):
+    """Outcomes of another world's unit are refused with what to do."""
+    first, second = problems(np.random.default_rng(0), 40)
+    sides = [(z * factor, p) for z, p in (first, second)]
+    columns, said = faults_of(Choices.between(*sides, np.arange(40) % 2), Model())
+    assert columns == ["outcomes"] and "count them in another unit" in said
+
+
 def test_choices_of_one_side_alone():
     """Always the same option has no most likely sensitivity."""
     first, second = problems(np.random.default_rng(0), 40)

@@ -164,6 +164,6 @@ def test_a_profile_that_gets_lost_is_said(fit, monkeypatch):
     """Where the other parameters come to no optimum there is no end, but a sentence."""
     from humanline.fit import optimum, straight
 
-    monkeypatch.setattr(straight, "climb", lambda *args: optimum.climb(*args, most=0))
+    monkeypatch.setattr(straight, "climb", lambda *args: optimum.score(*args, most=0))
     interval = profile_interval(fit, "curvature")
     assert math.isnan(interval.high) and "no optimum of the others was found" in interval.why
