@@ -17,7 +17,7 @@ nbclient = pytest.importorskip("nbclient")
 FOLDER = ROOT / "notebooks"
 NAMES = (
     *("01_distortion_curves", "02_the_bound", "03_clipping_as_a_limit"),
-    *("04_toy_bandit", "05_sequence_utility"),
+    *("04_toy_bandit", "05_sequence_utility", "06_fitting_people"),
 )
 
 

@@ -90,7 +90,7 @@ class Design:
         """
         scale, _, vectors = self._scaled
         found = []
-        for vector in (vectors[:, self._null] / scale[:, None]).T:
+        for vector in _reduced((vectors[:, self._null] / scale[:, None]).T):
             vector = vector / vector[np.abs(vector).argmax()]
             found.append({name: float(v) for name, v in zip(self.names, vector, strict=True) if abs(v) > _SMALL})
         return tuple(found)
@@ -269,3 +269,21 @@ def design_check(
     by_problem = likelihood.cluster_terms(coordinates, np.arange(empty.problems))[1]
     asked = Likelihood(empty.take(np.flatnonzero(number)), likelihood.model, reference_point=zero)
     return Design(likelihood, coordinates, number, by_problem, tuple(fit_faults(asked)))
+
+
+def _reduced(vectors: Array) -> Array:
+    """Return the reduced echelon form of vectors (D, K): of all bases of their span the one that names fewest."""
+    found = vectors / np.abs(vectors).max(1, keepdims=True) if vectors.size else vectors
+    done = 0
+    for column in range(found.shape[1]):
+        if done == len(found):
+            break
+        pivot = done + int(np.abs(found[done:, column]).argmax())
+        if abs(found[pivot, column]) <= _SMALL:
+            continue
+        found[[done, pivot]] = found[[pivot, done]]
+        found[done] /= found[done, column]
+        others = np.arange(len(found)) != done
+        found[others] -= found[others, column, None] * found[done]
+        done += 1
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -234,7 +235,7 @@ def _told_side(side: SideMap) -> list[str]:
     one, two = side.one_test, side.two_tests
     around = "" if one.gamma_interval is None else f" ({one.gamma_interval[0]:.3f} to {one.gamma_interval[1]:.3f})"
     lines = [
-        f"{side.side}: {side.capacity!r}",
+        f"{side.side}: {_called(side.capacity)}",
         f"  largest difference from the human curve: on-policy {float(side.on_policy.sup):.3f}, the proposals "
         f"{float(side.proposals.sup):.3f}",
         f"  one test (Prop. 4.1): Beta({one.gamma:.4g}, 1){around}, {one.source}; bound {one.ratio_bound:.4g}, "
@@ -273,6 +274,15 @@ def _side_dict(side: SideMap) -> dict[str, Any]:
             for name, each in side.ranges.items()
         },
     }  # fmt: skip
+
+
+def _called(capacity: Any) -> str:
+    """Return the family and its parameters, with four digits."""
+    if not dataclasses.is_dataclass(capacity):
+        return str(getattr(capacity, "__name__", capacity))
+    values = {field.name: getattr(capacity, field.name) for field in dataclasses.fields(capacity)}
+    given = ", ".join(f"{name} {float(value):.4g}" for name, value in values.items())
+    return f"{type(capacity).__name__}" + f" ({given})" * bool(given)
 
 
 def _number(value: Any) -> float | None:

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from humanline.plots.theory_curves import plot_capacity, plot_prospects, plot_value
     from humanline.sim.report import Report
 
-#: Every figure, and the module of this package that makes it: of the theory, then of the simulator (which needs torch).
+#: Every figure, and the module of this package that makes it: of the theory and of fits, then of the simulator (which
+#: needs torch).
 FIGURES = (
-    *("distortion_curves", "bound", "clipping_limit", "capacity_families"),
+    *("distortion_curves", "bound", "clipping_limit", "capacity_families", "fitted_people", "fitted_rejection"),
     *("rejection_training", "bandit_runs", "sequence_utility"),
 )
 #: Those of them that are made of runs of the simulator, and need torch: the extra `train`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_NAMES = frozenset({"betainc", "betaincc", "betaln", "kl_div", "logsumexp", "rel_entr"})
+_NAMES = frozenset({"betainc", "betaincc", "betaln", "kl_div", "logsumexp", "ndtr", "rel_entr"})
 
 
 def __getattr__(name: str) -> Any:

@@ -75,7 +75,7 @@ def clip_distances(
     >>> from humanline.theory import TverskyKahneman
     >>> found = clip_distances(TverskyKahneman(0.61), [-np.inf], [1.5, np.inf], proposal_tilt=0.0)
     >>> found.distances.sup.round(3).tolist(), found.distances.kl.round(3).tolist(), found.kept.round(3).tolist()
-    ([[0.173, 0.196]], [[inf, 0.339]], [[0.841, 1.0]])
+    ([[0.233, 0.196]], [[inf, 0.339]], [[0.841, 1.0]])
     """
     size = _checks.positive("spread", spread)
     ends = [np.asarray(end, dtype=np.float64) for end in (low, high)]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
 
 from humanline import _checks
+from humanline.theory._special import ndtr
 from humanline.theory.accepted import accepted_law
 from humanline.theory.beta import BetaShape
 from humanline.theory.capacity.family import Capacity

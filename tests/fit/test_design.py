@@ -100,7 +100,7 @@ def test_a_design_without_losses_is_told():
     second = [[18.0], [20.0], [45.0], [6.0], [22.0]], [[1.0]] * 5
     design = design_check((first, second), n=100)
     assert sorted(fault.column for fault in design.faults) == ["loss.gamma", "loss_aversion"]
-    assert sorted(map(tuple, design.flat)) == [("loss.gamma",), ("loss_aversion",)]
+    assert design.flat == ({"loss_aversion": 1.0}, {"loss.gamma": 1.0})
     errors = design.standard_errors
     assert math.isnan(errors["loss.gamma"]) and math.isnan(errors["loss_aversion"]) and math.isinf(design.condition)
     alone = design_check((first, second), GAINS, values={name: design.values[name] for name in GAINS.free()}, n=100)
@@ -156,3 +156,13 @@ def test_numbers_that_are_none(n):
     """Choices cannot be fewer than none, or none at all."""
     with pytest.raises(ValueError, match="n must be"):
         design_check(OPTIONS, n=n)
+
+
+def test_flat_directions_do_not_hang_on_how_their_span_is_turned():
+    """Any basis of a span gives the same directions, with as few names each as can be."""
+    from humanline.fit.design import _reduced
+
+    plain = np.array([[0.0, 1, 0, 0, 0], [-0.5, 0, 0, 2, 1.0]])
+    for seed in range(5):
+        turned = np.linalg.qr(np.random.default_rng(seed).normal(size=(2, 2)))[0] @ plain
+        np.testing.assert_allclose(_reduced(turned), [[1, 0, 0, -4, -2], [0, 1, 0, 0, 0]], atol=1e-12)
