@@ -25,6 +25,7 @@ from humanline.theory import (
     Prelec,
     TverskyKahneman,
 )
+from humanline.theory.capacity.family import choose
 from humanline.theory.capacity.tversky_kahneman import MONOTONE_GAMMA
 
 #: The positive numbers.
@@ -136,16 +137,15 @@ def capacity_of(family: type, values: Mapping[str, Any]) -> Any:
     """Return the capacity that parameters of a model make."""
     if family is NeoAdditive:
         slope, share = values["slope"], values["share"]
-        return NeoAdditive(slope, np.minimum(share * (1 - slope), 1 - slope))  # rounding must not carry the sum above 1
+        room, wanted = 1 - slope, share * (1 - slope)
+        return NeoAdditive(slope, choose(wanted > room, room, wanted))  # rounding must not carry the sum above 1
     return quietly(family, values)
 
 
 def quietly(family: type, values: Mapping[str, Any]) -> Any:
     """Return a capacity without the warning of one that is not monotone: a model has been asked for that."""
-    if family is TverskyKahneman and np.min(values["gamma"], initial=np.inf) < MONOTONE_GAMMA:
-        with warnings.catch_warnings(action="ignore", category=UserWarning):
-            return family(**values)
-    return family(**values)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        return family(**values)
 
 
 def in_parameters(family: type, values: Mapping[str, Any], found: Mapping[str, Any]) -> Mapping[str, Any]:

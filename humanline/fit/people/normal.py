@@ -81,7 +81,7 @@ class Anchor:
         In nats, of coordinates.
     """
 
-    people: float = 2.0
+    people: float = 6.0
     spread: float = 0.3
 
     def log_density(self, law: Normal) -> float:
@@ -171,7 +171,7 @@ def unpacked(vector: Array, number: int) -> tuple[Array, Array]:
 
 
 def packed(law: Normal, seen: Normal) -> Array:
-    """Return the shift and the stretch, in one vector, that `Normal.moved` makes `law` of `seen` by."""
+    """Return the shift and the stretch, in one vector, by which `Normal.moved` makes `law` of `seen`."""
     whitener = np.linalg.inv(seen.root)
     size, axes = np.linalg.eigh(whitener @ law.covariance @ whitener.T)
     stretch = (axes * np.log(size)) @ axes.T

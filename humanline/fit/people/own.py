@@ -51,6 +51,12 @@ class OwnLikelihoods:
         """The K free parameters."""
         return self.everyone.names
 
+    @property
+    def typical_size(self) -> float:
+        """The size of an outcome at which straight coordinates have sensitivity and loss aversion: 1 but for powers."""
+        power = self.model.value == "power"
+        return self.choices.typical_size(self.reference_point) if power else 1.0
+
     def value(self, at: Array, people: Index | None = None) -> Array:
         """Return the log-likelihood of some people (all by default) at coordinates (people, K): (people,) in nats."""
         straight, place, full = self._of(self.all if people is None else people, at)

@@ -53,8 +53,8 @@ def fit_people(
     reference_point : float
         Zero of gain and loss.
     anchor : Anchor, optional
-        Keeps the covariance of few people away from singular ones: by default as if there were two more people, .3
-        nats away from the mean in each coordinate.
+        Keeps the covariance of few people away from singular ones: by default as if there were one more person than
+        parameters, each .3 nats away from the mean in each coordinate.
     check : bool
         Refuse, before fitting, what everyone's choices together cannot determine.
 
@@ -112,7 +112,7 @@ def fit_people(
     everyone = Straight(own.everyone).there(together.coordinates)
     inside = np.clip(everyone, own.low + 0.1, own.high - 0.1)
     law = Normal(inside, _FIRST_SPREAD**2 * np.eye(len(inside)))
-    population = fit_population(own, law, anchor=Anchor() if anchor is None else anchor, seed=seed)
+    population = fit_population(own, law, anchor=anchor or Anchor(len(inside) + 1.0), seed=seed)
     plain = shares(population.points, population.law)[1]
     near = moments(population.points, plain)[0]
     alone, lost = _alone(own, [everyone, near], undetermined)

@@ -25,13 +25,15 @@ from humanline.fit.people.own import OwnLikelihoods, climb_each
 Array = NDArray[np.float64]
 
 #: Points of each person in the first rounds, and in the last ones.
-FEW, MANY = 64, 512
+FEW, MANY = 128, 512
 #: A law is found where it is nearer to the maximum than this share of its standard error, squared, in all directions.
 DECREMENT = 1e-8
 _FREEDOM, _WIDER = 5.0, 1.2
 #: One point in so many is drawn from the law itself, so that no weight is large.
 _EACH = 5
-_MOST_ROUGH, _ROUNDS = 6, 9
+_MOST_ROUGH, _ROUNDS = 25, 32
+#: How far a law may move, in its own spreads and in logs of them, before points are drawn anew.
+_REACH = 0.4
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,8 @@ class Population:
     noise : float
         Variance of the law for want of more points (`sampling_noise`).
     moves : tuple of float
-        How far each round moved the law: squared, in its standard errors, a mean over its numbers.
+        How far each round moved the law: squared, in its standard errors, a mean over its numbers; infinite where it
+        was stopped.
     """
 
     law: Normal
@@ -92,24 +95,28 @@ def fit_population(own: OwnLikelihoods, start: Normal, *, anchor: Anchor, seed: 
     NotConverged
         If a climb does not come to a maximum, or the law keeps moving the points.
     """
-    law, moves, noise = start, [], 1.0
+    law, moves, noise, calm = start, [], 1.0, False
     at = np.tile(law.mean, (own.choices.people, 1))
     for number in range(_ROUNDS):
-        many = number >= _MOST_ROUGH or (number > 0 and moves[-1] < 2 * noise)
+        many = calm or number >= _MOST_ROUGH
         uniform = even_points(own.choices.people, len(law.mean), MANY if many else FEW, seed)
         at = climb_each(own, at, own.all, mean=law.mean, precision=law.precision, tolerance=1e-8).coordinates
         points = points_around(own, at, law, uniform)
         before, (law, path, decrement) = law, climb_law(points, law, anchor)
-        information = curvature(points, law, anchor)[1]
         way = packed(before, law)
+        if not decrement <= DECREMENT:
+            moves.append(float("inf"))
+            continue
+        information = curvature(points, law, anchor)[1]
         moves.append(float(way @ information @ way / len(way)))
         expected, noise = noise, sampling_noise(points, law, information)
-        if many and moves[-1] < 4 * (expected + noise):
+        calm = moves[-1] < 4 * (expected + noise)
+        if many and calm:
             return Population(law, anchor, points, information, path, decrement, noise, tuple(moves))
     told = ", ".join(f"{each:.2g}" for each in moves)
     raise NotConverged(
-        f"the law of {own.choices.people} people did not settle: each of {_ROUNDS} rounds moved it by these squared "
-        f"shares of its standard errors: {told}; fix or equate parameters that these choices say little of"
+        f"the law of {own.choices.people} people did not settle: {_ROUNDS} rounds moved it by these squared shares of "
+        f"its standard errors: {told}; fix or equate parameters that these choices say little of"
     )
 
 
@@ -128,14 +135,15 @@ def sampling_noise(points: Points, law: Normal, information: Array) -> float:
 def climb_law(points: Points, law: Normal, anchor: Anchor) -> tuple[Normal, tuple[float, ...], float]:
     """Return the law that maximises the objective at some points, the objective on the way, and the decrement there.
 
-    Steps are Newton's where these lead up, else of expectation and maximisation, which always do.
+    Steps are Newton's where these lead up, else of expectation and maximisation, which always do. The climb ends, with
+    a decrement of nan, where a law is far from the first: the points, drawn for that, say little of it.
 
     Raises
     ------
     NotConverged
         If the gradient does not vanish, or the objective fell.
     """
-    path = [objective(points, law, anchor)]
+    path, first = [objective(points, law, anchor)], law
     for step in range(2000):
         gradient, information = curvature(points, law, anchor) if step >= 5 else (np.zeros(0), np.zeros((0, 0)))
         newton = None
@@ -153,6 +161,8 @@ def climb_law(points: Points, law: Normal, anchor: Anchor) -> tuple[Normal, tupl
         if not reached >= path[-1] - 1e-9 * (1 + abs(path[-1])):
             raise NotConverged(f"the likelihood of the people's law fell from {path[-1]!r} to {reached!r}")
         path.append(reached)
+        if np.abs(packed(law, first)).max() > _REACH:
+            return law, tuple(path), float("nan")
     raise NotConverged("the likelihood of the people's law has no maximum that 2000 steps came to")
 
 

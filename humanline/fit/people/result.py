@@ -216,7 +216,7 @@ class PeopleFit:
             "seed": self.seed,
             "law": {
                 "typical": self.typical,
-                "typical_outcome": self.choices.size,
+                "typical_outcome": self.own.typical_size,
                 "mean_of_coordinates": law.mean.tolist(),
                 "mean_errors": mean_errors.tolist(),
                 "spread": self.spread,
@@ -227,7 +227,7 @@ class PeopleFit:
             "search": {
                 "log_likelihood": list(self.population.path),
                 "decrement": self.population.decrement,
-                "moves": list(self.population.moves),
+                "moves": [None if math.isinf(each) else each for each in self.population.moves],
                 "noise": self.population.noise,
                 "least_effective_points": float(self.population.effective.min()),
                 "points": int(self.population.points.at.shape[1]),

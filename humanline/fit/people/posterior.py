@@ -1,0 +1,226 @@
+"""The full posterior of people and their law, by Hamiltonian Monte Carlo: the extra `bayes`."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from humanline import _checks
+from humanline.fit.faults import NotConverged
+from humanline.fit.people.normal import moments, shares
+from humanline.fit.people.result import PeopleFit
+from humanline.fit.people.traced import traced_likelihood
+from humanline.fit.uncertainty import ParameterInterval, check_confidence
+
+Array = NDArray[np.float64]
+
+#: Chains agree where R-hat of every quantity is below this, and say enough where their effective size is above that.
+MOST_RHAT, LEAST_EFFECTIVE = 1.02, 100.0
+#: Priors, on straight coordinates (nats): of the law's mean about the estimate, of its spreads (half-normal).
+MEAN_SPREAD, SPREAD = 2.0, 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class PeoplePosterior:
+    """Hold draws from the posterior of people and their law; `sample_posterior` makes it.
+
+    Parameters
+    ----------
+    fit : PeopleFit
+        Of the same choices and model.
+    coordinates : (chains, draws, P, K) array
+        Of each person, on the scale of estimation.
+    mean : (chains, draws, K) array
+        Of the law of straight coordinates.
+    spread : (chains, draws, K) array
+        Its standard deviations.
+    rhat : float
+        The largest of all quantities.
+    effective : float
+        The least effective number of draws of all quantities.
+    divergences : int
+    seed : int
+    """
+
+    fit: PeopleFit
+    coordinates: Array
+    mean: Array
+    spread: Array
+    rhat: float
+    effective: float
+    divergences: int
+    seed: int
+
+    def interval(self, person: Any, name: str, *, confidence: float = 0.95) -> ParameterInterval:
+        """Return the central interval of a person's parameter, on its natural scale."""
+        check_confidence(confidence)
+        if person not in self.fit.people:
+            raise _checks.unknown("person", str(person), [str(each) for each in self.fit.people[:20]])
+        if name not in self.fit.names:
+            raise _checks.unknown("free parameter", name, self.fit.names)
+        draws = self.coordinates[:, :, self.fit.people.index(person), self.fit.names.index(name)]
+        low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+        spec = self.fit.own.everyone.specs[name]
+        return ParameterInterval(name, float(spec.natural(low)), float(spec.natural(high)), confidence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold: each person's posterior mean and error, the law's, and how the chains went."""
+        flat = self.coordinates.reshape(-1, *self.coordinates.shape[2:])
+        names = self.fit.names
+        people = [
+            {
+                "person": person,
+                "mean_coordinates": dict(zip(names, flat[:, place].mean(0).tolist(), strict=True)),
+                "coordinate_errors": dict(zip(names, flat[:, place].std(0).tolist(), strict=True)),
+            }
+            for place, person in enumerate(self.fit.people)
+        ]
+        law = {
+            key: {"mean": each.mean((0, 1)).tolist(), "error": each.std((0, 1)).tolist()}
+            for key, each in (("mean_of_coordinates", self.mean), ("spread", self.spread))
+        }
+        return {
+            "model": self.fit.model.to_dict(),
+            "free": list(names),
+            "seed": self.seed,
+            "chains": int(self.coordinates.shape[0]),
+            "draws": int(self.coordinates.shape[1]),
+            "rhat": self.rhat,
+            "least_effective_draws": self.effective,
+            "divergences": self.divergences,
+            "law": law,
+            "people": people,
+        }
+
+
+def sample_posterior(
+    fit: PeopleFit, *, chains: int = 4, warmup: int = 500, draws: int = 500, seed: int = 0, target_accept: float = 0.85
+) -> PeoplePosterior:
+    """Sample the posterior of people's parameters and of their law.
+
+    Each person's straight coordinates are normal about a common mean with a full covariance. Priors: the mean normal
+    about the estimate with 2 nats, the spreads half-normal with 1 nat, correlations LKJ(2).
+
+    Parameters
+    ----------
+    fit : PeopleFit
+        Where chains start, and in whose units steps are taken; it does not enter the posterior otherwise.
+    chains : int >= 2
+        One after the other.
+    warmup, draws : int
+        Of each chain.
+    seed : int
+    target_accept : float in (0, 1)
+        Higher takes smaller steps.
+
+    Returns
+    -------
+    PeoplePosterior
+
+    Raises
+    ------
+    NotConverged
+        If R-hat of some quantity is above 1.02, its effective number of draws below 100, or a step diverged.
+    ModuleNotFoundError
+        Without the extra `bayes`.
+
+    Notes
+    -----
+    Source: Hoffman and Gelman (2014), Journal of Machine Learning Research 15, for the sampler; Vehtari et al. (2021),
+    Bayesian Analysis 16, for R-hat and the effective number of draws. In double precision.
+    """
+    if chains < 2:
+        raise _checks.fail("chains", "be >= 2, so that they can be compared", chains)
+    jax, numpyro, arviz = _libraries()
+    with jax.enable_x64(True):
+        kernel = numpyro.infer.NUTS(
+            _model(fit, numpyro),
+            target_accept_prob=target_accept,
+            init_strategy=numpyro.infer.init_to_value(values=_begin(fit)),
+        )
+        sampler = numpyro.infer.MCMC(
+            kernel,
+            num_warmup=warmup,
+            num_samples=draws,
+            num_chains=chains,
+            chain_method="sequential",
+            progress_bar=False,
+        )
+        sampler.run(jax.random.PRNGKey(seed), extra_fields=("diverging",))
+        found = {name: np.asarray(each) for name, each in sampler.get_samples(group_by_chain=True).items()}
+        diverged = int(np.asarray(sampler.get_extra_fields()["diverging"]).sum())
+    mean, spread, at = found["mean"], found["spread"], found["at"]
+    looked = arviz.from_dict(posterior={"mean": mean, "spread": spread, "at": at})
+    rhat = _extreme(arviz.rhat(looked), np.max)
+    effective = _extreme(arviz.ess(looked), np.min)
+    if diverged or not rhat <= MOST_RHAT or not effective >= LEAST_EFFECTIVE:
+        raise NotConverged(
+            f"the chains do not agree on a posterior: R-hat is up to {rhat:.3f} (at most {MOST_RHAT}), the least "
+            f"effective number of draws {effective:.0f} (at least {LEAST_EFFECTIVE:.0f}), {diverged} steps diverged "
+            f"(none may); take more warmup and draws (now {warmup} and {draws}), or a target_accept above {target_accept}"
+        )
+    people, number = at.shape[2:]
+    natural = [fit.own.natural_coordinates(each) for each in at.reshape(-1, people, number)]
+    return PeoplePosterior(fit, np.reshape(natural, at.shape), mean, spread, rhat, effective, diverged, seed)
+
+
+def _libraries() -> tuple[Any, Any, Any]:
+    try:
+        jax, numpyro, arviz = (importlib.import_module(name) for name in ("jax", "numpyro", "arviz"))
+        importlib.import_module("numpyro.infer")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"the full posterior needs {error.name}: install the extra, humanline[bayes]", name=error.name
+        ) from None
+    return jax, numpyro, arviz
+
+
+def _model(fit: PeopleFit, numpyro: Any) -> Any:
+    """Return the model; its own coordinates are those in which the plain posterior of each person is standard."""
+    import jax.numpy as jnp
+
+    dist = numpyro.distributions
+    likelihood = traced_likelihood(fit.own)
+    centre, root = (jnp.asarray(each) for each in _plain(fit))
+    law = fit.population.law
+    people, number = centre.shape
+    log_two_pi = number * math.log(2 * math.pi)
+
+    def model() -> None:
+        off = numpyro.sample("mean_off", dist.Normal(0.0, MEAN_SPREAD / jnp.sqrt(jnp.diag(law.covariance))).to_event(1))
+        spread = numpyro.sample("spread", dist.HalfNormal(SPREAD).expand([number]).to_event(1))
+        mean = numpyro.deterministic("mean", law.mean + off * jnp.sqrt(jnp.diag(law.covariance)))
+        z = numpyro.sample("z", dist.ImproperUniform(dist.constraints.real, (), (people, number)))
+        at = numpyro.deterministic("at", centre + jnp.einsum("pij,pj->pi", root, z))
+        scale = spread[:, None] * (
+            numpyro.sample("corr", dist.LKJCholesky(number, 2.0)) if number > 1 else jnp.ones((1, 1))
+        )
+        density = dist.MultivariateNormal(mean, scale_tril=scale).log_prob(at)
+        numpyro.factor("people", density.sum() + people * log_two_pi / 2)
+        numpyro.factor("responses", likelihood(at).sum())
+
+    return model
+
+
+def _plain(fit: PeopleFit) -> tuple[Array, Array]:
+    """Return each person's plain posterior mean, and the Cholesky factor of its covariance."""
+    points, law = fit.population.points, fit.population.law
+    mean, covariance = moments(points, shares(points, law)[1])
+    return mean, np.linalg.cholesky(covariance + 1e-3 * law.covariance)
+
+
+def _begin(fit: PeopleFit) -> dict[str, Any]:
+    law = fit.population.law
+    spread = np.sqrt(np.diag(law.covariance))
+    found = {"mean_off": np.zeros(len(spread)), "spread": spread, "z": np.zeros(fit.alone.coordinates.shape)}
+    return {**found, "corr": law.root / spread[:, None]} if len(spread) > 1 else found
+
+
+def _extreme(dataset: Any, of: Any) -> float:
+    """Return the largest, or the least, of a statistic of all quantities; nan if there is one."""
+    return float(of([of(np.asarray(each)) for each in dataset.data_vars.values()]))

@@ -1,0 +1,108 @@
+"""Each person's log-likelihood as a function that JAX traces, from the families and tables that all fits use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from humanline.fit.model import EQUIVALENTS
+from humanline.fit.people.own import OwnLikelihoods
+
+
+def traced_likelihood(own: OwnLikelihoods) -> Callable[[Any], Any]:
+    """Return the function from straight coordinates (P, K), a JAX array, to log-likelihoods (P,).
+
+    With a power as value function straight coordinates are those of outcomes counted in their typical size, so that
+    the outcomes are, and nothing is shifted. Beyond a bound a parameter has the value of the bound.
+
+    Parameters
+    ----------
+    own : OwnLikelihoods
+
+    Returns
+    -------
+    callable
+        In the precision that JAX is set to.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    choices, model, everyone = own.choices, own.model, own.everyone
+    pairs, place = np.unique(choices.person * choices.problems + choices.problem, return_inverse=True)
+    person, problem = pairs // choices.problems, pairs % choices.problems
+    sides = 1 if choices.kind == EQUIVALENTS else 2
+    rows = np.concatenate([problem + side * choices.problems for side in range(sides)])
+    table = choices.prepared(model.weights, own.reference_point)
+    size = own.typical_size
+    who = np.tile(person, sides)
+    utilities = [_utilities(side, rows, who, own.reference_point, size) for side in (table.gains, table.losses)]
+    low, high = jnp.asarray(own.low), jnp.asarray(own.high)
+    seconds, trials = (
+        jnp.asarray(np.bincount(place, weights=each, minlength=len(pairs)).astype(float))
+        for each in (choices.response, choices.trials)
+    )
+    ends = [(each[rows] - own.reference_point) / size for each in (table.lowest, table.highest)]
+    half = len(rows) // 2
+
+    def likelihood(at: Any) -> Any:
+        inside = jnp.clip(at, low, high)
+        free = {}
+        for k, name in enumerate(own.names):
+            free[name] = jnp.exp(inside[:, k]) if everyone.specs[name].scale == "log" else inside[:, k]
+        values = model.complete(free, choices.kind)
+
+        def of(index: Any) -> tuple[Any, Any, Any]:
+            return model.families({name: each[index] if np.ndim(each) else each for name, each in values.items()})
+
+        total = utilities[0](of, "gain") + utilities[1](of, "loss")
+        mine = {name: each[person] if np.ndim(each) else each for name, each in values.items()}
+        value = of(person)[0]
+        if choices.kind == EQUIVALENTS:
+            sure = value.inverse(total)[place] * size + own.reference_point
+            noise = jnp.broadcast_to(mine["noise"], (len(pairs),))[place]
+            each = -(((choices.response - sure) / noise) ** 2) / 2 - jnp.log(noise) - np.log(2 * np.pi) / 2
+            return jax.ops.segment_sum(each, choices.person, choices.people)
+        gap = total[half:] - total[:half]
+        if model.contextual:
+            worst = value(jnp.asarray(np.minimum(ends[0][:half], ends[0][half:])))
+            best = value(jnp.asarray(np.maximum(ends[1][:half], ends[1][half:])))
+            gap = gap / jnp.where(best > worst, best - worst, 1.0)
+        eta = mine["sensitivity"] * gap
+        log_of = jax.nn.log_sigmoid if model.rule == "logit" else jax.scipy.special.log_ndtr
+        second, first = log_of(eta), log_of(-eta)
+        if model.lapse or np.ndim(mine["lapse"]) or mine["lapse"] > 0:
+            guess, heeded = jnp.log(mine["lapse"] / 2), jnp.log1p(-jnp.asarray(mine["lapse"]))
+            second, first = jnp.logaddexp(heeded + second, guess), jnp.logaddexp(heeded + first, guess)
+        return jax.ops.segment_sum(
+            seconds * second + (trials - seconds) * first, person, choices.people, indices_are_sorted=True
+        )
+
+    return likelihood
+
+
+def _utilities(side: Any, rows: Any, who: Any, reference_point: float, size: float) -> Callable[[Any, str], Any]:
+    """Return the function from families to the utility of each row, on one side of the reference point."""
+    import jax
+    import jax.numpy as jnp
+
+    start, nodes = side.nodes(rows)
+    count = np.diff(start)
+    row, person = np.repeat(np.arange(len(rows)), count), np.repeat(who, count)
+    outcomes = jnp.asarray((side.outcomes[side.outcome[nodes]] - reference_point) / size)
+    log_probs = jnp.asarray(side.log_probs[side.prob[nodes]])
+    linked = np.zeros(len(nodes))
+    if side.cumulative:
+        linked[1:] = row[1:] == row[:-1]
+
+    def utilities(of: Callable[[Any], tuple[Any, Any, Any]], which: str) -> Any:
+        if not len(nodes):
+            return jnp.zeros(len(rows))
+        value, gain, loss = of(person)
+        values = value(outcomes)
+        before = jnp.concatenate([jnp.zeros(1), values[:-1]]) * linked
+        perceived = jnp.exp((gain if which == "gain" else loss).log(log_probs))
+        return jax.ops.segment_sum((values - before) * perceived, row, len(rows), indices_are_sorted=True)
+
+    return utilities
