@@ -151,7 +151,7 @@ def _read(options: argparse.Namespace) -> Any:
 
 
 def _dry_run(options: argparse.Namespace, file: Any, asked: Asked) -> int:
-    from humanline.fit.job import dry_run
+    from humanline.fit.dry_run import dry_run
 
     lines, good = dry_run(file, asked)
     show("\n".join(lines))
