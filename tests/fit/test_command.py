@@ -6,6 +6,8 @@ import csv
 import json
 import runpy
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -95,6 +97,18 @@ def test_the_parts_of_a_cpc_file_are_fitted_apart(tmp_path, capsys):
     assert "without feedback" not in capsys.readouterr().out
     assert main(["fit", LONG, "--part", "with-feedback", *QUICK]) == 2
     assert "holds choices alone" in capsys.readouterr().err
+
+
+def test_a_fit_needs_numpy_and_scipy_alone():
+    """Without figures nothing of any extra is imported, and the standard output is the table alone."""
+    code = (
+        "import sys; from humanline.cli import main\n"
+        f"code = main(['fit', {LONG!r}, '--model', 'expected-value', '--starts', '2'])\n"
+        "extra = {'torch', 'transformers', 'pydantic', 'rich', 'pandas', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(str(extra) if extra else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stdout.startswith("choices.csv: 804 rows"), done.stderr
 
 
 def test_a_comparison_is_printed_and_written(tmp_path, capsys, monkeypatch):
