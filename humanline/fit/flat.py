@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
 from humanline.fit.faults import DataError, Fault
+from humanline.theory._arrays import SUM_TOLERANCE
 
-#: How far probabilities may sum from 1.
-SUM_TOLERANCE = 1e-6
 #: Prospects that are sorted at a time, so that intermediate arrays stay small.
 ROWS = 65_536
 #: Above 1 minus this a probability is had from the sum of the rest, as in `decision_weights`.

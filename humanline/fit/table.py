@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from humanline.fit.choices import Choices
 from humanline.fit.faults import DataError, Fault
-from humanline.fit.flat import SUM_TOLERANCE
+from humanline.theory._arrays import SUM_TOLERANCE
 
 #: The response of a table, by the column that has it.
 RESPONSES = {"choice": "choices", "count": "counts", "rate": "rates", "equivalent": "equivalents"}

@@ -474,6 +474,9 @@ def _unit(name: str, prob: ArrayLike) -> NDArray[np.float64]:
 def _check_capacity(name: str, capacity: Any, allow_negative: bool) -> None:
     if not callable(capacity):
         raise TypeError(f"{name} must be a capacity function; got {capacity!r}")
+    if getattr(capacity, "has_arrays", False):  # an axis of people would be taken for that of outcomes
+        rule = "have numbers as parameters here; of arrays, one for each person, see humanline.fit.Prepared.for_groups"
+        raise _checks.wrong_kind(name, rule, capacity)
     ends = np.asarray(capacity(np.array([0.0, 1.0])))
     if ends.shape != (2,) or not (abs(ends[0]) <= NEGATIVE_TOLERANCE and abs(ends[1] - 1) <= NEGATIVE_TOLERANCE):
         raise _checks.fail(name, "map 0 to 0 and 1 to 1", ends.tolist())

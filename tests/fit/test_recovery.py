@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.recovery import EFFECT, estimated, recovery, replications
 
 
-@pytest.mark.slow  # 400 fits, each with five profiles: about two minutes
+@pytest.mark.slow  # 400 fits, each with five profiles: minutes
 def test_estimates_are_unbiased_and_intervals_cover():
     """Of 400 replications of 2000 choices, bias is below a third of a standard error, coverage 92 to 98 %.
 

@@ -87,6 +87,18 @@ def test_the_bootstrap_varies_as_the_errors_say():
     assert interval.low < fit.estimates["sensitivity"] < interval.high and found.failed == 0
 
 
+def test_the_bootstrap_over_people_draws_people():
+    """Each draw is a fit to the choices of whole people; another seed gives other draws."""
+    fit = fit_prospect(answered(3, 40, 6), expected_value(), starts=1)
+    found, other = (bootstrap(fit, by="person", draws=20, seed=seed) for seed in (0, 1))
+    assert (found.coordinates != other.coordinates).any() and found.failed == 0
+    people = np.random.default_rng(0).integers(6, size=6)
+    data = fit.choices
+    rows = np.concatenate([np.flatnonzero(data.person == each) for each in people])
+    alone = fit_prospect(data.take(rows), expected_value(), starts=1)
+    assert found.coordinates[0] == pytest.approx(alone.coordinates, rel=1e-7)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -24,6 +24,7 @@ from humanline.theory import (
     PowerWeight,
     Prelec,
     TverskyKahneman,
+    decision_weights,
     separable_weights,
 )
 from tests import oracles
@@ -198,6 +199,14 @@ def test_wrong_entries_of_arrays_are_refused(make, said):
     """An entry that a number could not be is refused with its name and rule."""
     with pytest.raises(ValueError, match=said):
         make()
+
+
+@pytest.mark.parametrize("gamma", [[0.5, 0.6], [[0.5], [0.6]]])
+def test_weights_of_arrays_of_parameters_are_refused(gamma):
+    """An axis of people is not taken for one of outcomes: it is said where such parameters go."""
+    for weights in (decision_weights, separable_weights):
+        with pytest.raises(TypeError, match=r"gain must have numbers as parameters here; .*for_groups"):
+            weights([[1.0, 2.0], [3.0, 4.0]], [[0.5, 0.5], [0.2, 0.8]], gain=TverskyKahneman(np.array(gamma)))
 
 
 def test_arrays_below_the_threshold_warn():

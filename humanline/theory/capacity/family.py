@@ -53,6 +53,11 @@ class Family:
     _arrays: ClassVar[bool] = False
 
     @property
+    def has_arrays(self) -> bool:
+        """Whether a parameter is an array of several."""
+        return self._arrays
+
+    @property
     def is_monotone(self) -> bool:
         """Whether the function never decreases."""
         return True
