@@ -48,6 +48,7 @@ KNOWN = {
     "beta": Known("benchmarks.beta:benchmark_beta", 3, 60, 60),
     "capacity": Known("benchmarks.capacity:benchmark_capacity", 4, 60, 60),
     "fits": Known("benchmarks.fits:benchmark_fits", 6, 120, 120),
+    "people": Known("benchmarks.people:benchmark_people", 8, 300, 300),
     "simulator": Known("benchmarks.simulator:benchmark_simulator", 5, 400, 400),
     "reading": Known("benchmarks.reading:benchmark_reading", 18, 900, 900),
 }

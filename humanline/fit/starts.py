@@ -73,6 +73,6 @@ def _units(likelihood: Likelihood, values: dict[str, float]) -> dict[str, float]
     table = likelihood.choices.prepared(model.weights, likelihood.reference_point)
     utility = table.utilities(**dict(zip(("value", "gain", "loss"), families, strict=True)))
     half = len(utility) // 2
-    gaps = np.abs(utility[half:] - utility[: 2 * half - half])
+    gaps = np.abs(utility[half : 2 * half] - utility[:half])
     typical = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
     return {**unit, "per utility": 1 / typical}

@@ -113,10 +113,12 @@ def fit_population(own: OwnLikelihoods, start: Normal, *, anchor: Anchor, seed: 
         calm = moves[-1] < 4 * (expected + noise)
         if many and calm:
             return Population(law, anchor, points, information, path, decrement, noise, tuple(moves))
-    told = ", ".join(f"{each:.2g}" for each in moves)
+    number = len(law.mean)
+    mean, spread = np.abs(way[:number]).max(), np.abs(way[number:]).max()
+    what = f"the mean of {own.names[int(np.abs(way[:number]).argmax())]}" if mean > spread else "the spreads of people"
     raise NotConverged(
-        f"the law of {own.choices.people} people did not settle: {_ROUNDS} rounds moved it by these squared shares of "
-        f"its standard errors: {told}; fix or equate parameters that these choices say little of"
+        f"the law of {own.choices.people} people did not settle in {_ROUNDS} rounds of new points: {what} still moves; "
+        f"these choices say too little of it: fix or equate parameters, or give more choices"
     )
 
 
@@ -175,7 +177,7 @@ def even_points(people: int, number: int, size: int, seed: int) -> Array:
 
     rng = np.random.default_rng(seed)
     even = qmc.Sobol(number + 1, seed=rng).random(size)
-    return np.clip((even + rng.random((people, 1, number + 1))) % 1.0, 1e-12, 1 - 1e-12)
+    return np.asarray(np.clip((even + rng.random((people, 1, number + 1))) % 1.0, 1e-12, 1 - 1e-12))
 
 
 def points_around(own: OwnLikelihoods, mode: Array, law: Normal, uniform: Array) -> Points:

@@ -162,7 +162,7 @@ def sample_posterior(
         raise NotConverged(
             f"the chains do not agree on a posterior: R-hat is up to {rhat:.3f} (at most {MOST_RHAT}), the least "
             f"effective number of draws {effective:.0f} (at least {LEAST_EFFECTIVE:.0f}), {diverged} steps diverged "
-            f"(none may); take more warmup and draws (now {warmup} and {draws}), or a target_accept above {target_accept}"
+            f"(none may); take more warmup and draws (now {warmup} and {draws}), or a higher target_accept"
         )
     people, number = at.shape[2:]
     natural = [fit.own.natural_coordinates(each) for each in at.reshape(-1, people, number)]
@@ -211,7 +211,7 @@ def _plain(fit: PeopleFit) -> tuple[Array, Array]:
     """Return each person's plain posterior mean, and the Cholesky factor of its covariance."""
     points, law = fit.population.points, fit.population.law
     mean, covariance = moments(points, shares(points, law)[1])
-    return mean, np.linalg.cholesky(covariance + 1e-3 * law.covariance)
+    return mean, np.asarray(np.linalg.cholesky(covariance + 1e-3 * law.covariance))
 
 
 def _begin(fit: PeopleFit) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def before(own: OwnLikelihoods) -> dict[int, Undetermined]:
         )
         for which, same_side in (("first", seconds == 0), ("second", seconds == trials)):
             why = f"chose the {which} option each time, so that no finite sensitivity is the most likely"
-            found |= dict.fromkeys(np.flatnonzero(same_side).tolist(), Undetermined("one-sided", why))
+            found = {**dict.fromkeys(np.flatnonzero(same_side).tolist(), Undetermined("one-sided", why)), **found}
     return found
 
 

@@ -1,0 +1,105 @@
+"""The full posterior: likelihoods that JAX traces are those of all fits; chains that did not arrive are an error."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from humanline.fit import Choices, Model, NotConverged
+from humanline.fit.parameters import CAPACITIES, VALUES
+from humanline.fit.people import fit_people, posterior
+from humanline.fit.people.own import OwnLikelihoods
+from humanline.fit.starts import starting_points
+from humanline.fit.straight import Straight
+from tests.helpers.choices import problems
+from tests.helpers.people import SMALL, crowd
+
+needs_bayes = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("jax", "numpyro", "arviz")),
+    reason="needs the extra bayes (jax, numpyro, arviz)",
+)
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch):
+    """Whoever lacks jax is told what to install."""
+
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(posterior.importlib, "import_module", missing)
+    with pytest.raises(ModuleNotFoundError, match=r"needs jax: install the extra, humanline\[bayes\]"):
+        posterior._libraries()
+
+
+def test_one_chain_is_refused():
+    """A chain that no other can be compared with is refused before anything is sampled."""
+    with pytest.raises(ValueError, match="chains must be >= 2"):
+        posterior.sample_posterior(None, chains=1)
+
+
+OTHERS = {
+    "probit": Model(rule="probit"),
+    "lapse": Model(lapse=True),
+    "separable, own curvatures": Model(weights="separable", equal={}),
+    "contextual": Model(contextual=True, equal={}),
+}
+EACH = {f"{value} {gain}": Model(value=value, gain=gain) for value in VALUES for gain in CAPACITIES} | OTHERS
+
+
+@needs_bayes
+@pytest.mark.slow  # JAX compiles each: some minutes
+@pytest.mark.parametrize("kind", ["choices", "equivalents"])
+def test_traced_likelihoods_are_those_of_all_fits(kind):
+    """For every family and rule, value and gradient equal those of `Likelihood` to 1e-9, also beyond a bound."""
+    import jax
+
+    from humanline.fit.people.traced import traced_likelihood
+
+    rng = np.random.default_rng(0)
+    people, number = 4, 20
+    first, second = problems(rng, number)
+    settings = {"problem": np.tile(np.arange(number), people), "person": np.repeat(np.arange(people), number)}
+    if kind == "choices":
+        data, models = Choices.between(first, second, rng.integers(0, 2, people * number), **settings), EACH
+    else:
+        data = Choices.equivalents(first, rng.normal(5, 20, people * number), **settings)
+        models = {"usual": Model(), "own curvatures": Model(equal={})}
+    with jax.enable_x64(True):
+        for title, model in models.items():
+            own = OwnLikelihoods(data, model)
+            straight = Straight(own.everyone)
+            at = np.array([straight.there(start) for start in starting_points(own.everyone, people, 3)])
+            at[0, 0] = own.high[0] + 1
+            traced = traced_likelihood(own)
+            value, gradient, _ = own.derivatives(at)
+            assert np.asarray(traced(at)) == pytest.approx(value, rel=1e-9, abs=1e-9), title
+            found = np.asarray(jax.jit(jax.grad(lambda x, f=traced: f(x).sum()))(at))
+            assert found == pytest.approx(gradient, rel=1e-7, abs=1e-7 * np.abs(gradient).max()), title
+
+
+@needs_bayes
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_chains_that_did_not_arrive_make_no_table():
+    """After a few steps there is an error that says what is missing, and no posterior."""
+    fit = fit_people(crowd(0, 8, 30, SMALL)[0], SMALL)
+    with pytest.raises(NotConverged, match="the chains do not agree on a posterior: R-hat is up to"):
+        posterior.sample_posterior(fit, chains=2, warmup=5, draws=20)
+
+
+@needs_bayes
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_full_posterior_is_near_the_pooled_fit():
+    """Of two parameters, posterior means lie within half an error of the pooled ones, for nine in ten; bytes repeat."""
+    data, _ = crowd(1, 20, 60, SMALL)
+    fit = fit_people(data, SMALL)
+    full = posterior.sample_posterior(fit, chains=2, warmup=300, draws=400)
+    draws = full.coordinates.reshape(-1, 20, 2)
+    assert full.rhat <= posterior.MOST_RHAT and full.divergences == 0
+    assert np.quantile(np.abs(draws.mean(0) - fit.pooled.coordinates) / draws.std(0), 0.9) < 0.5
+    assert np.median(fit.pooled.errors / draws.std(0)) == pytest.approx(1, abs=0.25)
+    again = posterior.sample_posterior(fit, chains=2, warmup=300, draws=400)
+    assert again.to_dict() == full.to_dict()
