@@ -19,7 +19,11 @@ def study_commands(commands: Commands) -> None:
     sim.add_argument("claims", nargs="*", metavar="CLAIM", help="judge these alone (default: all, with figures)")
     sim.add_argument("--quick", action="store_true", help="few seeds and one learning rate: a minute, wide intervals")
     sim.add_argument("--worlds", action="store_true", help="judge three claims in worlds closer to training instead")
-    sim.add_argument("--out", help="folder to write to (default: sim-out, or sim-quick; with --worlds sim-worlds)")
+    sim.add_argument("--people", action="store_true", help="judge whether perceiving as each person does helps instead")
+    sim.add_argument(
+        "--out",
+        help="folder to write to (default: sim-out, sim-quick, sim-worlds or sim-people)",
+    )
     sim.add_argument("--processes", type=int, help="runs at a time (default: one for each core)")
     sim.add_argument("--quiet", action="store_true", help="show no progress")
     sim.set_defaults(run=_sim)
@@ -34,10 +38,14 @@ def study_commands(commands: Commands) -> None:
 def _sim(options: argparse.Namespace) -> int:
     from humanline.system.stop import EXIT_STOPPED
 
-    if options.worlds and options.claims:
-        raise ValueError("--worlds judges claims of its own; name none with it")
-    out = options.out or ("sim-worlds" if options.worlds else "sim-quick" if options.quick else "sim-out")
-    work = functools.partial(_worlds if options.worlds else _claims, options, out)
+    if options.worlds and options.people:
+        raise ValueError("--worlds and --people are two studies; ask for one of them")
+    special = "worlds" if options.worlds else "people" if options.people else ""
+    if special and options.claims:
+        raise ValueError(f"--{special} judges claims of its own; name none with it")
+    out = options.out or (f"sim-{special}" if special else "sim-quick" if options.quick else "sim-out")
+    judged = {"worlds": _worlds, "people": _people}.get(special, _claims)
+    work = functools.partial(judged, options, out)
     lines = runs_until_stopped(options, out, work)
     for line in lines or ():
         print(line)
@@ -52,6 +60,15 @@ def _worlds(options: argparse.Namespace, out: str, finished: Callable[[int, int]
     found = study_worlds(out, scale=scale, processes=processes_of(options), progress=finished)
     told = [f"{turn.claim}, {turn.dial}, {turn.task}, {turn.objective}: {turn.words}" for turn in found.turns]
     return [*told, visible(str(Path(out) / "worlds.md"))]
+
+
+def _people(options: argparse.Namespace, out: str, finished: Callable[[int, int], None]) -> list[str]:
+    """Judge whether personal perception helps; return lines that are fit to be shown."""
+    from humanline.sim.people import FULL_PEOPLE, QUICK_PEOPLE, study_people
+
+    found = study_people(out, scale=QUICK_PEOPLE if options.quick else FULL_PEOPLE, progress=finished)
+    told = [f"{one.claim.name:<30}  {one.verdict}" for one in found.judgements]
+    return [*told, visible(str(Path(out) / "people.md"))]
 
 
 def _claims(options: argparse.Namespace, out: str, finished: Callable[[int, int], None]) -> list[str]:

@@ -377,6 +377,38 @@ CLAIMS: dict[str, Claim] = {
 }
 
 
+def _worth(name: str, words: str, first: str, second: str, *, placebo: bool = False) -> list[Claim]:
+    """Return the claim that training by one rule is worth more to people than by another, for tests and for clips."""
+    return [
+        Claim(
+            f"{name}-{kind}",
+            f"{words} (Rule: {kind}.)",
+            "an open question of arXiv 2509.24207; the claim is ours",
+            f"worth to the person, {first} {kind} - {second}{'' if second == 'no rule' else f' {kind}'}",
+            (f"{first} {kind}", second if second == "no rule" else f"{second} {kind}"),
+            contrasts.felt(f"{first} {kind}", second if second == "no rule" else f"{second} {kind}"),
+            ("bandit", "sequence"),
+            placebo=placebo,
+        )
+        for kind in ("test", "clip")
+    ]
+
+
+#: Claims of `humanline sim --people`, written before any of its runs.
+PERSONAL: dict[str, Claim] = {
+    claim.name: claim
+    for claim in (
+        *_worth("own-beats-shared", "A rule of each person's gamma beats one of 1992 for all.", "own", "shared"),
+        *_worth("own-beats-population", "A rule of one's own gamma beats the population's.", "own", "population"),
+        *_worth(
+            "population-beats-shared", "A rule of people's middle gamma beats that of 1992.", "population", "shared"
+        ),
+        *_worth("own-beats-anothers", "A rule of one's own gamma beats one of somebody else's.", "own", "another's"),
+        *_worth("own-beats-none", "A rule of each person's gamma beats no rule, only syncing.", "own", "no rule"),
+    )
+}
+
+
 def chosen(names: Sequence[str]) -> list[Claim]:
     """Return the claims of these names, all of them if there is none.
 

@@ -59,6 +59,16 @@ def score(first: str, second: str) -> Callable[[Get], Contrast]:
     return contrast
 
 
+def felt(first: str, second: str) -> Callable[[Get], Contrast]:
+    """Return the contrast of what two variants' policies are worth to each person, the first above the second."""
+
+    def contrast(get: Get) -> Contrast:
+        difference = get(first, "felt") - get(second, "felt")
+        return Contrast(difference, [difference])
+
+    return contrast
+
+
 def _above(difference: Array, least: float) -> bool:
     """Return whether the mean is above a number by all that its interval allows."""
     interval = mean_interval(difference.tolist())

@@ -45,7 +45,7 @@ MEASURES = {
 EARLY = 5
 #: Modules that only read results, or that no run uses: a change in them makes no result old.
 _READERS = (
-    "worlds",
+    *("worlds", "people", "people_tables"),
     *("lookup", "contrasts", "distances", "claims", "dependence", "findings", "judging", "tables", "report"),
     *("exact", "limit"),
 )
