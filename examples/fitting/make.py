@@ -1,4 +1,4 @@
-"""Make choices.csv and games.csv: made-up people who follow prospect theory, in both formats that humanline fit reads."""
+"""Make choices.csv and games.csv: made-up people who follow prospect theory, in both formats of humanline fit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def choices(seed: int = 0) -> list[list]:
 
 
 def games(seed: int = 1) -> list[list]:
-    """Return rows in the format of the Choice Prediction Competitions: rates of 25 choices, without and with feedback."""
+    """Return rows in the format of the Choice Prediction Competitions: rates of 25 choices in three blocks."""
     rng = np.random.default_rng(seed)
     made = []
     for number in range(GAMES):

@@ -106,7 +106,7 @@ def _fit(options: argparse.Namespace) -> int:
     file = _read(options)
     if options.dry_run:
         return _dry_run(options, file, asked)
-    from humanline.fit.faults import NotConverged
+    from humanline.fit.faults import NotConverged, NotIdentified
     from humanline.fit.job import fit_file
 
     try:
@@ -114,6 +114,10 @@ def _fit(options: argparse.Namespace) -> int:
     except NotConverged as error:
         complain(options, f"no fit, and nothing written: {error}")
         return EXIT_NOT_FINITE
+    except NotIdentified as error:
+        here = "fixed={'NAME': NUMBER} is --fix NAME=NUMBER here, and gain='identity' is --model expected-utility"
+        complain(options, f"{error}\n{here}")
+        return EXIT_USER_ERROR
     written = []
     if options.out is not None:
         from humanline.cli.fit_files import write_report
@@ -147,7 +151,7 @@ def _read(options: argparse.Namespace) -> Any:
 
 
 def _dry_run(options: argparse.Namespace, file: Any, asked: Asked) -> int:
-    from humanline.fit.job import dry_run
+    from humanline.fit.dry_run import dry_run
 
     lines, good = dry_run(file, asked)
     show("\n".join(lines))
@@ -165,6 +169,8 @@ def _asked(options: argparse.Namespace) -> Asked:
     for name in ("spread", "proposal"):
         if getattr(options, name) is not None and not options.map_to_rejection:
             raise ValueError(f"--{name} is of --map-to-rejection")
+    if options.dry_run and options.out is not None:
+        raise ValueError("--out is of a fit; --dry-run writes nothing")
     if options.draws is not None and options.intervals != "bootstrap":
         raise ValueError("--draws is of --intervals bootstrap")
     return Asked(

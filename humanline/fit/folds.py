@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from humanline.fit.result import Fit
 
 Array = NDArray[np.float64]
 UNITS = ("problem", "person")
+STARTS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +61,7 @@ def fold_of(unit: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]
 def cross_validate(fit: Fit, fold: NDArray[np.int64], finished: Callable[[], None] = lambda: None) -> HeldOut:
     """Fit a model again without each fold, and score that fold.
 
-    Every climb starts from the estimates of all data.
+    Every climb starts from the estimates of all data; if it comes to no optimum, from the usual starts.
 
     Parameters
     ----------
@@ -79,16 +81,13 @@ def cross_validate(fit: Fit, fold: NDArray[np.int64], finished: Callable[[], Non
     folds = int(fold.max()) + 1
     for number in range(folds):
         held = fold == number
+        rest = data.take(~held, all_problems=True)
+        how: dict[str, Any] = {"objective": own.objective, "reference_point": own.reference_point, "seed": fit.seed}
         try:
-            again = fit_prospect(
-                data.take(~held, all_problems=True),
-                fit.model,
-                starts=1,
-                seed=fit.seed,
-                objective=own.objective,
-                reference_point=own.reference_point,
-                start_from=fit.estimates,
-            )
+            try:
+                again = fit_prospect(rest, fit.model, starts=1, start_from=fit.estimates, **how)
+            except NotConverged:
+                again = fit_prospect(rest, fit.model, starts=STARTS, **how)
         except NotConverged as error:
             raise NotConverged(f"without fold {number + 1} of {folds}: {error}") from None
         except NotIdentified as error:

@@ -14,11 +14,9 @@ from humanline import _checks
 from humanline.fit.bootstrap import bootstrap
 from humanline.fit.compare import Comparison, compare_models
 from humanline.fit.curves import Shown
-from humanline.fit.design import design_check
+from humanline.fit.dry_run import file_lines
 from humanline.fit.estimate import fit_prospect
 from humanline.fit.formats import ChoiceFile, Part
-from humanline.fit.identify import fit_faults, same_options
-from humanline.fit.likelihood import Likelihood
 from humanline.fit.model import Model, standard_models
 from humanline.fit.result import Fit
 from humanline.fit.shown import comparison_lines, fit_lines, usual_errors
@@ -92,11 +90,20 @@ class Asked:
     def __post_init__(self) -> None:
         _checks.one_of("errors", self.errors, ("auto", *KINDS))
         _checks.one_of("intervals", self.intervals, INTERVALS)
+        if self.seed < 0:
+            raise _checks.fail("seed", "be >= 0", self.seed)
 
     def models(self) -> dict[str, Model]:
-        """Return the models of a comparison, with the choice rule, the value function and the lapses that are asked."""
+        """Return the models of a comparison, with the value function, choice rule and lapses that are asked.
+
+        The model that is asked for is the last of them, unless it is one of the others.
+        """
         model = self.model
-        return standard_models(model.value, rule=model.rule, contextual=model.contextual, lapse=model.lapse)
+        found = standard_models(model.value, rule=model.rule, contextual=model.contextual, lapse=model.lapse)
+        nameless = dataclasses.replace(model, name="")
+        if all(dataclasses.replace(other, name="") != nameless for other in found.values()):
+            found["the model asked for"] = model
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,73 +262,6 @@ def _intervals(fit: Fit, errors: str, asked: Asked) -> dict[str, ParameterInterv
         found = bootstrap(fit, by=by, draws=asked.draws, seed=asked.seed)
         return {name: found.interval(name, confidence=level) for name in fit.names}
     return {name: fit.interval(name, confidence=level, kind=errors) for name in fit.names}
-
-
-# ---- what a file holds, before any fit ------------------------------------------------------------------------------
-
-
-def file_lines(file: ChoiceFile) -> list[str]:
-    """Return what was read from a file, and what was left out."""
-    lines = [f"{file.path.name}: {file.rows} rows in the {file.format} format, SHA-256 {file.sha256[:16]}"]
-    lines += [f"Dropped: {count} rows, {reason}" for reason, count in file.dropped.items() if count]
-    return lines + [f"{note}." for note in file.notes]
-
-
-def dry_run(file: ChoiceFile, asked: Asked) -> tuple[list[str], bool]:
-    """Return what a file holds and which parameters its problems can tell, and whether the model can be fitted."""
-    lines, good = file_lines(file), True
-    for part in file.parts:
-        data = part.choices
-        likelihood = Likelihood(data, asked.model, reference_point=asked.reference_point, objective=asked.objective)
-        lines += ["", f"{part.title}: {_counted(data)}", *_problems(likelihood)]
-        faults = fit_faults(likelihood)
-        good = good and not faults
-        trials = np.bincount(data.problem, weights=data.trials, minlength=data.problems)
-        kind = data.kind if data.kind == "equivalents" else None
-        design = design_check(data, asked.model, n=trials, kind=kind, reference_point=asked.reference_point)
-        if data.kind == "rates":
-            lines.append(
-                "Precision is told as if each rate were a single choice: it is better by the root of how many."
-            )
-        known = {fault.told() for fault in design.faults}
-        lines += design.told()
-        lines += [f"cannot be: {fault.told()}" for fault in faults if fault.told() not in known]
-        if asked.compare:
-            lines += _compared(data, asked)
-    return lines, good
-
-
-def _counted(data: Any) -> str:
-    what = f"{len(data)} {data.kind} of {data.problems} problems"
-    if data.kind == "counts":
-        what += f", {data.trials.sum():.0f} choices"
-    return what + (f", {data.people} people" if data.people > 1 else "")
-
-
-def _problems(likelihood: Likelihood) -> list[str]:
-    data, zero = likelihood.choices, likelihood.reference_point
-    row = np.repeat(np.arange(len(data.start) - 1), np.diff(data.start)) % data.problems
-    some = data.probs > 0
-    gains, losses = (
-        np.bincount(row[some & side], minlength=data.problems) > 0
-        for side in (data.outcomes > zero, data.outcomes < zero)
-    )
-    least, most, size = data.outcomes[some].min(), data.outcomes[some].max(), np.diff(data.start).max()
-    kinds = (gains & ~losses).sum(), (losses & ~gains).sum(), (gains & losses).sum()
-    lines = [
-        "Problems with gains alone {}, with losses alone {}, with both {}".format(*kinds)
-        + f"; up to {size} outcomes an option, from {least:g} to {most:g}"
-    ]
-    if data.kind != "equivalents" and (same := same_options(likelihood)).any():
-        lines.append(f"Identical options in {int(same.sum())} problems: they say nothing of any parameter")
-    return lines
-
-
-def _compared(data: Any, asked: Asked) -> Iterable[str]:
-    for title, model in asked.models().items():
-        likelihood = Likelihood(data, model, reference_point=asked.reference_point, objective=asked.objective)
-        if faults := fit_faults(likelihood):
-            yield f"Not to be compared: {title}: " + "; ".join(fault.told() for fault in faults)
 
 
 # ---- what JSON can hold ---------------------------------------------------------------------------------------------

@@ -69,19 +69,22 @@ def fit_lines(fit: Fit, errors: str, intervals: Mapping[str, ParameterInterval],
     ends = [f"[{(1 - confidence) / 2:.3f}", f"{(1 + confidence) / 2:.3f}]"]
     lines += [rule, f"{'':<{wide}}{'estimate':>12}{'std err':>12}{ends[0]:>12}{ends[1]:>12}{'1992':>9}", line]
     error = fit.standard_errors(errors)
-    notes: list[str] = []
+    missing: dict[str, list[str]] = {}
     for name, estimate in fit.parameters.items():
         if name in fit.names:
             found = intervals[name]
             numbers = [_number(x) for x in (estimate, error[name], found.low, found.high)]
             if found.why:
-                notes.append(f"{name}: no {'end of the ' if _half(found) else ''}interval, as {found.why}")
+                missing.setdefault(f"no {'end of the ' if _half(found) else ''}interval, as {found.why}", []).append(
+                    name
+                )
             rest = "".join(f"{each:>12}" for each in numbers)
         else:
             rest = f"{_number(estimate):>12}  {_why_fixed(fit, name)}"
         median = MEDIANS.get(name)
         shown = f"{median:>9.2f}" if median is not None and name in fit.names and _is_classic(fit) else ""
         lines.append(f"{name:<{wide}}{rest}{shown}".rstrip())
+    notes = [f"{', '.join(names)}: {why}." for why, names in missing.items()]
     return [*lines, rule, *_wrapped(_notes(fit, errors, how, notes), _WIDTH)]
 
 

@@ -6,6 +6,8 @@ import csv
 import json
 import runpy
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -95,6 +97,18 @@ def test_the_parts_of_a_cpc_file_are_fitted_apart(tmp_path, capsys):
     assert "without feedback" not in capsys.readouterr().out
     assert main(["fit", LONG, "--part", "with-feedback", *QUICK]) == 2
     assert "holds choices alone" in capsys.readouterr().err
+
+
+def test_a_fit_needs_numpy_and_scipy_alone():
+    """Without figures nothing of any extra is imported, and the standard output is the table alone."""
+    code = (
+        "import sys; from humanline.cli import main\n"
+        f"code = main(['fit', {LONG!r}, '--model', 'expected-value', '--starts', '2'])\n"
+        "extra = {'torch', 'transformers', 'pydantic', 'rich', 'pandas', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(str(extra) if extra else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stdout.startswith("choices.csv: 804 rows"), done.stderr
 
 
 def test_a_comparison_is_printed_and_written(tmp_path, capsys, monkeypatch):
@@ -187,6 +201,9 @@ def test_what_cannot_be_fitted_is_said_before(tmp_path, capsys):
     "words,said",
     [
         (["--folds", "5"], "--folds is of --compare"),
+        (["--dry-run"], "--dry-run writes nothing"),
+        (["--seed", "-1"], "seed must be >= 0; got -1"),
+        (["--per-rate", "9"], "holds choices, not rates"),
         (["--draws", "5"], "--draws is of --intervals bootstrap"),
         (["--fix", "gamma=1"], "gamma: no such parameter; did you mean loss.gamma?"),
         (["--fix", "loss_aversion"], "write NAME=..."),
@@ -300,3 +317,13 @@ def test_what_capacities_mean_for_training(capsys, tmp_path, monkeypatch):
     assert part["rejection"]["spread"] == 0.5
     assert main(["fit", LONG, "--spread", "2", *QUICK]) == 2
     assert "--spread is of --map-to-rejection" in capsys.readouterr().err
+
+
+def test_the_model_that_is_asked_for_is_compared_too():
+    """The usual 18 models, and one more where something is held that they leave free."""
+    from humanline.fit import Model
+    from humanline.fit.job import Asked
+
+    assert len(Asked().models()) == 18 and "the model asked for" not in Asked(Model(gain="prelec")).models()
+    held = Model(fixed={"loss_aversion": 1.0})
+    assert Asked(held).models()["the model asked for"] is held

@@ -23,7 +23,15 @@ from humanline.fit.formats import read_choices
 from humanline.fit.shown import comparison_lines
 from tests.conftest import ROOT
 from tests.helpers.choices import answered, problems
+from tests.helpers.pages import tables
 
+#: Titles of models that docs/fitting.md tells of.
+PAGE = {
+    "expected value": "expected value",
+    "expected utility": "expected utility, power",
+    "separable, Prelec with one parameter (the best)": "separable, prelec (one parameter)",
+    "cumulative, Tversky-Kahneman": "cumulative, tversky-kahneman",
+}
 CPC18 = ROOT.parent / "shared" / "data" / "cpc18-estimation.csv"
 STRONG = {"curvature": 0.7, "loss_aversion": 2.0, "gain.gamma": 0.45, "loss.gamma": 0.5, "sensitivity": 1.0}
 FEW = {"value": expected_value(), "utility": expected_utility(), "prospect": Model()}
@@ -176,6 +184,25 @@ def test_a_model_that_did_not_converge_is_named(monkeypatch, where):
     assert "Not in the table: utility did not converge" in "\n".join(comparison_lines(found, source="made"))
 
 
+def test_a_fold_without_an_optimum_near_the_estimates_is_climbed_anew(monkeypatch):
+    """Where the climb from the estimates of all data comes to none, the usual starts are tried."""
+    data = answered(8, 40, 4)
+    real, begun = fit_prospect, []
+
+    def failing(given, model, **how):
+        begun.append("start_from" in how)
+        if "start_from" in how:
+            raise NotConverged("lost")
+        return real(given, model, **how)
+
+    fit = real(data, FEW["utility"], starts=2)
+    fold = fold_of(units_of(data, "problem"), 2, 0)
+    wanted = cross_validate(fit, fold)
+    monkeypatch.setattr("humanline.fit.folds.fit_prospect", failing)
+    found = cross_validate(fit, fold)
+    assert begun == [True, False] * 2 and found.log_likelihood == pytest.approx(wanted.log_likelihood, abs=1e-4)
+
+
 def test_all_families_in_one_call():
     """By default expected value, expected utility, and separable and cumulative prospect theory of all families."""
     titles = list(standard_models())
@@ -238,9 +265,17 @@ def test_no_difference_where_an_error_is_not_known():
 @pytest.mark.slow
 @pytest.mark.skipif(not CPC18.exists(), reason="shared/data is not here")
 def test_the_competition_of_2018():
-    """Of 51 problems no model is told from expected value, in either part, and hardly a pair from each other."""
-    for part in read_choices(CPC18).parts:
+    """Of 51 problems no model is told from expected value, in either part, and docs/fitting.md has the numbers."""
+    (told,) = [rows for head, rows in tables(ROOT / "docs" / "fitting.md").items() if not head]
+    for number, part in enumerate(read_choices(CPC18).parts):
         found = compare_models(part.choices, noise=part.noise)
+        rows = {row.title: row for row in found.rows}
+        for name, loss, difference, p in told if number == 0 else ():
+            row = rows[PAGE[name]]
+            assert f"{row.loss:.4f}".lstrip("0") == loss, name
+            if difference:
+                wanted = f"-{-row.difference.mean:.4f} ± {row.difference.error:.4f}".replace("0.", ".")
+                assert (difference, p) == (wanted, f"{row.adjusted:.2f}".lstrip("0")), name
         assert not found.missing and {row.verdict for row in found.rows[1:]} == {"not distinguishable"}
         assert found.pairs == 153 and len(found.separated) <= 2
         said = "\n".join(comparison_lines(found, source="CPC18"))

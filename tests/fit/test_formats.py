@@ -118,8 +118,9 @@ class TestCpc:
         found = read_choices(CPC18)
         assert found.dropped == {"ambiguous (Amb = 1)": 9}
         assert [part.choices.problems for part in found.parts] == [51, 51]
-        rates = dict(zip(found.parts[0].choices.problem_names, found.parts[0].choices.response, strict=True))
-        assert rates["1"] == 0.669491525 and rates["60"] == 0.638983051
+        data = found.parts[0].choices
+        rates = {data.problem_names[at]: rate for at, rate in zip(data.problem, data.response, strict=True)}
+        assert rates["1"] == 0.669491525 and rates["60"] == 0.638983051 and len(rates) == 51
 
     def test_larger_sets_with_a_row_for_each_condition(self, tmp_path):
         """Rows of bRate with Feedback and numbered shapes, as choices13k has them; variances from spreads."""

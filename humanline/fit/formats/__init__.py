@@ -31,7 +31,7 @@ def read_choices(
     least_responses : int
         How many each person of a file in the long format must have given.
     per_rate : int >= 2, optional
-        How many independent choices each rate is of, where the file does not say it.
+        How many independent choices each rate is of, in place of what the file says of its noise.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def read_choices(
     OSError
         If the file cannot be read.
     ValueError
-        If `format` or `per_rate` is none.
+        If `format` or `per_rate` is none, or there is a `per_rate` and the file has no rates.
     DataError
         With everything that is wrong in the file, by line, up to a dozen faults and their number.
     """

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from humanline import _checks
 from humanline.fit.faults import DataError, Fault
 from humanline.fit.formats.csv_table import CsvTable
 from humanline.fit.formats.part import ChoiceFile, Part
@@ -31,7 +32,7 @@ def read_long(table: CsvTable, *, least_responses: int = 1, per_rate: int | None
     least_responses : int
         How many each person must have given.
     per_rate : int, optional
-        What ``n`` is where there is none.
+        Of rates: in place of ``n``.
 
     Returns
     -------
@@ -53,9 +54,13 @@ def read_long(table: CsvTable, *, least_responses: int = 1, per_rate: int | None
         table.refuse([*faults, *(_at_line(table, fault) for fault in error.faults)])
         raise  # not reached
     table.refuse(faults)
+    if per_rate is not None and choices.kind != "rates":
+        raise _checks.fail("per_rate", f"be left out: {table.path} holds {choices.kind}, not rates", per_rate)
     noise = None
     if choices.kind == "rates" and (total is not None or per_rate is not None):
-        number = np.full(len(choices), per_rate) if total is None else total[_first_rows(table)]
+        number = (
+            total[_first_rows(table)] if per_rate is None and total is not None else np.full(len(choices), per_rate)
+        )
         noise = choices.response * (1 - choices.response) / np.maximum(number - 1, 1)
     alone = int((np.bincount(choices.person) == 1).sum()) if choices.people > 1 else 0
     notes = (f"{alone} of {choices.people} people gave a single answer",) if alone else ()
