@@ -37,6 +37,7 @@ TRACED = FAILED.replace(
     "assert 2 &lt; 1&#10;more", "AssertionError: Traceback:&#10;  a line&#10;KeyError: lost&#10;assert 1"
 )
 SKIPPED = '<testcase classname="tests.a" name="test_three"><skipped message="verl is not installed here"/></testcase>'
+WAITS = '<testcase classname="tests.a" name="test_five"><skipped message="no CUDA device"/></testcase>'
 ERROR = '<testcase classname="tests.a" name="test_four"><error message="no such function">E</error></testcase>'
 
 
@@ -46,6 +47,13 @@ class TestVerdict:
     def test_only_passed_tests_are_a_success(self, script, tmp_path):
         """The sentence counts them."""
         assert script["verdict"](report(tmp_path, PASSED, PASSED), 0, "") == "2 tests pass"
+
+    def test_what_wants_a_gpu_is_counted_and_no_break(self, script, tmp_path):
+        """It is skipped for the reason that tests/conftest.py gives; alone it shows nothing."""
+        assert script["verdict"](report(tmp_path, PASSED, WAITS), 0, "") == "1 tests pass, 1 want a GPU"
+        assert f'"{script["NO_GPU"]}"' in (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
+        with pytest.raises(script["Broken"], match="0 tests ran"):
+            script["verdict"](report(tmp_path, WAITS), 0, "")
 
     @pytest.mark.parametrize(
         ("cases", "code", "said"),
@@ -80,11 +88,9 @@ class TestRuns:
     def test_an_index_that_does_not_answer_is_a_break_and_not_silence(self, tmp_path):
         """Without an index the sentence says so, and the exit code is 1."""
         nowhere = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null", "PATH": "", "HOME": str(tmp_path)}
-        done = self.run("verl", "axolotl", "--in", str(tmp_path / "envs"), **nowhere)
-        first, second = done.stdout.splitlines()
+        done = self.run("verl", "--in", str(tmp_path / "envs"), **nowhere)
         assert done.returncode == 1
-        assert re.match(r"verl \(newest\) could not be looked up: .*\(tested: [\d.]+\)\.", first)
-        assert second.startswith("axolotl (newest) could not be looked up: ")
+        assert re.fullmatch(r"verl \(newest\) could not be looked up: .*\(tested: [\d.]+\)\.\n", done.stdout)
 
     def test_an_index_that_cannot_be_reached_is_named_as_that(self, tmp_path):
         """And not as a tool that is gone, which is what pip's last line says then."""

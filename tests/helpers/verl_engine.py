@@ -74,6 +74,7 @@ class Table(BaseEngine):
         return torch.nested.nested_tensor_from_jagged(chosen, offsets=input_ids.offsets())
 
     def forward_backward_batch(self, data: TensorDict, loss_function: Any, forward_only: bool = False) -> Any:
+        assert loss_function is None or not forward_only, "scoring computes no loss"
         if not forward_only:
             self.before.append(copy.deepcopy(self.table.detach()))
             self.trained.append(data.clone())

@@ -3,8 +3,8 @@
 verl scores a whole round with the weights at its start and then takes several updates. Here the mini-batches pass
 through `synced` on their way from verl's iterator to verl's loop. Before it hands over that of a sync step, it has the
 engine score the next k with the weights of that moment, so no second model is held. Nothing outlives a round, so a run
-that verl resumes goes on as it would have. Tested in verl's own loop with a stand-in engine and with verl's FSDP2
-engine on the CPU, untried on a GPU. Only `HUMANLINE_VERL_SYNC=before_step` loads this module.
+that verl resumes goes on as it would have. Tested in verl's own loop with a stand-in engine and with verl's FSDP
+engines on the CPU, untried on a GPU. Only `HUMANLINE_VERL_SYNC=before_step` loads this module.
 """
 
 from __future__ import annotations
