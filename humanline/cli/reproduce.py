@@ -102,11 +102,10 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 def _scale(options: argparse.Namespace) -> int:
     """Write a plan of larger models, or go on with it, and read what has come of it."""
-    from humanline.reproduce.scales.plan import said_cost
     from humanline.reproduce.scales.read import read_found
     from humanline.reproduce.scales.registry import SCALES
     from humanline.reproduce.scales.report import counted, write_scale_report
-    from humanline.reproduce.scales.write import SCRIPT, prepare, write_plan
+    from humanline.reproduce.scales.write import SCRIPT, prepare, reckoned, write_plan
 
     others = {"a testbed": bool(options.testbeds), "--all": options.all, "--quick": options.quick}
     others |= {"--sampling": options.sampling}
@@ -121,7 +120,7 @@ def _scale(options: argparse.Namespace) -> int:
     show(
         f"{len(plan.runs)} runs in {folder / SCRIPT}, each configuration valid; of all of this scale: {counted(found)}"
     )
-    show(f"reckoned, and not measured: {said_cost(plan.scale, plan.runs)}")
+    show(reckoned(plan))
     refused = {name: one.note for name, one in found.items() if one.state == "refused"}
     for name, why in refused.items():
         complain(options, f"{name}: {why}")

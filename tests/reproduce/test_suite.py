@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import math
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -402,6 +403,24 @@ def test_a_command_that_is_stopped_leaves_a_table_of_what_it_has(outcome, monkey
     said = capsys.readouterr().err
     assert "stopped by --minutes 9" in said and str(tmp_path / "letters" / "runs.csv") in said
     assert read_outcomes(tmp_path / "letters" / "runs.csv")[0].cell == job.cell
+
+
+@pytest.mark.parametrize(("words", "runs", "most"), [([], 456, 60), (["letters-gemma2"], 36, 60), (["--quick"], 16, 3)])
+def test_what_is_run_by_default_is_counted_and_short(words, runs, most, monkeypatch, tmp_path, capsys):
+    """Runs and minutes, two at a time, are told before the first: an hour at most, and three minutes of the demo."""
+    asked = []
+
+    def stopped(jobs, folder, **_):
+        asked.extend(jobs)
+        raise StopRequested("SIGTERM")
+
+    for name in ("humanline.reproduce.suite.run_suite", "humanline.reproduce.quick.run_suite"):
+        monkeypatch.setattr(name, stopped)
+    assert main(["reproduce", *words, "--processes", "2", "--out", str(tmp_path / "out"), "--quiet"]) == 75
+    assert len(asked) == runs
+    minutes = float(re.search(r"take about (\d+) minutes, 2 at a time", said_time(asked, [], 2))[1])
+    assert minutes <= most
+    assert "--quick" in words or f"{runs} runs; the other {runs} take about {minutes:.0f} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from humanline.reproduce.paper_report import row_shown
 from humanline.reproduce.scales.claims import scale_rows
-from humanline.reproduce.scales.plan import said_cost
 from humanline.reproduce.scales.read import Found, summary_of
-from humanline.reproduce.scales.write import Prepared
+from humanline.reproduce.scales.write import Prepared, reckoned
 from humanline.reproduce.shown import markdown
 from humanline.reproduce.tables import rows_csv
 from humanline.system.files import write_text
@@ -40,7 +39,7 @@ def write_scale_report(plan: Prepared, found: Mapping[str, Found]) -> list[Path]
         "",
         *(f"- {one}." for one in plan.scale.remarks),
         *([f"- {CHANGED.capitalize()}: --set {' '.join(plan.changes)}."] if plan.changes else []),
-        f"- Reckoned, and not measured: {said_cost(plan.scale, plan.runs)}.",
+        f"- {reckoned(plan)}.",
         f"- Runs: {counted(found)}.",
         "",
         "First less second is the mean over prompts, crossed with seeds where there are several, with its 95 % "

@@ -187,6 +187,12 @@ def _asking(plan: Prepared, name: str, config: str, model: str) -> list[list[str
     ]
 
 
+def reckoned(plan: Prepared) -> str:
+    """Return what the runs that were asked for cost, in words; what ``--set`` changes is not in it."""
+    changed = ", of the plan as declared" if plan.changes else ""
+    return f"Reckoned{changed}, and not measured: {said_cost(plan.scale, plan.runs)}"
+
+
 def _tree(plan: Prepared) -> dict[str, Any]:
     scale = plan.scale
     return {
@@ -196,7 +202,7 @@ def _tree(plan: Prepared) -> dict[str, Any]:
         "title": scale.title,
         "changes": list(plan.changes),
         "remarks": list(scale.remarks),
-        "cost": f"reckoned, not measured: {said_cost(scale, plan.runs)}",
+        "cost": reckoned(plan),
         "starts": {name: [one[1:] for one in steps] for name, steps in start_commands(plan).items()},
         "runs": [{**asdict(run), "commands": [one[1:] for one in commands(plan, run)]} for run in plan.runs],
     }
@@ -259,7 +265,7 @@ _HEAD = """\
 # often as it takes. `humanline reproduce --scale {name} --out HERE` says where it stands, and what has come of it.
 #   DRY_RUN=1  check every configuration; no model, no data, no training
 #   GPUS=n     n processes a run, one GPU each
-# Reckoned, and not measured: {cost}.
+# {cost}.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 2
 failed=()
@@ -309,7 +315,7 @@ fi
 
 def _script(plan: Prepared) -> str:
     scale = plan.scale
-    head = {"title": scale.title, "count": len(plan.runs), "name": scale.name, "cost": said_cost(scale, plan.runs)}
+    head = {"title": scale.title, "count": len(plan.runs), "name": scale.name, "cost": reckoned(plan)}
     lines = [_HEAD.format(**head), "if [[ ${DRY_RUN:-0} == 1 ]]; then"]
     lines += [f"  check {CONFIGS}/{shlex.quote(run.name)}.yaml" for run in plan.runs]
     lines.append("else")

@@ -109,7 +109,10 @@ def test_the_tables_of_a_plan_are_read_into_the_table_of_all_scales(done, tmp_pa
     told = across.claims_table(exact, {"letters": bed}, {"tiny": files[1]}).splitlines()
     (line,) = [one for one in told if f"{SAYS} | dpo" in one]
     assert "tiny: " in line and "(one seed, not as declared)" in line and "not run" not in line
-    assert "Reckoned, and not measured: 0 hours of a CPU, for training; of 1 runs" in files[2].read_text()
+    assert (
+        "Reckoned, of the plan as declared, and not measured: 0 hours of a CPU, for training; of 1 runs"
+        in files[2].read_text()
+    )
     with open(files[1], encoding="utf-8", newline="") as rows:
         assert all(one["differs"].startswith("not as declared (--set model=") for one in csv.DictReader(rows))
     told = across.claims_table(exact, {"letters": bed}).splitlines()

@@ -64,7 +64,7 @@ def test_every_file_of_a_plan_reads_as_the_configuration_that_was_checked(scale,
     plan_of(scale, folder, only)  # the same command changes nothing
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     said = capsys.readouterr().out
-    assert "48 not begun" in said and "reckoned, and not measured: " in said and "Memory: " in said
+    assert "48 not begun" in said and "Reckoned, and not measured: " in said and "Memory: " in said
     assert "# Reckoned, and not measured: " in (folder / "run.sh").read_text()
 
 
