@@ -45,9 +45,9 @@ KNOWN = {
     "sharded": Known("benchmarks.sharded:benchmark_sharded", 4, 120, 60),
     "large": Known("", 0, 0, 0),  # its rows are parts of their own
     "logprobs": Known("benchmarks.logprobs:benchmark_logprobs", 6, 240, 60),
-    "fits": Known("benchmarks.fits:benchmark_fits", 6, 120, 120),
     "beta": Known("benchmarks.beta:benchmark_beta", 3, 60, 60),
     "capacity": Known("benchmarks.capacity:benchmark_capacity", 4, 60, 60),
+    "fits": Known("benchmarks.fits:benchmark_fits", 6, 120, 120),
     "simulator": Known("benchmarks.simulator:benchmark_simulator", 5, 400, 400),
     "reading": Known("benchmarks.reading:benchmark_reading", 18, 900, 900),
 }
