@@ -142,7 +142,7 @@ def test_the_nearest_range_is_the_least_of_an_independent_search(median):
 
 
 def test_what_the_pages_say_of_the_medians(median):
-    """The nearest range of gains begins at -1.1: .231 against .265; one test .152; from the policy .183 against .196."""
+    """The nearest range of gains begins at -1.1: .231 against .265; one test .152; of the policy's .183 for .196."""
     gain = median.sides["gain"]
     nearest = gain.ranges["sup"]
     assert (round(nearest.low, 9), nearest.high) == (-1.1, math.inf)
