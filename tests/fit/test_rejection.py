@@ -141,6 +141,20 @@ def test_the_nearest_range_is_the_least_of_an_independent_search(median):
     assert low <= nearest.low <= lows and high <= nearest.high <= highs
 
 
+def test_what_the_pages_say_of_the_medians(median):
+    """The nearest range of gains begins at -1.1: .231 against .265; one test .152; of the policy's .183 for .196."""
+    gain = median.sides["gain"]
+    nearest = gain.ranges["sup"]
+    assert (round(nearest.low, 9), nearest.high) == (-1.1, math.inf)
+    said = [nearest.at, nearest.without, gain.one_test.sup, float(gain.on_policy.sup)]
+    assert said == pytest.approx([0.231, 0.265, 0.152, 0.196], abs=5e-4)
+    policy = map_to_rejection(TverskyKahneman(0.61), proposal="policy", two_tests=False).sides["gain"].ranges["sup"]
+    assert [policy.at, policy.without] == pytest.approx([0.183, 0.196], abs=5e-4)
+    assert map_to_rejection(TverskyKahneman(0.8), two_tests=False).sides["gain"].ranges["sup"].low == pytest.approx(
+        -0.6
+    )
+
+
 def test_where_gamma_comes_from():
     """Families that begin with an exponent have it; the others get that of the nearest capacity of 1992, by a grid."""
     assert gamma_of(TverskyKahneman(0.61))[0] == 0.61 and gamma_of(Identity())[0] == 1
