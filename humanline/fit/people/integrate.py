@@ -12,8 +12,8 @@ from humanline.fit.people.population import Population
 
 Array = NDArray[np.float64]
 
-#: Laws that are drawn.
-LAWS = 128
+#: Laws that are drawn: fewer of a crowd, whose law is better known.
+LAWS = 512
 _FREEDOM = 8.0
 
 
@@ -65,12 +65,11 @@ def integrate(population: Population, *, seed: int, laws: int = LAWS) -> Integra
     scale = np.sqrt(_FREEDOM / rng.chisquare(_FREEDOM, laws // 2))
     steps = np.repeat(normal * scale[:, None], 2, axis=0) * np.tile([1.0, -1.0], laws // 2)[:, None]
     log_weight = np.zeros(len(steps))
-    drawn, found = [], []
+    drawn = []
     for each, step in enumerate(steps):
         drawn.append(law.moved(*unpacked(axes @ (step / np.sqrt(size)), number)))
         log_drawn = -(_FREEDOM + len(size)) / 2 * np.log1p(step @ step / _FREEDOM)
         log_weight[each] = objective(population.points, drawn[-1], population.anchor) - log_drawn
-        found.append(each)
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     share = sum(w * shares(population.points, each)[1] for w, each in zip(weight, drawn, strict=True))

@@ -13,10 +13,10 @@ from humanline.fit.choices import Choices
 from humanline.fit.estimate import fit_prospect
 from humanline.fit.faults import DataError, Fault, NotIdentified
 from humanline.fit.model import Model
-from humanline.fit.people.integrate import integrate
+from humanline.fit.people.integrate import LAWS, integrate
 from humanline.fit.people.normal import Anchor, Normal, moments, shares
-from humanline.fit.people.own import OwnLikelihoods, climb_each
-from humanline.fit.people.population import fit_population
+from humanline.fit.people.own import OwnLikelihoods, climb_each, people_of
+from humanline.fit.people.population import CROWD, fit_population
 from humanline.fit.people.result import Estimates, PeopleFit
 from humanline.fit.people.undetermined import Undetermined, after, before
 from humanline.fit.straight import Straight
@@ -112,11 +112,15 @@ def fit_people(
     everyone = Straight(own.everyone).there(together.coordinates)
     inside = np.clip(everyone, own.low + 0.1, own.high - 0.1)
     law = Normal(inside, _FIRST_SPREAD**2 * np.eye(len(inside)))
-    population = fit_population(own, law, anchor=anchor or Anchor(len(inside) + 1.0), seed=seed)
+    settings: dict[str, Any] = {"anchor": anchor or Anchor(len(inside) + 1.0), "seed": seed}
+    if crowded := data.people > CROWD:
+        some = OwnLikelihoods(people_of(data, own.all[:: data.people // (CROWD // 2)]), model, reference_point)
+        law = fit_population(some, law, **settings).law
+    population = fit_population(own, law, **settings, near=crowded)
     plain = shares(population.points, population.law)[1]
     near = moments(population.points, plain)[0]
     alone, lost = _alone(own, [everyone, near], undetermined)
-    integrated = integrate(population, seed=seed)
+    integrated = integrate(population, seed=seed, laws=LAWS // 4 if crowded else LAWS)
     at = population.points.at
     natural = np.stack([own.natural_coordinates(at[:, each]) for each in range(at.shape[1])], axis=1)
     own_share = 1 - np.einsum("pii->pi", moments(population.points, plain)[1]) / np.diag(population.law.covariance)

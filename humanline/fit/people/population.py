@@ -26,6 +26,8 @@ Array = NDArray[np.float64]
 
 #: Points of each person in the first rounds, and in the last ones.
 FEW, MANY = 128, 512
+#: Of more people than these the law of every so many is found first, and points are half as many.
+CROWD = 400
 #: A law is found where it is nearer to the maximum than this share of its standard error, squared, in all directions.
 DECREMENT = 1e-8
 _FREEDOM, _WIDER = 5.0, 1.2
@@ -76,7 +78,7 @@ class Population:
         return np.asarray(1 / (share**2).sum(-1))
 
 
-def fit_population(own: OwnLikelihoods, start: Normal, *, anchor: Anchor, seed: int) -> Population:
+def fit_population(own: OwnLikelihoods, start: Normal, *, anchor: Anchor, seed: int, near: bool = False) -> Population:
     """Fit a normal law to people's straight coordinates by maximum marginal likelihood.
 
     The integral of each person's likelihood over the law is a sum over points around the person's most likely
@@ -89,17 +91,20 @@ def fit_population(own: OwnLikelihoods, start: Normal, *, anchor: Anchor, seed: 
     start : Normal
     anchor : Anchor
     seed : int
+    near : bool
+        The start is that of some of these people: no few points are drawn first.
 
     Raises
     ------
     NotConverged
         If a climb does not come to a maximum, or the law keeps moving the points.
     """
-    law, moves, noise, calm = start, [], 1.0, False
+    law, moves, noise, calm = start, [], 0.05 if near else 1.0, near
+    most = MANY if own.choices.people <= CROWD else MANY // 2
     at = np.tile(law.mean, (own.choices.people, 1))
     for number in range(_ROUNDS):
         many = calm or number >= _MOST_ROUGH
-        uniform = even_points(own.choices.people, len(law.mean), MANY if many else FEW, seed)
+        uniform = even_points(own.choices.people, len(law.mean), most if many else FEW, seed)
         at = climb_each(own, at, own.all, mean=law.mean, precision=law.precision, tolerance=1e-8).coordinates
         points = points_around(own, at, law, uniform)
         before, (law, path, decrement) = law, climb_law(points, law, anchor)
