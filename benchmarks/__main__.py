@@ -38,6 +38,7 @@ KNOWN = {
     "equality": Known("benchmarks.steps:benchmark_equality", 4, 20, 40),
     "memory": Known("benchmarks.memory:benchmark_memory", 12, 120, 90),
     "trl": Known("benchmarks.trl_steps:benchmark_trl", 8, 1200, 600),
+    "trl-inside": Known("benchmarks.trl_inside:benchmark_trl_inside", 8, 300, 300),
     "packed": Known("benchmarks.packed:benchmark_packed", 3, 90, 45),
     "overlap": Known("benchmarks.overlap:benchmark_overlap", 14, 300, 90),
     "batches": Known("benchmarks.batches:benchmark_batches", 3, 60, 60),

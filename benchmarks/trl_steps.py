@@ -1,6 +1,6 @@
 """The same optimizer step in TRL's DPO, KTO and GRPO trainers and in ours: time, memory, and that it is the same.
 
-TRL's trainers with humanline in them (`apply_humanline`) are compared with themselves without it.
+Its trainers with humanline in them (`apply_humanline`) are a side of `benchmarks.trl_inside`.
 
 Both sides get the same random Llama, the same token ids in the same micro-batches in the same order, the same AdamW,
 precision and clipping of gradients; nothing is logged, saved or evaluated by TRL, while ours writes its metrics as
@@ -60,10 +60,8 @@ COMPARED = (
     ("ahead once", "TRL precomputed", "offline, scored once / TRL's precompute_ref_log_probs"),
     ("humanline", "TRL synced", "humanline, k = 1 / TRL's sync_ref_model, k = 1"),
     ("humanline", "TRL", "humanline, k = 1 / TRL's default, fixed reference"),
-    ("TRL humanline", "TRL", "TRL with humanline inside, k = 1 / TRL's default, fixed reference"),
 )
 TARGET = "upper end <= 1"
-INSIDE = 1.05  # what the time of a step may be with humanline inside, over TRL's own
 #: Relative difference of losses and gradient norms that rounding explains; under bf16 TRL's logits are bf16 too.
 SAME = {"float32": 1e-3, "bf16": 5e-2}
 CHOSEN = (
@@ -72,14 +70,8 @@ CHOSEN = (
 )
 NOTES = {
     "TRL": CHOSEN,
-    "TRL humanline": "the reference is a copy of the weights, called through the policy's module",
     "TRL synced": "TRL copies after the update, so its log-ratios are always 0: the nearest work, not the method",
 }
-
-MAPPED = (
-    "both hold as many bytes of tensors; TRL's reference is mapped from its file, and of its embedding only rows that "
-    "were read are in memory, where humanline's is written as a whole"
-)
 
 
 def compared(objective: str) -> tuple[tuple[str, str, str], ...]:
@@ -380,8 +372,8 @@ def _times(
                 f"{label}: {text}",
                 taken[ours],
                 taken[theirs],
-                limit=INSIDE if ours == "TRL humanline" else 1.0,
-                upper_end=ours != "TRL humanline",
+                limit=1.0,
+                upper_end=True,
                 note=_note(ours, theirs),
             )
             for ours, theirs, text in pairs
@@ -431,7 +423,6 @@ def _peaks(base: dict[str, Any], folder: Path, workload: Workload, objective: st
         peaks = {
             side: peak_mib(
                 "benchmarks.trl_steps:prepare_steps",
-                given_back=True,
                 folder=str(folder / "peaks"),
                 base=base,
                 workload=asdict(workload),
@@ -449,9 +440,8 @@ def _peaks(base: dict[str, Any], folder: Path, workload: Workload, objective: st
             f"{objective}, peak memory: {text}",
             (f"{peaks[ours]:.0f} MiB", f"{peaks[theirs]:.0f} MiB"),
             peaks[ours] / peaks[theirs] if peaks[theirs] else None,
-            target="<= 1" if ours == "TRL humanline" else "< 1",
-            met=peaks[ours] <= peaks[theirs] if ours == "TRL humanline" else peaks[ours] < peaks[theirs],
-            note=MAPPED if ours == "TRL humanline" and objective == "grpo" and DEVICE == "cpu" else "",
+            target="< 1",
+            met=peaks[ours] < peaks[theirs],
         )
         for ours, theirs, text in pairs
     ]
