@@ -266,7 +266,7 @@ class TestReference:
 
     MODULES = (
         *("humanline.theory", "humanline.objectives", "humanline.stats", "humanline.plots"),
-        *("humanline.integrations.trl", "humanline.integrations.verl"),
+        "humanline.integrations.trl",
     )
 
     @staticmethod
