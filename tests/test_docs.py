@@ -11,7 +11,6 @@ import runpy
 import shlex
 import tomllib
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from humanline.evaluate.declared import read_plan
 from humanline.train.config import load_config
 from tests.conftest import ROOT
 from tests.helpers.messages import is_said, texts
-from tests.helpers.pages import GUIDES, PAGES, anchors, blocks, commands, links, name, tables
+from tests.helpers.pages import GUIDES, PAGES, anchors, blocks, commands, links, name, settings_tables
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SITE = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
@@ -240,7 +239,7 @@ def setting(schema: dict, place: str, kind: str = "") -> dict | None:
 class TestTrl:
     """The tables of the page for those who come from TRL."""
 
-    TABLES: ClassVar = {kind: rows for kind, rows in tables(TRL).items() if len(rows[0]) > 4}  # of settings, not times
+    TABLES = settings_tables(TRL)
 
     @pytest.mark.parametrize("table", TABLES)
     def test_our_settings_and_defaults_are_ours(self, table):

@@ -76,6 +76,11 @@ def commands(path: Path) -> Iterator[tuple[int, str]]:
                 yield block.line, command
 
 
+def settings_tables(path: Path) -> dict[str, list[list[str]]]:
+    """Return those tables of a page that hold two tools' settings against each other: they have more than 4 columns."""
+    return {kind: rows for kind, rows in tables(path).items() if len(rows[0]) > 4}
+
+
 def tables(path: Path) -> dict[str, list[list[str]]]:
     """Return the rows of each table of a page, by the first cell of its heading."""
     found: dict[str, list[list[str]]] = {}

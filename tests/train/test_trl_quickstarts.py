@@ -13,7 +13,7 @@ import pytest
 
 from humanline.cli import main
 from tests.conftest import ROOT
-from tests.helpers.pages import blocks, tables
+from tests.helpers.pages import blocks, settings_tables
 from tests.helpers.trl_quickstarts import ON_CPU, SCRIPTS, file_of, make, rows
 
 PAGE = ROOT / "docs" / "switch-from-trl.md"
@@ -116,7 +116,7 @@ def test_every_default_of_the_page_is_what_trl_starts_with(here):
     assert ran.returncode == 0, ran.stderr[-3000:]
     made = json.loads(ran.stdout.splitlines()[-1])
     looked_at = []
-    for heading, lines in tables(PAGE).items():
+    for heading, lines in settings_tables(PAGE).items():
         for names, defaults, *_ in lines:
             fields = re.findall(r"`(\w+)`", names)
             values = [defaults] if len(fields) == 1 else defaults.split(", ")
