@@ -11,6 +11,7 @@ import runpy
 import shlex
 import tomllib
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -239,7 +240,9 @@ def setting(schema: dict, place: str, kind: str = "") -> dict | None:
 class TestTrl:
     """The tables of the page for those who come from TRL."""
 
-    TABLES = {kind: rows for kind, rows in tables(TRL).items() if len(rows[0]) > 4}  # of settings, not of times
+    TABLES: ClassVar = {
+        kind: rows for kind, rows in tables(TRL).items() if len(rows[0]) > 4
+    }  # of settings, not of times
 
     @pytest.mark.parametrize("table", TABLES)
     def test_our_settings_and_defaults_are_ours(self, table):
