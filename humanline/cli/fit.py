@@ -141,6 +141,8 @@ def _read(options: argparse.Namespace) -> Any:
 
     least = 2 if options.by == "person" else 1
     file = read_choices(options.file, format=options.format, least_responses=least, per_rate=options.per_rate)
+    if options.by == "person" and file.parts[0].choices.people < 2:
+        raise ValueError("--by person needs a column person with two people or more")
     if options.part is None:
         return file
     parts = tuple(part for part in file.parts if part.name == options.part)
@@ -241,7 +243,7 @@ def _extras(options: argparse.Namespace, asked: Asked) -> Mapping[str, Extra]:
     if options.by == "person":
         found["people"] = _by_person(asked)
     if options.map_to_rejection:
-        found["rejection"] = _map_to_rejection(options)
+        found["rejection"] = _map_to_rejection(options, asked)
     return found
 
 
@@ -253,9 +255,7 @@ def _by_person(asked: Asked) -> Extra:
     if asked.objective != "likelihood":
         raise ValueError("--by person is for --objective likelihood")
 
-    def people(part: Any, fit: Any) -> More:
-        if part.choices.people < 2:
-            raise ValueError("--by person needs a column person with two people or more")
+    def people(part: Any, fit: Any, errors: str) -> More:
         found = fit_people(part.choices, asked.model, seed=asked.seed, reference_point=asked.reference_point)
         rows = []
         for each in found.to_dict()["people"]:
@@ -266,19 +266,25 @@ def _by_person(asked: Asked) -> Extra:
                 pooled = each["pooled"]["parameters"][name]
                 rows.append((each["person"], name, alone, pooled, ends.low, ends.high, each["own_weight"][name], why))
         header = "person parameter alone pooled low high own_weight undetermined"
-        return More(found.table().splitlines(), found.to_dict(), {"people.csv": (header, rows)})
+        return More(
+            found.table(confidence=asked.confidence).splitlines(), found.to_dict(), {"people.csv": (header, rows)}
+        )
 
     return people
 
 
-def _map_to_rejection(options: argparse.Namespace) -> Extra:
+def _map_to_rejection(options: argparse.Namespace, asked: Asked) -> Extra:
     """Return what says of a part's capacities what they mean for training."""
     from humanline.fit.job import More
     from humanline.fit.rejection import map_to_rejection
 
-    def rejection(part: Any, fit: Any) -> More:
+    def rejection(part: Any, fit: Any, errors: str) -> More:
         found = map_to_rejection(
-            fit, spread=1.0 if options.spread is None else options.spread, proposal=options.proposal or "ref"
+            fit,
+            spread=1.0 if options.spread is None else options.spread,
+            proposal=options.proposal or "ref",
+            errors=errors,
+            confidence=asked.confidence,
         )
         header = "side low high sup area l1 kl kept"
         return More(found.told(), found.to_dict(), {"clip_ranges.csv": (header, found.clip_rows())})

@@ -43,8 +43,8 @@ class More:
     tables: Mapping[str, tuple[str, Iterable[Sequence[Any]]]] = field(default_factory=dict)
 
 
-#: What else is asked of each part, and of its fit.
-Extra = Callable[[Part, Fit], More]
+#: What else is asked of each part, of its fit and the kind of its errors.
+Extra = Callable[[Part, Fit, str], More]
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def fit_file(
     file : ChoiceFile
     asked : Asked
     extras : mapping from name to callable, optional
-        What else is done with each part and its fit.
+        What else is done with each part, its fit and the kind of its errors.
     progress : callable
         Given how many fits are done, and of how many.
 
@@ -248,7 +248,7 @@ def fit_file(
                 noise=part.noise,
                 progress=counted,
             )
-        more = {name: extra(part, fit) for name, extra in (extras or {}).items()}
+        more = {name: extra(part, fit, errors) for name, extra in (extras or {}).items()}
         done.append(PartReport(part, fit, errors, _intervals(fit, errors, asked), comparison, more))
     return FitReport(file, asked, tuple(done))
 
@@ -271,7 +271,7 @@ def _part_dict(one: PartReport) -> dict[str, Any]:
     found = {
         "name": one.part.name,
         "title": one.part.title,
-        "fit": one.fit.to_dict(),
+        "fit": one.fit.to_dict(one.errors),
         "errors": one.errors,
         "intervals": {name: dataclasses.asdict(each) for name, each in one.intervals.items()},
         **{name: more.found for name, more in one.extras.items()},

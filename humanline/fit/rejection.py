@@ -57,6 +57,8 @@ def map_to_rejection(
     cut: float = CUT,
     seeds: Sequence[int] = (0, 1),
     two_tests: bool = True,
+    errors: str | None = None,
+    confidence: float = 0.95,
 ) -> RejectionMap:
     """Say what fitted capacities mean for the rejection and the clipping of tokens, as labelled choices of modelling.
 
@@ -76,6 +78,8 @@ def map_to_rejection(
         A search for the two tests from each.
     two_tests : bool
         Whether to search, which takes seconds for each capacity and seed.
+    errors, confidence
+        Of a fit's gamma: its interval is ``fit.interval(name, kind=errors, confidence=confidence)``.
 
     Returns
     -------
@@ -118,12 +122,20 @@ def map_to_rejection(
             capacity=capacity,
             on_policy=_kept(capacity, side, 0.0),
             proposals=_kept(capacity, side, -size if tilt is None else tilt),
-            one_test=_one_test(capacity, side, fitted, size, tilt, ending),
+            one_test=_one_test(capacity, side, _gamma_interval(fitted, side, errors, confidence), size, tilt, ending),
             two_tests=_two_tests(capacity, side, size, tilt, ending, least, seeds) if two_tests else None,
             grid=grid,
             ranges={name: _nearest(name, grid, plain) for name in DISTANCES},
         )
-    return RejectionMap(sides, size, proposal, ending, tuple(seeds), _stays(fitted))
+    separable = isinstance(fitted, Fit) and fitted.model.weights == "separable"
+    return RejectionMap(sides, size, proposal, ending, tuple(seeds), _stays(fitted), separable, confidence)
+
+
+def _gamma_interval(fitted: Any, side: str, errors: str | None, confidence: float) -> tuple[float, float] | None:
+    if not isinstance(fitted, Fit) or (source := fitted.model.source(f"{side}.gamma")) not in fitted.names:
+        return None
+    found = fitted.interval(source, kind=errors, confidence=confidence)
+    return (found.low, found.high) if math.isfinite(found.low + found.high) else None
 
 
 def gamma_of(capacity: Capacity) -> tuple[float, str]:
@@ -179,17 +191,15 @@ def _kept(capacity: Capacity, side: str, tilt: float) -> CapacityDistances:
     return human_distances(implied_capacity(np.arange(len(policy)), policy, sampler), capacity, side)
 
 
-def _one_test(capacity: Any, side: str, fitted: Any, spread: float, tilt: Any, cut: float) -> OneTest:
+def _one_test(
+    capacity: Any, side: str, interval: tuple[float, float] | None, spread: float, tilt: Any, cut: float
+) -> OneTest:
     gamma, source = gamma_of(capacity)
     bound = largest_ratios(spread, cut)[0]
     policy, ref = (pieces(each, _ATOMS, cut=cut) for each in (0.0, -spread))
     proposal = ref if tilt is None else pieces(tilt, _ATOMS, cut=cut)
     law = accepted_law(policy, ref, BetaTest(BetaShape(gamma, 1), bound), proposal=proposal)
     distances = human_distances(implied_capacity(np.arange(len(policy)), policy, law.probs), capacity, side)
-    interval = None
-    if isinstance(fitted, Fit) and fitted.model.source(f"{side}.gamma") in fitted.names:
-        found = fitted.interval(fitted.model.source(f"{side}.gamma"))
-        interval = (found.low, found.high) if math.isfinite(found.low + found.high) else None
     rate = float(law.acceptance_rate)
     return OneTest(gamma, source, interval, bound, rate, float(distances.sup), float(distances.kl))
 

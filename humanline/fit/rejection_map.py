@@ -23,6 +23,10 @@ CHOICES = (
     "there are the bounds",
     "near means the largest difference of the two curves of Figure 2; other distances stand beside it",
 )
+_SEPARABLE = (
+    "the weights were fitted to single probabilities (separable); here they weigh cumulative ones, for which they were "
+    "not fitted"
+)
 _IN_THE_LIMIT = (
     "Clipping is the limit of two tests as their concentration grows: no constant of the capacity is left in it, and "
     "what it drops are the tails, which capacities such as those of 1992 overweight."
@@ -182,6 +186,10 @@ class RejectionMap:
     seeds : tuple of int
     stays : tuple of (str, float, str)
         Parameters of the fit that do not travel from money to log-ratios: name, value and why.
+    separable : bool
+        Whether the capacities were fitted as weights of single probabilities, not of cumulative ones.
+    confidence : float
+        Of the intervals.
     """
 
     sides: Mapping[str, SideMap]
@@ -190,19 +198,22 @@ class RejectionMap:
     cut: float
     seeds: tuple[int, ...]
     stays: tuple[tuple[str, float, str], ...]
+    separable: bool = False
+    confidence: float = 0.95
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The choices of modelling that all of this rests on, in words."""
         whom = {"ref": "the reference", "policy": "the policy"}[self.proposal]
         proposed = f"tokens are proposed by {whom}; the spread of their log-ratios is {self.spread:g} nats"
-        return (proposed, *(choice.format(cut=self.cut) for choice in CHOICES))
+        fitted = (_SEPARABLE,) if self.separable else ()
+        return (proposed, *(choice.format(cut=self.cut) for choice in CHOICES), *fitted)
 
     def told(self) -> list[str]:
         """Return lines that say all of it."""
         lines = ["Choices of modelling:", *(f"  {choice}" for choice in self.choices)]
         for side in self.sides.values():
-            lines += ["", *_told_side(side)]
+            lines += ["", *_told_side(side, self.confidence)]
         lines += ["", _IN_THE_LIMIT]
         if self.stays:
             lines.append("Only capacities travel from money to log-ratios, since they have no unit. What stays:")
@@ -225,15 +236,19 @@ class RejectionMap:
             "proposal": self.proposal,
             "cut": self.cut,
             "seeds": list(self.seeds),
+            "separable": self.separable,
+            "confidence": self.confidence,
             "choices": list(self.choices),
             "stays": [{"name": name, "value": value, "why": why} for name, value, why in self.stays],
             "sides": {side: _side_dict(each) for side, each in self.sides.items()},
         }
 
 
-def _told_side(side: SideMap) -> list[str]:
+def _told_side(side: SideMap, confidence: float) -> list[str]:
     one, two = side.one_test, side.two_tests
-    around = "" if one.gamma_interval is None else f" ({one.gamma_interval[0]:.3f} to {one.gamma_interval[1]:.3f})"
+    around = ""
+    if one.gamma_interval is not None:
+        around = f" ({100 * confidence:g} %: {one.gamma_interval[0]:.3f} to {one.gamma_interval[1]:.3f})"
     lines = [
         f"{side.side}: {_called(side.capacity)}",
         f"  largest difference from the human curve: on-policy {float(side.on_policy.sup):.3f}, the proposals "
@@ -290,4 +305,4 @@ def _number(value: Any) -> float | None:
 
 
 def _end(value: float) -> str:
-    return f"{value:+.2g}" if math.isfinite(value) else "none"
+    return f"{value + 0.0:+.2g}" if math.isfinite(value) else "none"

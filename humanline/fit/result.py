@@ -248,8 +248,9 @@ class Fit:
         own = self.likelihood
         return Likelihood(choices, self.model, reference_point=own.reference_point, objective=own.objective)
 
-    def to_dict(self) -> Mapping[str, Any]:
-        """Return what JSON can hold: model, estimates, standard errors, covariance, starts, bounds."""
+    def to_dict(self, kind: str | None = None) -> Mapping[str, Any]:
+        """Return what JSON can hold: model, estimates, standard errors, covariance (of a kind), starts, bounds."""
+        kind = self.usual_kind if kind is None else kind
         errors = {kind: self.standard_errors(kind) for kind in KINDS if kind != "person" or self.choices.people > 1}
         return {
             "model": self.model.to_dict(),
@@ -265,9 +266,9 @@ class Fit:
             "aic": None if math.isnan(self.aic) else self.aic,
             "bic": None if math.isnan(self.bic) else self.bic,
             "squared_error": self.squared_error,
-            "usual_standard_errors": self.usual_kind,
+            "kind_of_covariance": kind,
             "standard_errors": {kind: _finite(each) for kind, each in errors.items()},
-            "covariance_of_coordinates": [[_number(x) for x in row] for row in self.covariance()],
+            "covariance_of_coordinates": [[_number(x) for x in row] for row in self.covariance(kind)],
             "at_bound": self.at_bound,
             "condition": _number(self.condition),
             "starts": {"seed": self.seed, "values": [_number(x) for x in self.starts.values],

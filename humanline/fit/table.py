@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -15,6 +16,8 @@ from humanline.theory._arrays import SUM_TOLERANCE
 #: The response of a table, by the column that has it.
 RESPONSES = {"choice": "choices", "count": "counts", "rate": "rates", "equivalent": "equivalents"}
 NEEDED = ("problem", "option", "outcome", "probability")
+#: A whole number, and as it is written where a tool took it for a float.
+_WHOLE = re.compile(r"(-?\d+)(?:\.0*)?")
 
 
 def as_choices(table: Any, *, least_responses: int = 1) -> Choices:
@@ -27,7 +30,8 @@ def as_choices(table: Any, *, least_responses: int = 1) -> Choices:
         and ``option`` (names of any kind), ``outcome``, ``probability``; one of ``choice`` (1 on all rows of the option
         that was chosen, 0 on the other's), ``count`` (how often the option was chosen), ``rate`` (how large a share) or
         ``equivalent`` (of problems with one option: the sure outcome that was as good); and, if there are several,
-        ``person`` and ``trial``, which tells answers of a person to the same problem apart. Others are passed over.
+        ``person`` and ``trial``, which tells answers of a person to the same problem apart. Counts may have ``n``, of
+        how many choices those of both options are together. Other columns are passed over.
     least_responses : int
         How many each person must have given.
 
@@ -38,11 +42,13 @@ def as_choices(table: Any, *, least_responses: int = 1) -> Choices:
 
     Raises
     ------
+    TypeError
+        If it is no such table.
     DataError
         With everything that is wrong: columns missing, doubled, or of two kinds of responses; text or nan for numbers;
-        probabilities outside [0, 1], or that miss 1; other than two options; responses out of their range, that differ
-        within an option, or do not make a whole over the two; problems that differ between answers; a person with too
-        few responses.
+        names that are missing, or the same number written in two ways; probabilities outside [0, 1], or that miss 1;
+        other than two options; responses out of their range, that differ within an option, or do not make a whole, or
+        ``n``, over the two; problems that differ between answers; a person with too few responses.
 
     Examples
     --------
@@ -63,7 +69,10 @@ class _Reading:
 
     def __init__(self, table: Any):
         self.faults: list[Fault] = []
-        names = [str(name) for name in (table.keys() if hasattr(table, "keys") else [])]
+        if not (hasattr(table, "keys") and hasattr(table, "__getitem__")):
+            rule = "be a data frame, a dict of columns or Choices (read_choices reads a file)"
+            raise TypeError(f"table must {rule}; got a {type(table).__name__}")
+        names = [str(name) for name in table.keys()]  # noqa: SIM118
         for name, count in Counter(names).items():
             if count > 1:
                 self._fault(None, name, "be there once", f"{count} columns")
@@ -77,7 +86,8 @@ class _Reading:
             raise DataError("table", self.faults)
         self.column = kinds[0]
         self.kind = RESPONSES[self.column]
-        read = [*NEEDED, self.column, *(name for name in ("person", "trial") if name in names)]
+        more = ("person", "trial", "n") if self.column == "count" else ("person", "trial")
+        read = [*NEEDED, self.column, *(name for name in more if name in names)]
         columns = {name: np.asarray(table[name]) for name in read}
         sizes = {name: len(values) if values.ndim == 1 else values.shape for name, values in columns.items()}
         if len(set(sizes.values())) != 1:
@@ -87,6 +97,7 @@ class _Reading:
         self.outcome, self.probability, self.given = (
             self._numbers(name, columns[name]) for name in ("outcome", "probability", self.column)
         )
+        self.total = self._numbers("n", columns["n"]) if "n" in columns else None
         self.problem, self.problem_names = self._codes("problem", columns["problem"])
         self.option, self.option_names = self._codes("option", columns["option"])
         some = columns.get("person", np.zeros(len(self.problem)))
@@ -112,6 +123,7 @@ class _Reading:
         differing &= ~np.isnan(np.add.reduceat(self.given[order], edge))
         self._each(first_row[differing], self.column, "be the same on all rows of an option", self.given)
         self._check_range(response, first_row)
+        self._check_number(order, block)
         pairs = self._pairs(block[edge], problem, first_row)
         if self.faults:
             raise DataError("table", self.faults)
@@ -158,7 +170,7 @@ class _Reading:
         total = np.add.reduceat(p[order], edge)
         missed = np.abs(total - 1) > SUM_TOLERANCE
         for at in np.flatnonzero(missed):
-            twice = abs(total[at] - round(total[at])) < SUM_TOLERANCE and 1 < total[at] < 1000
+            twice = abs(total[at] - round(total[at])) < SUM_TOLERANCE and 1 < total[at] < 1000 and not self._percent()
             hint = "; several answers to a problem each need a person or a trial" if twice else ""
             rule = f"sum to 1 over the rows of an option{hint}"
             self._fault(int(first_row[at]), "probability", rule, float(total[at]))
@@ -224,8 +236,28 @@ class _Reading:
         said = "be 1 or more" if self.column == "count" else "be 1"
         for at in np.flatnonzero(~whole):
             self._fault(int(row[at]), self.column, f"{said} over both options together", float(total[at]))
+        if self.total is not None:
+            for at in np.flatnonzero(total != self.total[row]):
+                rule = f"sum to n, {self.total[row[at]]:g}, over the options"
+                self._fault(int(row[at]), self.column, rule, float(total[at]))
+
+    def _check_number(self, order: Any, block: Any) -> None:
+        """See that the column n, where there is one, is the same in each answer, and that no count is above it."""
+        if self.total is None:
+            return
+        begin, number = np.flatnonzero(np.diff(block, prepend=-1)), self.total[order]
+        uneven = np.maximum.reduceat(number, begin) != np.minimum.reduceat(number, begin)
+        uneven &= ~np.isnan(np.add.reduceat(number, begin))
+        rows = np.minimum.reduceat(order, begin)
+        self._each(rows[uneven], "n", "be the same on all rows of an answer", self.total)
+        for row in np.flatnonzero(self.given > self.total):
+            self._fault(int(row), self.column, f"be at most n, {self.total[row]:g}", float(self.given[row]))
 
     def _numbers(self, name: str, column: NDArray[Any]) -> NDArray[np.float64]:
+        if column.dtype.kind in "cmM":  # complex numbers and dates, which numpy would make floats
+            for row, value in enumerate(column):
+                self._fault(row, name, "be a number", value)
+            return np.zeros(len(column))
         try:
             found = column.astype(np.float64)
         except (TypeError, ValueError):
@@ -241,15 +273,18 @@ class _Reading:
         return np.asarray(found)
 
     def _codes(self, name: str, column: NDArray[Any]) -> tuple[NDArray[np.int64], list[Any]]:
-        missing = [
-            row
-            for row, value in enumerate(column if column.dtype.kind in "Of" else ())
-            if value is None or value != value or value == ""
-        ]
+        if column.dtype.kind == "U":
+            missing = np.flatnonzero(column == "").tolist()
+        else:
+            missing = [row for row, one in enumerate(column if column.dtype.kind in "Of" else ()) if _absent(one)]
         for row in missing:
             self._fault(row, name, "be given", column[row])
-        values = column.astype(str) if column.dtype == object else column
+        values = np.array([str(one) for one in column]) if column.dtype == object else column
         names, codes = np.unique(values, return_inverse=True)
+        written: dict[str, str] = {}
+        for each in names.tolist() if values.dtype.kind == "U" else ():
+            if (whole := _WHOLE.fullmatch(each)) and written.setdefault(whole[1], each) != each:
+                self._fault(None, name, "be written in one way", f"{written[whole[1]]} and {each}")
         return codes.astype(np.int64), names.tolist()
 
     def _each(self, rows: Any, column: str, rule: str, values: NDArray[np.float64]) -> None:
@@ -258,6 +293,14 @@ class _Reading:
 
     def _fault(self, row: int | None, column: str, rule: str, value: Any) -> None:
         self.faults.append(Fault(row, column, rule, value))
+
+
+def _absent(value: Any) -> bool:
+    """Return whether a name is none: None, nan, pandas' NA, an empty text."""
+    try:
+        return bool(value is None or value != value or value == "")
+    except TypeError:  # NA is neither equal nor unequal
+        return True
 
 
 def _differ_within(problem: NDArray[Any], names: NDArray[Any]) -> NDArray[np.bool_]:

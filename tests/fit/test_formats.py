@@ -249,9 +249,9 @@ class TestLong:
         path = tmp_path / "long.csv"
         data = read_choices(write(path, text.format(3, 10, 10, 10))).parts[0].choices
         assert (data.response.tolist(), data.trials.tolist()) == ([7.0], [10.0])
-        assert "line 3, count must be at most n, 6; got '7'" in refused(write(path, text.format(3, 6, 6, 6)))
+        assert "line 3, count must be at most n, 6; got 7.0" in refused(write(path, text.format(3, 6, 6, 6)))
         said = refused(write(path, text.format(3, 12, 12, 12)))
-        assert "line 2, count must sum to n, 12, over the options; got '10'" in said
+        assert "line 2, count must sum to n, 12, over the options; got 10.0" in said
         assert "n must be the same on all rows of an answer" in refused(write(path, text.format(3, 10, 10, 11)))
 
     def test_the_noise_of_rates_follows_their_answers(self, tmp_path):
@@ -283,6 +283,8 @@ class TestFiles:
             (b"\xef\xbb\xbf  \n", "must have a line of names and rows below it; got '6 bytes'"),
             (LONG.splitlines()[0].encode(), "must have rows below the line of names; got 'none'"),
             (LONG.encode("utf-16"), "file must be UTF-8: save it as that; got 'UTF-16'"),
+            (b"\x1f\x8b\x08", "file must be text: unpack it first; got 'a gzip archive'"),
+            (b"PK\x03\x04", "file must be text: unpack it, or save the sheet as CSV"),
             (LONG.replace("ann", "ana\u00efs").encode("latin-1"), "line 2, text must be UTF-8"),
             (LONG.replace("coin", '"coin', 1).encode(), "must be well-formed; got 'unexpected end of data'"),
             (b"a,b\n1,2\n", "columns must be those of one format"),

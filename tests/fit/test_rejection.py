@@ -185,8 +185,13 @@ def test_a_fit_says_what_stays_with_money():
     assert found.sides["gain"].one_test.gamma_interval == (interval.low, interval.high)
     said = "\n".join(found.told())
     assert "Only capacities travel" in said and "Choices of modelling" in said
-    free = fit_prospect(answered(1, 150, 6), Model(equal={}), starts=1)
-    stays = {name: why for name, _, why in map_to_rejection(free, two_tests=False).stays}
+    assert "(95 %: " in said and "separable" not in said
+    free = fit_prospect(answered(1, 150, 6), Model(equal={}, weights="separable"), starts=1)
+    mapped = map_to_rejection(free, two_tests=False, errors="robust", confidence=0.9)
+    narrow = free.interval("gain.gamma", kind="robust", confidence=0.9)
+    assert mapped.sides["gain"].one_test.gamma_interval == (narrow.low, narrow.high)
+    assert "(90 %: " in "\n".join(mapped.told()) and "separable" in mapped.choices[-1]
+    stays = {name: why for name, _, why in mapped.stays}
     assert "depends on the unit of money" in stays["loss_aversion"]
 
 

@@ -94,6 +94,12 @@ def test_the_second_option_is_the_one_named_later():
         (small(choice=None, count=[0, 0, 0, 1, 1, 0]), [(0, "count")]),
         (small(choice=[0, 0, 1, 1, 1, None]), [(5, "choice")]),
         (small(person=["x"] * 6), [(0, "probability"), (2, "probability"), (0, "choice"), (2, "choice")]),
+        (small(person=["x", "x", "x", "y", "y", ""]), [(5, "person"), (3, "option"), (5, "option")]),
+        (small(problem=["1", "1", "1", "1.0", "1.0", "1.0"]), [(None, "problem")]),
+        (small(person=[1, 1, 1, "1.0", "1.0", "1.0"]), [(None, "person")]),
+        (small(outcome=[10 + 1j, 0, 4] * 2), [(row, "outcome") for row in (0, 1, 2, 3, 4, 5)]),
+        (small(choice=None, count=[3, 3, 1, 3, 3, 1], n=[4, 4, 4, 5, 5, 5]), [(3, "count")]),
+        (small(choice=None, count=[3, 3, 1, 3, 3, 1], n=[4, 4, 4, 4, 4, 2]), [(3, "n")]),
         (small(person=["x", "x", "x", "y", "y", None]), [(5, "person"), (3, "option"), (5, "option")]),
         ({name: [] for name in small()}, [(None, "rows")]),
         (small(outcome=[1.0] * 5), [(None, "columns")]),
@@ -151,3 +157,19 @@ def test_parts_and_resamples_of_choices():
     assert kept.problems == 20 and kept.problem.tolist() == [1, 1, 16]
     one = data.of_person(2)
     assert one.person_names == (2,) and len(one) == 20
+
+
+def test_what_is_no_table_is_called_so():
+    """Records, paths and nothing at all are no tables, and are not called tables without columns."""
+    for wrong in ([small()], "choices.csv", None, np.zeros((3, 4))):
+        with pytest.raises(TypeError, match="table must be a data frame, a dict of columns or Choices"):
+            as_choices(wrong)
+
+
+def test_names_that_pandas_lacks():
+    """A missing name of pandas' own kind is a fault by row, as None and an empty text are; pairs may be names."""
+    pandas = pytest.importorskip("pandas", reason="data frames are pandas'")
+    frame = pandas.DataFrame(small())
+    lacking = frame.assign(person=frame["person"].astype("string").where(frame.index != 5))
+    assert faults_of(lacking)[0][:2] == (5, "person")
+    assert as_choices(frame.assign(problem=[("a", 1)] * 6)).problem_names == ("('a', 1)",)

@@ -18,7 +18,11 @@ from humanline.fit.faults import DataError, Fault
 
 Column = NDArray[np.object_]
 _LONGEST_VALUE = 60  # characters of a cell that messages show
-_OTHER_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
+_OTHERS = (
+    *((mark, "be UTF-8: save it as that", "UTF-16") for mark in (b"\xff\xfe", b"\xfe\xff")),
+    (b"\x1f\x8b", "be text: unpack it first", "a gzip archive"),
+    (b"PK\x03\x04", "be text: unpack it, or save the sheet as CSV in UTF-8", "a zip archive or a workbook"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +131,9 @@ def read_csv(path: str | Path) -> CsvTable:
 
 
 def _decoded(path: Path, data: bytes) -> str:
-    for mark, name in _OTHER_ENCODINGS:
+    for mark, rule, name in _OTHERS:
         if data.startswith(mark):
-            refuse(path, [Fault(None, "file", "be UTF-8: save it as that", name)])
+            refuse(path, [Fault(None, "file", rule, name)])
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -44,8 +44,8 @@ def read_long(table: CsvTable, *, least_responses: int = 1, per_rate: int | None
         With everything that is wrong, by line.
     """
     faults: list[Fault] = []
-    total = _totals(table, faults)
-    for name in ("outcome", "probability", *RESPONSES):
+    total = _trials(table, faults)
+    for name in ("outcome", "probability", "n", *RESPONSES):
         for row in np.flatnonzero(["_" in cell for cell in table.columns.get(name, ())]):
             faults.append(table.fault(row, name, "be a number", table.columns[name][row]))
     try:
@@ -68,50 +68,21 @@ def read_long(table: CsvTable, *, least_responses: int = 1, per_rate: int | None
     return ChoiceFile(table.path, "long", table.size, table.sha256, len(table), {}, notes, (part,))
 
 
-def _totals(table: CsvTable, faults: list[Fault]) -> NDArray[np.float64] | None:
-    """Return the column n; see that counts are not above it and sum to it."""
-    if "n" not in table.names:
+def _trials(table: CsvTable, faults: list[Fault]) -> NDArray[np.float64] | None:
+    """Return the column n of rates."""
+    if not {"n", "rate"} <= set(table.names):
         return None
     total = table.numbers("n", faults)
-    least = 2 if "rate" in table.names else 1
-    bad = ~((total >= least) & (np.floor(total) == total)) & ~np.isnan(total)
-    faults += [
-        table.fault(row, "n", f"be a whole number >= {least}", table.columns["n"][row]) for row in np.flatnonzero(bad)
-    ]
-    if "count" not in table.names or not is_long(table.names):
-        return total
-    count = table.numbers("count", [])
-    above = np.flatnonzero(count > total)
-    faults += [
-        table.fault(row, "count", f"be at most n, {table.columns['n'][row]}", table.columns["count"][row])
-        for row in above
-    ]
-    if len(above) or bad.any():
-        return total
-    keys = _keys(table)
-    seen: dict[Any, tuple[int, float]] = {}
-    options: dict[Any, dict[str, float]] = {}
-    for row, key in enumerate(keys):
-        seen.setdefault(key, (row, total[row]))
-        options.setdefault(key, {})[table.columns["option"][row]] = count[row]
-        if total[row] != seen[key][1]:
-            faults.append(table.fault(row, "n", "be the same on all rows of an answer", table.columns["n"][row]))
-    for key, (row, wanted) in seen.items():
-        together = sum(options[key].values())
-        if together == together and together != wanted:
-            faults.append(table.fault(row, "count", f"sum to n, {wanted:g}, over the options", f"{together:g}"))
+    bad = ~((total >= 2) & (np.floor(total) == total)) & ~np.isnan(total)
+    faults += [table.fault(row, "n", "be a whole number >= 2", table.columns["n"][row]) for row in np.flatnonzero(bad)]
     return total
-
-
-def _keys(table: CsvTable) -> list[tuple[str, ...]]:
-    names = [name for name in ("problem", "person", "trial") if name in table.names]
-    return list(zip(*(table.columns[name] for name in names), strict=True))
 
 
 def _first_rows(table: CsvTable) -> NDArray[np.int64]:
     """Return a row of each answer, in the order in which `as_choices` has them: by problem, person and trial."""
     first: dict[Any, int] = {}
-    for row, key in enumerate(_keys(table)):
+    names = [name for name in ("problem", "person", "trial") if name in table.names]
+    for row, key in enumerate(zip(*(table.columns[name] for name in names), strict=True)):
         first.setdefault(key, row)
     return np.array([first[key] for key in sorted(first)], dtype=np.int64)
 

@@ -157,7 +157,8 @@ class PeopleFit:
             )
         rough = int((self.population.effective < _ROUGH * self.population.points.at.shape[1]).sum())
         if rough:
-            found.append(f"Of {rough} people the posterior is far from a normal one: their errors are rough.")
+            whom = "one person" if rough == 1 else f"{rough} people"
+            found.append(f"Of {whom} the posterior is far from a normal one: their errors are rough.")
         if self.integrated.effective < _ROUGH * len(self.integrated.laws):
             found.append("What is not known of the law is far from normal: all errors are rough.")
         alike = Counter(str(name).strip().casefold() for name in self.people)
@@ -166,13 +167,15 @@ class PeopleFit:
             found.append(f"Names that differ by spaces or capitals alone were taken for different people: {twins[:6]}.")
         return tuple(found)
 
-    def table(self, people: int = 10) -> str:
+    def table(self, people: int = 10, confidence: float = 0.95) -> str:
         """Return a table to print: the law of people, then the first of them, then notes.
 
         Parameters
         ----------
         people : int
             How many people to show.
+        confidence : float
+            Of their intervals.
         """
         spread_errors = self.integrated.law_errors()[1]
         answers = np.bincount(self.choices.person, weights=self.choices.trials)
@@ -184,12 +187,13 @@ class PeopleFit:
         for k, name in enumerate(self.names):
             spread = self.spread[name]
             lines.append(f"{name:<24}{self.typical[name]:>11.4g}{spread:>14.3f}{spread * spread_errors[k]:>9.3f}")
-        head = f"{'person':<16}{'parameter':<18}{'alone':>10}{'pooled':>10}{'95 % interval':>22}{'own weight':>12}"
+        reach = f"{100 * confidence:g} % interval"
+        head = f"{'person':<16}{'parameter':<18}{'alone':>10}{'pooled':>10}{reach:>22}{'own weight':>12}"
         lines += ["", head]
         for place, person in enumerate(self.people[:people]):
             for k, name in enumerate(self.names):
                 alone = self._natural(name, self.alone.coordinates)[place]
-                ends = self.interval(person, name)
+                ends = self.interval(person, name, confidence=confidence)
                 who, told = str(person)[:15] if not k else "", "-" if math.isnan(alone) else f"{alone:.4g}"
                 lines.append(
                     f"{who:<16}{name:<18}{told:>10}"
@@ -199,7 +203,9 @@ class PeopleFit:
             if place in self.undetermined:
                 lines.append(f"{'':<16}no estimate of their own: {self.undetermined[place].why}")
         if len(self.people) > people:
-            lines.append(f"... and {len(self.people) - people} more people (to_dict has all)")
+            lines.append(
+                f"... and {len(self.people) - people} more people (people.csv of the command, or to_dict, has all)"
+            )
         return "\n".join([*lines, "", *self.notes])
 
     def to_dict(self) -> dict[str, Any]:
