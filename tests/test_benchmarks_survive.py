@@ -206,7 +206,7 @@ def test_the_script_for_a_gpu_runs_all_stages_whatever_becomes_of_one(tmp_path):
             {},
             ["--from", "large", "--minutes", "1"],
             3,
-            ["logprobs", "packed", "steps", "equality", "memory", "overlap"],
+            ["logprobs", "packed", "equality", "memory", "overlap"],
         ),
         ({"-c": 1}, [], 2, []),
         ({}, ["--from", "nothing"], 2, []),
@@ -223,7 +223,8 @@ def test_the_script_for_a_gpu_says_by_its_exit_code_what_became_of_it(tmp_path, 
     elif stages is None:
         assert "large: not begun: " in said and "large" not in names and "logprobs" in names
     else:
-        assert names == stages
+        # `steps` wants all of a minute: it is begun if no second of it is gone yet
+        assert [name for name in names if name != "steps" or "steps" in stages] == stages
 
 
 def test_trying_the_script_overwrites_no_results(tmp_path):
