@@ -83,6 +83,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path, monkeypatch):
     assert found[0] == found[1] and b'"seed": 3' in found[0]["fit.json"]
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_cpc_file_are_fitted_apart(tmp_path, capsys):
     """Each part has a table and a folder of its own, and rows that are dropped are counted."""
     out = tmp_path / "deep" / "out"
@@ -299,6 +300,7 @@ def test_each_person_is_fitted_alone_and_pooled(capsys, tmp_path):
     assert main(["fit", LONG, "--by", "person", "--objective", "least-squares", *QUICK]) == 2
 
 
+@pytest.mark.slow
 def test_what_capacities_mean_for_training(capsys, tmp_path, monkeypatch):
     """With --map-to-rejection its lines follow, and clip_ranges.csv has every range that was tried."""
     import functools

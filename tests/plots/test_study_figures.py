@@ -27,6 +27,7 @@ def report(tmp_path_factory):
     return study(tmp_path_factory.mktemp("study"), scale=Scale(seeds=2, steps=1, rates=(0.1,)))
 
 
+@pytest.mark.slow
 def test_every_figure_is_made_from_a_study(report, tmp_path, monkeypatch):
     """Each figure leaves a CSV that reads back, an SVG and a PNG."""
     monkeypatch.setattr(_style, "DPI", 20)  # quick to write
