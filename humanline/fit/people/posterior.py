@@ -100,12 +100,13 @@ def sample_posterior(
     """Sample the posterior of people's parameters and of their law.
 
     Each person's straight coordinates are normal about a common mean with a full covariance. Priors: the mean normal
-    about the estimate with 2 nats, the spreads half-normal with 1 nat, correlations LKJ(2).
+    about the usual values with 2 nats; the covariance inverse Wishart, that of the anchor of the fit: by default with
+    one degree of freedom more than parameters, under which each correlation is uniform, and a scale of .3 nats.
 
     Parameters
     ----------
     fit : PeopleFit
-        Where chains start, and in whose units steps are taken; it does not enter the posterior otherwise.
+        Its anchor is the prior of the covariance, and it says where chains look first.
     chains : int >= 2
         One after the other.
     warmup, draws : int
@@ -122,16 +123,24 @@ def sample_posterior(
     ------
     NotConverged
         If R-hat of some quantity is above 1.02, its effective number of draws below 100, or a step diverged.
+    ValueError
+        If there are fewer than two chains, or the anchor is of so few people that the prior is none.
     ModuleNotFoundError
         Without the extra `bayes`.
 
     Notes
     -----
-    Source: Hoffman and Gelman (2014), Journal of Machine Learning Research 15, for the sampler; Vehtari et al. (2021),
+    Source: Hoffman and Gelman (2014), Journal of Machine Learning Research 15, for steps of the law; Andrieu, Doucet
+    and Holenstein (2010), Journal of the Royal Statistical Society B 72, for those of people; Vehtari et al. (2021),
     Bayesian Analysis 16, for R-hat and the effective number of draws. In double precision.
+
+    Beyond a bound a parameter has the value of the bound, and responses say nothing: a prior that allowed wide laws
+    would let people drift there.
     """
     if chains < 2:
         raise _checks.fail("chains", "be >= 2, so that they can be compared", chains)
+    if (anchored := fit.population.anchor.people) <= len(fit.names) - 1:
+        raise _checks.fail("people of the anchor", f"be > {len(fit.names) - 1}, or the prior has no integral", anchored)
     jax, numpyro, arviz = _libraries()
     with jax.enable_x64(True):
         kernel, begin = people_kernel(fit, target_accept=target_accept, chains=chains, seed=seed)
@@ -144,10 +153,11 @@ def sample_posterior(
             progress_bar=False,
         )
         key = jax.random.PRNGKey(seed + 1)
-        sampler.run(key, init_params=begin, extra_fields=("hmc_state.diverging", "~z.points", "~z.log_weight"))
+        sampler.run(key, init_params=begin, extra_fields=("hmc_state.diverging", "~z.z", "~z.log_weight"))
         found = {name: np.asarray(each) for name, each in sampler.get_samples(group_by_chain=True).items()}
         diverged = int(np.asarray(sampler.get_extra_fields()["hmc_state.diverging"]).sum())
-    mean, spread, at = found["mean"], found["spread"], found["at"]
+    mean, at = found["mean"], found["at"]
+    spread = np.sqrt(np.diagonal(found["covariance"], axis1=-2, axis2=-1))
     looked = arviz.from_dict(posterior={"mean": mean, "spread": spread, "at": at})
     rhat = _extreme(arviz.rhat(looked), np.max)
     effective = _extreme(arviz.ess(looked), np.min)
