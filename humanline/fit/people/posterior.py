@@ -30,7 +30,7 @@ class PeoplePosterior:
     fit : PeopleFit
         Of the same choices and model.
     coordinates : (chains, draws, P, K) array
-        Of each person, on the scale of estimation.
+        Of each person, on the scale of estimation; drawn given the law of the draw before.
     mean : (chains, draws, K) array
         Of the law of straight coordinates.
     spread : (chains, draws, K) array
@@ -95,7 +95,7 @@ class PeoplePosterior:
 
 
 def sample_posterior(
-    fit: PeopleFit, *, chains: int = 4, warmup: int = 500, draws: int = 500, seed: int = 0, target_accept: float = 0.85
+    fit: PeopleFit, *, chains: int = 4, warmup: int = 300, draws: int = 500, seed: int = 0, target_accept: float = 0.85
 ) -> PeoplePosterior:
     """Sample the posterior of people's parameters and of their law.
 

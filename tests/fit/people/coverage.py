@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=20)
     parser.add_argument("--full", action="store_true", help="the full posterior too (extra bayes)")
     parser.add_argument("--chains", type=int, default=4)
-    parser.add_argument("--warmup", type=int, default=500)
+    parser.add_argument("--warmup", type=int, default=300)
     parser.add_argument("--draws", type=int, default=500)
     asked = parser.parse_args()
     settings = {"chains": asked.chains, "warmup": asked.warmup, "draws": asked.draws} if asked.full else {}
@@ -59,9 +59,9 @@ def main() -> None:
     print(f"{len(rows)} data sets of {asked.people} people with {asked.choices} choices; {failed} failed")
     for name in [each for each in rows[0] if each != "chains"] if rows else []:
         values = np.array([row[name] for row in rows])
-        error = values.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.full(values.shape[1], np.nan)
-        print(f"{name:<8} mean {values.mean(0).round(3)} error {error.round(3)} range {values.min():.2f} "
-              f"{values.max():.2f}")  # fmt: skip
+        spread = values.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else values[0] + np.nan
+        ends = f"{values.min():.2f} to {values.max():.2f}"
+        print(f"{name:<8} mean {values.mean(0).round(3)} error {spread.round(3)} single sets {ends}")
 
 
 def told(row: dict[str, Any]) -> str:
