@@ -11,17 +11,14 @@ from numpy.typing import NDArray
 
 from humanline import _checks
 from humanline.fit.faults import NotConverged
-from humanline.fit.people.normal import moments, shares
+from humanline.fit.people.particles import people_kernel
 from humanline.fit.people.result import PeopleFit
-from humanline.fit.people.traced import traced_likelihood
 from humanline.fit.uncertainty import ParameterInterval, check_confidence
 
 Array = NDArray[np.float64]
 
 #: Chains agree where R-hat of every quantity is below this, and say enough where their effective size is above that.
 MOST_RHAT, LEAST_EFFECTIVE = 1.02, 100.0
-#: Priors, on straight coordinates (nats): of the law's mean about the estimate, of its spreads (half-normal).
-MEAN_SPREAD, SPREAD = 2.0, 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +30,7 @@ class PeoplePosterior:
     fit : PeopleFit
         Of the same choices and model.
     coordinates : (chains, draws, P, K) array
-        Of each person, on the scale of estimation.
+        Of each person, on the scale of estimation; drawn given the law of the draw before.
     mean : (chains, draws, K) array
         Of the law of straight coordinates.
     spread : (chains, draws, K) array
@@ -98,17 +95,18 @@ class PeoplePosterior:
 
 
 def sample_posterior(
-    fit: PeopleFit, *, chains: int = 4, warmup: int = 500, draws: int = 500, seed: int = 0, target_accept: float = 0.85
+    fit: PeopleFit, *, chains: int = 4, warmup: int = 300, draws: int = 500, seed: int = 0, target_accept: float = 0.85
 ) -> PeoplePosterior:
     """Sample the posterior of people's parameters and of their law.
 
     Each person's straight coordinates are normal about a common mean with a full covariance. Priors: the mean normal
-    about the estimate with 2 nats, the spreads half-normal with 1 nat, correlations LKJ(2).
+    about the usual values with 2 nats; the covariance inverse Wishart, that of the anchor of the fit: by default with
+    one degree of freedom more than parameters, under which each correlation is uniform, and a scale of .3 nats.
 
     Parameters
     ----------
     fit : PeopleFit
-        Where chains start, and in whose units steps are taken; it does not enter the posterior otherwise.
+        Its anchor is the prior of the covariance, and it says where chains look first.
     chains : int >= 2
         One after the other.
     warmup, draws : int
@@ -125,23 +123,27 @@ def sample_posterior(
     ------
     NotConverged
         If R-hat of some quantity is above 1.02, its effective number of draws below 100, or a step diverged.
+    ValueError
+        If there are fewer than two chains, or the anchor is of so few people that the prior is none.
     ModuleNotFoundError
         Without the extra `bayes`.
 
     Notes
     -----
-    Source: Hoffman and Gelman (2014), Journal of Machine Learning Research 15, for the sampler; Vehtari et al. (2021),
+    Source: Hoffman and Gelman (2014), Journal of Machine Learning Research 15, for steps of the law; Andrieu, Doucet
+    and Holenstein (2010), Journal of the Royal Statistical Society B 72, for those of people; Vehtari et al. (2021),
     Bayesian Analysis 16, for R-hat and the effective number of draws. In double precision.
+
+    Beyond a bound a parameter has the value of the bound, and responses say nothing: a prior that allowed wide laws
+    would let people drift there.
     """
     if chains < 2:
         raise _checks.fail("chains", "be >= 2, so that they can be compared", chains)
+    if (anchored := fit.population.anchor.people) <= len(fit.names) - 1:
+        raise _checks.fail("people of the anchor", f"be > {len(fit.names) - 1}, or the prior has no integral", anchored)
     jax, numpyro, arviz = _libraries()
     with jax.enable_x64(True):
-        kernel = numpyro.infer.NUTS(
-            _model(fit, jax, numpyro),
-            target_accept_prob=target_accept,
-            init_strategy=numpyro.infer.init_to_value(values=_begin(fit)),
-        )
+        kernel, begin = people_kernel(fit, target_accept=target_accept, chains=chains, seed=seed)
         sampler = numpyro.infer.MCMC(
             kernel,
             num_warmup=warmup,
@@ -150,10 +152,12 @@ def sample_posterior(
             chain_method="sequential",
             progress_bar=False,
         )
-        sampler.run(jax.random.PRNGKey(seed), extra_fields=("diverging",))
+        key = jax.random.PRNGKey(seed + 1)
+        sampler.run(key, init_params=begin, extra_fields=("hmc_state.diverging", "~z.z", "~z.log_weight"))
         found = {name: np.asarray(each) for name, each in sampler.get_samples(group_by_chain=True).items()}
-        diverged = int(np.asarray(sampler.get_extra_fields()["diverging"]).sum())
-    mean, spread, at = found["mean"], found["spread"], found["at"]
+        diverged = int(np.asarray(sampler.get_extra_fields()["hmc_state.diverging"]).sum())
+    mean, at = found["mean"], found["at"]
+    spread = np.sqrt(np.diagonal(found["covariance"], axis1=-2, axis2=-1))
     looked = arviz.from_dict(posterior={"mean": mean, "spread": spread, "at": at})
     rhat = _extreme(arviz.rhat(looked), np.max)
     effective = _extreme(arviz.ess(looked), np.min)
@@ -178,54 +182,6 @@ def _libraries() -> tuple[Any, Any, Any]:
             f"the full posterior needs {error.name}: install the extra, humanline[bayes]", name=error.name
         ) from None
     return jax, numpyro, arviz
-
-
-def _model(fit: PeopleFit, jax: Any, numpyro: Any) -> Any:
-    """Return the model; its own coordinates are nearly standard and independent, whatever the law.
-
-    With each person's log-likelihood a parabola of curvature H and slope h at 0, coordinates given a law of precision
-    Q and mean m are normal: of precision ``R R' = H + Q``, about ``(R R')^-1 (h + Q m)``. So ``R^-T z`` is added to
-    that, and the exact density takes the place of the approximate one.
-    """
-    jnp, dist = jax.numpy, numpyro.distributions
-    likelihood = traced_likelihood(fit.own)
-    slope, curvature = (jnp.asarray(each) for each in _parabolas(fit))
-    law = fit.population.law
-    people, number = slope.shape
-    unit = jnp.sqrt(jnp.diag(jnp.asarray(law.covariance)))
-
-    def model() -> None:
-        off = numpyro.sample("mean_off", dist.Normal(0.0, MEAN_SPREAD / unit).to_event(1))
-        spread = numpyro.sample("spread", dist.HalfNormal(SPREAD).expand([number]).to_event(1))
-        z = numpyro.sample("z", dist.ImproperUniform(dist.constraints.real, (), (people, number)))
-        corr = numpyro.sample("corr", dist.LKJCholesky(number, 2.0)) if number > 1 else jnp.ones((1, 1))
-        mean = numpyro.deterministic("mean", law.mean + off * unit)
-        scale = spread[:, None] * corr
-        whiten = jax.scipy.linalg.solve_triangular(scale, jnp.eye(number), lower=True)
-        precision = whiten.T @ whiten
-        root = jnp.linalg.cholesky(curvature + precision)
-        middle = jax.scipy.linalg.cho_solve((root, True), (slope + precision @ mean)[:, :, None])
-        steps = jax.scipy.linalg.solve_triangular(root, z[:, :, None], lower=True, trans=1)
-        at = numpyro.deterministic("at", (middle + steps)[:, :, 0])
-        numpyro.factor("steps", -jnp.log(jnp.diagonal(root, axis1=1, axis2=2)).sum())
-        numpyro.factor("people", dist.MultivariateNormal(mean, scale_tril=scale).log_prob(at).sum())
-        numpyro.factor("responses", likelihood(at).sum())
-
-    return model
-
-
-def _parabolas(fit: PeopleFit) -> tuple[Array, Array]:
-    """Return slope at 0 and curvature of parabolas that are each person's log-likelihood near their plain estimate."""
-    at = moments(fit.population.points, shares(fit.population.points, fit.population.law)[1])[0]
-    _, gradient, information = fit.own.derivatives(at)
-    return gradient + (information @ at[:, :, None])[:, :, 0], information
-
-
-def _begin(fit: PeopleFit) -> dict[str, Any]:
-    law = fit.population.law
-    spread = np.sqrt(np.diag(law.covariance))
-    found = {"mean_off": np.zeros(len(spread)), "spread": spread, "z": np.zeros(fit.alone.coordinates.shape)}
-    return {**found, "corr": law.root / spread[:, None]} if len(spread) > 1 else found
 
 
 def _extreme(dataset: Any, of: Any) -> float:

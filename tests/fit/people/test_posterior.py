@@ -9,7 +9,7 @@ import pytest
 
 from humanline.fit import Choices, Model, NotConverged
 from humanline.fit.parameters import CAPACITIES, VALUES
-from humanline.fit.people import fit_people, posterior
+from humanline.fit.people import Anchor, fit_people, posterior
 from humanline.fit.people.own import OwnLikelihoods
 from humanline.fit.starts import starting_points
 from humanline.fit.straight import Straight
@@ -103,3 +103,57 @@ def test_the_full_posterior_is_near_the_pooled_fit():
     assert np.median(fit.pooled.errors / draws.std(0)) == pytest.approx(1, abs=0.25)
     again = posterior.sample_posterior(fit, chains=2, warmup=300, draws=400)
     assert again.to_dict() == full.to_dict()
+
+
+@needs_bayes
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_another_sampler_finds_the_same_posterior():
+    """Plain NUTS on people and law together, its priors written anew, gives the same means, to 5 errors of both."""
+    import arviz
+    import jax
+    import numpyro
+    import numpyro.distributions as dist
+
+    from humanline.fit.people.particles import MEAN_SPREAD
+    from humanline.fit.people.traced import traced_likelihood
+
+    fit = fit_people(crowd(1, 20, 60, SMALL)[0], SMALL)
+    full = posterior.sample_posterior(fit, chains=2, warmup=300, draws=1000)
+    people, number = len(fit.people), len(fit.names)
+    straight = Straight(fit.own.everyone)
+    usual = straight.there(starting_points(fit.own.everyone, 1, 0)[0])
+    with jax.enable_x64(True):
+        likelihood = traced_likelihood(fit.own)
+
+        def model():
+            mean = numpyro.sample("mean", dist.Normal(usual, MEAN_SPREAD).to_event(1))
+            rate = 3 * 0.3**2 * np.eye(number)  # one more than parameters, each .3 away
+            root = numpyro.sample("root", dist.WishartCholesky(3.0, rate_matrix=rate))
+            law = dist.MultivariateNormal(mean, precision_matrix=root @ root.T)
+            at = numpyro.sample("at", law.expand([people]).to_event(1))
+            numpyro.factor("responses", likelihood(at).sum())
+
+        begin = {"mean": fit.population.law.mean, "root": np.linalg.cholesky(fit.population.law.precision)}
+        kernel = numpyro.infer.NUTS(model, init_strategy=numpyro.infer.init_to_value(values=begin))
+        sampler = numpyro.infer.MCMC(kernel, num_warmup=500, num_samples=1500, progress_bar=False)
+        sampler.run(jax.random.PRNGKey(5))
+        other = {name: np.asarray(each)[None] for name, each in sampler.get_samples().items()}
+    spread = np.sqrt(np.diagonal(np.linalg.inv(other["root"] @ np.swapaxes(other["root"], -1, -2)), axis1=-2, axis2=-1))
+    natural = [fit.own.natural_coordinates(each) for each in other["at"][0]]
+    pairs = {
+        "mean": (full.mean, other["mean"]),
+        "log spread": (np.log(full.spread), np.log(spread)),
+        "people": (full.coordinates, np.array(natural)[None]),
+    }
+    for name, (mine, theirs) in pairs.items():
+        errors = [np.asarray(arviz.mcse(arviz.convert_to_dataset(each)).x) for each in (mine, theirs)]
+        off = np.abs(mine.mean((0, 1)) - theirs.mean((0, 1))) / np.hypot(*errors)
+        assert (off < 5).all(), (name, off.max())
+
+
+def test_an_anchor_of_nobody_is_no_prior():
+    """A covariance that no assumed people keep away from 0 has a prior without an integral, and is refused."""
+    fit = fit_people(crowd(0, 12, 40, SMALL)[0], SMALL, anchor=Anchor(1.0))
+    with pytest.raises(ValueError, match="people of the anchor must be > 1, or the prior has no integral"):
+        posterior.sample_posterior(fit)
