@@ -131,7 +131,7 @@ def plain_loop(
     for step, micro_batches in enumerate(steps):
         total = 0.0
         for inputs in micro_batches:
-            loss = loss_of(model, reference, inputs)
+            loss = loss_of(model, reference, inputs | {"micro_batches": len(micro_batches)})
             loss.backward()
             total += loss.item()
         if syncs(step):
@@ -160,7 +160,7 @@ def plain_dpo(clip: ClipRange, beta: float) -> Callable[[Any, Any, dict[str, Any
     return loss_of
 
 
-def plain_kto(clip: ClipRange, beta: float, micro_batches: int) -> Callable[[Any, Any, dict[str, Any]], Tensor]:
+def plain_kto(clip: ClipRange, beta: float) -> Callable[[Any, Any, dict[str, Any]], Tensor]:
     """Return KTO's loss of a micro-batch of TRL's, z_0 its own."""
 
     def loss_of(model: Any, reference: Any, inputs: dict[str, Any]) -> Tensor:
@@ -177,15 +177,21 @@ def plain_kto(clip: ClipRange, beta: float, micro_batches: int) -> Callable[[Any
         desirable = torch.as_tensor(inputs["label"], dtype=torch.bool)
         loss, _ = kto_loss(
             log_ratio, mask=mask, desirable=desirable, kl_log_ratio=kl, kl_mask=kl_mask, beta=beta,
-            denominator=len(desirable) * micro_batches,
+            denominator=len(desirable) * inputs["micro_batches"],
         )  # fmt: skip
         return loss
 
     return loss_of
 
 
-def plain_grpo(clip: ClipRange, eps: float, beta: float, share: float) -> Callable[[Any, Any, dict[str, Any]], Tensor]:
-    """Return GRPO's loss of a micro-batch; `share` is the part of a generation's tokens that a step is divided by."""
+def plain_grpo(
+    clip: ClipRange, eps: float, beta: float, share: float, delta: float | None = None, cut: list[int] | None = None
+) -> Callable[[Any, Any, dict[str, Any]], Tensor]:
+    """Return GRPO's loss of a micro-batch; `share` is the part of a generation's tokens that a step is divided by.
+
+    With `delta` the ratio is at most that where GRPO's own clip does not hold it, written here from the formula; how
+    many tokens of a micro-batch it holds is added to `cut`.
+    """
 
     def loss_of(model: Any, reference: Any, inputs: dict[str, Any]) -> Tensor:
         width = inputs["completion_ids"].size(1)
@@ -195,9 +201,17 @@ def plain_grpo(clip: ClipRange, eps: float, beta: float, share: float) -> Callab
         with torch.no_grad():
             ref, _ = logprobs(reference, ids, attention, attention)
         raw, mask = (policy - ref)[:, -width:], mask[:, -width:]
+        denominator, advantages = float(inputs["num_items_in_batch"]) * share, inputs["advantages"]
+        if delta is not None:
+            ratio, signs = clip.clip(raw).exp(), advantages[:, None]
+            two_sided = torch.minimum(ratio.clamp(max=delta) * signs, ratio.clamp(1 - eps, 1 + eps) * signs)
+            kl = (-raw).exp() + raw - 1
+            assert cut is not None
+            cut.append(int(((ratio > delta) & (signs < 0) & mask).sum()))
+            return torch.where(mask, beta * kl - two_sided, 0.0).sum() / denominator
         loss, _ = grpo_loss(
-            clip.clip(raw), mask=mask, advantages=inputs["advantages"], kl_log_ratio=raw, clip_eps=eps, kl_coef=beta,
-            denominator=float(inputs["num_items_in_batch"]) * share,
+            clip.clip(raw), mask=mask, advantages=advantages, kl_log_ratio=raw, clip_eps=eps, kl_coef=beta,
+            denominator=denominator,
         )  # fmt: skip
         return loss
 

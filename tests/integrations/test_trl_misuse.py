@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,8 +51,71 @@ def test_a_loss_that_goes_around_humanline_does_not_train_on(toy, tmp_path):
     mine = subclassed(run(toy, tmp_path / "b", max_steps=3, save_strategy="no"), compute_loss=through)
     assert logged(trained(mine), "loss") == expected
     other = subclassed(run(toy, tmp_path / "c", max_steps=3, save_strategy="no"), compute_loss=around)
-    with pytest.raises(RuntimeError, match="a step without TRL's _compute_loss, so nothing was clipped"):
+    with pytest.raises(RuntimeError, match="step 0: 1 of 1 micro-batches went without TRL's _compute_loss"):
         trained(other)
+
+
+@pytest.mark.parametrize(
+    ("says", "said"),
+    [
+        (False, "step 0: an update came without accelerator.sync_gradients"),
+        (True, "step 0: accelerator.sync_gradients was True at micro-batch 1, which no update followed"),
+    ],
+)
+def test_a_trainer_that_misstates_its_last_micro_batch_does_not_train(toy, tmp_path, says, said):
+    """Something else that sets sync_gradients would have switched syncing off, or on within a step."""
+    trainer = run(toy, tmp_path, max_steps=3, save_strategy="no")
+    before = {name: one.clone() for name, one in trainer.model.state_dict().items()}
+    trainer._humanline.trainer = Misstated(trainer, says)
+    with pytest.raises(RuntimeError, match=re.escape(said)):
+        trained(trainer)
+    assert all(torch.equal(one, before[name]) for name, one in trainer.model.state_dict().items())
+
+
+class Misstated:
+    """A trainer whose accelerator says of every micro-batch the same."""
+
+    def __init__(self, trainer: Any, says: bool) -> None:
+        self._trainer = trainer
+        self.accelerator = SimpleNamespace(sync_gradients=says, reduce=trainer.accelerator.reduce)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+
+def test_a_second_pass_of_a_micro_batch_is_noticed(toy, tmp_path):
+    """A subclass that computes the loss twice, to log it or to average, does not train on."""
+
+    def twice(self: Any, *arguments: Any, **named: Any) -> Any:
+        super(type(self), self).compute_loss(*arguments, **named)
+        return super(type(self), self).compute_loss(*arguments, **named)
+
+    trainer = subclassed(run(toy, tmp_path, max_steps=3, save_strategy="no"), compute_loss=twice)
+    with pytest.raises(RuntimeError, match="step 0: loss 2 came at micro-batch 1 of 2"):
+        trained(trainer)
+
+
+def test_one_micro_batch_does_not_vouch_for_its_step(toy, tmp_path):
+    """A subclass that goes around TRL's loss now and then is noticed at the first micro-batch of its own."""
+    calls = iter(range(99))
+
+    def now_and_then(self: Any, model: Any, inputs: Any, **named: Any) -> Any:
+        if next(calls) == 3:
+            return model(input_ids=inputs["input_ids"]).logits.mean()
+        return super(type(self), self).compute_loss(model, inputs, **named)
+
+    trainer = subclassed(run(toy, tmp_path, max_steps=3, save_strategy="no"), compute_loss=now_and_then)
+    with pytest.raises(RuntimeError, match="step 1: 1 of 2 micro-batches went without TRL's _compute_loss"):
+        trained(trainer)
+    assert trainer.state.global_step == 1
+
+
+def test_a_callback_that_was_taken_away_is_noticed(toy, tmp_path):
+    """Without it nothing would be held against the steps, and other schedules would never sync."""
+    trainer = run(toy, tmp_path, max_steps=3, save_strategy="no")
+    trainer.remove_callback(trainer._humanline)
+    with pytest.raises(RuntimeError, match=r"a loss of step 0, which was not begun.*Leave it among the trainer's"):
+        trained(trainer)
 
 
 def test_another_model_is_noticed(toy, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from humanline.integrations.trl import TrainerError, kept
 from humanline.integrations.trl.counts import Counts
 from humanline.integrations.trl.hooks import Humanline
 from humanline.integrations.trl.reference import Reference
-from humanline.integrations.trl.stand_ins import Replayed, Scored, Unscored
+from humanline.integrations.trl.stand_ins import Replayed, Scored, Unscored, tell_grpo
 from humanline.schedule import AfterStep, BeforeStep, EachRound, Never
 from humanline.theory import ClipRange
 
@@ -53,8 +54,10 @@ class Trainer:
     def __init__(self, accumulation: int = 1) -> None:
         self.model, self.accumulation = Tied(), accumulation
         self.ref_model: Any = Tied()
-        self.beta, self.is_in_train = 0.1, True
-        self.args = SimpleNamespace(gradient_checkpointing_kwargs=None, should_save=True)
+        self.beta, self.is_in_train = 0.1, False
+        self.args = SimpleNamespace(
+            gradient_checkpointing_kwargs=None, should_save=True, gradient_accumulation_steps=accumulation
+        )
         self.state = SimpleNamespace(global_step=0)
         self.accelerator = SimpleNamespace(
             sync_gradients=True, reduce=lambda sums, reduction: sums, free_memory=lambda: None
@@ -78,18 +81,36 @@ class Trainer:
     def train(self, steps: int) -> list[dict[str, Tensor]]:
         """Return the weights before each update."""
         past = []
-        self.hooks.on_train_begin(self.args, self.state, None)
+        self.is_in_train = True
+        self.tell("on_train_begin")
         for _ in range(steps):
             past.append({name: one.detach().clone() for name, one in self.model.named_parameters()})
-            self.hooks.on_step_begin(self.args, self.state, None)
+            self.tell("on_step_begin")
             for micro in range(self.accumulation):
-                self.accelerator.sync_gradients = micro == self.accumulation - 1
-                self._compute_loss(self.model, ids()).backward()
+                last = micro == self.accumulation - 1
+                self.accelerator.sync_gradients = self.says_last(last)
+                self.training_step(micro)
+                if not last:
+                    self.tell("on_substep_end")
+            self.tell("on_pre_optimizer_step")
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.state.global_step += 1
-            self.hooks.on_step_end(self.args, self.state, None)
+            self.tell("on_step_end")
+        self.is_in_train = False
         return past
+
+    def tell(self, event: str) -> None:
+        """Call the hooks."""
+        getattr(self.hooks, event)(self.args, self.state, None)
+
+    def says_last(self, last: bool) -> bool:
+        """Return what the accelerator is to say of a micro-batch."""
+        return last
+
+    def training_step(self, micro: int) -> None:
+        """Compute a micro-batch's loss, and its gradient."""
+        self._compute_loss(self.model, ids()).backward()
 
 
 def with_humanline(schedule: Any, clip: ClipRange = ClipRange(-0.1, 0.1), accumulation: int = 1) -> Trainer:  # noqa: B008
@@ -112,6 +133,126 @@ def test_each_loss_sees_the_reference_that_the_schedule_says(schedule, accumulat
         of = past[schedule.snapshot(step)]
         assert all(torch.equal(of[name], one) for name, one in tensors.items()), step
     assert not torch.equal(past[0]["layer.weight"], past[7]["layer.weight"])
+
+
+def moved(trainer: Trainer) -> bool:
+    """Return whether a weight is another than at the start."""
+    return any(
+        not torch.equal(one, kept) for one, kept in zip(trainer.model.parameters(), Tied().parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_an_update_that_was_never_said_to_come_is_stopped_before_it(schedule, accumulation):
+    """Where sync_gradients is always False nothing would ever be synced: the first update is not taken."""
+    trainer = with_humanline(schedule, accumulation=accumulation)
+    trainer.says_last = lambda last: False  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match=r"step 0: an update came without accelerator\.sync_gradients.*Take away"):
+        trainer.train(2)
+    assert not moved(trainer)
+
+
+def test_a_micro_batch_that_is_called_the_last_too_early_is_noticed():
+    """Where sync_gradients is always True the reference would move within a step: no update is taken."""
+    trainer = with_humanline(BeforeStep(every=1), accumulation=3)
+    trainer.says_last = lambda last: True  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match=r"step 0: accelerator\.sync_gradients was True at micro-batch 1, which"):
+        trainer.train(1)
+    assert not moved(trainer)
+
+
+@pytest.mark.parametrize("around", [0, 1, 2])
+def test_one_micro_batch_does_not_vouch_for_a_step(around):
+    """Each micro-batch has to come through the clip; one that does not stops the step before its update."""
+    trainer = with_humanline(BeforeStep(every=1), accumulation=3)
+
+    def step(micro: int) -> None:
+        if micro == around:
+            trainer.model(**ids()).log_probs.sum().backward()
+        else:
+            trainer._compute_loss(trainer.model, ids()).backward()
+
+    trainer.training_step = step  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match=r"1 of \d micro-batches went without TRL's _compute_loss, so nothing was"):
+        trainer.train(1)
+    assert not moved(trainer)
+
+
+@pytest.mark.parametrize(("accumulation", "twice"), [(1, 0), (3, 0), (3, 2)])
+def test_a_second_loss_of_a_micro_batch_is_noticed(accumulation, twice):
+    """Its reference may be another by then; one with the model in eval() counts for nothing, and does no harm."""
+    trainer = with_humanline(BeforeStep(every=1), accumulation=accumulation)
+
+    def step(micro: int) -> None:
+        trainer.model.eval()
+        trainer._compute_loss(trainer.model, ids())
+        trainer.model.train()
+        for _ in range(1 + (micro == twice)):
+            trainer._compute_loss(trainer.model, ids()).backward()
+
+    trainer.training_step = step  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match=f"loss {twice + 2} came at micro-batch {twice + 1} of {accumulation}"):
+        trainer.train(1)
+    assert not moved(trainer)
+    twice = -1
+    trainer.train(2)
+    assert moved(trainer)
+
+
+def test_more_micro_batches_than_the_trainer_says_are_noticed():
+    """A loop that takes more of them than gradient_accumulation_steps has a step of another size than was said."""
+    trainer = with_humanline(BeforeStep(every=1), accumulation=3)
+    trainer.args.gradient_accumulation_steps = 2
+    with pytest.raises(RuntimeError, match=r"step 0: loss 3 came at micro-batch 3 of 2 \(gradient_accumulation_steps"):
+        trainer.train(1)
+
+
+def test_a_loss_that_failed_may_be_computed_again():
+    """One that ended in an error was not trained on, and is not counted."""
+    trainer = with_humanline(BeforeStep(every=1))
+    theirs, failed = trainer.model.forward, []
+
+    def fail(*given: Any, **named: Any) -> Any:
+        failed.append(1)
+        raise MemoryError
+
+    def step(micro: int) -> None:
+        if not failed:
+            trainer.model.forward = fail  # type: ignore[method-assign]
+            with pytest.raises(MemoryError):
+                trainer._compute_loss(trainer.model, ids())
+            trainer.model.forward = theirs  # type: ignore[method-assign]
+        trainer._compute_loss(trainer.model, ids()).backward()
+
+    trainer.training_step = step  # type: ignore[method-assign]
+    trainer.train(2)
+    assert moved(trainer) and failed
+
+
+@pytest.mark.parametrize("lost", ["on_step_begin", "on_pre_optimizer_step"])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_a_trainer_that_does_not_tell_of_its_steps(schedule, lost):
+    """Without being told that steps begin nothing could be held against them: refused. Told of all but one it goes."""
+    trainer = with_humanline(schedule)
+    tell = trainer.tell
+    trainer.tell = lambda event: None if event == lost else tell(event)  # type: ignore[method-assign]
+    if lost == "on_pre_optimizer_step":
+        trainer.train(2)
+        return
+    with pytest.raises(RuntimeError, match="a loss of step 0, which was not begun: humanline's callback"):
+        trainer.train(1)
+    assert not moved(trainer)
+
+
+def test_an_update_without_the_sync_before_it_is_noticed():
+    """Whatever it was that kept the sync from happening, the step that needed it ends the run."""
+    trainer = with_humanline(BeforeStep(every=2))
+    trainer.train(2)
+    trainer.hooks._sync = lambda step: None  # type: ignore[method-assign]
+    trainer.state.global_step = 0
+    with pytest.raises(RuntimeError, match="step 0 was taken without the sync before it that kind='before_step'"):
+        trainer.train(1)
 
 
 def test_what_is_counted_is_counted_over_a_step():
@@ -180,6 +321,121 @@ def test_a_loss_that_asks_otherwise_is_noticed():
     with pytest.raises(RuntimeError, match="did not ask its reference"):
         trainer.train(1)
     assert Unscored()(labels=torch.zeros(2, 6)).log_probs.shape == (2, 5)
+
+
+class Grpo(Trainer):
+    """One whose loss calls its policy as TRL's GRPO does: `pieces` are slices of the rows, each a call."""
+
+    pieces: tuple[slice, ...] = (slice(None),)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta = 0.3
+        self.kept: list[dict[str, Any]] = []
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        rows = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
+        width = inputs["completion_ids"].size(1)
+        policy = torch.cat([self.score(model, rows[at], width) for at in self.pieces])
+        ratio = (policy - inputs["old_per_token_logps"]).exp()
+        of_kl = inputs["ref_per_token_logps"] - policy
+        self.kept.append(dict(inputs))
+        advantages = inputs["advantages"][:, None]
+        inner = ratio.clamp(0.8, 1.2)
+        loss = -torch.minimum(ratio * advantages, inner * advantages) + self.beta * (of_kl.exp() - of_kl - 1)
+        return loss.mean()
+
+    def score(self, model: Any, rows: Tensor, width: int) -> Tensor:
+        """Return log-probabilities of a call."""
+        labels = rows.clone()
+        labels[:, :-width] = -100
+        return model(input_ids=rows, labels=labels, fused_lm_head=True).log_probs[:, -width:]
+
+
+def answers() -> dict[str, Any]:
+    given = torch.randint(7, (5, 9), generator=torch.Generator().manual_seed(2))
+    tools = torch.ones(5, 6)
+    tools[:, 2], tools[3, 1:] = 0, 0
+    advantages = torch.tensor([1.0, -1.0, 0.5, -0.5, 2.0])
+    return {"prompt_ids": given[:, :3], "completion_ids": given[:, 3:], "advantages": advantages, "tool_mask": tools}
+
+
+def grpo_step(*pieces: slice, score: Any = None) -> tuple[Grpo, Tensor]:
+    """Return a trainer that has the reference of other weights, and its loss, with gradients."""
+    trainer = Grpo()
+    Humanline(trainer, "GRPOTrainer", ClipRange(-0.1, 0.1), Never()).attach()
+    trainer.hooks.reference.take()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for one in trainer.model.parameters():
+            one.add_(torch.randn(one.shape, generator=generator), alpha=0.2)
+    trainer.pieces = pieces
+    if score is not None:
+        trainer.score = score  # type: ignore[method-assign]
+    trainer.accelerator.sync_gradients = True
+    loss = trainer._compute_loss(trainer.model, answers())
+    loss.backward()
+    return trainer, loss.detach()
+
+
+ONE_BY_ONE = tuple(slice(at, at + 1) for at in range(5))
+
+
+@pytest.mark.parametrize("pieces", [ONE_BY_ONE, (slice(0, 2), slice(2, 4), slice(4, 5))], ids=["rows", "twos"])
+def test_a_policy_that_is_scored_in_pieces_has_the_loss_of_one_call(pieces):
+    """Ratio, KL term, gradients and counts are those of all rows at once; the last piece alone would be stretched."""
+    (whole, expected), (trainer, found) = grpo_step(slice(None)), grpo_step(*pieces)
+    for name in ("old_per_token_logps", "ref_per_token_logps"):
+        assert trainer.kept[0][name].shape == (5, 6)
+        assert torch.allclose(trainer.kept[0][name], whole.kept[0][name], atol=1e-6)
+    assert found.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert torch.allclose(trainer.model.layer.weight.grad, whole.model.layer.weight.grad, atol=1e-6)
+    assert whole.model.layer.weight.grad.abs().max() > 1e-3
+    shares = [dict(one._metrics["train"]) for one in (trainer, whole)]
+    assert shares[0].keys() == shares[1].keys() and shares[1]["humanline/clipped_low"][0] > 0
+    for name, one in shares[1].items():
+        assert shares[0][name] == pytest.approx(one, abs=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("pieces", "asked"),
+    [((slice(3, 5), slice(0, 3)), 5), ((slice(0, 1),), 1), ((slice(0, 1),) * 5, 5)],
+    ids=["another order", "one of five", "one five times"],
+)
+def test_pieces_that_are_not_all_rows_in_their_order_are_refused(pieces, asked):
+    """Each row has to be held against its own reference; one for all would be stretched in silence."""
+    with pytest.raises(RuntimeError, match=f"of 5 rows asked its policy for {asked}, or for others, or in another ord"):
+        grpo_step(*pieces)
+
+
+def test_answers_that_are_scored_in_part_are_refused():
+    """Of a row fewer tokens than its answer has."""
+
+    def score(model: Any, rows: Tensor, width: int) -> Tensor:
+        return model(input_ids=rows[:, -4:], labels=rows[:, -4:], fused_lm_head=True).log_probs
+
+    with pytest.raises(RuntimeError, match="asked its policy for fewer tokens than the 6 of an answer"):
+        grpo_step(slice(None), score=score)
+
+
+def test_the_gradient_of_grpos_kl_term_is_that_of_the_unclipped_ratio():
+    """What TRL is given in its reference's place has the k3 term's value and gradient of r - p, clipped or not."""
+    torch.manual_seed(0)
+    policy = (torch.randn(3, 5, dtype=torch.float64) - 3).requires_grad_()
+    ref, mask = policy.detach() + torch.randn(3, 5, dtype=torch.float64), torch.ones(3, 5, dtype=torch.bool)
+    clipped = ref + ClipRange(-0.5, 0.5).clip(policy - ref)
+    inputs: dict[str, Any] = {"completion_ids": torch.zeros(3, 4)}
+    tell_grpo(inputs, True, [Scored(torch.zeros(3, 6), mask, policy, ref, clipped)])
+    theirs = inputs["ref_per_token_logps"] - clipped[:, -4:]
+    kl = theirs.exp() - theirs - 1
+    gradient = torch.autograd.grad(kl.sum(), policy)[0][:, -4:]
+    unclipped = (ref - policy.detach())[:, -4:].tolist()
+    value = [[math.exp(one) - one - 1 for one in row] for row in unclipped]
+    right = [[1 - math.exp(one) for one in row] for row in unclipped]
+    assert torch.allclose(kl, torch.tensor(value, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose(gradient, torch.tensor(right, dtype=torch.float64), atol=1e-12)
+    assert (clipped != policy)[:, -4:].sum() > 3
+    assert torch.equal(inputs["old_per_token_logps"], ref[:, -4:])
 
 
 def test_a_kept_reference_is_read_as_it_was(tmp_path):

@@ -104,7 +104,7 @@ def test_kto_is_that_of_a_plain_loop(base, tmp_path, every, loss_type):
     apply_humanline(trainer, CLIP, BeforeStep(every=every))
     steps = record(trainer)
     trained(trainer)
-    loss = plain_kto(CLIP, 0.5, 2)
+    loss = plain_kto(CLIP, 0.5)
     losses, norms = plain_loop(
         plain(base), steps, loss, lr=LR, eps=EPS, syncs=BeforeStep(every=every).copies_before_update
     )
@@ -112,6 +112,26 @@ def test_kto_is_that_of_a_plain_loop(base, tmp_path, every, loss_type):
     assert logged(trainer, "loss") == pytest.approx(losses, abs=1e-5, rel=1e-5)
     assert logged(trainer, "grad_norm") == pytest.approx(norms, abs=1e-5, rel=1e-5)
     assert sum(logged(trainer, "kl")) > 0  # z_0 is somewhere above 0, so that it is seen
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(7, [[2, 2], [2, 1]]), (5, [[2, 2], [1]])])
+def test_ktos_odd_last_batch_is_that_of_a_plain_loop(base, tmp_path, count, sizes):
+    """An epoch's last micro-batch of one row, of one kind and one mismatched pair, is a step's like any other."""
+    rows = rows_of(base, tmp_path, "kto", 2)[:count]
+    more = {"max_steps": -1, "num_train_epochs": 4, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}
+    trainer = trainer_of("KTO", base["model"], tmp_path / "trl", rows, beta=0.5, **(settings(2) | more))
+    apply_humanline(trainer, CLIP, BeforeStep(every=1))
+    steps = record(trainer)
+    trained(trainer)
+    assert [[len(one["label"]) for one in step] for step in steps] == sizes * 4
+    losses, norms = plain_loop(
+        plain(base), steps, plain_kto(CLIP, 0.5), lr=LR, eps=EPS, syncs=BeforeStep(every=1).copies_before_update
+    )
+    assert logged(trainer, "loss") == pytest.approx(losses, abs=1e-5, rel=1e-5)
+    assert logged(trainer, "grad_norm") == pytest.approx(norms, abs=1e-5, rel=1e-5)
+    tokens = sum(int(one["completion_mask"][:, 1:].sum()) for one in steps[1])
+    shares = [logged(trainer, f"humanline/clipped_{end}")[1] * tokens for end in ("low", "high")]
+    assert shares == pytest.approx([round(one) for one in shares], abs=1e-3) and sum(shares) > 0
 
 
 def plain(base: dict[str, Any]) -> Any:
@@ -146,22 +166,55 @@ def test_grpo_is_that_of_a_plain_loop(base, tmp_path, beta, every, passes):
     assert sum(clipped) / STEPS > 0.3
 
 
-def test_the_gradient_of_grpos_kl_term_is_that_of_the_unclipped_ratio():
-    """What TRL is given in its reference's place has the k3 term's value and gradient of r - p, clipped or not."""
-    from humanline.integrations.trl.stand_ins import Scored, tell_grpo
+def test_grpos_two_sided_clip_is_behind_humanlines(base, tmp_path):
+    """With `delta` below exp(high), losses and norms are those of both clips in turn, humanline's first."""
+    wide, eps, delta = ClipRange(-0.12, 0.15), 0.05, 1.1
+    rows = rows_of(base, tmp_path, "grpo")
+    trainer = trainer_of(
+        "GRPO", base["model"], tmp_path / "trl", rows, beta=0.3, epsilon=eps, delta=delta, loss_type="dapo",
+        use_bias_correction_kl=False, steps_per_generation=4, **settings(2, rows=16),
+    )  # fmt: skip
+    apply_humanline(trainer, wide, BeforeStep(every=3))
+    steps = record(trainer)
+    trained(trainer)
+    cut: list[int] = []
+    losses, norms = plain_loop(
+        plain(base), steps, plain_grpo(wide, eps, 0.3, 2 / 4, delta, cut), lr=LR, eps=EPS,
+        syncs=BeforeStep(every=3).copies_before_update,
+    )  # fmt: skip
+    assert logged(trainer, "loss") == pytest.approx(losses, abs=1e-5, rel=1e-5)
+    assert logged(trainer, "grad_norm") == pytest.approx(norms, abs=1e-5, rel=1e-5)
+    assert sum(cut) > 20 and sum(logged(trainer, "humanline/clipped_high")) > 0
+    without, _ = plain_loop(
+        plain(base), steps, plain_grpo(wide, eps, 0.3, 2 / 4), lr=LR, eps=EPS,
+        syncs=BeforeStep(every=3).copies_before_update,
+    )  # fmt: skip
+    assert logged(trainer, "loss") != pytest.approx(without, abs=1e-4)
 
-    torch.manual_seed(0)
-    policy = (torch.randn(3, 5, dtype=torch.float64) - 3).requires_grad_()
-    ref, mask = policy.detach() + torch.randn(3, 5, dtype=torch.float64), torch.ones(3, 5, dtype=torch.bool)
-    clipped = ref + ClipRange(-0.5, 0.5).clip(policy - ref)
-    inputs: dict[str, Any] = {"completion_ids": torch.zeros(3, 4)}
-    tell_grpo(inputs, True, Scored(torch.zeros(3, 6), mask, policy, ref, clipped))
-    theirs = inputs["ref_per_token_logps"] - clipped[:, -4:]
-    kl = (theirs.exp() - theirs - 1).sum()
-    gradient = torch.autograd.grad(kl, policy)[0][:, -4:]
-    right = (1 - (ref - policy).exp())[:, -4:]
-    assert torch.allclose(gradient, right, atol=1e-12) and (clipped != policy).sum() > 3
-    assert torch.equal(inputs["old_per_token_logps"], ref[:, -4:])
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_a_grpo_trainer_that_scores_in_pieces_has_the_losses_of_one_that_does_not(base, tmp_path, beta, size):
+    """A subclass may give `_get_per_token_logps_and_entropies` a batch size, against the memory of long answers."""
+    rows, runs = rows_of(base, tmp_path, "grpo"), []
+    for pieces in (None, size):
+        trainer = trainer_of(
+            "GRPO", base["model"], tmp_path / str(pieces), rows, beta=beta, use_bias_correction_kl=False,
+            **(settings(2, rows=16) | {"max_steps": 4}),
+        )  # fmt: skip
+        theirs = type(trainer)._get_per_token_logps_and_entropies
+
+        def scored(self: Any, *given: Any, theirs: Any = theirs, pieces: Any = pieces, **named: Any) -> Any:
+            return theirs(self, *given, **(named | {"batch_size": pieces}))
+
+        trainer.__class__ = type("Mine", (type(trainer),), {"_get_per_token_logps_and_entropies": scored})
+        apply_humanline(trainer, CLIP)
+        trained(trainer)
+        runs.append(trainer)
+    names = ["loss", "grad_norm", *(f"humanline/{one}" for one in ("clipped_low", "clipped_high", "log_ratio_rms"))]
+    for name in names:
+        assert logged(runs[1], name) == pytest.approx(logged(runs[0], name), abs=2e-5, rel=1e-4), name
+    assert logged(runs[0], "humanline/clipped_low")[1] > 0.1
 
 
 @pytest.mark.parametrize("schedule", [Never(), AfterStep(every=2), EachRound(round_steps=3)], ids=lambda one: one.kind)

@@ -20,6 +20,7 @@ from humanline.integrations.trl.head import log_probs_alone
 from humanline.integrations.trl.reference import Reference
 from humanline.integrations.trl.refusals import MARK
 from humanline.integrations.trl.stand_ins import ClippedPolicy, Replayed, Unscored, tell_grpo
+from humanline.integrations.trl.steps import Steps
 from humanline.schedule import Snapshots
 from humanline.theory import ClipRange
 
@@ -46,7 +47,8 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         self.counts = {"train": Counts(), "eval": Counts()}
         self.settings = {"clip": asdict(clip), "schedule": schedule.model_dump()}
         self.resumed: dict[int, dict[str, Tensor]] = {}  # by the step of the checkpoint
-        self.asked = False  # whether this step's loss was one of clipped log-ratios
+        self.steps = Steps()
+        self.synced: int | None = None  # the last step before whose update the reference was taken
 
     def attach(self) -> None:
         """Put this into the trainer, and let go of the trainer's own reference."""
@@ -70,11 +72,15 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         """Compute TRL's loss of clipped log-probabilities; after a step's last one sync, before its backward pass."""
         trainer = self.trainer
         mode = "train" if trainer.model.training else "eval"
-        if not self.reference.made:  # an evaluation before the training
+        last, step = trainer.accelerator.sync_gradients, trainer.state.global_step
+        in_step = mode == "train" and trainer.is_in_train
+        if in_step:
+            self.steps.expect_loss(step, trainer.args.gradient_accumulation_steps)
+        if not self.reference.made:  # an evaluation before the training, or between a sync and its update
             self.reference.take()
         inputs = dict(inputs)
-        tell = partial(tell_grpo, inputs, trainer.beta != 0) if self.grpo else self.replayed.scored.append
-        policy = ClippedPolicy(model, self.reference, self.clip, self._scoring, tell)
+        tell = partial(tell_grpo, inputs, trainer.beta != 0) if self.grpo else self.replayed.tell
+        policy = ClippedPolicy(model, self.reference, self.clip, self._scoring, tell, inputs.get("KL_input_ids"))
         self.replayed.scored.clear()
         loss = theirs(policy, inputs, *more, **named)
         if self.replayed.scored or not policy.scored:
@@ -83,13 +89,12 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
                 f"TRL's loss did not ask its {whom}: this is not the loss that humanline was tested with"
             )
         policy.count(self.counts[mode], inputs)
-        self.asked |= mode == "train"
-        last = trainer.accelerator.sync_gradients
+        if in_step:
+            self.steps.loss(last)
         if mode == "eval" or last:
             self._log(mode)
-        before_update = mode == "train" and last and trainer.is_in_train
-        if before_update and self.schedule.copies_before_update(trainer.state.global_step):
-            self.reference.take()
+        if in_step and last and self.schedule.copies_before_update(step):
+            self._sync(step)
         return loss
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -101,6 +106,8 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
             )
         resumed, self.resumed = self.resumed, {}
         self.counts = {"train": Counts(), "eval": Counts()}  # an earlier run may have ended within a step
+        self.steps.forget()
+        self.synced = None
         if state.global_step in resumed:
             self.reference.become(resumed[state.global_step])
         elif resumed or state.global_step > 0:
@@ -115,16 +122,27 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Notice weights that were frozen or unfrozen."""
         self.reference.check()
-        self.asked = False
+        self.steps.begin(state.global_step)
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Notice a micro-batch that was not clipped."""
+        self.steps.micro_batch()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Notice a step that was not clipped, or will not be followed by the sync that belongs to it."""
+        self.steps.update()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Sync after the update, where the schedule says so; the trainer has counted the step by now."""
-        if not self.asked:
+        step = state.global_step - 1
+        self.steps.update()
+        self.steps.forget()
+        if self.schedule.copies_before_update(step) and self.synced != step:
             raise RuntimeError(
-                "the trainer took a step without TRL's _compute_loss, so nothing was clipped: take away what replaces "
-                "compute_loss, training_step or _compute_loss"
+                f"step {step} was taken without the sync before it that {self.schedule} asks for: take away what "
+                "changes the trainer's training loop, its count of steps (state.global_step) or is_in_train"
             )
-        if self.schedule.copies_after_update(state.global_step - 1):
+        if self.schedule.copies_after_update(step):
             self.reference.take()
 
     def save(self, theirs: Callable[..., Any], model: Any, trial: Any) -> Any:
@@ -144,6 +162,10 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         result = theirs(resume_from_checkpoint, *more, **named)
         self.resumed = {step: resumed}
         return result
+
+    def _sync(self, step: int) -> None:
+        self.reference.take()
+        self.synced = step
 
     def _log(self, mode: str) -> None:
         trainer = self.trainer
