@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from humanline.reproduce.cells import CLIPS, OBJECTIVES, Objective
 from humanline.reproduce.paper_claims import FAMILY
@@ -16,7 +16,8 @@ _ALL = "one seed, where the paper does not say how many; which 10K pairs it drew
 _ONLINE = "transformers' generate samples unless a server is named; which prompts were drawn is not known"
 _FIGURE_9 = "the paper prints no settings for KTO and GRPO of this model: those of 8B, with the rate of its DPO"
 _NO_SYNC, _NO_CLIP = "reference.schedule={kind: never}", "transform={kind: none}"
-_GEMMA, _LARGE = "start/gemma2-27b", "27B"
+_LLAMA, _GEMMA = "start/llama3-8b", "start/gemma2-27b"
+_OF_GEMMA = "27B"  # what a claim's row says where it is asked of that model
 SYNCS = (4, 8, 32)
 
 
@@ -31,7 +32,7 @@ def paper_scale() -> Scale:
         hardware="an H100, at 150 Tflop/s, however many share a run",
         counted="training alone, answers and their judging not counted",
         memory="8B takes 133 GiB on one GPU or 25 on each of 8, 27B 67 GiB on each of 8: GPUS=8 with GPUs of 80 GB",
-        starts={"start/llama3-8b": "table3/dpo/offline", _GEMMA: "table5/dpo/offline-llama3"},
+        starts={_LLAMA: "table3/dpo/offline", _GEMMA: "table5/dpo/offline-llama3"},
         remarks=(
             "AlpacaEval 2 has GPT 4.1 judge, as the paper has (its footnote 6): it costs money and takes a key, "
             "and the package asks it, never `humanline`",
@@ -116,47 +117,49 @@ def _table_5() -> Iterator[PlannedRun]:
     yield PlannedRun("table5/dpo/online", "gemma2-27b-dpo-online", differs=_ONLINE)
 
 
+def _of_llama(says: str, objective: Objective, first: str, second: str, differs: str = "") -> Asked:
+    """Return what is asked of two runs of 8B; "alike" is measured by what its online run gains."""
+    return Asked(says, objective, (first,), (second,), differs, online=f"table3/{objective}/online", start=_LLAMA)
+
+
+def _of_gemma(says: str, objective: Objective, first: str, second: str) -> Asked:
+    """Return what is asked of two runs of 27B, of which there is one online run."""
+    return Asked(says, objective, (first,), (second,), _OF_GEMMA, online="table5/dpo/online", start=_GEMMA)
+
+
 def _asked() -> Iterator[Asked]:
-    """Yield what is asked of which runs; "alike" is measured by what online runs of the same model gain."""
-    for one in _asked_of_both():
-        if one.differs == _LARGE:
-            yield replace(one, start=_GEMMA, online="table5/dpo/online")
-        else:
-            yield replace(one, start="start/llama3-8b", online=f"table3/{one.objective}/online")
-
-
-def _asked_of_both() -> Iterator[Asked]:
+    """Yield what is asked of which runs."""
     for objective in OBJECTIVES:
         offline, humanline, online, both = (
             f"table3/{objective}/{variant}" for variant in ("offline", "humanline", "online", "online-humanline")
         )
-        yield Asked("offline + humanline, k = 1, is better than offline", objective, (humanline,), (offline,))
-        yield Asked("offline + humanline is on par with online", objective, (humanline,), (online,))
-        yield Asked("online is better than offline", objective, (online,), (offline,))
-        yield Asked("online + humanline is slightly better than online", objective, (both,), (online,))
+        yield _of_llama("offline + humanline, k = 1, is better than offline", objective, humanline, offline)
+        yield _of_llama("offline + humanline is on par with online", objective, humanline, online)
+        yield _of_llama("online is better than offline", objective, online, offline)
+        yield _of_llama("online + humanline is slightly better than online", objective, both, online)
         clip, sync, sampled = (f"figure5/{objective}/{name}" for name in ("clip-only", "sync-only", "sampling"))
-        yield Asked("clipping without syncing is as bad as offline", objective, (clip,), (offline,))
-        yield Asked("syncing without clipping falls short of humanline", objective, (sync,), (humanline,))
-        yield Asked("humanline clipping does as well as humanline sampling", objective, (humanline,), (sampled,))
-        yield Asked("offline + humanline gives shorter answers than offline", objective, (humanline,), (offline,))
+        yield _of_llama("clipping without syncing is as bad as offline", objective, clip, offline)
+        yield _of_llama("syncing without clipping falls short of humanline", objective, sync, humanline)
+        yield _of_llama("humanline clipping does as well as humanline sampling", objective, humanline, sampled)
+        yield _of_llama("offline + humanline gives shorter answers than offline", objective, humanline, offline)
         for variant in ("offline", "humanline"):
             yield _better_data(objective, variant)
         where = "table5" if objective == "dpo" else "figure9"
         larger, other = (f"{where}/{objective}/{variant}-llama3" for variant in ("humanline", "offline"))
-        yield Asked(FAMILY, objective, (larger,), (other,), _LARGE)
+        yield _of_gemma(FAMILY, objective, larger, other)
     one, eight, longest = "table3/grpo/humanline", "figure8/grpo/k8", "figure8/grpo/k32"
-    yield Asked("humanline with a larger k, here 8, is as good as with k = 1", "grpo", (eight,), (one,))
-    yield Asked("past that point a larger k, here 32, is worse", "grpo", (longest,), (eight,))
+    yield _of_llama("humanline with a larger k, here 8, is as good as with k = 1", "grpo", eight, one)
+    yield _of_llama("past that point a larger k, here 32, is worse", "grpo", longest, eight)
     humanline, said = "table3/dpo/humanline", "trust region syncing, after the update, is worse than humanline"
-    yield Asked(said, "dpo", ("figure10/dpo/examples",), (humanline,), "every 32 steps against every step")
+    yield _of_llama(said, "dpo", "figure10/dpo/examples", humanline, "every 32 steps against every step")
     said = "offline + humanline reaches online with the better data"
-    yield Asked(said, "dpo", ("table5/dpo/humanline-gemma2",), ("table5/dpo/online",), _LARGE)
+    yield _of_gemma(said, "dpo", "table5/dpo/humanline-gemma2", "table5/dpo/online")
     for low, high in CLIPS:
         said = f"a clip of {low:g} .. {high:g} does as well as one of -1.5 .. 1.5"
-        yield Asked(said, "dpo", (f"table6/dpo/clip{low:g}..{high:g}",), (humanline,))
+        yield _of_llama(said, "dpo", f"table6/dpo/clip{low:g}..{high:g}", humanline)
 
 
 def _better_data(objective: Objective, variant: str) -> Asked:
     where = "table5" if objective == "dpo" else "figure9"
     better, other = (f"{where}/{objective}/{variant}-{data}" for data in ("gemma2", "llama3"))
-    return Asked(f"{variant}: answers of a better model make better data", objective, (better,), (other,), _LARGE)
+    return _of_gemma(f"{variant}: answers of a better model make better data", objective, better, other)

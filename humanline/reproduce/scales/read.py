@@ -13,9 +13,19 @@ from humanline.evaluate.model_files import files_of
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, read_evaluation
 from humanline.evaluate.run import as_rounds
 from humanline.reproduce.scales.plan import PlannedRun
-from humanline.reproduce.scales.write import ANSWERED, EVALUATIONS, RUNS, Prepared, settings_of
+from humanline.reproduce.scales.write import (
+    ANSWERED,
+    ANSWERING,
+    ANSWERS_EACH,
+    EVALUATIONS,
+    RUNS,
+    Prepared,
+    settings_of,
+)
 from humanline.system.folders import MANIFEST
+from humanline.train.config.rounds import SamplingConfig
 from humanline.train.online.stages import read_rollouts
+from humanline.train.policy.hub import HUB
 from humanline.train.run.fingerprint import differences, same_settings
 from humanline.train.run.metrics import lenient_rows, read_object
 from humanline.train.run.status import StatusError, read_status
@@ -111,41 +121,78 @@ def _with_evaluation(plan: Prepared, name: str, found: Found) -> Found:
 
 
 def _not_the_plans(plan: Prepared, name: str, folder: Path, evaluation: Evaluation) -> str:
-    """Return why an evaluation is none of this run as the plan asks for it; nothing if it is one."""
+    """Return why an evaluation is none of this run, or start, as the plan asks for it; nothing if it is one."""
     if plan.scale.evaluation == "alpaca":
         scoring = evaluation.settings.get("scoring")
         kind = scoring.get("kind") if isinstance(scoring, Mapping) else None
         if kind != "alpaca_eval" or evaluation.name != name:
             return f"it is of {evaluation.name!r}, scored by {kind!r}, and not AlpacaEval's of {name!r}"
-        return _other_model(plan.folder / RUNS / name / "final", folder / ANSWERED) if name in plan.configs else ""
-    config = plan.configs[plan.scale.starts.get(name, name)]
-    wanted = as_rounds(config, None).rounds
-    assert wanted is not None
-    sampling = wanted.sampling.model_dump(mode="json", exclude={"engine", "mismatch_limit"})
-    scoring = same_settings({"source": {"scoring": wanted.scoring.model_dump(mode="json")}})
-    expected = {
-        "sampling": sampling | {"samples": wanted.samples},
-        "scoring": {name.removeprefix("source.scoring."): value for name, value in scoring.items()},
-    }
-    table = differences({part: evaluation.settings.get(part) for part in expected}, expected)
+        folder = folder / ANSWERED
+        # How the form of answers is scored is of no interest there.
+        then, expected = read_evaluation(folder).settings, {"sampling": _drawn(ANSWERING, ANSWERS_EACH)}
+    else:
+        wanted = as_rounds(plan.configs[plan.scale.starts.get(name, name)], None).rounds
+        assert wanted is not None
+        scored = same_settings({"source": {"scoring": wanted.scoring.model_dump(mode="json")}})
+        then, expected = evaluation.settings, {"sampling": _drawn(wanted.sampling, wanted.samples)}
+        expected["scoring"] = {one.removeprefix("source.scoring."): value for one, value in scored.items()}
+    table = differences({part: then.get(part) for part in expected}, expected)
     if table:
         return f"it was not asked as the plan asks:\n{table}"
-    return _other_model(plan.folder / RUNS / name / "final", folder) if name in plan.configs else ""
+    if name in plan.configs:
+        return _other_model(plan.folder / RUNS / name / "final", folder)
+    return _other_start(plan, plan.configs[plan.scale.starts[name]].model, folder)
+
+
+def _drawn(sampling: SamplingConfig, samples: int) -> dict[str, Any]:
+    """Return how answers are drawn, as an evaluation has it."""
+    return sampling.model_dump(mode="json", exclude={"engine", "mismatch_limit"}) | {"samples": samples}
+
+
+def _other_start(plan: Prepared, model: str, folder: Path) -> str:
+    """Return whether an evaluation was of another model than that which runs begin with; nothing where it was not.
+
+    By its name, and by its files where they are: a report may be made on a machine that has none of them, or of a model
+    on the hub those alone that were needed there.
+    """
+    settings, problem = _asked_with(folder)
+    if problem:
+        return problem
+    table = differences({"model": settings.get("model")}, {"model": model})
+    if not table:
+        where = model if model.startswith(HUB) else str(plan.folder / Path(model).expanduser())
+        then, now = _files_then(settings), _files_now(where)
+        if model.startswith(HUB) or not now:
+            then, now = ({name: one[name] for name in one if name in then and name in now} for one in (then, now))
+        table = differences(then, now)
+    return f"the model that was asked is not the one that runs begin with, {model}:\n{table}" if table else ""
 
 
 def _other_model(final: Path, folder: Path) -> str:
-    """Return whether an evaluation was of other files than a run's model now has; nothing where they agree.
-
-    By sizes and contents, and not by times, which a copy to another machine may change.
-    """
-    try:
-        settings = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["settings"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"its plan.json, which says what model was asked, cannot be read ({type(error).__name__})"
-    then = {name: _untimed(str(text)) for name, text in settings.items() if name.startswith("model files.")}
-    now = {f"model files.{name}": _untimed(text) for name, text in files_of(str(final)).items()}
-    table = differences(then, now)
+    """Return whether an evaluation was of other files than a run's model now has; nothing where they agree."""
+    settings, problem = _asked_with(folder)
+    if problem:
+        return problem
+    table = differences(_files_then(settings), _files_now(str(final)))
     return f"the model that was asked is not the one in {final}:\n{table}" if table else ""
+
+
+def _asked_with(folder: Path) -> tuple[Mapping[str, Any], str]:
+    """Return what an evaluation's folder says it is of, and why that cannot be read, if it cannot."""
+    try:
+        return dict(json.loads((folder / "plan.json").read_text(encoding="utf-8"))["settings"]), ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {}, f"its plan.json, which says what model was asked, cannot be read ({type(error).__name__})"
+
+
+def _files_then(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return sizes and contents of a model's files when it was asked, without times, which a copy may change."""
+    return {name: _untimed(str(text)) for name, text in settings.items() if name.startswith("model files.")}
+
+
+def _files_now(model: str) -> dict[str, str]:
+    """Return the same of a model now; empty where its files are not."""
+    return {f"model files.{name}": _untimed(text) for name, text in files_of(model).items()}
 
 
 def _untimed(text: str) -> str:

@@ -14,6 +14,7 @@ from humanline import __version__, recipes
 from humanline.reproduce.scales.plan import PlannedRun, Scale, picked, said_cost
 from humanline.system.files import OutputError, make_folder, refuse_used_folder, write_text
 from humanline.train.config import ConfigError, TrainConfig, load_config
+from humanline.train.config.rounds import SamplingConfig
 from humanline.train.run.fingerprint import differences, same_settings
 
 FORMAT = 1
@@ -23,6 +24,7 @@ ANSWERS, ANSWERED = "answers.yaml", "answers"
 INSTRUCTIONS, DIFFICULTY, ANNOTATOR = "alpaca_eval.json", "df_gamed.csv", "weighted_alpaca_eval_gpt4.1"
 _ALPACA = ("humanline", "alpaca")
 #: Of AlpacaEval's instructions: one answer each, drawn as the paper draws (its Table 1).
+ANSWERING, ANSWERS_EACH = SamplingConfig(temperature=0.7, top_p=0.95, max_tokens=2048), 1
 _ANSWERED = f"""\
 # How a model is asked AlpacaEval's instructions: one answer each. The score of their form is of no interest here.
 model: named on the command line
@@ -36,11 +38,11 @@ data:
 training: {{steps: 1, batch_size: 1, precision: bf16}}
 optimizer: {{lr: 0}}
 evaluation:
-  samples: 1
+  samples: {ANSWERS_EACH}
   sampling:
-    temperature: 0.7
-    top_p: 0.95
-    max_tokens: 2048
+    temperature: {ANSWERING.temperature}
+    top_p: {ANSWERING.top_p}
+    max_tokens: {ANSWERING.max_tokens}
     engine: {{kind: generate, batch_size: 16}}
   scoring: {{rewards: [{{kind: format}}]}}
 """

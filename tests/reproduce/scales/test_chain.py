@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from scipy import stats
@@ -178,6 +180,101 @@ def test_answers_that_were_asked_in_another_way_are_refused(copy):
     assert found.state == "refused" and "not asked as the plan asks" in found.note
 
 
+def edit(file: Path, change) -> None:
+    tree = json.loads(file.read_text())
+    change(tree)
+    file.write_text(json.dumps(tree))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tree: tree["settings"].update(model="hub:some/other"), "begin with.*\n.*model +hub:some/other"),
+        (lambda tree: tree["settings"].update({"model files.config.json": "1 2 abc"}), r"files\.config\.json +1 abc"),
+        (lambda tree: tree["settings"].pop("model files.config.json"), r"files\.config\.json +\(absent\)"),
+        (lambda tree: tree.pop("settings"), "plan.json, which says what model was asked, cannot be read"),
+    ],
+    ids=["name", "contents", "one more", "unreadable"],
+)
+@pytest.mark.parametrize("evaluation", ["scored", "alpaca"])
+def test_an_evaluation_of_another_start_is_refused(copy, toy, change, said, evaluation):
+    """What a start reached is that of the model that runs begin with, or "alike" is measured by another's gain."""
+    scale, place = replace(SCALE, evaluation=evaluation), copy / "evaluations/start"
+    if evaluation == "alpaca":
+        place = judged(copy, "start")
+    found = read_found(prepare(scale, copy))["start"]
+    assert found.state == "evaluated" and found.values
+    edit(place / "plan.json", lambda tree: tree["settings"].update({"model files.config.json": touched(tree)}))
+    assert read_found(prepare(scale, copy))["start"].state == "evaluated"  # a copy of the same files
+    edit(place / "plan.json", change)
+    found = read_found(prepare(scale, copy))["start"]
+    assert found.state == "refused" and re.search(f"(?s){said}", found.note) and found.values is None
+    assert ("begin with, " + toy["model"] in found.note) == ("cannot be read" not in found.note)
+
+
+def touched(tree) -> str:
+    """A file's facts with another time."""
+    size, _, sha = tree["settings"]["model files.config.json"].split(" ")
+    return f"{size} 1 {sha}"
+
+
+def test_a_start_whose_files_are_elsewhere_is_known_by_its_name(copy, toy, tmp_path, monkeypatch):
+    """A report made where the model is not cannot look at its files; of one on the hub it sees those it has."""
+    from humanline.reproduce.scales import read
+
+    monkeypatch.setattr(read, "files_of", lambda model: {})
+    assert read._other_start(prepare(SCALE, copy), toy["model"], copy / "evaluations/start") == ""
+    edit(copy / "evaluations/start/plan.json", lambda tree: tree["settings"].update(model="hub:a/b"))
+    config = json.loads((copy / "evaluations/start/plan.json").read_text())["settings"]["model files.config.json"]
+    seen = []
+    for facts, same in (({"config.json": config, "new": "1 2 c"}, True), ({"config.json": "1 2 c"}, False)):
+        monkeypatch.setattr(read, "files_of", lambda model, facts=facts: seen.append(model) or facts)
+        assert (read._other_start(prepare(SCALE, copy), "hub:a/b", copy / "evaluations/start") == "") == same
+    assert seen == ["hub:a/b"] * 2
+    assert "model +hub:a/b" in re.sub(
+        " +", " +", read._other_start(prepare(SCALE, copy), "x", copy / "evaluations/start")
+    )
+
+
+def judged(copy: Path, name: str) -> Path:
+    """Make of a scored evaluation the answers of AlpacaEval's instructions, as the plan asks, and of these its result.
+
+    Returns the folder of the answers.
+    """
+    place = copy / "evaluations" / name
+    shutil.move(place, copy / "answers")
+    place.mkdir()
+    shutil.move(copy / "answers", place / "answers")
+    paper = {"temperature": 0.7, "top_p": 0.95, "max_tokens": 2048, "samples": 1}  # its Table 1
+    edit(place / "answers/evaluation.json", lambda tree: tree["settings"]["sampling"].update(paper))
+    rows = [
+        {"instruction": f"say {n}", "preference": 1 + n / 4, "generator_1": "base", "generator_2": name}
+        | {"annotator": "judge", "output_2": "x"}
+        for n in range(4)
+    ]
+    (copy / "annotations.json").write_text(json.dumps(rows))
+    words = ["alpaca", "annotations", str(copy / "annotations.json"), "--out", str(place / "evaluation.json")]
+    assert main([*words, "--name", name, "--quiet"]) == 0
+    return place / "answers"
+
+
+@pytest.mark.parametrize("name", ["dpo/k1", "start"])
+@pytest.mark.parametrize(
+    ("setting", "value"), [("temperature", 0.1), ("top_p", 1.0), ("max_tokens", 64), ("samples", 2), ("top_k", 5)]
+)
+def test_alpacaevals_answers_that_were_drawn_in_another_way_are_refused(copy, name, setting, value):
+    """A win rate of answers at another temperature, or cut shorter, is none of the paper's."""
+    scale, place = replace(SCALE, evaluation="alpaca"), judged(copy, name)
+    assert read_found(prepare(scale, copy))[name].state == "evaluated"
+    edit(place / "evaluation.json", lambda tree: tree["settings"]["sampling"].update({setting: value}))
+    found = read_found(prepare(scale, copy))[name]
+    assert found.state == "refused" and "it was not asked as the plan asks" in found.note and found.values is None
+    edit(place / "evaluation.json", lambda tree: tree["settings"].update(sampling="given"))
+    assert "not asked as the plan asks" in read_found(prepare(scale, copy))[name].note
+    (place / "evaluation.json").unlink()
+    assert read_found(prepare(scale, copy))[name].state == "refused"
+
+
 def test_configurations_that_were_edited_and_other_plans_are_refused_before_anything_is_written(copy, toy):
     with pytest.raises(OutputError, match="holds a plan with other changes"):
         prepare(SCALE, copy, (), ["seed=3"])
@@ -213,11 +310,9 @@ def test_annotations_of_alpacaeval_are_read_where_they_are_of_this_runs_answers(
     place = copy / "evaluations/dpo/k1"
     found = read_found(prepare(scale, copy))["dpo/k1"]
     assert found.state == "refused" and "not AlpacaEval's of 'dpo/k1'" in found.note
-    shutil.move(place, copy / "answers")
-    place.mkdir()
-    shutil.move(copy / "answers", place / "answers")
-    judged = {"generator_1": "base", "annotator": "judge", "output_2": "x"}
-    rows = [{"instruction": f"say {n}", "preference": 1 + n / 4, **judged} for n in range(4)]
+    judged(copy, "dpo/k1")
+    told = {"generator_1": "base", "annotator": "judge", "output_2": "x"}
+    rows = [{"instruction": f"say {n}", "preference": 1 + n / 4, **told} for n in range(4)]
     for name in ("dpo/k1", "other"):
         (copy / "annotations.json").write_text(json.dumps([{**one, "generator_2": name} for one in rows]))
         (place / "evaluation.json").unlink(missing_ok=True)
