@@ -6,9 +6,10 @@
     python scripts/try_install.py train --versions lowest  # and the lowest that pyproject.toml states
 
 `--tests` runs the package's own tests against what was installed, too. It ends with 0 if all held, and says what was
-installed. Needs an index, or whatever pip is set up to find packages in. Versions of packages that pyproject.toml does
-not name (tokenizers, safetensors, pyarrow) are those that the resolver chooses, and torch is never varied: each of its
-versions is gigabytes where an index has builds for CUDA alone.
+installed; with 1 if something did not, if a Python that was named is not there, or if none is. Needs an index, or
+whatever pip is set up to find packages in. Versions of packages that pyproject.toml does not name (tokenizers,
+safetensors, pyarrow) are those that the resolver chooses, and torch is never varied: each of its versions is gigabytes
+where an index has builds for CUDA alone.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 def main() -> int:
-    """Try what the command line names; 1 if something does not hold."""
+    """Try what the command line names; 1 if something does not hold, or was named and cannot be tried."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("base", "train"))
     parser.add_argument("--python", nargs="+", default=None, metavar="X.Y", help=f"default: {', '.join(PYTHONS)}")
@@ -218,14 +219,16 @@ def main() -> int:
     parser.add_argument("--torch", default=None, metavar="VERSION", help="default: the one of constraints.txt")
     parser.add_argument("--tests", action="store_true", help="run the package's own tests too")
     options = parser.parse_args()
-    failed = 0
+    failed = tried = 0
     with tempfile.TemporaryDirectory(prefix="try-install-") as folder:
         _, wheel = build(Path(folder) / "build")
         for version in options.python or (PYTHONS if options.what == "base" else PYTHONS[:1]):
             began, python, place = time.monotonic(), python_of(version), Path(folder) / version
             if python is None:
+                failed += options.python is not None
                 print(f"Python {version}: not found; not tried")
                 continue
+            tried += 1
             try:
                 if options.what == "base":
                     pins = lowest(("plots",), python=version) if options.versions == "lowest" else []
@@ -241,7 +244,9 @@ def main() -> int:
             else:
                 facts = ", ".join(f"{name} {value}" for name, value in told.items())
                 print(f"Python {version}: all held, {time.monotonic() - began:.0f} s: {facts}", flush=True)
-    return bool(failed)
+    if not tried:
+        print("nothing was tried: install one of these Pythons, or name another one with --python")
+    return int(bool(failed) or not tried)
 
 
 if __name__ == "__main__":

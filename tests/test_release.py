@@ -122,6 +122,43 @@ def test_lowest_versions_are_read_from_pyproject():
     assert {"numpy==2.1", "scipy==1.14.1"} <= set(later) and len(later) == 4
 
 
+@pytest.mark.parametrize(
+    ("words", "there", "fails", "code"),
+    [
+        (["base"], {"3.11", "3.12", "3.13"}, set(), 0),
+        (["base"], {"3.12"}, set(), 0),
+        (["base"], set(), set(), 1),
+        (["base", "--python", "3.12", "3.99"], {"3.12"}, set(), 1),
+        (["base", "--python", "3.99", "3.12"], {"3.12"}, set(), 1),
+        (["base", "--python", "3.12"], {"3.12"}, set(), 0),
+        (["base"], {"3.11", "3.12", "3.13"}, {"3.12"}, 1),
+        (["train"], set(), set(), 1),
+        (["train", "--python", "3.99"], {"3.11"}, set(), 1),
+    ],
+)
+def test_what_was_named_and_not_tried_is_no_success(monkeypatch, capsys, words, there, fails, code):
+    """Of the Pythons that nobody named those that are there are enough; none at all, or a named one less, is 1."""
+    names, tried = SCRIPT["main"].__globals__, []
+
+    def attempt(python: Path, wheel: Path, place: Path, *_: object, **__: object) -> dict[str, str]:
+        tried.append(python.name)
+        if python.name in fails:
+            raise SCRIPT["TrialError"]("no")
+        return {"numpy": "2"}
+
+    for name in ("try_base", "try_train"):
+        monkeypatch.setitem(names, name, attempt)
+    monkeypatch.setitem(names, "build", lambda folder: (folder, folder))
+    monkeypatch.setitem(names, "python_of", lambda version: Path(version) if version in there else None)
+    monkeypatch.setattr(sys, "argv", ["try_install.py", *words])
+    assert SCRIPT["main"]() == code
+    wanted = words[2:] or (SCRIPT["PYTHONS"] if words[0] == "base" else SCRIPT["PYTHONS"][:1])
+    assert tried == [version for version in wanted if version in there]
+    told = capsys.readouterr().out
+    assert all(f"Python {version}: not found; not tried" in told for version in wanted if version not in there)
+    assert ("nothing was tried" in told) == (not tried)
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory) -> tuple[Path, Path]:
     """The sdist and the wheel that is made of it; skipped where the tools to build them cannot be had."""

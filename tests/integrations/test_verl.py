@@ -9,7 +9,9 @@ import math
 import subprocess
 import sys
 import tomllib
+import types
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +114,125 @@ class TestRefusals:
         zeros = torch.zeros(1, 2)
         with pytest.raises(ValueError, match="rollout_is=null"):
             verl.policy_loss(zeros, zeros, zeros, zeros, config={"clip_ratio_c": 10.0}, rollout_is_weights=zeros)
+
+
+def vanilla(
+    *,
+    old_log_prob: torch.Tensor,
+    log_prob: torch.Tensor,
+    advantages: torch.Tensor,
+    response_mask: torch.Tensor,
+    loss_agg_mode: str,
+    config: Any,
+    rollout_is_weights: torch.Tensor | None,
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Stand in for verl's objective: GRPO's clip, the dual clip behind it, weights of rollouts, the mean of tokens."""
+    assert loss_agg_mode == "token-mean"
+    ratio = (log_prob - old_log_prob).exp()
+    inner = ratio.clamp(1 - config["clip_ratio_low"], 1 + config["clip_ratio_high"])
+    losses = torch.maximum(-advantages * ratio, -advantages * inner)
+    losses = torch.where(advantages < 0, torch.minimum(losses, -advantages * config["clip_ratio_c"]), losses)
+    if rollout_is_weights is not None:
+        losses = losses * rollout_is_weights
+    kl = -(log_prob - old_log_prob)[response_mask].mean()
+    return losses[response_mask].mean(), {"actor/ppo_kl": kl.item(), "actor/pg_clipfrac": 0.25}
+
+
+def by_hand(given: dict[str, Any], clip: ClipRange) -> tuple[float, list[list[float]], dict[str, float]]:
+    """Return loss, gradient and metrics, token by token in plain numbers from the formula."""
+    config, weights = given["config"], given["rollout_is_weights"]
+    count, loss, gradient = int(given["response_mask"].sum()), 0.0, []
+    counted: list[float] = []
+    for row, mask in enumerate(given["response_mask"].tolist()):
+        gradient.append([0.0] * len(mask))
+        for at, counts in enumerate(mask):
+            if not counts:
+                continue
+            z = float(given["log_prob"].detach()[row, at]) - float(given["old_log_prob"][row, at])
+            counted.append(z)
+            gain = float(given["advantages"][row, at])
+            weight = 1.0 if weights is None else float(weights[row, at])
+            ratio = math.exp(clip.low if z < clip.low else clip.high if z > clip.high else z)
+            inner = min(max(ratio, 1 - config["clip_ratio_low"]), 1 + config["clip_ratio_high"])
+            own = min(ratio * gain, inner * gain)
+            if gain < 0:
+                own = max(own, config["clip_ratio_c"] * gain)
+            loss -= weight * own / count
+            if clip.low < z < clip.high and own == ratio * gain:
+                gradient[row][at] = -weight * ratio * gain / count
+    metrics = {
+        "actor/ppo_kl": -sum(counted) / count,
+        "actor/humanline/clipped_low": sum(z < clip.low for z in counted) / count,
+        "actor/humanline/clipped_high": sum(z > clip.high for z in counted) / count,
+        "actor/humanline/log_ratio_rms": math.sqrt(sum(z * z for z in counted) / count),
+        "actor/humanline/log_eps_low": clip.low,
+        "actor/humanline/log_eps_high": clip.high,
+    }
+    return loss, gradient, metrics
+
+
+class TestClippedLoss:
+    """The arithmetic of the loss, on a stand-in for verl's objective; with verl's own in `test_verl_installed.py`."""
+
+    @pytest.fixture
+    def verls(self, monkeypatch):
+        """Put the stand-in where verl's objective is imported from; return what it was given."""
+        seen: list[dict[str, Any]] = []
+
+        def kept(**given: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+            seen.append(given)
+            return vanilla(**given)
+
+        for name in ("verl", "verl.trainer", "verl.trainer.ppo", "verl.trainer.ppo.core_algos"):
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        sys.modules["verl.trainer.ppo.core_algos"].compute_policy_loss_vanilla = kept
+        return seen
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_value_gradient_and_metrics_are_those_of_the_formula(self, environment, verls, weighted):
+        """Of 100 random batches in float64, clipped at either end, by GRPO's clip behind it, and masked."""
+        clipped = cut = kept = 0
+        for seed in range(100):
+            draw = torch.Generator().manual_seed(seed)
+            shape = (1 + seed % 4, 1 + seed % 7)
+            low, high, eps = -2.0 * (seed % 9) / 8, 1.5 * (seed % 6) / 5, 0.05 + 0.2 * (seed % 4)
+            environment(**{settings.LOW: repr(low), settings.HIGH: repr(high)})
+            old = -3 * torch.rand(shape, generator=draw, dtype=torch.float64)
+            mask = torch.rand(shape, generator=draw) < 0.8
+            mask[0, 0] = True
+            given = {
+                "old_log_prob": old,
+                "log_prob": (old + torch.randn(shape, generator=draw, dtype=torch.float64)).requires_grad_(),
+                "advantages": torch.randn(shape, generator=draw, dtype=torch.float64),
+                "response_mask": mask,
+                "loss_agg_mode": "token-mean",
+                "config": {"clip_ratio_low": eps, "clip_ratio_high": 1.5 * eps, "clip_ratio_c": math.exp(high) + 0.5},
+                "rollout_is_weights": torch.rand(shape, generator=draw, dtype=torch.float64) if weighted else None,
+            }
+            found, metrics = verl.policy_loss(**given)
+            (gradient,) = torch.autograd.grad(found, given["log_prob"])
+            loss_by_hand, gradient_by_hand, metrics_by_hand = by_hand(given, ClipRange(low, high))
+            assert found.item() == pytest.approx(loss_by_hand, abs=1e-12)
+            for row, expected in zip(gradient.tolist(), gradient_by_hand, strict=True):
+                assert row == pytest.approx(expected, abs=1e-12)
+            for name, value in metrics_by_hand.items():
+                assert metrics[name] == pytest.approx(value, abs=1e-12), name
+            assert (metrics["actor/pg_clipfrac"], metrics["actor/humanline/sync_every"]) == (0.25, 0.0)
+            tokens = (given["log_prob"].detach() - old)[mask]
+            clipped += int(((tokens < low) | (tokens > high)).sum())
+            cut += sum(not one for one in torch.tensor(gradient_by_hand)[mask].tolist())
+            kept += sum(one != 0 for row in gradient_by_hand for one in row)
+        assert clipped > 300 and cut > clipped + 20 and kept > 100  # humanline's clip, GRPO's behind it, and neither
+
+    def test_the_log_ratio_is_handed_on_without_a_rounding(self, environment, verls):
+        """In float32, of log-probabilities of -30: verl's objective is given the clipped log-ratio against zeros."""
+        environment(**{settings.LOW: "-0.3", settings.HIGH: "0.1"})
+        old, config = torch.full((1, 3), -30.0), {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 9.0}
+        policy = torch.tensor([[-30.0 + 2**-19, -25.0, -33.0]])
+        verl.policy_loss(old, policy, torch.ones(1, 3), torch.ones(1, 3, dtype=torch.bool), config=config)
+        expected = torch.tensor([[2**-19, 0.1, -0.3]])
+        assert torch.equal(verls[0]["log_prob"] - verls[0]["old_log_prob"], expected)
+        assert not torch.equal(old + expected - old, expected)  # what adding and subtracting it would leave
 
 
 class TestOrderOfScoring:

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from humanline.system.files import OutputError
 from humanline.system.stop import StopRequested
 from humanline.train.config.own_schedule import reward_sources
 from humanline.train.config.rounds import ScoringConfig
@@ -440,6 +441,33 @@ def test_a_changed_reward_is_refused_by_name(toy, rows, here):
     (here / "helper.py").write_text("x = 1\n")
     train(config, resume=True, show_progress=False)
     assert (here / "run" / "final").is_dir()
+
+
+@pytest.mark.parametrize("name", ["helper", "theirs"])
+def test_a_finished_run_is_not_taken_for_one_of_another_reward(toy, rows, here, name, capsys):
+    """`--resume` of a finished run names the reward's file that changed or is gone; with the old text it goes."""
+    (here / "helper.py").write_text("x = 1\n")
+    (here / "theirs.py").write_text(FUNCTIONS + "\nimport helper\n", encoding="utf-8")
+    config = run_of(toy, rows, here / "run", "own", count=1)
+    made = train(config, show_progress=False)
+    before = written(here / "run")
+    path = here / f"{name}.py"
+    text = path.read_text()
+    for change in (lambda: path.write_text(text + "\n# another text\n"), path.unlink):
+        change()
+        said = rf"(?s)is finished, and was made by other code.*code of rewards: {name} "
+        with pytest.raises(OutputError, match=said):
+            train(config, resume=True, show_progress=False)
+    path.write_text(text)
+    assert train(config, resume=True).final == made.final
+    assert "finished already, and its data were not read again" in capsys.readouterr().err
+    assert written(here / "run") == before and before
+
+
+def written(folder) -> dict[str, int]:
+    """Return when each file of a run was written, but for its log and its locks."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(("run.lock", "run.log")))
+    return {str(path): path.stat().st_mtime_ns for path in files}
 
 
 def test_the_code_of_rewards_is_not_imported_to_be_known(toy, rows, here):
