@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from humanline import _checks
 from humanline.objectives import grpo_loss
@@ -39,7 +40,8 @@ def humanline_loss(inputs: Any, *, log_eps_low: float = -1.5, log_eps_high: floa
     Raises
     ------
     ValueError
-        If low > 0, high < 0, clip_eps is outside (0, 1], or a token that counts has a negative weight.
+        If low > 0, high < 0, clip_eps is outside (0, 1], or a token that counts has a negative weight. On a GPU, which
+        this does not wait for, such a weight ends the process instead: a device-side assert that says so.
 
     Notes
     -----
@@ -52,8 +54,7 @@ def humanline_loss(inputs: Any, *, log_eps_low: float = -1.5, log_eps_high: floa
     z = inputs.trainer_logprobs - inputs.inference_logprobs
     advantages, weights = inputs.advantages, inputs.loss_weights
     if weights is not None:
-        if bool((weights[mask] < 0).any()):
-            raise _checks.fail("loss_weights", "be >= 0 on tokens that count", float(weights[mask].min()))
+        _refuse_negative(weights, mask)
         advantages = advantages * weights
     # Every token is a row of its own, since prime-rl has an advantage a token and adds tokens up.
     loss, _ = grpo_loss(
@@ -72,3 +73,12 @@ def humanline_loss(inputs: Any, *, log_eps_low: float = -1.5, log_eps_high: floa
         "humanline/log_ratio_rms": (counted.square().sum() / count).sqrt(),
     }
     return LossOutputs(loss=loss, metrics=metrics)
+
+
+def _refuse_negative(weights: Tensor, mask: Tensor) -> None:
+    """Refuse weights that would turn an advantage round: with an error where no device has to be waited for."""
+    rule, wrong = "be >= 0 on tokens that count", mask & (weights < 0)
+    if weights.device.type != "cpu":  # bool() would hold up every call until the forward pass is through
+        torch._assert_async(~wrong.any(), f"loss_weights must {rule}")
+    elif bool(wrong.any()):
+        raise _checks.fail("loss_weights", rule, float(weights[mask].min()))

@@ -166,3 +166,25 @@ def test_wrong_settings_are_refused(classes):
         humanline_loss(inputs)
     with pytest.raises(TypeError, match="log_eps_hi"):
         humanline_loss(inputs, log_eps_hi=1.0)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_no_value_is_waited_for_on_a_device(classes, weighted):
+    """On a device without values whatever asks for one is an error: loss, gradient and metrics ask for none."""
+    inputs = sequence(classes, 12, weighted=weighted)
+    there = {name: None if one is None else one.detach().to("meta") for name, one in vars(inputs).items()}
+    there["trainer_logprobs"].requires_grad_()
+    output = humanline_loss(classes.LossInputs(**there))
+    (gradient,) = torch.autograd.grad(output.loss, there["trainer_logprobs"])
+    assert gradient.shape == (12,) and all(value.device.type == "meta" for value in output.metrics.values())
+
+
+def test_negative_weights_are_refused_on_a_device_too(classes, monkeypatch):
+    """There the question is put to the device, which answers when it comes to it, in place of the caller."""
+    asked = []
+    monkeypatch.setattr(torch, "_assert_async", lambda holds, said: asked.append((holds.device.type, said)))
+    inputs = sequence(classes, 12, weighted=True)
+    humanline_loss(classes.LossInputs(**{n: None if t is None else t.to("meta") for n, t in vars(inputs).items()}))
+    assert asked == [("meta", "loss_weights must be >= 0 on tokens that count")]
+    humanline_loss(inputs)
+    assert len(asked) == 1
