@@ -230,29 +230,113 @@ def test_a_loss_that_failed_may_be_computed_again():
     assert moved(trainer) and failed
 
 
-@pytest.mark.parametrize("lost", ["on_step_begin", "on_pre_optimizer_step"])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_a_trainer_that_does_not_tell_of_its_steps(schedule, lost):
-    """Without being told that steps begin nothing could be held against them: refused. Told of all but one it goes."""
-    trainer = with_humanline(schedule)
-    tell = trainer.tell
-    trainer.tell = lambda event: None if event == lost else tell(event)  # type: ignore[method-assign]
-    if lost == "on_pre_optimizer_step":
-        trainer.train(2)
-        return
+def test_a_trainer_that_does_not_tell_of_its_steps(schedule):
+    """Without being told that steps begin nothing could be held against them: refused before the first update."""
+    trainer, tell = with_humanline(schedule), Trainer.tell
+    trainer.tell = lambda event: None if event == "on_step_begin" else tell(trainer, event)  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="a loss of step 0, which was not begun: humanline's callback"):
         trainer.train(1)
     assert not moved(trainer)
 
 
-def test_an_update_without_the_sync_before_it_is_noticed():
-    """Whatever it was that kept the sync from happening, the step that needed it ends the run."""
-    trainer = with_humanline(BeforeStep(every=2))
-    trainer.train(2)
-    trainer.hooks._sync = lambda step: None  # type: ignore[method-assign]
-    trainer.state.global_step = 0
-    with pytest.raises(RuntimeError, match="step 0 was taken without the sync before it that kind='before_step'"):
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_a_trainer_that_does_not_tell_of_its_updates(schedule):
+    """Where a sync hangs on it the first step ends the run; other schedules do not miss it."""
+    trainer, tell = with_humanline(schedule), Trainer.tell
+    trainer.tell = lambda event: None if event == "on_pre_optimizer_step" else tell(trainer, event)  # type: ignore[method-assign]
+    if not isinstance(schedule, BeforeStep):
+        trainer.train(2)
+        return
+    with pytest.raises(
+        RuntimeError, match=r"step 0 was taken without the sync before it that kind='before_step'.*asks"
+    ):
         trainer.train(1)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_no_copy_is_held_while_the_gradients_of_a_sync_are_computed(accumulation):
+    """From the last loss of a step that syncs until its update the model itself is what the copy would be of."""
+    trainer = with_humanline(BeforeStep(every=2), accumulation=accumulation)
+    held: list[int] = []
+
+    def step(micro: int) -> None:
+        loss = trainer._compute_loss(trainer.model, ids())
+        held.append(len(trainer.hooks.reference.tensors))
+        loss.backward()
+
+    trainer.training_step = step  # type: ignore[method-assign]
+    trainer.train(4)
+    syncing = [3] * (accumulation - 1) + [0]
+    assert held == [*syncing, *[3] * accumulation] * 2
+
+
+def test_an_evaluation_between_a_sync_and_its_update_is_against_the_new_reference():
+    """The copy is made for it; the step goes on with the same."""
+    trainer = with_humanline(BeforeStep(every=1))
+    seen: list[float] = []
+
+    def step(micro: int) -> None:
+        loss = trainer._compute_loss(trainer.model, ids())
+        trainer.model.eval()
+        seen.append(float(trainer._compute_loss(trainer.model, ids()).detach()))
+        trainer.model.train()
+        loss.backward()
+
+    trainer.training_step = step  # type: ignore[method-assign]
+    past = trainer.train(3)
+    assert seen == [0, 0, 0]
+    found = trainer.hooks.reference.tensors
+    assert all(torch.equal(past[2][name], one) for name, one in found.items()) and len(found) == 3
+
+
+def test_weights_that_move_between_loss_and_update_are_noticed():
+    """The copy would be of others than the policy that was scored."""
+    trainer = with_humanline(BeforeStep(every=1))
+
+    def step(micro: int) -> None:
+        trainer._compute_loss(trainer.model, ids()).backward()
+        with torch.no_grad():
+            trainer.model.layer.bias.add_(1)
+
+    trainer.training_step = step  # type: ignore[method-assign]
+    with pytest.raises(
+        RuntimeError, match=r"1 weights changed between a step's last loss and its update, the first lay"
+    ):
+        trainer.train(1)
+
+
+@pytest.mark.parametrize("hook", ["register_post_accumulate_grad_hook", "register_hook"])
+def test_optimizers_that_update_layer_by_layer_have_the_copy_taken_before(hook):
+    """Where weights move within the backward pass the reference is that from before it, and syncs as it should."""
+    trainer = with_humanline(BeforeStep(every=1))
+
+    def update(one: nn.Parameter, grad: Tensor | None = None) -> None:
+        with torch.no_grad():
+            one.sub_(0.5 * (one.grad if grad is None else grad))
+        one.grad = None
+
+    for one in trainer.model.parameters():
+        if one.requires_grad:
+            getattr(one, hook)(update if hook != "register_hook" else lambda grad, one=one: update(one, grad))
+    past = trainer.train(4)
+    for step, tensors in trainer.saw:
+        of = past[BeforeStep(every=1).snapshot(step)]
+        assert all(torch.equal(of[name], one) for name, one in tensors.items()), step
+    assert moved(trainer)
+
+
+def test_an_update_without_the_sync_before_it_is_noticed():
+    """Where a step is counted as another than that of its loss, the one that needed a sync has none."""
+    trainer = with_humanline(BeforeStep(every=3))
+
+    def step(micro: int) -> None:
+        trainer._compute_loss(trainer.model, ids()).backward()
+        trainer.state.global_step += trainer.state.global_step == 2
+
+    trainer.training_step = step  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="step 3 was taken without the sync before it that kind='before_step'"):
+        trainer.train(4)
 
 
 def test_what_is_counted_is_counted_over_a_step():

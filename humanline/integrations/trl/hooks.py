@@ -69,7 +69,7 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         setattr(trainer, MARK, self)
 
     def loss(self, theirs: Callable[..., Any], model: Any, inputs: Any, *more: Any, **named: Any) -> Any:
-        """Compute TRL's loss of clipped log-probabilities; after a step's last one sync, before its backward pass."""
+        """Compute TRL's loss of clipped log-probabilities; after that of a sync's last micro-batch let the copy go."""
         trainer = self.trainer
         mode = "train" if trainer.model.training else "eval"
         last, step = trainer.accelerator.sync_gradients, trainer.state.global_step
@@ -94,7 +94,8 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         if mode == "eval" or last:
             self._log(mode)
         if in_step and last and self.schedule.copies_before_update(step):
-            self._sync(step)
+            self.reference.take_later()
+            self.synced = step
         return loss
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -129,18 +130,21 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         self.steps.micro_batch()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Notice a step that was not clipped, or will not be followed by the sync that belongs to it."""
+        """Notice a step that was not as it should be; take the copy of a sync, which is of the weights until now."""
         self.steps.update()
+        if self.reference.due:
+            self.reference.take()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Sync after the update, where the schedule says so; the trainer has counted the step by now."""
         step = state.global_step - 1
         self.steps.update()
         self.steps.forget()
-        if self.schedule.copies_before_update(step) and self.synced != step:
+        if self.schedule.copies_before_update(step) and (self.synced != step or self.reference.due):
             raise RuntimeError(
                 f"step {step} was taken without the sync before it that {self.schedule} asks for: take away what "
-                "changes the trainer's training loop, its count of steps (state.global_step) or is_in_train"
+                "changes the trainer's training loop, its on_pre_optimizer_step or its count of steps "
+                "(state.global_step)"
             )
         if self.schedule.copies_after_update(step):
             self.reference.take()
@@ -162,10 +166,6 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
         result = theirs(resume_from_checkpoint, *more, **named)
         self.resumed = {step: resumed}
         return result
-
-    def _sync(self, step: int) -> None:
-        self.reference.take()
-        self.synced = step
 
     def _log(self, mode: str) -> None:
         trainer = self.trainer
