@@ -405,3 +405,29 @@ def test_no_more_is_held_than_by_trl(base, tmp_path, name):
         found.append(held(trainer))
         del trainer
     assert found[1] < found[0] + 0.05 * weights
+
+
+def test_of_ktos_mismatched_pairs_log_probabilities_alone_are_computed(base, tmp_path, monkeypatch):
+    """TRL reads nothing else of these passes, so the head computes no entropies for them, neither side's."""
+    from trl.trainer import utils
+
+    asked: list[tuple[bool, tuple[str, ...]]] = []
+    head = utils._ChunkedLogProbFunction
+
+    class Seen:
+        @staticmethod
+        def apply(*given: Any) -> Any:
+            asked.append((torch.is_grad_enabled(), given[-1]))
+            return head.apply(*given)
+
+    monkeypatch.setattr(utils, "_ChunkedLogProbFunction", Seen)
+    rows = rows_of(base, tmp_path, "kto", 2)
+    trainer = trainer_of("KTO", base["model"], tmp_path / "trl", rows, beta=0.5, **(settings(2) | {"max_steps": 2}))
+    apply_humanline(trainer, CLIP)
+    trained(trainer)
+    alone = ("log_probs",)
+    passes = [asked[at : at + 4] for at in range(0, len(asked), 4)]
+    assert len(passes) == 4  # micro-batches: mismatched pairs, then answers, each scored by the reference first
+    for one in passes:
+        assert [outputs == alone for _, outputs in one] == [True, True, True, False]
+        assert [gradient for gradient, _ in one] == [False, False, False, True] and "entropy" in one[3][1]
