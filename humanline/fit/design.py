@@ -189,7 +189,7 @@ class Design:
         size = np.abs(np.nan_to_num(self.correlations)) - np.eye(len(self.names))
         if len(self.names) < 2 or size.max() <= 0:
             return ""
-        i, j = np.unravel_index(size.argmax(), size.shape)
+        i, j = sorted(int(each) for each in np.unravel_index(size.argmax(), size.shape))  # rounding is not symmetric
         value = self.correlations[i, j]
         return f"most correlated: the estimates of {self.names[i]} and {self.names[j]}, {value:+.2f}"
 
