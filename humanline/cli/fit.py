@@ -47,9 +47,10 @@ def fit_commands(commands: Commands) -> None:
     model.add_argument("--rule", choices=("logit", "probit"), default="logit", help="choice rule (default: logit)")
     model.add_argument("--contextual", action="store_true", help="divide utility differences by the problem's range")
     model.add_argument("--lapse", action="store_true", help="estimate a rate of answers given without looking")
-    model.add_argument("--fix", nargs="+", default=[], metavar="NAME=NUMBER", help="parameters that are not estimated")
-    model.add_argument("--equal", nargs="+", default=[], metavar="NAME=NAME", help="parameters that are another's")
-    model.add_argument("--free", nargs="+", default=[], metavar="NAME", help="estimate it by itself: loss_curvature")
+    several: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}  # given twice they add up
+    model.add_argument("--fix", **several, metavar="NAME=NUMBER", help="parameters that are not estimated")
+    model.add_argument("--equal", **several, metavar="NAME=NAME", help="parameters that are another's")
+    model.add_argument("--free", **several, metavar="NAME", help="estimate it by itself: loss_curvature")
     model.add_argument(
         "--reference-point", type=float, default=0.0, metavar="X", help="zero of gain and loss (default: 0)"
     )
@@ -103,7 +104,7 @@ def _fit(options: argparse.Namespace) -> int:
 
         refuse_used_folder(options.out)
         check_figures()  # now, and not when all is fitted
-    file = _read(options)
+    file = _read(options, asked)
     if options.dry_run:
         return _dry_run(options, file, asked)
     from humanline.fit.faults import NotConverged, NotIdentified
@@ -134,15 +135,24 @@ def _fit(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(options: argparse.Namespace) -> Any:
+def _read(options: argparse.Namespace, asked: Asked) -> Any:
     import dataclasses
 
-    from humanline.fit.formats import read_choices
+    from humanline.fit.faults import DataError
+    from humanline.fit.formats import SAY_WHICH, read_choices
 
     least = 2 if options.by == "person" else 1
-    file = read_choices(options.file, format=options.format, least_responses=least, per_rate=options.per_rate)
-    if options.by == "person" and file.parts[0].choices.people < 2:
-        raise ValueError("--by person needs a column person with two people or more")
+    try:
+        file = read_choices(options.file, format=options.format, least_responses=least, per_rate=options.per_rate)
+    except DataError as error:
+        raise ValueError(str(error).replace(SAY_WHICH, "say which with --format")) from None
+    if options.by == "person":
+        from humanline.fit.people.pool import check_people
+
+        if file.parts[0].choices.people < 2:
+            raise ValueError("--by person needs a column person with two people or more")
+        for part in file.parts:  # now, and not when all is fitted
+            check_people(part.choices, asked.model)
     if options.part is None:
         return file
     parts = tuple(part for part in file.parts if part.name == options.part)
@@ -210,6 +220,7 @@ def _model(options: argparse.Namespace) -> Model:
     else:
         model = Model(value=options.value, gain=options.model, loss=options.loss, weights=options.weights, **settings)
     fixed, equal = dict(model.fixed), dict(model.equal)
+    to_fix, to_equal = _held(options, model)
     for name in options.free:
         if name not in fixed and name not in equal:
             raise ValueError(
@@ -217,18 +228,43 @@ def _model(options: argparse.Namespace) -> Model:
             )
         fixed.pop(name, None)
         equal.pop(name, None)
+    for name in to_fix:
+        equal.pop(name, None)
+    for name in to_equal:
+        fixed.pop(name, None)
+    return dataclasses.replace(model, fixed={**fixed, **to_fix}, equal={**equal, **to_equal})
+
+
+def _held(options: argparse.Namespace, model: Model) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the parameters that are to be fixed and to be equal; raise where the options contradict each other."""
+    said: dict[str, str] = {}  # what was said of a parameter first
+    fixed: dict[str, float] = {}
+    equal: dict[str, str] = {}
+
+    def say(name: str, words: str, same: bool = False) -> None:
+        if said.setdefault(name, words) != words and not same:
+            raise ValueError(f"{said[name]} and {words} contradict each other; give one of them")
+
+    if options.lapse:
+        say("lapse", "--lapse")
+    for name in options.free:
+        say(name, f"--free {name}")
     for word in options.fix:
         name, number = _pair("--fix", word)
         try:
-            fixed[name] = float(number)
+            value = float(number)
         except ValueError:
             raise ValueError(f"--fix {word}: {number!r} is no number") from None
-        equal.pop(name, None)
+        say(name, f"--fix {word}", same=fixed.get(name) == value)
+        fixed[name] = value
     for word in options.equal:
         name, other = _pair("--equal", word)
+        # "loss" is all parameters of the capacity of losses
+        for one in (each for each in model.parameters() if each == name or each.startswith(f"{name}.")):
+            say(one, f"--equal {word}")
+        say(name, f"--equal {word}")
         equal[name] = other
-        fixed.pop(name, None)
-    return dataclasses.replace(model, fixed=fixed, equal=equal)
+    return fixed, equal
 
 
 def _pair(option: str, word: str) -> tuple[str, str]:
@@ -257,8 +293,8 @@ def _by_person(asked: Asked) -> Extra:
 
     def people(part: Any, fit: Any, errors: str) -> More:
         found = fit_people(part.choices, asked.model, seed=asked.seed, reference_point=asked.reference_point)
-        rows = []
-        for each in found.to_dict()["people"]:
+        rows, everything = [], found.to_dict()
+        for each in everything["people"]:
             why = (each["undetermined"] or {}).get("why", "")
             for name in found.names:
                 alone = None if each["alone"] is None else each["alone"]["parameters"][name]
@@ -266,9 +302,8 @@ def _by_person(asked: Asked) -> Extra:
                 pooled = each["pooled"]["parameters"][name]
                 rows.append((each["person"], name, alone, pooled, ends.low, ends.high, each["own_weight"][name], why))
         header = "person parameter alone pooled low high own_weight undetermined"
-        return More(
-            found.table(confidence=asked.confidence).splitlines(), found.to_dict(), {"people.csv": (header, rows)}
-        )
+        lines = found.table(confidence=asked.confidence).splitlines()
+        return More(lines, everything, {"people.csv": (header, rows)})
 
     return people
 

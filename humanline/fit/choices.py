@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from humanline.fit.flat import as_flat, check_prospects, grown
 from humanline.fit.prepared import Prepared, prepare
 
 KINDS = ("choices", "counts", "rates", "equivalents")
+_ANSWERS = ("problem", "response", "trials", "kind", "person", "person_names")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +55,8 @@ class Choices:
     person: NDArray[np.int64]
     problem_names: tuple[Any, ...]
     person_names: tuple[Any, ...] = ("everyone",)
-    _tables: dict[Any, Any] = field(default_factory=dict, repr=False)
+    # What was prepared of this object; not of what `dataclasses.replace` makes of it, which begins with none.
+    _tables: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         """Return the number of responses."""
@@ -169,12 +172,7 @@ class Choices:
         problem, person = self.problem[index], self.person[index]
         rows: dict[str, Any] = {"response": self.response[index], "trials": self.trials[index], "kind": self.kind}
         if all_problems:
-            rest = (self.problem_names, self.person_names)
-            kept = {key: table for key, table in self._tables.items() if key[0] == "options"}
-            return Choices(
-                self.outcomes, self.probs, self.start, problem, **rows, person=person,
-                problem_names=rest[0], person_names=rest[1], _tables=kept,
-            )  # fmt: skip
+            return self.with_answers(problem=problem, person=person, **rows)
         used, problem = np.unique(problem, return_inverse=True)
         people, person = np.unique(person, return_inverse=True)
         sides = (len(self.start) - 1) // self.problems
@@ -190,6 +188,26 @@ class Choices:
             problem_names=tuple(self.problem_names[at] for at in used),
             person_names=tuple(self.person_names[at] for at in people),
         )
+
+    def with_answers(self, **changes: Any) -> Choices:
+        """Return the same problems with other answers; what was prepared of the problems stays.
+
+        Parameters
+        ----------
+        **changes
+            Of ``problem``, ``response``, ``trials``, ``kind``, ``person`` and ``person_names`` those that change.
+
+        Raises
+        ------
+        ValueError
+            If something else is to change.
+        """
+        for name in changes:
+            if name not in _ANSWERS:
+                raise _checks.unknown("part of answers", name, _ANSWERS)
+        found = dataclasses.replace(self, **changes)
+        found._tables.update({key: table for key, table in self._tables.items() if key[0] in ("options", "size")})
+        return found
 
     def of_person(self, person: int) -> Choices:
         """Return the responses of one person, by number."""

@@ -305,7 +305,9 @@ def _separated(data: Choices, fits: Any, unit: Any, measure: str, level: float) 
 def _dispersion(fits: Any) -> float:
     """Return the dispersion of rates, that of the models with the most parameters; 1 for what has a likelihood.
 
-    ``sum (y - p)^2 / (p (1 - p)) / (M - K)``, as McCullagh and Nelder (1989), section 4.5, estimate it.
+    ``sum (y - p)^2 / (p (1 - p)) / (M - K)``, as McCullagh and Nelder (1989), section 4.5, estimate it; the least of
+    these models' that are numbers, else nan. A rate of 0 or 1 that was foretold for certain adds nothing, another one
+    that was foretold so makes it infinite.
     """
     any_fit: Fit = next(iter(fits.values()))[0]
     if any_fit.choices.kind != "rates" or any_fit.likelihood.objective != "likelihood":
@@ -315,11 +317,11 @@ def _dispersion(fits: Any) -> float:
     for fit in (fit for fit, _ in fits.values() if len(fit.names) == most):
         p = fit.predicted()
         degrees = len(p) - most
+        off = (fit.choices.response - p) ** 2
         with np.errstate(divide="ignore", over="ignore"):
-            found.append(
-                float(np.sum((fit.choices.response - p) ** 2 / (p * (1 - p))) / degrees) if degrees > 0 else math.nan
-            )
-    return min(found)
+            size = float(np.divide(off, p * (1 - p), out=np.zeros_like(off), where=off > 0).sum())
+        found.append(size / degrees if degrees > 0 else math.nan)
+    return min((each for each in found if not math.isnan(each)), default=math.nan)
 
 
 def _criteria(fit: Fit, dispersion: float) -> tuple[float, float]:
@@ -328,6 +330,8 @@ def _criteria(fit: Fit, dispersion: float) -> tuple[float, float]:
     if fit.likelihood.objective == "least squares":
         fitted = responses * math.log(fit.squared_error) if fit.squared_error > 0 else -math.inf
         return fitted + 2 * (number + 1), fitted + math.log(responses) * (number + 1)
+    if not 0 < dispersion < math.inf:  # all rates were foretold exactly, or one could not be at all
+        return math.nan, math.nan
     fitted = -2 * fit.log_likelihood / dispersion
     return fitted + 2 * number, fitted + math.log(responses) * number
 

@@ -14,16 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from humanline import _checks
 from humanline.fit.choices import Choices
 from humanline.fit.faults import Fault
-from humanline.fit.identify import fit_faults
+from humanline.fit.identify import NOTHING, fit_faults
 from humanline.fit.likelihood import Likelihood
 from humanline.fit.model import Model
 from humanline.fit.result import Fit
+from humanline.fit.scaled import Scaled, scaled
 from humanline.fit.simulate import as_problems, check_values, given_values
 from humanline.fit.starts import starting_points
 
 Array = NDArray[np.float64]
-#: Below this share of the largest, an eigenvalue of the scaled information is one of rounding.
-_NOTHING = 1e-11
 #: A component of a flat direction below this is rounding too.
 _SMALL = 1e-6
 
@@ -69,17 +68,13 @@ class Design:
         return np.asarray(np.einsum("p,pij->ij", self.n, self.by_problem))
 
     @functools.cached_property
-    def _scaled(self) -> tuple[Array, Array, Array]:
-        """Return the scale of each coordinate, and the eigenvalues and vectors of the information in that scale."""
-        diagonal = np.diag(self.information)
-        scale = np.where(diagonal > 0, np.sqrt(np.maximum(diagonal, 0)), 1.0)
-        eigen, vectors = np.linalg.eigh(self.information / np.outer(scale, scale))
-        return scale, eigen, vectors
+    def _scaled(self) -> Scaled:
+        return scaled(self.information)
 
     @property
     def _null(self) -> NDArray[np.bool_]:
-        eigen = self._scaled[1]
-        return np.asarray(eigen <= _NOTHING * max(eigen[-1], 1e-300)) if len(eigen) else np.zeros(0, dtype=bool)
+        eigen = self._scaled.eigen
+        return np.asarray(eigen <= NOTHING * max(eigen[-1], 1e-300)) if len(eigen) else np.zeros(0, dtype=bool)
 
     @property
     def flat(self) -> tuple[dict[str, float], ...]:
@@ -88,9 +83,8 @@ class Design:
         Coordinates are logs: ``{"curvature": -0.3, "sensitivity": 1.0}`` says that no choice changes as sensitivity
         rises by 1 % and curvature falls by .3 %.
         """
-        scale, _, vectors = self._scaled
         found = []
-        for vector in _reduced((vectors[:, self._null] / scale[:, None]).T):
+        for vector in _reduced((self._scaled.vectors[:, self._null] / self._scaled.scale[:, None]).T):
             vector = vector / vector[np.abs(vector).argmax()]
             found.append({name: float(v) for name, v in zip(self.names, vector, strict=True) if abs(v) > _SMALL})
         return tuple(found)
@@ -101,12 +95,11 @@ class Design:
 
         The inverse of the expected information, within what is determined.
         """
-        scale, eigen, vectors = self._scaled
         null = self._null
-        inverse = (vectors[:, ~null] / eigen[~null]) @ vectors[:, ~null].T / np.outer(scale, scale)
-        lost = (np.abs(vectors[:, null]) > _SMALL).any(1)
+        inverse = self._scaled.inverse(~null)
+        lost = (np.abs(self._scaled.vectors[:, null]) > _SMALL).any(1)
         inverse[lost] = inverse[:, lost] = np.nan
-        return np.asarray(inverse)
+        return inverse
 
     @property
     def standard_errors(self) -> dict[str, float]:
@@ -127,8 +120,7 @@ class Design:
 
         Above about 1e8 these problems hardly tell some combination of the parameters from another.
         """
-        eigen = self._scaled[1]
-        return math.inf if self._null.any() else float(eigen[-1] / eigen[0]) if len(eigen) else 1.0
+        return math.inf if self._null.any() else self._scaled.condition
 
     def needed(self, name: str, standard_error: float) -> float:
         """Return how many choices in all give a parameter this standard error, with problems in the same shares.
@@ -148,8 +140,8 @@ class Design:
         sum to 1. At first order, within what is determined; nan for a parameter that is not.
         """
         if name is None:
-            scale, eigen, vectors = self._scaled
-            roots = vectors[:, ~self._null] / np.sqrt(eigen[~self._null]) / scale[:, None]
+            own, kept = self._scaled, ~self._null
+            roots = own.vectors[:, kept] / np.sqrt(own.eigen[kept]) / own.scale[:, None]
             return np.asarray(np.einsum("ik,pij,jk->p", roots, self.by_problem, roots))
         if name not in self.names:
             raise _checks.unknown("parameter", name, self.names)
@@ -169,7 +161,11 @@ class Design:
     def told(self) -> list[str]:
         """Return lines that say what the design determines, how well, and what it does not."""
         total, problems = int(self.n.sum()), len(self.n)
-        lines = [f"{problems} problems, {total} choices, model {self.likelihood.model.title!r}; expected at:"]
+        cannot = [f"cannot be: {fault.told()}" for fault in self.faults]
+        head = f"{problems} problems, {total} choices, model {self.likelihood.model.title!r}"
+        if not self.names:
+            return [f"{head}: all parameters are fixed, and none is to be determined", *cannot]
+        lines = [f"{head}; expected at:"]
         errors = self.standard_errors
         wide = max((len(name) for name in self.names), default=0)
         for name, value in self.values.items():
@@ -178,7 +174,7 @@ class Design:
             relative = f" ({100 * error / value:.0f} %)" if log else ""
             said = "not determined" if math.isnan(error) else f"standard error {error:.3g}{relative}"
             lines.append(f"  {name:<{wide}}  {value:<8.4g} {said}")
-        lines += [f"cannot be: {fault.told()}" for fault in self.faults]
+        lines += cannot
         for direction in self.flat:
             said = ", ".join(f"{name} by {100 * size:+.0f} %" for name, size in direction.items())
             lines.append(f"no choice changes if together move: {said}")
@@ -193,7 +189,7 @@ class Design:
         size = np.abs(np.nan_to_num(self.correlations)) - np.eye(len(self.names))
         if len(self.names) < 2 or size.max() <= 0:
             return ""
-        i, j = np.unravel_index(size.argmax(), size.shape)
+        i, j = sorted(int(each) for each in np.unravel_index(size.argmax(), size.shape))  # rounding is not symmetric
         value = self.correlations[i, j]
         return f"most correlated: the estimates of {self.names[i]} and {self.names[j]}, {value:+.2f}"
 

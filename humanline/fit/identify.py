@@ -11,12 +11,13 @@ from humanline.fit.faults import Fault
 from humanline.fit.likelihood import Likelihood
 from humanline.fit.model import EQUIVALENTS
 from humanline.fit.parameters import CAPACITY_PARAMETERS
+from humanline.fit.scaled import scaled
 from humanline.fit.starts import starting_points
 
 #: Powers of outcomes up to this, at the largest curvature that is tried, are floats.
 _LARGEST = 1e50
 #: Below this share of the largest, an eigenvalue of the scaled information is one of rounding.
-_NOTHING = 1e-11
+NOTHING = 1e-11
 _MANY = {"gain": "gains", "loss": "losses"}
 
 
@@ -46,6 +47,8 @@ def _data_faults(likelihood: Likelihood) -> list[Fault]:
     if not (typical >= 1 / _LARGEST and largest <= _LARGEST):
         rule = f"be at most {_LARGEST:g}, and typically at least {1 / _LARGEST:g}: count them in another unit"
         faults.append(Fault(None, "outcomes", rule, largest if largest > _LARGEST else typical))
+    if not names:  # nothing is to be determined
+        return faults
     answered = np.unique(data.problem)
     if data.kind != EQUIVALENTS:
         answered = answered[~same_options(likelihood)[answered]]
@@ -148,6 +151,5 @@ def _rank_faults(likelihood: Likelihood) -> list[Fault]:
 
 
 def _null_space(information: NDArray[np.float64]) -> Any:
-    scale = np.sqrt(np.maximum(np.diag(information), 1e-300))
-    eigen, vectors = np.linalg.eigh(information / np.outer(scale, scale))
-    return vectors[:, eigen < _NOTHING * max(eigen[-1], 1.0)]
+    found = scaled(information)
+    return found.vectors[:, found.eigen < NOTHING * max(found.eigen[-1], 1.0)]

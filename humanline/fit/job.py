@@ -149,8 +149,13 @@ class FitReport:
     def lines(self) -> list[str]:
         """Return everything a person reads, tables first."""
         lines = [*file_lines(self.file), ""]
-        how = {"standard": "from these", "profile": "from profiles", "bootstrap": f"from {self.asked.draws} resamples"}
         for one in self.parts:
+            units = {"problem": "problems", "person": "people"}[resampled(one.errors)]
+            how = {
+                "standard": "from these",
+                "profile": "from profiles",
+                "bootstrap": f"from {self.asked.draws} resamples of {units}",
+            }
             source = self.file.path.name + (f", {one.part.title}" if self.file.format == "cpc" else "")
             lines += fit_lines(one.fit, one.errors, one.intervals, source=source, how=how[self.asked.intervals])
             lines.append("")
@@ -182,7 +187,7 @@ class FitReport:
                 },
                 "settings": settings,
                 "seed": self.asked.seed,
-                "parts": [_part_dict(one) for one in self.parts],
+                "parts": [_part_dict(one, self.asked.intervals) for one in self.parts],
             }
         )  # fmt: skip
         return found
@@ -253,13 +258,17 @@ def fit_file(
     return FitReport(file, asked, tuple(done))
 
 
+def resampled(errors: str) -> str:
+    """Return what the bootstrap draws, "problem" or "person": what errors are clustered by, else problems."""
+    return errors if errors in ("problem", "person") else "problem"
+
+
 def _intervals(fit: Fit, errors: str, asked: Asked) -> dict[str, ParameterInterval]:
     level = asked.confidence
     if asked.intervals == "profile":
         return {name: profile_interval(fit, name, confidence=level) for name in fit.names}
     if asked.intervals == "bootstrap":
-        by = errors if errors in ("problem", "person") else "problem"
-        found = bootstrap(fit, by=by, draws=asked.draws, seed=asked.seed)
+        found = bootstrap(fit, by=resampled(errors), draws=asked.draws, seed=asked.seed)
         return {name: found.interval(name, confidence=level) for name in fit.names}
     return {name: fit.interval(name, confidence=level, kind=errors) for name in fit.names}
 
@@ -267,13 +276,14 @@ def _intervals(fit: Fit, errors: str, asked: Asked) -> dict[str, ParameterInterv
 # ---- what JSON can hold ---------------------------------------------------------------------------------------------
 
 
-def _part_dict(one: PartReport) -> dict[str, Any]:
+def _part_dict(one: PartReport, intervals: str) -> dict[str, Any]:
     found = {
         "name": one.part.name,
         "title": one.part.title,
         "fit": one.fit.to_dict(one.errors),
         "errors": one.errors,
         "intervals": {name: dataclasses.asdict(each) for name, each in one.intervals.items()},
+        **({"resampled": resampled(one.errors)} if intervals == "bootstrap" else {}),
         **{name: more.found for name, more in one.extras.items()},
     }
     if one.comparison is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -133,13 +134,10 @@ class Likelihood:
         """
         found = self._predictions(coordinates, derivatives=True).at(self._place)
         terms = self._terms(found, self.choices.response, self.choices.trials)
-        number = int(cluster.max()) + 1
-        root = terms.root.reshape(len(cluster), -1, len(self.names))
-        products = np.einsum("mri,mrj->mij", root, root).reshape(len(cluster), -1)
-        scores, squares = (
-            np.array([np.bincount(cluster, weights=each, minlength=number) for each in rows.T], dtype=np.float64).T
-            for rows in (terms.score, products)
-        )
+        number, free = int(cluster.max()) + 1, len(self.names)
+        root = terms.root.reshape(len(cluster), 2 if terms.root.ndim == 3 else 1, free)
+        products = np.einsum("mri,mrj->mij", root, root).reshape(len(cluster), free**2)
+        scores, squares = (_added_up(rows, cluster, number) for rows in (terms.score, products))
         return scores, squares.reshape(number, len(self.names), len(self.names))
 
     # ---- sums -------------------------------------------------------------------------------------------------------
@@ -217,12 +215,12 @@ class Likelihood:
         group = self._group if place is None else self._group[place]
         if rows.ndim == 1:
             return np.bincount(group, weights=rows, minlength=self.groups)
-        return np.stack([np.bincount(group, weights=each, minlength=self.groups) for each in rows.T], axis=-1)
+        return _added_up(rows, group, self.groups)
 
     def _outer(self, root: Array, place: Any) -> Array:
         """Return the sum of outer products of rows, for each group; `root` may have several vectors a row."""
         if self._group is None:
-            flat = root.reshape(-1, root.shape[-1])
+            flat = root.reshape(math.prod(root.shape[:-1]), root.shape[-1])
             return np.asarray(flat.T @ flat)
         group = self._group if place is None else self._group[place]
         number = root.shape[-1]
@@ -247,8 +245,8 @@ class Likelihood:
         of_rows = values if self._group is None else {
             name: each[self._group] if np.ndim(each) else each for name, each in values.items()
         }  # fmt: skip
-        columns = self._columns(of_rows) if derivatives else {}
-        if not derivatives:
+        columns = self._columns(of_rows) if derivatives else None
+        if not columns:
             utilities = self._table.utilities(value=value, gain=gain, loss=loss)
             found: dict[str, Array] = {}
         else:
@@ -295,7 +293,7 @@ class Likelihood:
         sensitivity = values["sensitivity"]
         eta = sensitivity * gap
         by_eta = by_lapse = None
-        if columns or found:
+        if columns is not None:
             by_eta, by_lapse = np.zeros((half, len(self.names))), np.zeros((half, len(self.names)))
             for name, (k, slope) in columns.items():
                 if name in gaps:
@@ -316,7 +314,7 @@ class Likelihood:
         width = np.where(best > worst, best - worst, 1.0)
         scaled = gap / width
         turned = {}
-        for name in {*gaps, *(name for name in by_best if name in columns)}:
+        for name in {*gaps, *(name for name in by_best if name in (columns or ()))}:
             by_width = by_best[name] - by_worst[name] if name in by_best else 0.0
             turned[name] = (gaps.get(name, 0.0) - scaled * by_width) / width
         return scaled, turned
@@ -327,7 +325,7 @@ class Likelihood:
         own = value if self._group is None else at_groups(value, self._group)
         sure = np.asarray(own.inverse(utilities))
         by_sure = by_noise = None
-        if columns or found:
+        if columns is not None:
             number = len(self.names)
             by_sure, by_noise = np.zeros((len(sure), number)), np.zeros((len(sure), number))
             _, direct = own.partials(sure)
@@ -340,6 +338,14 @@ class Likelihood:
                     moved = found.get(name, 0.0) - direct.get(name, 0.0)
                     by_sure[:, k] += np.where(np.isfinite(slope) & (slope > 0), moved / slope, 0.0) * chain
         return Prediction.of_equivalents(sure, values["noise"], by_sure, by_noise)
+
+
+def _added_up(rows: Array, group: NDArray[np.int64], number: int) -> Array:
+    """Return the sums of rows (M, K) over each of a number of groups, (number, K)."""
+    found = np.zeros((number, rows.shape[1]))
+    for k, column in enumerate(rows.T):
+        found[:, k] = np.bincount(group, weights=column, minlength=number)
+    return found
 
 
 def _twice(each: Any, rows: int) -> Any:

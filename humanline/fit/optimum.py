@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from humanline.fit.scaled import scaled
+
 Array = NDArray[np.float64]
 #: A start has converged where a step of undamped scoring promises less than this share of the log-likelihood,
 TOLERANCE = 1e-12
@@ -139,14 +141,12 @@ def _descend(likelihood: Any, begun: Optimum, low: Array, high: Array) -> Optimu
         return begun
     gradient = -down(at)[1]
     free = ~(((at <= low) & (gradient < 0)) | ((at >= high) & (gradient > 0)))
-    information = _observed(down, at)[np.ix_(free, free)]
-    scale = np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
-    eigen, vectors = np.linalg.eigh(information / np.outer(scale, scale))
-    if not len(eigen):
+    if not free.any():
         return Optimum(at, value, steps, True)
-    turned = vectors.T @ (gradient[free] / scale)
-    promise = float((turned**2 / np.maximum(eigen, 1e-8 * eigen[-1])).sum() / 2)
-    curved = bool(eigen[0] > -1e-6 * eigen[-1])
+    there = scaled(_observed(down, at)[np.ix_(free, free)])
+    turned = there.vectors.T @ (gradient[free] / there.scale)
+    promise = float((turned**2 / np.maximum(there.eigen, 1e-8 * there.eigen[-1])).sum() / 2)
+    curved = bool(there.eigen[0] > -1e-6 * there.eigen[-1])
     return Optimum(at, value, steps, curved and promise <= COARSE * (1 + abs(value)))
 
 

@@ -15,6 +15,7 @@ from humanline import _checks
 from humanline.fit.choices import Choices
 from humanline.fit.likelihood import Likelihood
 from humanline.fit.model import Model
+from humanline.fit.scaled import scaled
 from humanline.fit.straight import Straight
 from humanline.fit.uncertainty import KINDS, ParameterInterval, coordinate_covariance, wald_interval
 
@@ -152,12 +153,7 @@ class Fit:
         Above about 1e8 the data hardly tell some combination of the parameters from another.
         """
         inner = self.inner
-        if not inner.any():
-            return 1.0
-        information = self.information[np.ix_(inner, inner)]
-        scale = np.sqrt(np.maximum(np.diag(information), 1e-300))
-        eigen = np.linalg.eigvalsh(information / np.outer(scale, scale))
-        return float(eigen[-1] / eigen[0]) if eigen[0] > 0 else math.inf
+        return scaled(self.information[np.ix_(inner, inner)]).condition
 
     @functools.cached_property
     def inner(self) -> NDArray[np.bool_]:

@@ -22,14 +22,14 @@ def usual_errors(fit: Fit) -> str:
     """Return which standard errors suit the data of a fit.
 
     Clustered by person if there are more than twice as many people as parameters, else by problem if problems have
-    several answers; of rates, which have no likelihood, robust ones; else those of the information.
+    several answers; else what a fit has where no kind is asked for, as Python has it (`Fit.usual_kind`).
     """
     data = fit.choices
     if data.people > 2 * len(fit.names) and data.people > 1:
         return "person"
     if len(data) > data.problems > 2 * len(fit.names):
         return "problem"
-    return "robust" if data.kind == "rates" else "information"
+    return fit.usual_kind
 
 
 def fit_lines(fit: Fit, errors: str, intervals: Mapping[str, ParameterInterval], *, source: str, how: str) -> list[str]:
@@ -105,6 +105,8 @@ def _notes(fit: Fit, errors: str, how: str, notes: Sequence[str]) -> list[str]:
         "person": "robust, clustered by person",
     }
     lines = [f"Standard errors {kinds[errors]}; intervals {how}, made on the log scale."]
+    if not fit.names:
+        lines = ["All parameters are fixed: nothing was estimated."]
     if fit.choices.kind == "rates" and fit.likelihood.objective == "likelihood":
         lines.append("Rates are fitted by fractional logit: a quasi-likelihood, of which there is no AIC or BIC.")
     lines += notes
@@ -138,8 +140,8 @@ def comparison_lines(found: Comparison, *, source: str) -> list[str]:
     head = "".join(f"{one:>{width}}" for one, width in (*columns, ("std err", 9), ("Holm p", 8)))
     lines = [title.center(len(rule)).rstrip(), rule, f"{'':<{wide}}{head}", "-" * len(rule)]
     for row in found.rows:
-        fitted = (
-            f"{row.title:<{wide}}{len(row.fit.names):>2}{row.fit.log_likelihood:>11.2f}{row.aic:>10.1f}{row.bic:>10.1f}"
+        fitted = f"{row.title:<{wide}}{len(row.fit.names):>2}{row.fit.log_likelihood:>11.2f}" + "".join(
+            "-".rjust(10) if math.isnan(each) else f"{each:>10.1f}" for each in (row.aic, row.bic)
         )
         fitted += f"{row.loss:>10.5f}"
         if row.difference is None:

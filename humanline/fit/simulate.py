@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +16,7 @@ from humanline.fit.model import EQUIVALENTS, Model
 from humanline.fit.result import Fit
 
 KINDS = ("choices", "counts", EQUIVALENTS)
+_LAPSE = "lie in [0, 1): 1 would be choices without any look at the options"
 
 
 def simulate_choices(
@@ -61,9 +62,10 @@ def simulate_choices(
     Raises
     ------
     ValueError
-        If there are no problems, a value of a free parameter is missing or of no parameter, is not finite or (unless
-        its scale has no log) not > 0, arrays of values differ in length from the people, or some n is not a whole
-        number >= 1.
+        If there are no problems, or no pairs of them; people are a text, or none; a value of a free parameter is
+        missing, of no parameter, not finite, not > 0 (unless its scale has no log), or above 1 where the parameter is a
+        share; a lapse rate, free or fixed, is outside [0, 1); arrays of values differ in length from the people; or
+        some n is not a whole number >= 1.
     DataError
         If the problems are faulty.
 
@@ -81,7 +83,10 @@ def simulate_choices(
     empty = as_problems(own.choices if problems is None and own is not None else problems, kind)
     kind = (EQUIVALENTS if empty.kind == EQUIVALENTS else "choices") if kind is None else kind
     _checks.one_of("kind", kind, KINDS)
-    check_values(model.model if isinstance(model, Fit) else model, given, empty.kind)
+    own_model = model.model if isinstance(model, Fit) else model
+    check_values(own_model, given, empty.kind, lapse_from_zero=True)
+    if empty.kind != EQUIVALENTS and own_model.fixed.get("lapse", 0.0) >= 1:
+        raise _checks.fail("lapse", _LAPSE, own_model.fixed["lapse"])
     number = np.broadcast_to(np.asarray(n), (empty.problems,))
     _checks.no_element("n", "be a whole number >= 1", ~((number >= 1) & (number == np.floor(number))), number)
     names = _people(people, given)
@@ -89,22 +94,24 @@ def simulate_choices(
     zero = (own.reference_point if own is not None else 0.0) if reference_point is None else reference_point
     likelihood = Likelihood(
         laid,
-        model.model if isinstance(model, Fit) else model,
+        own_model,
         reference_point=zero,
         by_person=any(np.ndim(value) for value in given.values()),
     )
     if likelihood.by_person:
         given = {name: np.broadcast_to(value, (len(names),)) for name, value in given.items()}
-    predicted = likelihood.predicted(likelihood.coordinates(given))
+    with np.errstate(divide="ignore"):  # a lapse rate of 0 has the logarithm -inf
+        coordinates = likelihood.coordinates(given)
+    predicted = likelihood.predicted(coordinates)
     rng = np.random.default_rng(seed)
     if kind == "counts":
         response = rng.binomial(laid.trials.astype(np.int64), predicted).astype(np.float64)
     elif kind == EQUIVALENTS:
-        noise = np.asarray(likelihood.natural(likelihood.coordinates(given))["noise"], dtype=np.float64)
+        noise = np.asarray(likelihood.natural(coordinates)["noise"], dtype=np.float64)
         response = predicted + (noise[laid.person] if noise.ndim else noise) * rng.standard_normal(len(laid))
     else:
         response = (rng.random(len(laid)) < predicted).astype(np.float64)
-    return dataclasses.replace(laid, response=response)
+    return laid.with_answers(response=response)
 
 
 def given_values(model: Model | Fit, values: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -126,19 +133,34 @@ def as_problems(problems: Any, kind: str | None = None) -> Choices:
         if kind is not None and (kind == EQUIVALENTS) != (problems.kind == EQUIVALENTS):
             raise _checks.fail("kind", f"suit the problems, which are of {problems.kind}", kind)
         number, kind = problems.problems, EQUIVALENTS if problems.kind == EQUIVALENTS else "rates"
-        options = {key: table for key, table in problems._tables.items() if key[0] == "options"}
-        return Choices(
-            problems.outcomes, problems.probs, problems.start, np.arange(number), np.full(number, 0.5),
-            np.ones(number), kind, np.zeros(number, np.int64), problems.problem_names, _tables=options,
-        )  # fmt: skip
+        return problems.with_answers(
+            problem=np.arange(number),
+            response=np.full(number, 0.5),
+            trials=np.ones(number),
+            kind=kind,
+            person=np.zeros(number, np.int64),
+            person_names=("everyone",),
+        )
     if kind == EQUIVALENTS:
+        _checked_pair("problems", problems, "a pair (outcomes, probs)")
         return Choices.equivalents(problems, np.zeros(len(problems[0])))
+    _checked_pair("problems", problems, "Choices, or two options, each a pair (outcomes, probs)")
     first, second = problems
+    for name, option in (("first option", first), ("second option", second)):
+        _checked_pair(name, option, "a pair (outcomes, probs)")
     return Choices.between(first, second, np.full(len(first[0]), 0.5), kind="rates")
 
 
-def check_values(model: Model, values: Mapping[str, Any], kind: str) -> None:
-    """Raise unless values are there for all free parameters, for no others, and possible."""
+def _checked_pair(name: str, given: Any, what: str) -> None:
+    if isinstance(given, (str, Mapping)) or not hasattr(given, "__len__") or len(given) != 2:
+        raise _checks.fail(name, f"be {what}", given)
+
+
+def check_values(model: Model, values: Mapping[str, Any], kind: str, *, lapse_from_zero: bool = False) -> None:
+    """Raise unless values are there for all free parameters, for no others, and possible.
+
+    A lapse rate of 0 has no logarithm, and so no derivative in it: only where none is needed is it possible.
+    """
     free, specs = model.free(kind), model.parameters(kind)
     for name in values:
         if name not in free:
@@ -146,17 +168,32 @@ def check_values(model: Model, values: Mapping[str, Any], kind: str) -> None:
     for name in free:
         if name not in values:
             raise _checks.fail("values", f"hold all free parameters ({', '.join(free)})", sorted(values))
-        value = np.asarray(values[name], dtype=np.float64)
-        positive = specs[name].scale == "log"
-        good = np.isfinite(value) & ((value > 0) | (not positive))
-        _checks.no_element(name, "be finite and > 0" if positive else "be finite", ~good, value)
+        value = _numbers(name, values[name])
+        positive, most = specs[name].scale == "log", specs[name].domain[1]
+        if name == "lapse":
+            good = ((value >= 0) if lapse_from_zero else (value > 0)) & (value < 1)
+            rule = _LAPSE if lapse_from_zero else "lie strictly between 0 and 1"
+        else:
+            good = np.isfinite(value) & ((value > 0) | (not positive)) & (value <= most)
+            rule = "be finite and > 0" if positive else "be finite"
+            rule = rule if most == math.inf else f"be > 0 and <= {most:g}"
+        _checks.no_element(name, rule, ~good, value)
+
+
+def _numbers(name: str, value: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise _checks.fail(name, "be a number, or one for each person", value) from None
 
 
 def _people(people: int | Sequence[Any] | None, values: Mapping[str, Any]) -> tuple[Any, ...]:
     arrays = {name: np.shape(value) for name, value in values.items() if np.ndim(value)}
     if people is None:
         people = 1 if not arrays else next(iter(arrays.values()))[0]
-    names = tuple(range(people)) if isinstance(people, int) else tuple(people)
+    if isinstance(people, str):
+        raise _checks.fail("people", "be a number, or a sequence of names", people)
+    names = tuple(range(people)) if isinstance(people, (int, np.integer)) else tuple(people)
     if not names:
         raise _checks.fail("people", "be at least one", people)
     for name, shape in arrays.items():
@@ -171,8 +208,7 @@ def _laid_out(empty: Choices, number: NDArray[np.int64], names: tuple[Any, ...],
         problem = np.repeat(problem, number)
         trials = np.ones(len(problem))
     person = np.repeat(np.arange(len(names)), len(problem))
-    return dataclasses.replace(
-        empty,
+    return empty.with_answers(
         problem=np.tile(problem, len(names)),
         response=np.zeros(len(person)),
         trials=np.tile(trials, len(names)),

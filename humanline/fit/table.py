@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,12 @@ def as_choices(table: Any, *, least_responses: int = 1) -> Choices:
     if isinstance(table, Choices):
         return table
     return _Reading(table).choices(least_responses)
+
+
+def one_number(rows: Sequence[int] | NDArray[np.int64], total: NDArray[np.float64]) -> str:
+    """Return the rule that n breaks which is not the same on the rows of an answer, with the rows."""
+    found = ", ".join(f"{total[row]:g} in row {row}" for row in rows)
+    return f"be the same on all rows of an answer ({found})"
 
 
 class _Reading:
@@ -248,8 +255,10 @@ class _Reading:
         begin, number = np.flatnonzero(np.diff(block, prepend=-1)), self.total[order]
         uneven = np.maximum.reduceat(number, begin) != np.minimum.reduceat(number, begin)
         uneven &= ~np.isnan(np.add.reduceat(number, begin))
-        rows = np.minimum.reduceat(order, begin)
-        self._each(rows[uneven], "n", "be the same on all rows of an answer", self.total)
+        ends = np.append(begin[1:], len(order))
+        for at in np.flatnonzero(uneven):
+            rows = np.sort(order[begin[at] : ends[at]])
+            self._fault(int(rows[0]), "n", one_number(rows, self.total), float(self.total[rows[0]]))
         for row in np.flatnonzero(self.given > self.total):
             self._fault(int(row), self.column, f"be at most n, {self.total[row]:g}", float(self.given[row]))
 

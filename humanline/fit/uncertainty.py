@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humanline import _checks
+from humanline.fit.scaled import Scaled, scaled
 
 Array = NDArray[np.float64]
 KINDS = ("information", "robust", "problem", "person")
@@ -91,16 +92,22 @@ def _mean_square(likelihood: Any, coordinates: Array) -> float:
     return float(-2 * likelihood.value(coordinates) / degrees) if degrees > 0 else math.nan
 
 
+def tells_apart(information: Array) -> bool:
+    """Return whether information is positive definite, and its inverse has digits that mean anything."""
+    return _definite(information) is not None
+
+
 def _inverse(information: Array) -> Array | None:
     """Return the inverse of a positive definite matrix; None if it is none, or too near to one that is not."""
-    diagonal = np.diag(information)
-    if not (np.isfinite(information).all() and (diagonal > 0).all()):
+    found = _definite(information)
+    return None if found is None else found.inverse()
+
+
+def _definite(information: Array) -> Scaled | None:
+    if not (np.isfinite(information).all() and (np.diag(information) > 0).all()):
         return None
-    scale = np.sqrt(diagonal)
-    eigen, vectors = np.linalg.eigh(information / np.outer(scale, scale))
-    if not eigen[0] * WORST_CONDITION > eigen[-1]:
-        return None
-    return np.asarray((vectors / eigen) @ vectors.T / np.outer(scale, scale))
+    found = scaled(information)
+    return found if found.condition < WORST_CONDITION else None
 
 
 def wald_interval(fit: Any, name: str, *, confidence: float, kind: str | None) -> ParameterInterval:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +25,12 @@ from humanline.sim.claims import PERSONAL
 from humanline.sim.findings import Judgement
 from humanline.sim.judging import judge_all
 from humanline.sim.lookup import Setting, Study
-from humanline.sim.people_tables import people_markdown
+from humanline.sim.people_tables import came_to, finding_rows, people_markdown
 from humanline.sim.run import Run, simulate
 from humanline.sim.threads import one_thread
 from humanline.sim.variants import make_run
 from humanline.sim.world import World, generator
+from humanline.system.files import make_folder, write_text
 from humanline.theory import BetaRejection, BetaShape, ClipRange, PowerValue, TverskyKahneman, decision_weights
 from humanline.theory.clip_distances import clip_distances
 
@@ -202,7 +204,8 @@ def study_people(
     Parameters
     ----------
     out : path
-        Folder, made if need be. ``people.md``, ``people.csv`` and ``people.json`` are written at the end.
+        Folder, made if need be. ``people.csv``, ``people.json`` and ``people.md`` are written at the end, each whole or
+        not at all; an earlier one is replaced.
     scale : PeopleScale
     population : Population, optional
     progress : callable, optional
@@ -211,10 +214,15 @@ def study_people(
     Returns
     -------
     PeopleReport
+
+    Raises
+    ------
+    WriteError
+        If the disk fails.
     """
     population = Population() if population is None else population
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     settings = [Setting(task, name, rate) for task in TASKS for name in OBJECTIVES for rate in scale.rates]
     gammas = gammas_of(population, scale.people)
     people = [population.draw(seed) for seed in range(scale.people)]
@@ -227,15 +235,16 @@ def study_people(
     study = Study(results)  # type: ignore[arg-type]
     judgements = judge_all([(claim, settings) for claim in PERSONAL.values()], study)
     report = PeopleReport(scale, population, judgements, results)
-    _write_csv(folder / "people.csv", report)
     told = {
         "scale": asdict(scale),
         "population": asdict(population),
         "gammas": {k: v.tolist() for k, v in gammas.items()},
+        "came_to": came_to(results),
     }
-    (folder / "people.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    lines = people_markdown(judgements, results, made=_made(report))
-    (folder / "people.md").write_text(lines, encoding="utf-8")
+    rows = finding_rows(judgements)
+    write_text(folder / "people.csv", _csv(rows))
+    write_text(folder / "people.json", json.dumps(told, indent=1) + "\n")
+    write_text(folder / "people.md", people_markdown(rows, came_to(results), made=_made(scale, population.source)))
     return report
 
 
@@ -277,24 +286,33 @@ def _trained(
     return {"felt": perceived, "gained": gained, "outside": trace.outside.numpy(), "start": start, "best": best}
 
 
-def _made(report: PeopleReport) -> str:
-    scale = report.scale
+def told_again(folder: str | Path) -> str:
+    """Return ``people.md`` as ``people.csv`` and ``people.json`` of a folder make it, without training anything.
+
+    Raises
+    ------
+    OSError
+        If they are not there.
+    """
+    told = json.loads((Path(folder) / "people.json").read_text(encoding="utf-8"))
+    scale = PeopleScale(**{**told["scale"], "rates": tuple(told["scale"]["rates"])})
+    with open(Path(folder) / "people.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return people_markdown(rows, told["came_to"], made=_made(scale, told["population"]["source"]))
+
+
+def _made(scale: PeopleScale, source: str) -> str:
     flags = {FULL_PEOPLE: "", QUICK_PEOPLE: " --quick"}.get(scale, " (a scale of its own)")
     rates = ", ".join(f"{rate:g}" for rate in scale.rates)
     return (
         f"Made by `humanline sim --people{flags}`: {scale.people} people, one a seed, {scale.steps} optimizer steps, "
-        f"learning rates {rates} (Adam). {report.population.source}"
+        f"learning rates {rates} (Adam). {source}"
     )
 
 
-def _write_csv(path: Path, report: PeopleReport) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(
-            ["claim", "task", "objective", "rate", "effect", "half_width", "p_holm", "p_all_claims", "verdict"]
-        )
-        for judgement in report.judgements:
-            for f in judgement.findings:
-                names = [judgement.claim.name, f.setting.task, f.setting.objective, f"{f.setting.rate:g}"]
-                numbers = [f"{x:.6g}" for x in (f.effect.mean, f.effect.half_width, f.p, f.p_jointly)]
-                rows.writerow([*names, *numbers, f.verdict])
+def _csv(rows: Sequence[Mapping[str, str]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -208,6 +208,11 @@ def test_what_cannot_be_fitted_is_said_before(tmp_path, capsys):
         (["--draws", "5"], "--draws is of --intervals bootstrap"),
         (["--fix", "gamma=1"], "gamma: no such parameter; did you mean loss.gamma?"),
         (["--fix", "loss_aversion"], "write NAME=..."),
+        (["--fix", "loss_aversion=1", "--fix", "loss_aversion=2"], "--fix loss_aversion=1 and --fix loss_aversion=2"),
+        (["--free", "loss_curvature", "--fix", "loss_curvature=1"], "--free loss_curvature and --fix loss_curvature=1"),
+        (["--fix", "loss.gamma=1", "--equal", "loss=gain"], "--equal loss=gain contradict each other; give one"),
+        (["--equal", "loss.gamma=gain.gamma", "--equal", "loss.gamma=curvature"], "contradict each other"),
+        (["--lapse", "--fix", "lapse=.1"], "--lapse and --fix lapse=.1 contradict each other"),
         (["--fix", "loss_aversion=much"], "'much' is no number"),
         (["--free", "curvature"], "--free curvature: it is free, or no parameter"),
         (["--model", "expected-value", "--weights", "separable"], "of prospect theory, not of expected-value"),
@@ -226,6 +231,73 @@ def test_what_makes_no_sense_is_refused(words, said, tmp_path, capsys):
     told = capsys.readouterr()
     assert said in told.err and "Traceback" not in told.err and told.out == ""
     assert not (tmp_path / "out").exists()
+
+
+def test_options_that_are_given_twice_add_up(capsys):
+    """Several --fix, --equal and --free say what one of each says, and the same thing may be said again."""
+
+    def told(*words):
+        assert main(["fit", LONG, "--dry-run", *words]) == 0
+        return capsys.readouterr().out
+
+    model = ["--model", "prelec"]
+    once = told(
+        *model, "--fix", "curvature=1", "gain.beta=1", "--equal", "loss.alpha=gain.alpha", "loss.beta=gain.beta"
+    )
+    parts = ["--fix", "curvature=1", "--equal", "loss.alpha=gain.alpha", "--fix", "gain.beta=1"]
+    twice = told(*model, *parts, "--equal", "loss.beta=gain.beta", "--fix", "gain.beta=1.0")
+    assert once == twice and "  gain.alpha " in once and "beta" not in once and "loss.alpha" not in once
+    plain = ["--model", "expected-value", "--free", "curvature", "loss_aversion"]
+    assert told(*plain) == told(*plain[:4], "--free", "loss_aversion")
+
+
+ALL_FIXED = ["--fix", "curvature=1", "loss_aversion=1", "gain.gamma=1", "loss.gamma=1", "sensitivity=.1"]
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], [], ["--intervals", "bootstrap", "--draws", "2"]])
+def test_a_model_without_anything_free(words, capsys):
+    """A dry run, a fit and the bootstrap say that all is fixed; nothing is told of errors or of what choices add."""
+    assert main(["fit", LONG, *ALL_FIXED, *words, *QUICK]) == 0
+    told = capsys.readouterr()
+    assert "ll parameters are fixed" in told.out and told.err == ""
+    assert "tandard error" not in told.out and "one more choice" not in told.out
+
+
+def test_a_file_of_no_format_names_the_option(tmp_path, capsys):
+    """The command speaks of --format, where Python speaks of the argument (`tests.fit.test_formats`)."""
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    assert main(["fit", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert "or say which with --format; got 'a, b'" in err and "format=" not in err
+
+
+@pytest.mark.parametrize(("words", "units"), [(["--errors", "robust"], "problems"), ([], "people")])
+def test_the_table_says_what_the_bootstrap_drew(words, units, capsys, tmp_path):
+    """Problems or people, as errors are clustered: in the table, and in fit.json."""
+    model = ["--model", "expected-value", "--intervals", "bootstrap", "--draws", "4", "--out", str(tmp_path / "out")]
+    assert main(["fit", LONG, *model, *words, *QUICK]) == 0
+    assert f"intervals from 4 resamples of {units}" in " ".join(capsys.readouterr().out.split())
+    (part,) = json.loads((tmp_path / "out" / "fit.json").read_text())["parts"]
+    assert part["resampled"] == {"problems": "problem", "people": "person"}[units]
+
+
+def test_people_that_cannot_be_pooled_are_refused_before_the_fit(tmp_path, capsys, monkeypatch):
+    """Bare rates of people, and a model without a free parameter: nothing is fitted, nor said by a dry run."""
+    monkeypatch.setattr("humanline.fit.job.fit_prospect", None)
+    path = tmp_path / "rates.csv"
+    lines = ["problem,option,outcome,probability,rate,person"]
+    for person in ("ann", "bob"):
+        for problem in range(12):
+            lines += [f"{problem},A,{10 + problem},0.5,0.3,{person}", f"{problem},A,0,0.5,0.3,{person}"]
+            lines += [f"{problem},B,{4 + problem % 5},1,0.7,{person}"]
+    path.write_text("\n".join(lines) + "\n")
+    for words in ([], ["--dry-run"]):
+        assert main(["fit", str(path), "--by", "person", "--quiet", *words]) == 2
+        told = capsys.readouterr()
+        assert "bare rates have no likelihood to pool by; give counts; got 'rates'" in told.err and told.out == ""
+    assert main(["fit", LONG, "--by", "person", *ALL_FIXED, "--quiet"]) == 2
+    assert "model must have a free parameter" in capsys.readouterr().err
 
 
 def test_a_faulty_file_is_told_by_line(tmp_path, capsys):
@@ -285,11 +357,18 @@ def test_the_commands_of_the_page_can_be_given(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_each_person_is_fitted_alone_and_pooled(capsys, tmp_path):
-    """With --by person the table of people follows, and people.csv has a row for each person and parameter."""
+def test_each_person_is_fitted_alone_and_pooled(capsys, tmp_path, monkeypatch):
+    """With --by person the table of people follows, and people.csv has a row for each person and parameter.
+
+    What was found is turned into plain numbers once, and not for each of them.
+    """
+    from humanline.fit.people.result import PeopleFit
+
+    turned, real = [], PeopleFit.to_dict
+    monkeypatch.setattr(PeopleFit, "to_dict", lambda self: turned.append(1) or real(self))
     held = ["--fix", "curvature=1", "loss_aversion=1.6", "loss.gamma=0.7"]
     assert main(["fit", LONG, "--by", "person", *held, "--out", str(tmp_path / "out"), *QUICK]) == 0
-    assert "own weight" in capsys.readouterr().out
+    assert "own weight" in capsys.readouterr().out and turned == [1]
     people = rows(tmp_path / "out" / "people.csv")
     assert len(people) == 12 and {row["person"] for row in people} == {f"p{number}" for number in range(1, 7)}
     assert all(float(row["low"]) < float(row["pooled"]) < float(row["high"]) for row in people)

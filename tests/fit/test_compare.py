@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -140,6 +142,34 @@ def test_rates_are_scored_by_squared_error_and_quasi_criteria():
         best.held_out.squared_error.mean()
     ) and found.floor.squared_error == pytest.approx(0.01)
     assert "QAIC" in "\n".join(comparison_lines(found, source="made"))
+
+
+def foretold(names, response, predicted):
+    """A fit of rates of which only what its dispersion needs is there."""
+    choices = SimpleNamespace(kind="rates", response=np.array(response), trials=np.ones(len(response)))
+    likelihood = SimpleNamespace(objective="likelihood")
+    return SimpleNamespace(names=names, choices=choices, likelihood=likelihood, predicted=lambda: np.array(predicted),
+                           log_likelihood=-3.0), None  # fmt: skip
+
+
+def test_the_dispersion_of_rates_that_are_foretold_for_certain():
+    """A rate of 0 or 1 that was foretold so adds nothing; one that was not makes it infinite; the least number counts.
+
+    By hand: ((.5 - .25)**2 / (.25 * .75) + (.75 - .5)**2 / .25) / (4 - 1) = 7/36.
+    """
+    good = foretold("a", [0.0, 1.0, 0.5, 0.75], [0.0, 1.0, 0.25, 0.5])
+    never = foretold("a", [0.1, 1.0, 0.5, 0.75], [0.0, 1.0, 0.25, 0.5])
+    without = foretold("abcd", [0.0, 1.0, 0.5, 0.75], [0.0, 1.0, 0.25, 0.5])  # as many parameters as responses
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compare._dispersion({"one": good}) == pytest.approx(7 / 36)
+        for fits in ({"one": never, "two": good}, {"one": good, "two": never}):
+            assert compare._dispersion(fits) == pytest.approx(7 / 36)
+        assert compare._dispersion({"one": never}) == math.inf
+        assert math.isnan(compare._dispersion({"one": without}))
+    for dispersion in (math.inf, math.nan, 0.0):
+        assert np.isnan(compare._criteria(good[0], dispersion)).all()
+    assert compare._criteria(good[0], 2.0)[0] == pytest.approx(2 - 2 * -3.0 / 2.0)
 
 
 def test_least_squares_have_criteria_of_normal_errors():

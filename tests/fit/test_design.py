@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from humanline.fit import Likelihood, Model, fit_prospect
-from humanline.fit.design import design_check
+from humanline.fit.design import Design, design_check
 from humanline.fit.simulate import simulate_choices
 from tests.helpers.choices import TRUTH, problems
 
@@ -166,3 +166,13 @@ def test_flat_directions_do_not_hang_on_how_their_span_is_turned():
     for seed in range(5):
         turned = np.linalg.qr(np.random.default_rng(seed).normal(size=(2, 2)))[0] @ plain
         np.testing.assert_allclose(_reduced(turned), [[1, 0, 0, -4, -2], [0, 1, 0, 0, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize("upper", [1 + 1e-12, 1 - 1e-12])
+def test_the_most_correlated_are_named_in_the_order_of_the_model(upper, monkeypatch):
+    """Whichever of two entries that are equal but for rounding is the larger."""
+    found = np.eye(5)
+    found[1, 4], found[4, 1] = -0.9 * upper, -0.9
+    monkeypatch.setattr(Design, "correlations", found)
+    told = design_check(OPTIONS, values=TRUTH, n=100).told()
+    assert "most correlated: the estimates of loss_aversion and sensitivity, -0.90" in told

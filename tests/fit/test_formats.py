@@ -73,6 +73,28 @@ def test_lotteries_are_those_of_the_competition(shape, numbers):
             assert outcomes @ probs == pytest.approx(prob * high + (1 - prob) * low, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((45, 1.2, 0), "prob must lie in [0, 1]; got 1.2"),
+        ((45, -0.1, 0), "prob must lie in [0, 1]; got -0.1"),
+        ((45, float("nan"), 0), "prob must be finite"),
+        ((float("inf"), 0.5, 0), "high must be finite"),
+        ((45, 0.5, float("nan")), "low must be finite"),
+        ((45, 0.5, 0, "skew", 3), "shape must be one of '-', 'Symm', 'R-skew', 'L-skew'; got 'skew'"),
+        ((45, 0.5, 0, "Symm", 0), "number must be a whole number from 1 to 50; got 0"),
+        ((45, 0.5, 0, "R-skew", 2.5), "number must be a whole number from 1 to 50; got 2.5"),
+        ((45, 0.5, 0, "L-skew", 51), "number must be a whole number from 1 to 50; got 51"),
+        ((45, 0.5, 0, "-", 3), "number must be 1 where there is no lottery (shape '-'); got 3"),
+    ],
+)
+def test_what_is_no_lottery(given, said):
+    """What is out of range is named: a shape that is none was taken for L-skew."""
+    with pytest.raises(ValueError) as error:
+        lottery(*given)
+    assert said in str(error.value)
+
+
 def write(path, text):
     path.write_text(text, encoding="utf-8")
     return path
@@ -253,6 +275,25 @@ class TestLong:
         said = refused(write(path, text.format(3, 12, 12, 12)))
         assert "line 2, count must sum to n, 12, over the options; got 10.0" in said
         assert "n must be the same on all rows of an answer" in refused(write(path, text.format(3, 10, 10, 11)))
+
+    def test_columns_of_no_format_name_the_argument(self, tmp_path):
+        """Python has an argument, where the command has an option."""
+        said = refused(write(tmp_path / "other.csv", "a,b\n1,2\n"))
+        assert "say which with format='cpc' or format='long'" in said and "--format" not in said
+
+    def test_one_answer_has_one_number_of_choices(self, tmp_path):
+        """Of rates and of counts n that differs within an answer is a fault with all its lines; between answers not."""
+        text = "problem,person,option,outcome,probability,{},n\n"
+        text += "1,ann,a,5,1,{},25\n1,ann,b,9,.5,{},{}\n1,ann,b,0,.5,{},25\n"
+        text += "1,bob,a,5,1,{},40\n1,bob,b,9,.5,{},40\n1,bob,b,0,.5,{},40\n"
+        for column, first, second in (("rate", 0.2, 0.8), ("count", 5, 20)):
+            others = (0.2, 0.8, 0.8) if column == "rate" else (8, 32, 32)
+            path = write(tmp_path / "long.csv", text.format(column, first, second, 30, second, *others))
+            said = refused(path)
+            rule = "n must be the same on all rows of an answer (25 on line 2, 30 on line 3, 25 on line 4)"
+            assert f"line 2, {rule}" in said and "line 5" not in said
+        good = write(tmp_path / "long.csv", text.format("rate", 0.2, 0.8, 25, 0.8, 0.2, 0.8, 0.8))
+        assert read_choices(good).parts[0].noise == pytest.approx([0.16 / 24, 0.16 / 39])
 
     def test_the_noise_of_rates_follows_their_answers(self, tmp_path):
         """The variance of each rate is in the order of the answers, whatever the order of the rows."""

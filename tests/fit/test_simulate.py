@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 
-from humanline.fit import Choices, Model, fit_prospect
+from humanline.fit import Choices, Model, design_check, fit_prospect
 from humanline.fit.simulate import simulate_choices
 from humanline.theory import PowerValue, TverskyKahneman, subjective_utility
 from tests.helpers.choices import TRUTH, answered, problems
@@ -114,6 +115,11 @@ def test_a_fit_foretells_choices_of_its_own_problems():
         ({"people": 0}, "people must be at least one"),
         ({"people": 3, "values": {**TRUTH, "sensitivity": np.ones(2)}}, "sensitivity"),
         ({"problems": None}, "problems must be given with a model"),
+        ({"problems": [OPTIONS[0]]}, r"problems must be Choices, or two options, each a pair \(outcomes, probs\)"),
+        ({"problems": (OPTIONS[0], OPTIONS[1][0])}, r"second option must be a pair \(outcomes, probs\)"),
+        ({"problems": OPTIONS[0][0], "kind": "equivalents"}, r"problems must be a pair \(outcomes, probs\)"),
+        ({"people": "ann"}, "people must be a number, or a sequence of names; got 'ann'"),
+        ({"values": {**TRUTH, "sensitivity": "much"}}, "sensitivity must be a number, or one for each person"),
         ({"kind": "rates"}, "kind"),
     ],
 )
@@ -122,6 +128,35 @@ def test_what_cannot_be_simulated(settings, said):
     given = {"problems": OPTIONS, "values": TRUTH, **settings}
     with pytest.raises(ValueError, match=said):
         simulate_choices(Model(), given.pop("problems"), **given)
+
+
+@pytest.mark.parametrize("lapse", [1.0, 1.5, -0.1, np.nan, [0.1, 1.0]])
+def test_a_lapse_rate_lies_below_one(lapse):
+    """Each person's is in [0, 1), free or fixed; a rate of 0 is none, and needs no warning."""
+    with pytest.raises(ValueError, match=r"lapse must lie in \[0, 1\)"):
+        simulate_choices(Model(lapse=True), OPTIONS, values={**TRUTH, "lapse": lapse})
+    with pytest.raises(ValueError, match=r"lapse must lie in \[0, 1\)"):
+        simulate_choices(Model(fixed={"lapse": 1.0}), OPTIONS, values=TRUTH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for zero, people in ((0.0, 2), ([0.0, 0.0], None)):
+            made = simulate_choices(
+                Model(lapse=True), OPTIONS, values={**TRUTH, "lapse": zero}, n=50, people=people, kind="counts"
+            )
+            assert (
+                made.response
+                == simulate_choices(Model(), OPTIONS, values=TRUTH, n=50, people=2, kind="counts").response
+            ).all()
+    with pytest.raises(ValueError, match="lapse must lie strictly between 0 and 1"):
+        design_check(OPTIONS, Model(lapse=True), values={**TRUTH, "lapse": 0.0})
+
+
+def test_a_share_is_at_most_one():
+    """A neo-additive share above 1 is refused: it was taken for 1."""
+    values = {**{name: TRUTH[name] for name in ("curvature", "loss_aversion", "sensitivity")}, "loss.share": 0.5}
+    values |= {"gain.slope": 0.5, "loss.slope": 0.5, "gain.share": 1.2}
+    with pytest.raises(ValueError, match=r"gain.share must be > 0 and <= 1; got 1.2"):
+        simulate_choices(Model(gain="neo-additive"), OPTIONS, values=values)
 
 
 def test_problems_of_one_kind_make_no_responses_of_the_other():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from humanline.fit import Choices, DataError, as_choices, fit_prospect
+from humanline.fit import Choices, DataError, Likelihood, Model, as_choices, fit_prospect
 from tests.helpers.choices import answered
 
 
@@ -173,3 +175,29 @@ def test_names_that_pandas_lacks():
     lacking = frame.assign(person=frame["person"].astype("string").where(frame.index != 5))
     assert faults_of(lacking)[0][:2] == (5, "person")
     assert as_choices(frame.assign(problem=[("a", 1)] * 6)).problem_names == ("('a', 1)",)
+
+
+def test_what_was_prepared_does_not_outlive_a_change():
+    """`dataclasses.replace` makes choices whose predictions are their own; `with_answers` keeps problems prepared."""
+    first, second = ([[50.0, 0.0]] * 2, [[0.5, 0.5], [0.1, 0.9]]), ([[20.0]] * 2, [[1.0]] * 2)
+    data = Choices.between(first, second, [0, 1, 1], problem=[0, 1, 1], person=["a", "a", "b"])
+    at = Likelihood(data, Model()).coordinates(
+        {"curvature": 0.8, "loss_aversion": 2, "gain.gamma": 0.6, "loss.gamma": 0.6, "sensitivity": 0.2}
+    )
+    for by_person in (False, True):
+        Likelihood(data, Model(), by_person=by_person)  # prepares
+    assert data.typical_size(0.0) == 35.0
+    larger = dataclasses.replace(data, outcomes=2 * data.outcomes)
+    fresh = Choices.between(
+        ([[100.0, 0.0]] * 2, first[1]), ([[40.0]] * 2, second[1]), [0, 1, 1], problem=[0, 1, 1], person=["a", "a", "b"]
+    )
+    assert larger.typical_size(0.0) == 70.0
+    assert (Likelihood(larger, Model()).predicted(at) == Likelihood(fresh, Model()).predicted(at)).all()
+    other = data.with_answers(person=np.array([0, 1, 1]), problem=np.array([1, 0, 1]))
+    both = np.stack([at, at + 0.2])
+    found = Likelihood(other, Model(), by_person=True).predicted(both)
+    wanted = [Likelihood(data, Model()).predicted(both[who])[place] for who, place in ((0, 1), (1, 0), (1, 1))]
+    assert found == pytest.approx(wanted)
+    assert other.prepared() is data.prepared() and larger.prepared() is not data.prepared()
+    with pytest.raises(ValueError, match="outcomes: no such part of answers"):
+        data.with_answers(outcomes=data.outcomes)

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from humanline.sim import people as study  # noqa: E402
 from humanline.sim.bandit import Bandit  # noqa: E402
 from humanline.sim.claims import CLAIMS, PERSONAL  # noqa: E402
+from humanline.sim.people_tables import people_markdown  # noqa: E402
 from humanline.theory import ClipRange  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 
@@ -104,14 +105,52 @@ def test_the_claims_are_their_own():
     assert {variant for claim in PERSONAL.values() for variant in claim.variants} == trained
 
 
-def test_a_study_of_a_few(tmp_path):
-    """It writes its three files, the same again; where two have one rule their difference is exactly 0."""
+def test_each_verdict_of_a_setting_has_a_column():
+    """Settings that are slightly contrary are counted apart from contrary and from undecided ones, with a legend."""
+    verdicts = ["holds", "small", "undecided", "undecided", *["slightly contrary"] * 3, *["contrary"] * 4]
+    row = {"claim": "own-beats-none-test", "task": "bandit", "objective": "dpo", "rate": "0.1", "half_width": "0.01"}
+    rows = [
+        {**row, "effect": f"{place / 100}", "p_holm": "1", "p_all_claims": "1", "verdict": verdict}
+        for place, verdict in enumerate(verdicts)
+    ]
+    lines = people_markdown(rows, [], made="Made.").splitlines()
+    (head,) = [place for place, line in enumerate(lines) if line.startswith("| claim |")]
+    columns, cells = ([cell.strip() for cell in lines[at].strip("|").split("|")] for at in (head, head + 2))
+    found = dict(zip(columns, cells, strict=True))
+    wanted = {"holds": "1", "small": "1", "undecided": "2", "slightly contrary": "3", "contrary": "4"}
+    assert {name: found[name] for name in wanted} == wanted and lines[head + 1].count("---") == len(columns)
+    assert found["verdict"] == "**depends**" and found["effect, least to largest"].startswith("+0.0000")
+    legend = next(line for line in lines if line.startswith("Columns count settings."))
+    assert "*slightly contrary*: below 0, by less than 0.05; *contrary*: below 0, by 0.05 or more" in legend
+
+
+def test_a_study_of_a_few(tmp_path, monkeypatch):
+    """It writes its three files, the same again; where two have one rule their difference is exactly 0.
+
+    The page can be told again from the others, and one that cannot be written leaves the earlier one as it was.
+    """
     scale = study.PeopleScale(people=3, steps=4, rates=(0.1,))
     one = study.study_people(tmp_path / "a", scale=scale)
     study.study_people(tmp_path / "b", scale=scale)
     for name in ("people.md", "people.csv", "people.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert json.loads((tmp_path / "a" / "people.json").read_text("utf-8"))["scale"]["people"] == 3
+    page = (tmp_path / "a" / "people.md").read_text("utf-8")
+    assert study.told_again(tmp_path / "a") == page and page.count("\n| bandit, dpo, lr 0.1 | own test |") == 1
+    for key, measures in one.results.items():
+        told = f"| {key[0]}, {key[1]}, lr 0.1 | {key[3]} | {measures['felt'].mean():.4f} ± "
+        assert told in page and f"| {measures['outside'].mean():.3f} |" in page
+
+    def full(name):
+        if name == "people.md written":
+            raise OSError("no")
+
+    monkeypatch.setattr("humanline.system.files.barrier", full)
+    (tmp_path / "a" / "people.md").write_text("earlier")
+    with pytest.raises(OSError):
+        study.study_people(tmp_path / "a", scale=scale)
+    assert (tmp_path / "a" / "people.md").read_text() == "earlier"
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["people.csv", "people.json", "people.md"]
     assert len(one.judgements) == len(PERSONAL) and len(one.judgements[0].findings) == 6
     gammas = study.gammas_of(study.Population(), 3)
     same = gammas["own"] == gammas["shared"]
@@ -132,6 +171,7 @@ def test_the_committed_study_is_of_this_code():
     with open(folder / "people.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["claim"] for row in rows] == [name for name in PERSONAL for _ in range(6)]
+    assert study.told_again(folder) == (folder / "people.md").read_text("utf-8")
 
 
 def test_what_the_pages_say_of_the_study_is_so():
@@ -146,3 +186,6 @@ def test_what_the_pages_say_of_the_study_is_so():
     shared = [float(row["effect"]) for row in rows if row["claim"] == "population-beats-shared-test"]
     assert len(shared) == 6 and max(shared) < 0
     assert not any(row["verdict"] == "holds" for row in rows)
+    against = {"contrary", "slightly contrary"}
+    for other in ("shared", "none"):  # CHANGELOG
+        assert {row["verdict"] for row in rows if row["claim"] == f"own-beats-{other}-test"} == against

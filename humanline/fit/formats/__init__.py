@@ -12,9 +12,11 @@ from humanline.fit.formats.long import is_long, read_long
 from humanline.fit.formats.part import ChoiceFile, Part
 from humanline.fit.table import NEEDED as LONG_NEEDED
 
-__all__ = ["FORMATS", "ChoiceFile", "Part", "lottery", "read_choices"]
+__all__ = ["FORMATS", "SAY_WHICH", "ChoiceFile", "Part", "lottery", "read_choices"]
 
 FORMATS = ("cpc", "long")
+#: What a message tells callers of `read_choices` to do; the command names its option in place of it.
+SAY_WHICH = "say which with format='cpc' or format='long'"
 
 
 def read_choices(
@@ -56,7 +58,7 @@ def read_choices(
     if chosen is None:
         rule = (
             f"be those of one format: {', '.join(NEEDED)} (cpc), or {', '.join(LONG_NEEDED)} and a response (long); "
-            "or say which with format"
+            f"or {SAY_WHICH}"
         )
         refuse(table.path, [Fault(None, "columns", rule, ", ".join(table.names))])
     if chosen == "cpc":

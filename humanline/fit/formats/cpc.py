@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from humanline import _checks
 from humanline.fit.choices import Choices
 from humanline.fit.faults import Fault
 from humanline.fit.formats.csv_table import CsvTable
@@ -39,13 +40,19 @@ def lottery(
         "-": no lottery, `high` itself. "Symm": ``high - (n - 1)/2 + i`` with the binomial probabilities of i of n - 1
         fair coins. "R-skew": ``high - n - 1 + 2^i`` for i = 1 .. n with probability ``2^-i``, the last one's doubled.
         "L-skew": ``high + n + 1 - 2^i``, likewise.
-    number : int >= 1
-        n, how many outcomes the lottery has.
+    number : int in 1 .. 50
+        n, how many outcomes the lottery has; 1 without one.
 
     Returns
     -------
     outcomes, probs : arrays
         Of positive probability; an outcome may be there twice.
+
+    Raises
+    ------
+    ValueError
+        If `high` or `low` is not finite, `prob` outside [0, 1], `shape` none of these, or `number` not one of its
+        values.
 
     Notes
     -----
@@ -59,6 +66,14 @@ def lottery(
     >>> probs.tolist()
     [0.375, 0.1875, 0.09375, 0.046875, 0.046875, 0.25]
     """
+    high, low = _checks.finite("high", high), _checks.finite("low", low)
+    if not 0 <= _checks.finite("prob", prob) <= 1:
+        raise _checks.fail("prob", "lie in [0, 1]", prob)
+    _checks.one_of("shape", shape, SHAPES)
+    if not (number == int(_checks.finite("number", number)) and 1 <= number <= MOST_OUTCOMES):
+        raise _checks.fail("number", f"be a whole number from 1 to {MOST_OUTCOMES}", number)
+    if shape == "-" and number != 1:
+        raise _checks.fail("number", "be 1 where there is no lottery (shape '-')", number)
     if shape == "-":
         around, mass = np.array([high], dtype=float), np.ones(1)
     elif shape == "Symm":

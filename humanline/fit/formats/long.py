@@ -13,7 +13,7 @@ from humanline import _checks
 from humanline.fit.faults import DataError, Fault
 from humanline.fit.formats.csv_table import CsvTable
 from humanline.fit.formats.part import ChoiceFile, Part
-from humanline.fit.table import NEEDED, RESPONSES, as_choices
+from humanline.fit.table import NEEDED, RESPONSES, as_choices, one_number
 
 
 def is_long(names: tuple[str, ...]) -> bool:
@@ -28,7 +28,7 @@ def read_long(table: CsvTable, *, least_responses: int = 1, per_rate: int | None
     ----------
     table : CsvTable
         Beside the columns of `as_choices` it may have ``n``: of how many choices the counts of a problem's two options
-        are together, or how many independent choices a rate is of.
+        are together, or how many independent choices a rate is of: the same on all rows of an answer.
     least_responses : int
         How many each person must have given.
     per_rate : int, optional
@@ -58,9 +58,8 @@ def read_long(table: CsvTable, *, least_responses: int = 1, per_rate: int | None
         raise _checks.fail("per_rate", f"be left out: {table.path} holds {choices.kind}, not rates", per_rate)
     noise = None
     if choices.kind == "rates" and (total is not None or per_rate is not None):
-        number = (
-            total[_first_rows(table)] if per_rate is None and total is not None else np.full(len(choices), per_rate)
-        )
+        rows = [rows[0] for _, rows in sorted(_answers(table).items())]
+        number = total[rows] if per_rate is None and total is not None else np.full(len(choices), per_rate)
         noise = choices.response * (1 - choices.response) / np.maximum(number - 1, 1)
     alone = int((np.bincount(choices.person) == 1).sum()) if choices.people > 1 else 0
     notes = (f"{alone} of {choices.people} people gave a single answer",) if alone else ()
@@ -69,22 +68,27 @@ def read_long(table: CsvTable, *, least_responses: int = 1, per_rate: int | None
 
 
 def _trials(table: CsvTable, faults: list[Fault]) -> NDArray[np.float64] | None:
-    """Return the column n of rates."""
+    """Return the column n of rates; add a fault for what is no number of choices, or not one within an answer."""
     if not {"n", "rate"} <= set(table.names):
         return None
     total = table.numbers("n", faults)
     bad = ~((total >= 2) & (np.floor(total) == total)) & ~np.isnan(total)
     faults += [table.fault(row, "n", "be a whole number >= 2", table.columns["n"][row]) for row in np.flatnonzero(bad)]
+    for rows in _answers(table).values():
+        if len({number for number in total[rows].tolist() if number == number}) > 1:
+            cell = table.columns["n"][rows[0]]
+            faults.append(_at_line(table, Fault(rows[0], "n", one_number(rows, total), cell)))
     return total
 
 
-def _first_rows(table: CsvTable) -> NDArray[np.int64]:
-    """Return a row of each answer, in the order in which `as_choices` has them: by problem, person and trial."""
-    first: dict[Any, int] = {}
+def _answers(table: CsvTable) -> dict[Any, list[int]]:
+    """Return the rows of each answer: of the same problem, person and trial, by which `as_choices` orders them."""
+    found: dict[Any, list[int]] = {}
     names = [name for name in ("problem", "person", "trial") if name in table.names]
-    for row, key in enumerate(zip(*(table.columns[name] for name in names), strict=True)):
-        first.setdefault(key, row)
-    return np.array([first[key] for key in sorted(first)], dtype=np.int64)
+    if "problem" in names:  # else that is the fault
+        for row, key in enumerate(zip(*(table.columns[name] for name in names), strict=True)):
+            found.setdefault(key, []).append(row)
+    return found
 
 
 def _at_line(table: CsvTable, fault: Fault) -> Fault:

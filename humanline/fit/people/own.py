@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +43,8 @@ class OwnLikelihoods:
         self.everyone = Likelihood(choices, model, reference_point=reference_point)
         self.low, self.high = bounds(self.everyone)
         self.all = np.arange(choices.people)
-        self._kept, self._straight = self.all, self._made(choices)
+        self._whole = self._made(choices)  # of everyone: made once, for it is what takes longest
+        self._kept, self._straight = self.all, self._whole
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,11 +72,11 @@ class OwnLikelihoods:
 
     def natural_coordinates(self, at: Array) -> Array:
         """Return the coordinates of the parameters themselves, (people, K), of straight ones."""
-        return self._made(self.choices).back(np.clip(at, self.low, self.high))
+        return self._whole.back(np.clip(at, self.low, self.high))
 
     def hessian(self, natural: Array) -> Array:
         """Return the second derivatives of the log-likelihoods in the parameters' own coordinates: (people, K, K)."""
-        return self._made(self.choices).likelihood.hessian(natural)
+        return self._whole.likelihood.hessian(natural)
 
     def _made(self, choices: Choices) -> Straight:
         return Straight(Likelihood(choices, self.model, reference_point=self.reference_point, by_person=True))
@@ -85,7 +85,7 @@ class OwnLikelihoods:
         """Return a table that holds these people, where they stand in it, and coordinates for all who are in it."""
         kept = self._kept
         if not np.isin(people, kept).all():
-            kept, self._straight = self.all, self._made(self.choices)
+            kept, self._straight = self.all, self._whole
         if len(people) < 0.6 * len(kept):  # the work is proportional to who is in the table
             kept, self._straight = people, self._made(people_of(self.choices, people))
         self._kept = kept
@@ -99,7 +99,7 @@ def people_of(choices: Choices, people: Index) -> Choices:
     """Return the choices of some people, given in order; problems and what was prepared of them stay."""
     some = choices.take(np.isin(choices.person, people), all_problems=True)
     names = tuple(choices.person_names[at] for at in people)
-    return dataclasses.replace(some, person=np.searchsorted(people, some.person), person_names=names)
+    return some.with_answers(person=np.searchsorted(people, some.person), person_names=names)
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,7 +102,7 @@ def fit_people(
     """
     data = as_choices(choices)
     model = Model() if model is None else model
-    _check_people(data, model)
+    check_people(data, model)
     own = OwnLikelihoods(data, model, reference_point)
     together = fit_prospect(data, model, starts=3, seed=seed, reference_point=reference_point, check=check)
     undetermined = before(own)
@@ -140,7 +140,21 @@ def fit_people(
 _FINE = Undetermined("", "")
 
 
-def _check_people(data: Choices, model: Model) -> None:
+def check_people(data: Choices, model: Model) -> None:
+    """Raise, as `fit_people` does, unless there are several people whose answers have a likelihood to pool by.
+
+    Parameters
+    ----------
+    data : Choices
+    model : Model
+
+    Raises
+    ------
+    DataError
+        If there is one person only, a person without an answer, or people share a name.
+    ValueError
+        If the choices are bare rates, or the model has no free parameter.
+    """
     if data.kind == "rates":
         rule = "be choices, counts or certainty equivalents: bare rates have no likelihood to pool by; give counts"
         raise _checks.fail("choices", rule, data.kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ class PeopleFit:
 
     def parameters(self, person: Any) -> dict[str, float]:
         """Return the values of all parameters of a person, by name, pooled."""
-        values = {name: self._natural(name, self.pooled.coordinates)[self._number(person)] for name in self.names}
+        place = self._number(person)
+        values = {name: self._values["pooled"][name][place] for name in self.names}
         return {name: float(value) for name, value in self.model.complete(values, self.choices.kind).items()}
 
     def interval(self, person: Any, name: str, *, confidence: float = 0.95) -> ParameterInterval:
@@ -192,12 +194,12 @@ class PeopleFit:
         lines += ["", head]
         for place, person in enumerate(self.people[:people]):
             for k, name in enumerate(self.names):
-                alone = self._natural(name, self.alone.coordinates)[place]
+                alone = self._values["alone"][name][place]
                 ends = self.interval(person, name, confidence=confidence)
                 who, told = str(person)[:15] if not k else "", "-" if math.isnan(alone) else f"{alone:.4g}"
                 lines.append(
                     f"{who:<16}{name:<18}{told:>10}"
-                    f"{self._natural(name, self.pooled.coordinates)[place]:>10.4g}"
+                    f"{self._values['pooled'][name][place]:>10.4g}"
                     f"{f'{ends.low:.4g} to {ends.high:.4g}':>22}{self.weight[place, k]:>12.2f}"
                 )
             if place in self.undetermined:
@@ -208,10 +210,23 @@ class PeopleFit:
             )
         return "\n".join([*lines, "", *self.notes])
 
+    @functools.cached_property
+    def _places(self) -> dict[Any, int]:
+        return {name: place for place, name in enumerate(self.people)}
+
+    @functools.cached_property
+    def _values(self) -> dict[str, dict[str, list[float]]]:
+        """The parameters of everyone, alone and pooled, on the natural scale: by name, a number for each person."""
+        return {
+            which: {name: self._natural(name, each.coordinates).tolist() for name in self.names}
+            for which, each in (("alone", self.alone), ("pooled", self.pooled))
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold: model, law, and each person alone and pooled, with errors, weight and reason."""
         mean_errors, spread_errors = self.integrated.law_errors()
         law = self.population.law
+        responses = np.bincount(self.choices.person, minlength=len(self.people)).tolist()
         return {
             "model": self.model.to_dict(),
             "kind": self.choices.kind,
@@ -240,21 +255,21 @@ class PeopleFit:
                 "effective_laws": self.integrated.effective,
                 "laws": len(self.integrated.laws),
             },
-            "people": [self._person(place) for place in range(len(self.people))],
+            "people": [self._person(place, responses[place]) for place in range(len(self.people))],
             "undetermined": dict(sorted(Counter(each.kind for each in self.undetermined.values()).items())),
             "notes": list(self.notes),
         }
 
-    def _person(self, place: int) -> dict[str, Any]:
+    def _person(self, place: int, responses: int) -> dict[str, Any]:
         reason = self.undetermined.get(place)
-        row: dict[str, Any] = {"person": self.people[place], "responses": int((self.choices.person == place).sum())}
+        row: dict[str, Any] = {"person": self.people[place], "responses": responses}
         row["undetermined"] = None if reason is None else {"kind": reason.kind, "why": reason.why}
         for name, each in (("alone", self.alone), ("pooled", self.pooled)):
             if name == "alone" and reason is not None:
                 row[name] = None
                 continue
             row[name] = {
-                "parameters": {one: float(self._natural(one, each.coordinates)[place]) for one in self.names},
+                "parameters": {one: self._values[name][one][place] for one in self.names},
                 "coordinate_errors": dict(zip(self.names, each.errors[place].tolist(), strict=True)),
             }
         row["pooled"]["plain_coordinate_errors"] = dict(zip(self.names, self.plain.errors[place].tolist(), strict=True))
@@ -265,6 +280,6 @@ class PeopleFit:
         return np.asarray(self.own.everyone.specs[name].natural(coordinates[:, self.names.index(name)]))
 
     def _number(self, person: Any) -> int:
-        if person not in self.people:
+        if person not in self._places:
             raise _checks.unknown("person", str(person), [str(each) for each in self.people[:20]])
-        return self.people.index(person)
+        return self._places[person]

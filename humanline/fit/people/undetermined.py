@@ -12,8 +12,8 @@ from humanline.fit.faults import Fault
 from humanline.fit.identify import fit_faults
 from humanline.fit.likelihood import Likelihood
 from humanline.fit.model import EQUIVALENTS
-from humanline.fit.people.own import OwnLikelihoods, Summits, people_of
-from humanline.fit.uncertainty import WORST_CONDITION
+from humanline.fit.people.own import OwnLikelihoods, Summits
+from humanline.fit.uncertainty import tells_apart
 
 Array = NDArray[np.float64]
 
@@ -50,14 +50,12 @@ class Undetermined:
 def before(own: OwnLikelihoods) -> dict[int, Undetermined]:
     """Return the people whose data alone show that some parameter has no estimate, by number."""
     choices = own.choices
-    problems = [np.unique(choices.problem[choices.person == each]).tobytes() for each in own.all]
     found: dict[int, Undetermined] = {}
-    for kind in dict.fromkeys(problems):
-        same = np.array([each for each in own.all if problems[each] == kind])
-        faults = _problem_faults(own, people_of(choices, same))
+    for people, rows in _by_problems(choices):
+        faults = _problem_faults(own, choices.take(rows, all_problems=True))
         if faults:
             why = "; ".join(f"{fault.column} must {fault.rule}" for fault in faults)
-            found |= dict.fromkeys(same.tolist(), Undetermined("problems", why))
+            found |= dict.fromkeys(people, Undetermined("problems", why))
     if choices.kind != EQUIVALENTS:
         seconds, trials = (
             np.bincount(choices.person, weights=each, minlength=choices.people)
@@ -67,6 +65,19 @@ def before(own: OwnLikelihoods) -> dict[int, Undetermined]:
             why = f"chose the {which} option each time, so that no finite sensitivity is the most likely"
             found = {**dict.fromkeys(np.flatnonzero(same_side).tolist(), Undetermined("one-sided", why)), **found}
     return found
+
+
+def _by_problems(choices: Choices) -> list[tuple[list[int], NDArray[np.int64]]]:
+    """Return the people who answered the same problems, by number, with their responses: group after group."""
+    order = np.lexsort((choices.problem, choices.person))
+    problem, edges = choices.problem[order], np.searchsorted(choices.person[order], np.arange(choices.people + 1))
+    groups: dict[bytes, list[int]] = {}
+    for person in range(choices.people):
+        groups.setdefault(np.unique(problem[edges[person] : edges[person + 1]]).tobytes(), []).append(person)
+    return [
+        (people, np.sort(np.concatenate([order[edges[each] : edges[each + 1]] for each in people])))
+        for people in groups.values()
+    ]
 
 
 def after(own: OwnLikelihoods, people: NDArray[np.int64], summits: Summits, hessian: Array) -> dict[int, Undetermined]:
@@ -92,7 +103,7 @@ def after(own: OwnLikelihoods, people: NDArray[np.int64], summits: Summits, hess
         elif sides:
             told = " and ".join(f"{name} up to its {side} bound" for name, side in sides.items())
             found[person] = Undetermined("bound", f"the likelihood rises with {told}")
-        elif not _tells_apart(-hessian[place]):
+        elif not tells_apart(-hessian[place]):
             found[person] = Undetermined("flat", "the information of these choices cannot be inverted")
         elif not summits.converged[place]:
             found[person] = Undetermined("not found", "no climb came to an optimum")
@@ -102,12 +113,3 @@ def after(own: OwnLikelihoods, people: NDArray[np.int64], summits: Summits, hess
 def _problem_faults(own: OwnLikelihoods, choices: Choices) -> list[Fault]:
     faults = fit_faults(Likelihood(choices, own.model, reference_point=own.reference_point))
     return [fault for fault in faults if fault.column != choices.kind]  # that choices are one-sided is said of people
-
-
-def _tells_apart(information: Array) -> bool:
-    diagonal = np.diag(information)
-    if not (np.isfinite(information).all() and (diagonal > 0).all()):
-        return False
-    scale = np.sqrt(diagonal)
-    eigen = np.linalg.eigvalsh(information / np.outer(scale, scale))
-    return bool(eigen[0] * WORST_CONDITION > eigen[-1])

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from humanline.fit import Choices, DataError, Likelihood, Model, NotConverged, NotIdentified
-from humanline.fit.people import fit_people, pool, population
+from humanline.fit.people import fit_people, pool, population, undetermined
+from humanline.fit.people.own import OwnLikelihoods
 from tests.helpers.people import SMALL, crowd
 
 
@@ -22,6 +23,22 @@ def made():
     kept = ~((data.person == 7) & (data.problem > 0))
     data = dataclasses.replace(data, response=response).take(kept, all_problems=True)
     return data, truth, fit_people(data, SMALL)
+
+
+def test_people_with_the_same_problems_are_looked_at_together(monkeypatch):
+    """Groups are those of the problems answered, in whatever order rows are, and each response is in one of them."""
+    data, _ = crowd(0, 6, 10, SMALL)
+    rng = np.random.default_rng(3)
+    answered = {0: range(10), 1: range(4), 2: range(10), 3: [7], 4: range(4), 5: range(2, 6)}
+    kept = np.array([problem in answered[who] for problem, who in zip(data.problem, data.person, strict=True)])
+    mixed = data.take(rng.permutation(np.repeat(np.flatnonzero(kept), 2)), all_problems=True)
+    seen = []
+    monkeypatch.setattr(undetermined, "_problem_faults", lambda own, choices: seen.append(choices) or [])
+    undetermined.before(OwnLikelihoods(mixed, SMALL))
+    together = [(sorted(set(each.person.tolist())), sorted(set(each.problem.tolist()))) for each in seen]
+    assert together == [([0, 2], [*range(10)]), ([1, 4], [*range(4)]), ([3], [7]), ([5], [*range(2, 6)])]
+    assert sum(len(each) for each in seen) == len(mixed) == 2 * kept.sum()
+    assert sum(each.response.sum() for each in seen) == mixed.response.sum()
 
 
 def test_people_without_an_estimate_are_named_with_the_reason(made):

@@ -51,6 +51,24 @@ def test_some_people_are_as_in_the_table_of_all(own):
     assert own.value(at) == pytest.approx(whole, abs=1e-12)
 
 
+def test_the_table_of_everyone_is_made_once(monkeypatch):
+    """Whatever is asked for, and of whom; what is asked afterwards is as from likelihoods made for it alone."""
+    made = []
+    real = OwnLikelihoods._made
+    monkeypatch.setattr(OwnLikelihoods, "_made", lambda self, choices: made.append(choices) or real(self, choices))
+    own = OwnLikelihoods(crowd(1, 8, 60)[0], Model())
+    at = np.tile((own.low + own.high) / 2, (8, 1))
+    for _ in range(3):
+        natural = own.natural_coordinates(at)
+        found = own.hessian(natural)
+        own.value(at[:2], np.array([1, 6]))
+        own.value(at)
+    assert sum(choices is own.choices for choices in made) == 1
+    alone = Likelihood(people_of(own.choices, np.array([6])), own.model)
+    np.testing.assert_allclose(natural[6], Straight(own.everyone).back(at[6]), atol=1e-12)
+    np.testing.assert_allclose(found[6], alone.hessian(natural[6]), rtol=1e-9, atol=1e-9)
+
+
 def test_beyond_a_bound_a_likelihood_is_flat(own):
     """Moving further out changes no value and has no gradient."""
     out = np.tile(own.high + 1, (8, 1))
