@@ -14,7 +14,7 @@ from humanline.system.paths import PathError, absolute
 Kind = Literal["run", "answers", "study"]
 MOST = 64  # of one kind in a report, as many as can be told apart
 _RUN = {"config.json", "metrics.jsonl"}
-_STUDY = ("runs.csv", "findings.csv", "frontier.csv", "paper.csv")
+_STUDY = ("runs.csv", "findings.csv", "frontier.csv", "paper.csv", "chosen.csv")
 
 
 class ReportError(ValueError):
