@@ -59,10 +59,18 @@ def reproduce_commands(commands: Commands) -> None:
     scales = "in place of testbeds: write, check and read the runs of larger models; run.sh there makes them"
     parser.add_argument("--scale", choices=("small", "paper"), help=scales)
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="of --scale: runs, or beginnings of their names, such as table3/dpo"
+        "--only",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="of --scale: runs, or beginnings of their names, such as table3/dpo",
     )
     parser.add_argument(
-        "--set", nargs="+", metavar="section.key=value", help="of --scale: replace values in every configuration"
+        "--set",
+        nargs="+",
+        action="extend",
+        metavar="section.key=value",
+        help="of --scale: replace values in every configuration",
     )
     _common(parser)
     parser.set_defaults(run=_reproduce)
@@ -90,7 +98,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     _refuse_what_excludes(options)
     check_figures()  # now, and not when all is run
-    folder = Path(options.out or (DEMO if options.quick else "reproduce-out"))
+    folder = _folder(options, DEMO if options.quick else "reproduce-out")
     jobs, processes = _jobs(options), processes_of(options)
     until = math.inf if options.minutes is None else time.monotonic() + 60 * positive("--minutes", options.minutes)
     is_first = True
@@ -118,6 +126,13 @@ def _reproduce(options: argparse.Namespace) -> int:
     return EXIT_STOPPED
 
 
+def _folder(options: argparse.Namespace, usual: str) -> Path:
+    """Return the folder to write to; raise ValueError for a name that is empty, such as a variable that is not set."""
+    if options.out == "":
+        raise ValueError(f"--out must name a folder, and is empty; without it the folder is {usual}")
+    return Path(usual if options.out is None else options.out)
+
+
 def _scale(options: argparse.Namespace) -> int:
     """Write a plan of larger models, or go on with it, and read what has come of it."""
     from humanline.reproduce.scales.read import read_found
@@ -131,7 +146,7 @@ def _scale(options: argparse.Namespace) -> int:
     if given := [name for name, is_given in others.items() if is_given]:
         raise ValueError(f"--scale is of larger models, and starts none of them; leave out {' and '.join(given)}")
     quiet_libraries()
-    folder = Path(options.out or f"{options.scale}-out")
+    folder = _folder(options, f"{options.scale}-out")
     plan = prepare(SCALES[options.scale](), folder, options.only or (), options.set)
     found = read_found(plan)
     paths = [*write_plan(plan), *write_scale_report(plan, found)]
