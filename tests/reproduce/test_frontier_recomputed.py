@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from humanline.plots import _style, _table, frontier
@@ -21,6 +23,7 @@ from humanline.reproduce.sampling_report import write_sampling_report
 from humanline.reproduce.tables import read_outcomes
 from tests.conftest import ROOT
 from tests.plots.test_figures import without_clip_names
+from tests.reproduce.test_sampling import world
 
 STUDY = ROOT / "studies" / "frontier"
 FOLDERS = sorted(path.parent.relative_to(STUDY).as_posix() for path in STUDY.rglob("runs.csv"))
@@ -67,6 +70,32 @@ def test_the_committed_tables_are_those_of_the_committed_runs(name, tmp_path, mo
     monkeypatch.setattr(_style, "save", lambda *_: [])
     write_again(STUDY / name, tmp_path / "out")
     assert differing(STUDY / name, tmp_path / "out") == []
+
+
+def longer(outcomes):
+    """Outcomes with more digits than a table of runs has, as runs have them that were made just now."""
+    rng = np.random.default_rng(0)
+    numbers = ("score", "greedy", "matched", "kl_to_start", "length", "entropy", "start_score")
+    factors = 1 + rng.uniform(-4e-7, 4e-7, (len(outcomes), len(numbers)))
+    return [
+        dataclasses.replace(one, **{name: getattr(one, name) * float(x) for name, x in zip(numbers, row, strict=True)})
+        for one, row in zip(outcomes, factors, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["grid", "sampling"])
+def test_tables_of_runs_made_just_now_are_those_of_their_table(kind, tmp_path, monkeypatch):
+    """What is committed from one machine, with all digits in its memory, is what another one makes of runs.csv."""
+    monkeypatch.setattr(_style, "save", lambda *_: [])
+    folder = tmp_path / "sampling" if kind == "sampling" else tmp_path / "letters-gemma2"
+    if kind == "sampling":
+        write_sampling_report(folder, longer(world()), SamplingRules())
+    else:
+        outcomes = longer(read_outcomes(STUDY / "letters-gemma2" / "runs.csv"))
+        write_report(folder, outcomes, Rules())
+        write_paper_report(folder, outcomes)
+    write_again(folder, tmp_path / "again")
+    assert differing(folder, tmp_path / "again") == []
 
 
 def test_a_digit_that_was_changed_is_seen(tmp_path, monkeypatch):
