@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,12 @@ from humanline.system.paths import DEMO
 from humanline.system.terminal import show, visible
 
 if TYPE_CHECKING:
+    from humanline.reproduce.chosen import Choice
+    from humanline.reproduce.foretold import DataLevel
     from humanline.reproduce.outcome import Outcome
     from humanline.reproduce.run import Job
 
-_OF_GRIDS = ("known", "starts", "draws", "minutes")
+_OF_GRIDS = ("known", "starts", "draws", "chosen", "minutes")
 
 
 def reproduce_commands(commands: Commands) -> None:
@@ -36,23 +38,39 @@ def reproduce_commands(commands: Commands) -> None:
     parser.add_argument(
         "--sampling", action="store_true", help="in place of the grid: GRPO sampled every step, or every 64 (Figure 7)"
     )
+    parser.add_argument(
+        "--chosen",
+        type=int,
+        metavar="N",
+        help="in place of the grid: N draws from each start model of the cells that the grid's draws chose (study: 10)",
+    )
     parser.add_argument("--out", help="folder to write to, or to go on with (default: reproduce-out, or demo-out)")
     parser.add_argument("--starts", type=int, help="start models (default: 3; with --sampling 8)")
-    parser.add_argument("--draws", type=int, help="draws of the pairs from each (default: 1; the study: 3)")
+    draws = "draws of the pairs from each (default: 1; the study: 3); with --chosen those that choose (default: 3)"
+    parser.add_argument("--draws", type=int, help=draws)
     parser.add_argument("--all", action="store_true", help="also what else the paper's figures and tables vary")
-    parser.add_argument("--known", metavar="RUNS.csv", help="take runs over from such a table, and run the rest")
+    known = "take runs over from such a table, and run the rest; may be given several times"
+    parser.add_argument("--known", metavar="RUNS.csv", action="append", help=known)
     parser.add_argument(
         "--minutes",
         type=float,
-        help="begin no run after so many minutes, and finish those begun; the same command goes on",
+        help="begin nothing after so many minutes, but the first thing, and finish what is begun; the same goes on",
     )
     scales = "in place of testbeds: write, check and read the runs of larger models; run.sh there makes them"
     parser.add_argument("--scale", choices=("small", "paper"), help=scales)
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="of --scale: runs, or beginnings of their names, such as table3/dpo"
+        "--only",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="of --scale: runs, or beginnings of their names, such as table3/dpo",
     )
     parser.add_argument(
-        "--set", nargs="+", metavar="section.key=value", help="of --scale: replace values in every configuration"
+        "--set",
+        nargs="+",
+        action="extend",
+        metavar="section.key=value",
+        help="of --scale: replace values in every configuration",
     )
     _common(parser)
     parser.set_defaults(run=_reproduce)
@@ -61,7 +79,7 @@ def reproduce_commands(commands: Commands) -> None:
     demo.add_argument("--out", help="folder to write to, or to go on with (default: demo-out)")
     _common(demo)
     demo.set_defaults(run=_reproduce, quick=True, testbeds=[], all=False, sampling=False)
-    demo.set_defaults(**dict.fromkeys(("known", "minutes", "starts", "draws", "scale", "only", "set")))
+    demo.set_defaults(**dict.fromkeys((*_OF_GRIDS, "scale", "only", "set")))
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -80,17 +98,25 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     _refuse_what_excludes(options)
     check_figures()  # now, and not when all is run
-    folder = Path(options.out or (DEMO if options.quick else "reproduce-out"))
+    folder = _folder(options, DEMO if options.quick else "reproduce-out")
     jobs, processes = _jobs(options), processes_of(options)
     until = math.inf if options.minutes is None else time.monotonic() + 60 * positive("--minutes", options.minutes)
+    is_first = True
 
     def in_time() -> None:
-        if time.monotonic() > until:
+        nonlocal is_first  # it begins whatever the time, or a command whose start takes as long would never get on
+        if not is_first and time.monotonic() > until:
             raise StopRequested(f"--minutes {options.minutes:g}")
+        is_first = False
 
     def work(finished: Callable[[int, int], None]) -> bool:
+        nonlocal jobs
         how: dict[str, Any] = {"processes": processes, "progress": finished, "before": in_time}
-        _demo(folder, how) if options.quick else _grid(options, jobs, folder, how)
+        if options.quick:
+            _demo(folder, how)
+            return True
+        jobs, choices = _prepared(options, jobs, folder)
+        _grid(options, jobs, choices, folder, how)
         return True
 
     if runs_until_stopped(options, folder, work):
@@ -98,6 +124,13 @@ def _reproduce(options: argparse.Namespace) -> int:
     for path in _leave_tables(jobs, folder, options):
         complain(options, f"the runs that are kept, as a table: {path}")
     return EXIT_STOPPED
+
+
+def _folder(options: argparse.Namespace, usual: str) -> Path:
+    """Return the folder to write to; raise ValueError for a name that is empty, such as a variable that is not set."""
+    if options.out == "":
+        raise ValueError(f"--out must name a folder, and is empty; without it the folder is {usual}")
+    return Path(usual if options.out is None else options.out)
 
 
 def _scale(options: argparse.Namespace) -> int:
@@ -113,7 +146,7 @@ def _scale(options: argparse.Namespace) -> int:
     if given := [name for name, is_given in others.items() if is_given]:
         raise ValueError(f"--scale is of larger models, and starts none of them; leave out {' and '.join(given)}")
     quiet_libraries()
-    folder = Path(options.out or f"{options.scale}-out")
+    folder = _folder(options, f"{options.scale}-out")
     plan = prepare(SCALES[options.scale](), folder, options.only or (), options.set)
     found = read_found(plan)
     paths = [*write_plan(plan), *write_scale_report(plan, found)]
@@ -131,7 +164,7 @@ def _scale(options: argparse.Namespace) -> int:
 
 def _refuse_what_excludes(options: argparse.Namespace) -> None:
     asked = {"a testbed": bool(options.testbeds), "--all": options.all, "--sampling": options.sampling}
-    asked |= {f"--{name}": getattr(options, name) is not None for name in _OF_GRIDS[:3]}
+    asked |= {f"--{name}": getattr(options, name) is not None for name in _OF_GRIDS[:4]}
     given = [name for name, is_given in asked.items() if is_given]
     if options.quick and given:
         raise ValueError(
@@ -139,19 +172,29 @@ def _refuse_what_excludes(options: argparse.Namespace) -> None:
         )
     if options.sampling and options.all:
         raise ValueError("--all is of the grid, in whose place --sampling runs cells of its own; leave one of them out")
+    given = [name for name in ("--all", "--sampling") if asked[name]]
+    if options.chosen is not None and given:
+        raise ValueError(
+            f"--chosen is of the cells that the grid chose; leave it out, or with it {' and '.join(given)}"
+        )
 
 
 def _jobs(options: argparse.Namespace) -> list[Job]:
+    """Return the runs that are asked for; with --chosen those of the grid that choose."""
     from humanline.reproduce.cells import sampling
+    from humanline.reproduce.chosen import choosing_jobs
     from humanline.reproduce.plan import cells_of, grid_jobs
     from humanline.reproduce.quick import demo_jobs
 
     if options.quick:
         return demo_jobs()
     starts = (8 if options.sampling else 3) if options.starts is None else options.starts
-    draws = 1 if options.draws is None else options.draws
+    draws = (1 if options.chosen is None else 3) if options.draws is None else options.draws
     jobs = []
     for name in dict.fromkeys(options.testbeds or ["letters"]):
+        if options.chosen is not None:
+            jobs += choosing_jobs(name, starts, draws, options.chosen)
+            continue
         cells = sampling() if options.sampling else cells_of(name, everything=options.all)
         jobs += grid_jobs([name], cells, starts, draws)
     return jobs
@@ -163,41 +206,75 @@ def _demo(folder: Path, how: dict[str, Any]) -> None:
     quick(folder, **how)
 
 
-def _grid(options: argparse.Namespace, jobs: list[Job], folder: Path, how: dict[str, Any]) -> None:
-    from humanline.reproduce.plan import said_time
-    from humanline.reproduce.suite import kept_results, run_suite, take_over
+def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tuple[list[Job], dict[str, Choice]]:
+    """Take known runs over; return the runs to make, and, with --chosen, by testbed which cells they are of."""
+    from humanline.reproduce.chosen import choose, chosen_jobs
+    from humanline.reproduce.suite import kept_results
     from humanline.reproduce.tables import read_outcomes
 
-    if options.known is not None:
-        known = read_outcomes(Path(options.known))
-        try:
-            used = take_over(jobs, known, folder)
-        except ValueError as error:
-            raise ValueError(f"--known {options.known}: {error}") from None
-        if not used:
-            there = ", ".join(sorted({outcome.testbed for outcome in known})) or "nothing"
+    known = {path: read_outcomes(Path(path)) for path in options.known or ()}
+    used = {path: _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
+    choices = {}
+    if options.chosen is not None:
+        for name in dict.fromkeys(job.testbed.name for job in jobs):
+            mine = [job for job in jobs if job.testbed.name == name]
+            choices[name] = choose(mine, kept_results(mine, folder).outcomes, options.chosen)
+        jobs = [job for choice in choices.values() for job in chosen_jobs(choice)]
+        used = {path: used[path] + _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
+    for path, count in used.items():
+        if not count:
+            there = ", ".join(sorted({outcome.testbed for outcome in known[path]})) or "nothing"
             raise ValueError(
-                f"--known {options.known}: none of its {len(known)} runs (of {there}) is one of this command's "
+                f"--known {path}: none of its {len(known[path])} runs (of {there}) is one of this command's "
                 f"{len(jobs)}: name their testbed, or leave --known out"
             )
-        show(f"{used} runs of {options.known} are taken over")
-    show(said_time(jobs, kept_results(jobs, folder).outcomes, how["processes"]))
+        show(f"{count} runs of {path} are taken over")
+    return jobs, choices
+
+
+def _taken(path: str, outcomes: list[Outcome], jobs: list[Job], folder: Path) -> int:
+    """Keep the outcomes of a table that are of these jobs, and return how many are."""
+    from humanline.reproduce.suite import take_over
+
+    try:
+        return take_over(jobs, outcomes, folder)
+    except ValueError as error:
+        raise ValueError(f"--known {path}: {error}") from None
+
+
+def _grid(
+    options: argparse.Namespace, jobs: list[Job], choices: dict[str, Choice], folder: Path, how: dict[str, Any]
+) -> None:
+    from humanline.reproduce.plan import said_time
+    from humanline.reproduce.suite import kept_results, run_suite
+
+    before = [one for choice in choices.values() for one in choice.before]
+    show(said_time(jobs, [*before, *kept_results(jobs, folder).outcomes], how["processes"]))
     results = run_suite(jobs, folder, **how)
     if results.older:
         show(f"{results.older} of these runs were made by other code of training or other libraries than are here now")
+
+    def between() -> None:
+        how["progress"](len(jobs), len(jobs))
+        how["before"]()
+
     for name, outcomes in _by_testbed(results.outcomes).items():
         place = _report_folder(options, folder, name)
-        for path in [*_report(options, place, outcomes), *_foretold(options, folder, place, outcomes)]:
+        paths = _report(options, place, outcomes, choices.get(name))
+        for path in [*paths, *_foretold(options, folder, place, outcomes, between)]:
             print(visible(str(path)))
 
 
 def _report_folder(options: argparse.Namespace, folder: Path, testbed: str) -> Path:
     if options.quick:
         return folder
-    return folder / testbed / "sampling" if options.sampling else folder / testbed
+    part = "sampling" if options.sampling else "" if options.chosen is None else "chosen"
+    return folder / testbed / part
 
 
-def _report(options: argparse.Namespace, folder: Path, outcomes: list[Outcome]) -> list[Path]:
+def _report(options: argparse.Namespace, folder: Path, outcomes: list[Outcome], choice: Choice | None) -> list[Path]:
+    from humanline.reproduce.chosen import ChosenRules
+    from humanline.reproduce.chosen_report import write_chosen_report
     from humanline.reproduce.paper_report import write_paper_report
     from humanline.reproduce.report import write_report
     from humanline.reproduce.rules import Rules
@@ -206,10 +283,18 @@ def _report(options: argparse.Namespace, folder: Path, outcomes: list[Outcome]) 
 
     if options.sampling:
         return write_sampling_report(folder, outcomes, SamplingRules())
+    if choice is not None:
+        return write_chosen_report(folder, choice, outcomes, ChosenRules())
     return [*write_report(folder, outcomes, Rules()), *write_paper_report(folder, outcomes)]
 
 
-def _foretold(options: argparse.Namespace, folder: Path, place: Path, outcomes: list[Outcome]) -> list[Path]:
+def _foretold(
+    options: argparse.Namespace,
+    folder: Path,
+    place: Path,
+    outcomes: list[Outcome],
+    before: Callable[[], object],
+) -> list[Path]:
     """Write whether what is said of data foretells a run's end, where runs on several sets were asked for."""
     if not options.all:
         return []
@@ -218,7 +303,11 @@ def _foretold(options: argparse.Namespace, folder: Path, place: Path, outcomes: 
 
     bed = testbed(outcomes[0].testbed)
     kept = folder / "levels" / bed.name
-    return write_foretold(place, outcomes, lambda places: find_levels(bed, places, folder / "starts", kept))
+
+    def find(places: Sequence[tuple[int, int]]) -> list[DataLevel]:
+        return find_levels(bed, places, folder / "starts", kept, before=before)
+
+    return write_foretold(place, outcomes, find)
 
 
 def _leave_tables(jobs: list[Job], folder: Path, options: argparse.Namespace) -> list[Path]:

@@ -14,7 +14,8 @@ from humanline.system.paths import PathError, absolute
 Kind = Literal["run", "answers", "study"]
 MOST = 64  # of one kind in a report, as many as can be told apart
 _RUN = {"config.json", "metrics.jsonl"}
-_STUDY = ("runs.csv", "findings.csv", "frontier.csv", "paper.csv")
+_PARTS = ("sampling", "chosen")  # of a testbed: folders in which `humanline reproduce` leaves tables of their own
+_STUDY = ("runs.csv", "findings.csv", "frontier.csv", "paper.csv", "chosen.csv")
 
 
 class ReportError(ValueError):
@@ -31,6 +32,8 @@ class Found(NamedTuple):
 
 def find(paths: Sequence[str]) -> list[Found]:
     """Return what each path is, in order; of a folder of such folders, what is in it; what is named twice, once.
+
+    Of the folder of a suite, what is in it are the tables of its testbeds, and of their parts (sampling, chosen).
 
     Raises
     ------
@@ -59,6 +62,7 @@ def _of(given: str) -> Iterator[tuple[Path, Kind]]:
             raise ReportError(f"{given!r}: there is no such folder or file")
         kind = _kind(path)
         inside = sorted(path.iterdir()) if kind is None and path.is_dir() else []
+        inside += [child / part for child in inside for part in _PARTS if (child / part).is_dir()]
         children = [(child, kind_of) for child in inside if (kind_of := _kind(child, child=True)) is not None]
     except OSError as error:
         raise ReportError(f"{given!r} cannot be read: {error.strerror}") from None
@@ -92,6 +96,16 @@ def _why(path: Path) -> str:
         return (
             "holds a config.json, but no metrics.jsonl: it is a model, or a run that has not begun, or that lost its "
             "metrics"
+        )
+    if (path / "results.sqlite").is_file():
+        return (
+            "is a suite that has no tables yet: `humanline reproduce` writes them when all its runs are there, and the "
+            "same command goes on with those that it keeps"
+        )
+    if (path / "runs.csv").is_file():
+        return (
+            "holds runs.csv and no table made of it: a suite that was stopped, with which the same command of "
+            "`humanline reproduce` goes on, or something else"
         )
     return (
         "is no run (config.json and metrics.jsonl), no answers (a folder of `humanline evaluate`, or a .jsonl file of "

@@ -8,13 +8,16 @@ from pathlib import Path
 
 from humanline.report.find import Found
 from humanline.reproduce.hypotheses import CLAIMS
+from humanline.reproduce.sampling import CLAIMS as SAMPLING
 
 #: Tables that are shown, in order, with what they are.
 TABLES = {
     "findings.csv": "Verdicts",
     "paper.csv": "The paper's figures and tables: claims, with 95 % intervals",
+    "chosen.csv": "Tuned cells on draws that did not choose them: claims, with 95 % intervals",
     "best.csv": "The best cell of each variant, chosen on the other start models",
     "curves.csv": "Curves of the offline cells, from each start model",
+    "differences.csv": "Differences between ways of sampling, shown and not tested",
     "shown.csv": "Mean score above the offline curve, shown and not tested",
     "foretold.csv": "Whether what is said of data beforehand foretells a run's end",
     "cells.csv": "Cells, means over runs",
@@ -25,7 +28,11 @@ _SHOWN = {
     "paper.csv": (
         *("where", "says", "objective", "paper", "verdict", "first", "second"),
         *("difference", "low", "high", "clipped", "why", "differs"),
-    )
+    ),
+    "chosen.csv": (
+        *("says", "objective", "verdict", "first", "second", "difference", "low", "high", "margin"),
+        *("draws", "collapsed", "sd_of_draws", "choosing_difference", "why"),
+    ),
 }
 FIGURE, TEXT = "frontier.csv", "table.txt"
 LONGEST = 200  # rows of a table that are shown
@@ -80,5 +87,5 @@ def read_study(found: Found) -> Study:
         notes.append(f"{TEXT} cannot be read: {error}")
     figure = folder / FIGURE
     said = {cell for table in tables if table.file == "findings.csv" for row in table.rows for cell in row}
-    claims = {name: text for name, text in CLAIMS.items() if name in said}
+    claims = {name: text for name, text in (CLAIMS | SAMPLING).items() if name in said}
     return Study(found.name, claims, tables, text, figure if figure.is_file() else None, notes)

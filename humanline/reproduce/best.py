@@ -43,11 +43,8 @@ def best_rows(outcomes: Sequence[Outcome], series: Mapping[Cell, str]) -> list[d
     rows = []
     for (objective, name), cells in groups.items():
         chosen = tuned_cells({cell: whole[cell] for cell in cells})
-        scores, distances = (
-            [_mean(whole[cell][start], read) for start, cell in chosen.items()] for read in ("score", "kl_to_start")
-        )
-        names = [cell.name for cell in chosen.values()]
-        rows.append({"objective": objective, "series": name, "cells": len(cells)} | _told(names, scores, distances))
+        told = best_row(chosen, {start: whole[cell][start] for start, cell in chosen.items()})
+        rows.append({"objective": objective, "series": name, "cells": len(cells)} | told)
     return rows
 
 
@@ -91,10 +88,21 @@ def _mean(runs: Sequence[Outcome], name: str) -> float:
     return float(np.mean([getattr(run, name) for run in runs]))
 
 
-def _told(chosen: Sequence[str], scores: Sequence[float], distances: Sequence[float]) -> dict[str, Any]:
+def best_row(chosen: Mapping[int, Cell], runs: Runs) -> dict[str, Any]:
+    """Return what tuned runs came to: ``chosen`` and what follows it in `best_rows`.
+
+    Parameters
+    ----------
+    chosen : mapping of int to Cell
+        Of each start model its cell (`tuned_cells`).
+    runs : mapping of int to sequence of Outcome
+        That cell's runs from there, at least one.
+    """
+    scores, distances = ([_mean(runs[start], read) for start in chosen] for read in ("score", "kl_to_start"))
     if not scores:
         return {"chosen": "", "starts": 0} | dict.fromkeys(("score", "low", "high", "kl_to_start"), math.nan)
-    counts = {name: chosen.count(name) for name in dict.fromkeys(chosen)}
+    names = [cell.name for cell in chosen.values()]
+    counts = {name: names.count(name) for name in dict.fromkeys(names)}
     interval = mean_estimate(scores).interval(0.95)
     return {
         "chosen": "; ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.items()),

@@ -19,12 +19,12 @@ import numpy as np
 
 from humanline.reproduce.cells import FEW_LRS, FEW_SCALE, FEW_SYNC, OBJECTIVES, Cell, Objective, Variant
 from humanline.reproduce.outcome import Outcome
-from humanline.reproduce.paper import ALPHA
+from humanline.reproduce.paper import ALPHA, both_sides
 from humanline.reproduce.shown import markdown
 from humanline.reproduce.start import make_pairs, make_start
 from humanline.reproduce.tables import rows_csv
 from humanline.reproduce.testbeds.base import Source, Testbed
-from humanline.stats import holm, mean_estimate
+from humanline.stats import mean_estimate
 from humanline.system.files import make_folder, write_text
 
 #: Answers of the start model to which a set's level is held; as many as make its own level known to about .01.
@@ -64,7 +64,14 @@ class DataLevel:
     own_side: str
 
 
-def find_levels(testbed: Testbed, places: Iterable[tuple[int, int]], starts: Path, folder: Path) -> list[DataLevel]:
+def find_levels(
+    testbed: Testbed,
+    places: Iterable[tuple[int, int]],
+    starts: Path,
+    folder: Path,
+    *,
+    before: Callable[[], object] | None = None,
+) -> list[DataLevel]:
     """Inspect the pairs of start models and draws, as `humanline inspect-data --own-samples` does.
 
     Parameters
@@ -74,26 +81,30 @@ def find_levels(testbed: Testbed, places: Iterable[tuple[int, int]], starts: Pat
     starts : Path
         Where start models and pairs are, or are made.
     folder : Path
-        Where scores are kept.
+        Where scores are kept: what was inspected once is read from there.
+    before : callable, optional
+        Called before each set that was not inspected yet; what it raises ends this, and the same call goes on.
 
     Raises
     ------
     EvaluationError, ModelError, ValueError, OSError
         As `make_start`, `make_pairs` and `inspect_data` do.
     """
-    from humanline.evaluate.inspect_run import config_of_file, inspect_data
+    from humanline.evaluate.inspect_run import NAME, config_of_file, inspect_data
     from humanline.evaluate.verdict import side_of
     from humanline.train.data.levels import quarters_of, side_of_paper
 
     found = []
     for start, draw in places:
-        model = make_start(testbed, "near", start, starts).model
         for source in SOURCES:
+            place = folder / f"{source}-{start}-{draw}"
+            if before is not None and not (place / NAME).is_file():
+                before()
+            model = make_start(testbed, "near", start, starts).model
             pairs = make_pairs(testbed, source, start, draw, starts)
             short = f"evaluation.sampling={{max_tokens: {testbed.max_tokens}}}"
             config = config_of_file(str(pairs.file), str(model), [short, f"data.max_length={testbed.max_length}"])
-            out = str(folder / f"{source}-{start}-{draw}")
-            one = inspect_data(config, out=out, own_samples=OWN_ANSWERS, say=lambda text: None)
+            one = inspect_data(config, out=str(place), own_samples=OWN_ANSWERS, say=lambda text: None)
             verdict = one.verdict
             assert verdict.own_level is not None and verdict.gap is not None
             own = verdict.own_level.mean
@@ -140,15 +151,10 @@ def foretold_rows(outcomes: Iterable[Outcome], levels: Iterable[DataLevel]) -> l
 
 def _judge(rows: Sequence[dict[str, object]]) -> None:
     """Give verdicts to the rows of a kind of sets and a yardstick, corrected together."""
-    tested = [row for row in rows if not math.isnan(float(str(row["p"])))]
-    if not tested:
-        return
-    for name, adjusted in (("p", "adjusted"), ("contrary", "contrary_adjusted")):
-        for row, value in zip(tested, holm([float(str(row[name])) for row in tested]), strict=True):
-            row[adjusted] = float(value)
-    for row in tested:
-        holds, against = (float(str(row[name])) <= ALPHA for name in ("adjusted", "contrary_adjusted"))
-        row["verdict"] = "holds here" if holds else "does not hold here" if against else "undecided here"
+    p, contrary = ([float(str(row[name])) for row in rows] for name in ("p", "contrary"))
+    for row, one in zip(rows, both_sides(p, contrary), strict=True):
+        if one is not None:
+            row |= asdict(one)
 
 
 def cells_on(data: str, objective: Objective, variant: Variant) -> list[Cell]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from humanline.reproduce.best import tuned_cells, whole_cells
+from humanline.reproduce.best import Runs, tuned_cells, whole_cells
 from humanline.reproduce.cells import Cell, Objective
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.paper_claims import CLAIMS, ONLINE, PaperClaim
@@ -100,8 +100,23 @@ def paper_rows(outcomes: Iterable[Outcome]) -> list[PaperRow]:
 
 
 def _compared(claim: PaperClaim, objective: Objective, runs: Sequence[Outcome]) -> PaperRow:
-    row = PaperRow(
-        runs[0].testbed,
+    row = blank_row(claim, objective, runs[0].testbed)
+    if claim.testbeds and row.testbed not in claim.testbeds:
+        return replace(row, why=f"asked of {', '.join(claim.testbeds)}")
+    cells = [cell for pick in (claim.first, claim.second) for cell in pick(objective)]
+    if missing := len(set(cells) - {one.cell for one in runs}):
+        return replace(row, why=f"{missing} of its {len(cells)} cells have no run" if missing < len(cells) else "")
+    first, second = (_tuned(pick(objective), runs) for pick in (claim.first, claim.second))
+    if not first or not second:
+        return row
+    margin = MARGIN_SHARE * gain(_tuned(ONLINE(objective), runs)) if claim.kind == "alike" else math.nan
+    return with_difference(claim, row, first, second, margin)
+
+
+def blank_row(claim: PaperClaim, objective: Objective, testbed: str) -> PaperRow:
+    """Return the row of a claim of which nothing was run."""
+    return PaperRow(
+        testbed,
         claim.where,
         claim.says,
         objective,
@@ -112,20 +127,24 @@ def _compared(claim: PaperClaim, objective: Objective, runs: Sequence[Outcome]) 
         differs=claim.differs,
         exact=claim.exact,
     )
-    if claim.testbeds and row.testbed not in claim.testbeds:
-        return replace(row, why=f"asked of {', '.join(claim.testbeds)}")
-    cells = [cell for pick in (claim.first, claim.second) for cell in pick(objective)]
-    if missing := len(set(cells) - {one.cell for one in runs}):
-        return replace(row, why=f"{missing} of its {len(cells)} cells have no run" if missing < len(cells) else "")
-    first, second = (_tuned(pick(objective), runs) for pick in (claim.first, claim.second))
-    if not first or not second:
-        return row
+
+
+def with_difference(claim: PaperClaim, row: PaperRow, first: Runs, second: Runs, margin: float) -> PaperRow:
+    """Return a row with everything but its verdict: means over draws, paired by start model.
+
+    Parameters
+    ----------
+    claim : PaperClaim
+    row : PaperRow
+    first, second : mapping of int to sequence of Outcome
+        The runs of each side, by start model; those that both have are compared.
+    margin : float
+        Of a claim that both are alike; nan where none can be told.
+    """
     shared = sorted(set(first) & set(second))
     one, other = (np.array([_mean(side[start], claim.of) for start in shared]) for side in (first, second))
     estimate = mean_estimate([float(value) for value in one - other])
-    interval, margin = estimate.interval(1 - ALPHA), math.nan
-    if claim.kind == "alike":
-        margin = MARGIN_SHARE * _gain(objective, runs)
+    interval = estimate.interval(1 - ALPHA)
     clipping = second if claim.clips == "second" else first
     clipped = float(np.mean([_mean(clipping[start], "clipped") for start in shared]))
     if math.isnan(clipped):
@@ -163,23 +182,48 @@ def verdicts(claim: PaperClaim, rows: Sequence[PaperRow]) -> list[PaperRow]:
 
     Those without a p-value stay as they are, and are no part of Holm's correction.
     """
-    tested = [row for row in rows if not math.isnan(row.p)]
-    corrected = [holm([getattr(row, side) for row in tested]) if tested else () for side in ("p", "contrary")]
-    adjusted = zip(*corrected, strict=True)
-    return [row if math.isnan(row.p) else _judged(claim, row, *next(adjusted)) for row in rows]
+    found = both_sides([row.p for row in rows], [row.contrary for row in rows])
+    return [row if one is None else _judged(claim, row, one) for row, one in zip(rows, found, strict=True)]
 
 
-def _judged(claim: PaperClaim, row: PaperRow, adjusted: float, contrary: float) -> PaperRow:
-    row = replace(row, adjusted=adjusted, contrary_adjusted=contrary)
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What the p-values of a claim come to, corrected together with others: for it, against it, and the verdict."""
+
+    adjusted: float
+    contrary_adjusted: float
+    verdict: str
+
+
+def both_sides(p: Sequence[float], contrary: Sequence[float]) -> list[Sides | None]:
+    """Return what claims that are corrected together come to, by Holm, each side by itself.
+
+    Parameters
+    ----------
+    p, contrary : sequences of float
+        Of each claim's opposite and of the claim itself; where `p` is nan nothing was tested.
+
+    Returns
+    -------
+    list of Sides or None
+        *holds here* where the first, corrected, is at most .05; else *does not hold here* where the second is; else
+        *undecided here*. None where nothing was tested, which is no part of the correction.
+    """
+    found: list[Sides | None] = []
+    for own, against in zip(holm(p).tolist(), holm(contrary).tolist(), strict=True) if len(p) else ():
+        decided = "holds here" if own <= ALPHA else "does not hold here" if against <= ALPHA else "undecided here"
+        found.append(None if math.isnan(own) else Sides(own, against, decided))
+    return found
+
+
+def _judged(claim: PaperClaim, row: PaperRow, found: Sides) -> PaperRow:
+    row = replace(row, adjusted=found.adjusted, contrary_adjusted=found.contrary_adjusted)
     if claim.clips and row.clipped < LEAST_CLIPPED:
         return replace(row, verdict="not testable here", why=f"{row.clipped:.2%} of tokens are clipped")
     if claim.kind == "alike" and math.isnan(row.margin):
         return replace(row, verdict="undecided here", why="no margin: online runs are missing, or may gain nothing")
-    if row.adjusted <= ALPHA:
-        return replace(row, verdict="holds here")
-    if row.contrary_adjusted <= ALPHA:
-        return replace(row, verdict="does not hold here")
-    return replace(row, verdict="undecided here", why="the runs speak clearly for neither side")
+    why = "the runs speak clearly for neither side" if found.verdict == "undecided here" else row.why
+    return replace(row, verdict=found.verdict, why=why)
 
 
 def _tuned(cells: Sequence[Cell], runs: Sequence[Outcome]) -> dict[int, list[Outcome]]:
@@ -189,13 +233,17 @@ def _tuned(cells: Sequence[Cell], runs: Sequence[Outcome]) -> dict[int, list[Out
     return {start: list(inside[cell][start]) for start, cell in tuned_cells(inside).items()}
 
 
-def _gain(objective: Objective, runs: Sequence[Outcome]) -> float:
-    """Return what tuned online runs gain on the start models, mean over these; nan where that may be nothing."""
-    online = _tuned(ONLINE(objective), runs)
-    starts = {one.start: one.start_score for one in runs}
+def gain(online: Runs) -> float:
+    """Return what tuned online runs gain on the start models, mean over these; nan where that may be nothing.
+
+    Parameters
+    ----------
+    online : mapping of int to sequence of Outcome
+        By start model.
+    """
     if not online:
         return math.nan
-    estimate = mean_estimate([_mean(found, "score") - starts[start] for start, found in online.items()])
+    estimate = mean_estimate([_mean(found, "score") - found[0].start_score for found in online.values()])
     return estimate.mean if estimate.mean > estimate.interval(1 - ALPHA).half_width else math.nan
 
 

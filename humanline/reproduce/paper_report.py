@@ -12,7 +12,7 @@ from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.paper import ALPHA, LEAST_CLIPPED, MARGIN_SHARE, PaperRow, paper_rows
 from humanline.reproduce.paper_claims import ELSEWHERE
 from humanline.reproduce.shown import markdown
-from humanline.reproduce.tables import rows_csv
+from humanline.reproduce.tables import as_written, rows_csv
 from humanline.system.files import make_folder, write_text
 
 
@@ -26,6 +26,7 @@ def write_paper_report(folder: Path, outcomes: Sequence[Outcome]) -> list[Path]:
     OSError
         If something cannot be written.
     """
+    outcomes = as_written(outcomes)
     rows = paper_rows(outcomes)
     make_folder(folder)
     write_text(folder / "paper.csv", rows_csv([asdict(row) for row in rows]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from humanline.reproduce.cells import Cell, around, core, figure_9, paper
@@ -72,13 +73,20 @@ def grid_jobs(names: Sequence[str], cells: Sequence[Cell], starts: int, draws: i
 
 
 def said_time(jobs: Sequence[Job], kept: Sequence[Outcome], processes: int) -> str:
-    """Return how many runs there are to do, and about how long they take, in words."""
+    """Return how many runs there are to do, and about how long they take, in words.
+
+    A further draw of the pairs takes what an online run, which draws as many answers, takes more than an offline one.
+    """
     done = {(one.testbed, one.cell, one.start, one.draw) for one in kept}
     due = [job for job in jobs if (job.testbed.name, job.cell, job.start, job.draw) not in done]
     if not due:
         return f"{len(jobs)} runs, all of them kept"
     seconds = sum(expected_seconds(job, kept) for job in due)
-    seconds += sum(SECONDS[name][2] for name, _, _ in {(job.testbed.name, job.cell.data, job.start) for job in due})
+    drawn = {(job.testbed.name, job.cell.data, job.start, job.draw) for job in due}
+    first = {one[:3] for one in drawn}
+    seconds += sum(SECONDS[name][2] for name, *_ in first)
+    further = Counter(name for name, *_ in drawn) - Counter(name for name, *_ in first)
+    seconds += sum(count * (SECONDS[name][1] - SECONDS[name][0]) for name, count in further.items())
     minutes = seconds / 60 / processes
     kept_words = f", {len(jobs) - len(due)} of them kept" if len(due) < len(jobs) else ""
     return f"{len(jobs)} runs{kept_words}; the other {len(due)} take about {minutes:.0f} minutes, {processes} at a time"

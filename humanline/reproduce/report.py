@@ -19,7 +19,7 @@ from humanline.reproduce.hypotheses import CLAIMS, Finding, compare, judge
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.rules import Rules
 from humanline.reproduce.shown import finding_rows, frontier_rows, markdown, shown_rows
-from humanline.reproduce.tables import rows_csv, write_outcomes
+from humanline.reproduce.tables import as_written, rows_csv, write_outcomes
 from humanline.system.files import make_folder, write_text
 
 #: What is averaged over the runs of a cell.
@@ -48,6 +48,7 @@ def write_report(folder: Path, outcomes: Sequence[Outcome], rules: Rules) -> lis
     OSError
         If something cannot be written.
     """
+    outcomes = as_written(outcomes)
     make_folder(folder)
     findings, cells = judge(outcomes, rules), cell_rows(outcomes)
     curves, shown = frontier_rows(outcomes, rules), shown_rows(outcomes, rules)

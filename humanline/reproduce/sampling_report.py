@@ -23,7 +23,7 @@ from humanline.reproduce.sampling import (
     overall,
 )
 from humanline.reproduce.shown import markdown
-from humanline.reproduce.tables import rows_csv, write_outcomes
+from humanline.reproduce.tables import as_written, rows_csv, write_outcomes
 from humanline.system.files import make_folder, write_text
 
 
@@ -48,6 +48,7 @@ def write_sampling_report(folder: Path, outcomes: Sequence[Outcome], rules: Samp
     OSError
         If something cannot be written.
     """
+    outcomes = as_written(outcomes)
     findings, shown = judge_sampling(outcomes, rules), difference_rows(outcomes, rules)
     cells = cell_rows(outcomes)
     best = best_rows(judged_runs(outcomes, rules), {cell: series_of(cell) for cell in sampling()})

@@ -79,6 +79,12 @@ def make_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Sta
     return start
 
 
+def has_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> bool:
+    """Return whether `make_start` would find the start model made."""
+    place, made_of = folder / testbed.name / f"{source}-{seed}", _made_of(testbed, source, seed)
+    return _kept(place, made_of, _read_start) is not None
+
+
 def _read_start(place: Path, facts: Mapping[str, Any]) -> Start:
     """Return the start model of a folder; raise a ValueError or KeyError if it is not whole."""
     (before, after), model = facts["perplexity"], place / "start" / "final"
@@ -151,6 +157,13 @@ def make_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: 
             f"too little, or its answers are cut at {testbed.max_tokens} tokens: change the testbed's size or limits"
         )
     return pairs
+
+
+def has_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: Path) -> bool:
+    """Return whether `make_pairs` would find the pairs drawn, and enough of them."""
+    place, made_of = folder / testbed.name / f"{source}-{start}" / f"pairs-{draw}", _made_of(testbed, source, start)
+    pairs = _kept(place, made_of, _read_pairs)
+    return pairs is not None and pairs.count >= BATCH
 
 
 def _draw_pairs(testbed: Testbed, model: Path, draw: int, place: Path) -> dict[str, Any]:

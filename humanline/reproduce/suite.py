@@ -16,7 +16,7 @@ from humanline._workers import as_made, worker_processes
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
-from humanline.reproduce.start import make_pairs, make_start, prompt_files
+from humanline.reproduce.start import has_pairs, has_start, make_pairs, make_start, prompt_files
 from humanline.reproduce.testbeds.base import Source
 from humanline.reproduce.versions import code_digest, made_by
 from humanline.sim.world import whole
@@ -94,10 +94,11 @@ def run_suite(
     keep_runs : bool
         Whether the runs' own folders stay.
     progress : callable, optional
-        Called with (done, total) of all runs, at the beginning and after every start model, draw of pairs and run.
-        What it raises ends those under way.
+        Called with (done, total) of all runs, at the beginning and after every start model, draw of pairs and run
+        that was not there already. What it raises ends those under way.
     before : callable, optional
-        Called before each of these is begun; if it raises, those under way are finished and kept first.
+        Called before each of these is begun; if it raises, those under way are finished and kept first. It is not
+        called for what is there, so that one which lets a single thing begin gets on each time.
 
     Raises
     ------
@@ -124,7 +125,7 @@ def run_suite(
                 prompt_files(testbed, folder / "starts")  # here, for runs begin at the same time
             at_once = min(processes, len(missing))
             with worker_processes(at_once, begin=_one_thread, then=_THEN) as pool:
-                for make, wanted in _first(missing):
+                for make, wanted in _first(missing, folder / "starts"):
                     begin = partial(_begin, pool, make, folder / "starts")
                     for _ in as_made(wanted, begin, at_once=at_once, before=before):
                         told(done, len(jobs))
@@ -184,12 +185,12 @@ def read_results(jobs: Iterable[Job], kept: Mapping[str, str], code: str) -> Res
     return Results([from_text(text) for _, text in parts], sum(maker != code for maker, _ in parts))
 
 
-def _first(jobs: Sequence[Job]) -> Iterator[tuple[Callable[..., object], list[tuple[Any, ...]]]]:
-    """Yield what makes start models, with what tells each of them apart, and then the same of pairs."""
+def _first(jobs: Sequence[Job], folder: Path) -> Iterator[tuple[Callable[..., object], list[tuple[Any, ...]]]]:
+    """Yield what makes start models, with what tells each apart that is not there, and then the same of pairs."""
     starts = ((job.testbed, source, job.start) for job in jobs for source in (*_NEAR, job.cell.data))
-    yield make_start, list(dict.fromkeys(starts))
+    yield make_start, [one for one in dict.fromkeys(starts) if not has_start(*one, folder)]
     pairs = ((job.testbed, job.cell.data, job.start, job.draw) for job in jobs)
-    yield make_pairs, list(dict.fromkeys(pairs))
+    yield make_pairs, [one for one in dict.fromkeys(pairs) if not has_pairs(*one, folder)]
 
 
 def _begin(

@@ -44,6 +44,15 @@ def write_outcomes(path: Path, outcomes: Sequence[Outcome]) -> None:
     write_text(path, outcomes_csv(outcomes))
 
 
+def as_written(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return outcomes with the numbers that `outcomes_csv` writes of them.
+
+    Tables that are computed of these are, to the last digit, those that anyone computes of the file.
+    """
+    rows = csv.DictReader(io.StringIO(outcomes_csv(outcomes)))
+    return [_outcome(row) for row in rows]
+
+
 def read_outcomes(path: Path) -> list[Outcome]:
     """Return the outcomes of a file that `write_outcomes` wrote.
 

@@ -215,6 +215,68 @@ def test_what_is_no_run_is_refused_in_words(tmp_path, capsys):
     assert "humanline report: " in capsys.readouterr().err
 
 
+def test_a_suite_without_tables_is_refused_with_what_to_do(tmp_path):
+    """One that is still running, or was stopped: what is kept is no table, and runs alone say nothing."""
+    suite = tmp_path / "suite"
+    (suite / "letters").mkdir(parents=True)
+    (suite / "results.sqlite").write_bytes(b"")
+    assert "is a suite that has no tables yet" in refused(tmp_path, "suite")
+    (suite / "letters" / "runs.csv").write_text("cell,score\n")
+    assert "is a suite that has no tables yet" in refused(tmp_path, "suite")
+    said = refused(tmp_path, "suite/letters")
+    assert "holds runs.csv and no table made of it" in said and "goes on" in said
+
+
+def test_the_folder_of_a_suite_stands_for_its_tables(tmp_path):
+    """Those of the grid, and of what has tables of its own beside it."""
+    for place, table in (("letters", "findings"), ("letters/chosen", "chosen"), ("arithmetic/sampling", "findings")):
+        folder = tmp_path / "suite" / place
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "runs.csv").write_text("cell,score\na,0.5\n")
+        (folder / f"{table}.csv").write_text("says,verdict,draws,task\nS1,holds,7,x\n")
+    (tmp_path / "suite" / "results.sqlite").write_bytes(b"")
+    page, facts = report(tmp_path, tmp_path / "suite")
+    assert [one["name"] for one in facts["studies"]] == ["letters", "sampling", "chosen"]
+    (chosen,) = [one for one in facts["studies"][2]["tables"] if one["file"] == "chosen.csv"]
+    assert chosen["head"] == ["says", "verdict", "draws"] and chosen["rows"] == [["S1", "holds", "7"]]
+    assert facts["studies"][1]["claims"]["S1"].startswith("sampling every 64 steps loses more")
+    assert "Tuned cells on draws that did not choose them" in page.text
+
+
+def test_runs_in_every_state_of_every_kind_and_age_make_one_page(tmp_path, capsys):
+    """Finished, going on, stopped, of yesterday's version and unreadable, of three objectives, answers and a suite."""
+    make_run(tmp_path / "done")
+    make_run(tmp_path / "stopped", settings("kto"), finished=False)
+    make_run(tmp_path / "yesterday", settings("grpo"), software={"humanline": "0.0.9"})
+    make_run(tmp_path / "unreadable", {"model": "x", "unheard_of": 3}, finished=False)
+    going = make_run(tmp_path / "going", settings("kto"), finished=False)
+    answers = make_answers(tmp_path / "a.jsonl", answer_row("1", "question", "answer", [0.5]))
+    names = ("done", "stopped", "yesterday", "unreadable", "going")
+    paths = [*(tmp_path / name for name in names), answers, ROOT / "studies" / "frontier" / "letters"]
+    lock = FolderLock(going)
+    lock.take(wait=False, say=print)
+    try:
+        assert main(["report", *map(str, paths), "--out", str(tmp_path / "r.html")]) == 0
+    finally:
+        lock.release()
+    facts = json.loads((tmp_path / "r.json").read_text())
+    states = [run["state"] for run in facts["runs"]]
+    assert states == ["finished", "not finished", "finished", "not finished", "going on"]
+    assert [one["names"] for one in facts["groups"]] == [["done"], ["stopped", "going"], ["yesterday"], ["unreadable"]]
+    assert len({one["title"] for one in facts["groups"]}) == 4
+    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
+    for said in (
+        "Made by version 0.0.9",
+        "cannot be read by this version",
+        "It is still going on",
+        "letters: score and",
+    ):
+        assert said in page.text
+    assert len(facts["answers"]) == len(facts["studies"]) == 1
+    assert main(["report", *map(str, paths), str(tmp_path / "nowhere"), "--out", str(tmp_path / "s.html")]) == 2
+    assert "nowhere" in capsys.readouterr().err and not (tmp_path / "s.html").exists()
+
+
 def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path):
     """While a process holds its folder a run is going on, and the line that is being written is not there yet."""
     run = make_run(tmp_path / "run", finished=False)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scipy import stats
 
+from humanline.reproduce import foretold as module
 from humanline.reproduce.cells import OBJECTIVES, around, core, paper
 from humanline.reproduce.foretold import (
     KINDS,
@@ -21,6 +24,7 @@ from humanline.reproduce.foretold import (
 )
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.start import make_pairs, make_start
+from humanline.system.stop import StopRequested
 from tests.helpers.micro_testbed import MICRO
 
 LEVELS = {"quarter 1": -0.9, "quarter 2": -0.5, "quarter 3": -0.3, "quarter 4": -0.2}
@@ -131,6 +135,39 @@ def test_what_is_said_is_what_an_inspection_says(tmp_path):
             "above",
         )
     assert make_pairs(MICRO, "far", 0, 0, tmp_path / "starts").count  # which the inspection had made
+
+
+def test_an_inspection_that_may_begin_one_set_each_time_gets_to_its_end(tmp_path, monkeypatch):
+    """What was inspected is not asked about; before a set that was not, nothing of it is made."""
+    made, asked = [], []
+
+    def inspect(config, *, out, **_):
+        (Path(out)).mkdir(parents=True, exist_ok=True)
+        (Path(out) / "inspection.json").write_text("{}")
+        found = SimpleNamespace(own_level=SimpleNamespace(mean=-0.4), gap=SimpleNamespace(mean=0.1), paper="x", own="y")
+        found.level = SimpleNamespace(mean=-0.3)
+        return SimpleNamespace(verdict=found, quartiles=None)
+
+    def one_alone():
+        asked.append(True)
+        if len(asked) > 1:
+            raise StopRequested("--minutes 1")
+
+    monkeypatch.setattr("humanline.evaluate.inspect_run.inspect_data", inspect)
+    monkeypatch.setattr("humanline.evaluate.inspect_run.config_of_file", lambda *_: None)
+    monkeypatch.setattr(module, "make_start", lambda *one: made.append(one) or SimpleNamespace(model="m"))
+    monkeypatch.setattr(module, "make_pairs", lambda *one: SimpleNamespace(file="f"))
+    given = (MICRO, [(0, 0)], tmp_path / "starts", tmp_path / "levels")
+    for number in range(1, 3):
+        asked.clear()
+        made.clear()
+        with pytest.raises(StopRequested):
+            find_levels(*given, before=one_alone)
+        assert len(list(tmp_path.glob("levels/*/inspection.json"))) == number == len(made)
+    asked.clear()
+    assert [one.data for one in find_levels(*given, before=one_alone)] == ["near", "far", "better"] and len(asked) == 1
+    asked.clear()
+    assert len(find_levels(*given, before=one_alone)) == 3 and not asked
 
 
 def test_nothing_is_inspected_where_no_runs_on_several_sets_are(tmp_path):

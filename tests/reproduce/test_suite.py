@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import json
 import math
+import os
 import re
 import shutil
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +24,17 @@ from humanline.reproduce.outcome import as_text, from_text
 from humanline.reproduce.plan import SECONDS, grid_jobs, said_time
 from humanline.reproduce.recipe import recipe
 from humanline.reproduce.run import Job, run
-from humanline.reproduce.start import SCORE_SEED, Pairs, make_pairs, make_start, pairs_of, prompt_file, prompt_files
+from humanline.reproduce.start import (
+    SCORE_SEED,
+    Pairs,
+    has_pairs,
+    has_start,
+    make_pairs,
+    make_start,
+    pairs_of,
+    prompt_file,
+    prompt_files,
+)
 from humanline.reproduce.subsets import some_pairs
 from humanline.reproduce.suite import held, kept_results, run_suite, take_over
 from humanline.reproduce.tables import read_outcomes, write_outcomes
@@ -50,30 +63,6 @@ def begun(tmp_path_factory):
 def outcome(begun):
     """One run of a cell."""
     return run(Job(MICRO, OFFLINE, 0, 0), begun[0], keep_runs=True)
-
-
-@pytest.fixture
-def in_process(monkeypatch):
-    """Workers are too dear for a test of what they are given: the same work is done here."""
-
-    class Here:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-        def submit(self, work, *arguments, **named):
-            from concurrent.futures import Future
-
-            future = Future()
-            try:
-                future.set_result(work(*arguments, **named))
-            except Exception as error:
-                future.set_exception(error)
-            return future
-
-    monkeypatch.setattr(module, "worker_processes", lambda *_, **__: Here())
 
 
 def test_every_cell_of_the_grid_is_a_recipe_that_training_takes(tmp_path):
@@ -342,7 +331,7 @@ def test_a_suite_keeps_what_it_has_and_goes_on(begun, outcome, monkeypatch, in_p
     told = []
     results = run_suite(jobs, out, progress=lambda done, total: told.append((done, total)))
     assert [one.cell for one in results.outcomes] == cells and results.older == 0
-    assert asked == [*jobs, jobs[2]] and told == [(2, 3)] * 3 + [(3, 3)]  # a start model and its pairs lie between
+    assert asked == [*jobs, jobs[2]] and told == [(2, 3), (3, 3)]
     monkeypatch.setattr(module, "code_digest", lambda: "another")
     assert run_suite(jobs, out).older == 3 and len(asked) == 4
 
@@ -353,7 +342,7 @@ def test_runs_under_way_are_kept_when_no_other_is_to_begin(begun, outcome, monke
 
     def enough():
         asked.append(True)
-        if len(asked) > 3:
+        if len(asked) > 1:
             raise StopRequested("--minutes 1")
 
     cells = [OFFLINE, Cell("dpo", "offline", 2e-3, beta=1.0)]
@@ -364,6 +353,48 @@ def test_runs_under_way_are_kept_when_no_other_is_to_begin(begun, outcome, monke
     with pytest.raises(StopRequested, match="--minutes 1"):
         run_suite(jobs, out, before=enough)
     assert [one.cell for one in kept_results(jobs, out).outcomes] == cells[:1]
+
+
+def test_a_suite_that_may_begin_one_thing_each_time_gets_to_its_end(outcome, monkeypatch, tmp_path, in_process):
+    """What is there is not asked about: a start model, its pairs and two runs take four commands, and no more."""
+    made = []
+
+    def make(*one):
+        made.append(one)
+
+    monkeypatch.setattr(module, "make_start", make)
+    monkeypatch.setattr(module, "make_pairs", make)
+    for name in ("has_start", "has_pairs"):
+        monkeypatch.setattr(module, name, lambda *one: one in made)
+    monkeypatch.setattr(module, "run", lambda job, *_, **__: dataclasses.replace(outcome, cell=job.cell))
+    jobs = [Job(MICRO, cell, 0, 0) for cell in (OFFLINE, Cell("dpo", "offline", 2e-3, beta=1.0))]
+    for number in range(4):
+        asked = []
+
+        def one_alone(asked=asked):
+            asked.append(True)
+            if len(asked) > 1:
+                raise StopRequested("--minutes 1")
+
+        ended = pytest.raises(StopRequested) if number < 3 else contextlib.nullcontext()
+        with ended:
+            run_suite(jobs, tmp_path, before=one_alone)
+        assert (len(made), len(kept_results(jobs, tmp_path).outcomes)) == [(1, 0), (2, 0), (2, 1), (2, 2)][number]
+
+
+def test_what_is_there_is_told_from_what_is_not(begun, tmp_path):
+    """A start model and pairs that would be taken as they are; not those of another seed, draw or task, nor too few."""
+    folder = shutil.copytree(begun[0] / "starts", tmp_path / "starts")
+    assert has_start(MICRO, "near", 0, folder) and has_pairs(MICRO, "near", 0, 0, folder)
+    assert not has_start(MICRO, "near", 1, folder) and not has_pairs(MICRO, "near", 0, 1, folder)
+    other = dataclasses.replace(MICRO, size=dataclasses.replace(MICRO.size, steps=13))
+    assert not has_start(other, "near", 0, folder) and not has_pairs(other, "near", 0, 0, folder)
+    place = folder / "micro" / "near-0" / "pairs-0"
+    rows = place.joinpath("pairs.jsonl").read_text().splitlines(True)
+    place.joinpath("pairs.jsonl").write_text("".join(rows[:15]))
+    facts = json.loads(place.joinpath("facts.json").read_text())
+    place.joinpath("facts.json").write_text(json.dumps(facts | {"count": 15}))
+    assert not has_pairs(MICRO, "near", 0, 0, folder)  # `make_pairs` refuses them, and says why
 
 
 def test_a_stop_is_seen_while_start_models_and_pairs_are_made(monkeypatch, tmp_path, in_process):
@@ -403,6 +434,43 @@ def test_a_command_that_is_stopped_leaves_a_table_of_what_it_has(outcome, monkey
     said = capsys.readouterr().err
     assert "stopped by --minutes 9" in said and str(tmp_path / "letters" / "runs.csv") in said
     assert read_outcomes(tmp_path / "letters" / "runs.csv")[0].cell == job.cell
+
+
+def test_the_first_thing_begins_however_few_the_minutes_are(monkeypatch, tmp_path, capsys):
+    """A command whose start takes longer than its minutes would else begin nothing, each time, for ever."""
+    begun = []
+
+    def slow(jobs, folder, *, before, **_):
+        monkeypatch.setattr("time.monotonic", lambda: math.inf)
+        for _ in range(2):
+            before()
+            begun.append(True)
+
+    monkeypatch.setattr(module, "run_suite", slow)
+    assert main(["reproduce", "--out", str(tmp_path), "--quiet", "--minutes", "0.0001"]) == 75
+    assert len(begun) == 1 and "stopped by --minutes 0.0001" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("reason", ["minutes", "signal"])
+def test_what_is_inspected_heeds_the_minutes_and_signals(reason, outcome, monkeypatch, tmp_path, capsys):
+    """Where all runs are kept, inspections of their data are what takes long: they are stopped as runs are."""
+    kept = dataclasses.replace(outcome, testbed="letters")
+
+    def find(*_, before, **__):
+        before()  # the first
+        monkeypatch.setattr("time.monotonic", lambda: math.inf)
+        if reason == "signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+        before()
+        raise AssertionError("it was not stopped")
+
+    monkeypatch.setattr(module, "run_suite", lambda *_, **__: module.Results([kept], 0))
+    monkeypatch.setattr("humanline.cli.reproduce._report", lambda *_: [])
+    monkeypatch.setattr("humanline.reproduce.foretold.find_levels", find)
+    monkeypatch.setattr("humanline.reproduce.foretold.write_foretold", lambda place, outcomes, find: find([(0, 0)]))
+    minutes = ["--minutes", "1"] if reason == "minutes" else []
+    assert main(["reproduce", "--all", "--out", str(tmp_path), "--quiet", *minutes]) == 75
+    assert ("stopped by --minutes 1" if minutes else "stopped by SIGTERM") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "runs", "most"), [([], 456, 60), (["letters-gemma2"], 36, 60), (["--quick"], 16, 3)])
@@ -480,6 +548,9 @@ def test_every_testbed_has_its_seconds(monkeypatch):
     monkeypatch.setitem(SECONDS, "arithmetic", (10.0, 1000.0, 40.0))
     cells = [Cell("dpo", "offline", lr, beta=1.0) for lr in (1e-3, 2e-3)]
     assert "the other 2 take about 1 minutes" in said_time(grid_jobs(["arithmetic"], cells, 1, 1), [], 1)
+    monkeypatch.setitem(SECONDS, "arithmetic", (10.0, 100.0, 40.0))
+    said = said_time(grid_jobs(["arithmetic"], cells, 1, 3), [], 1)  # 6 runs, a start model, two further draws of pairs
+    assert f"the other 6 take about {(6 * 10 + 40 + 2 * 90) / 60:.0f} minutes" in said
     monkeypatch.setitem(SECONDS, "arithmetic", (10.0, 1000.0, 100.0))
     assert "the other 2 take about 2 minutes" in said_time(grid_jobs(["arithmetic"], cells, 1, 1), [], 1)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
-from dataclasses import asdict
+import re
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -160,6 +161,64 @@ def test_a_study_of_a_few(tmp_path, monkeypatch):
             assert (measures["felt"][same] == shared["felt"][same]).all()
 
 
+def committed_rows():
+    with open(ROOT / "studies" / "people" / "people.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def check_effects(task, objective, found, claims):
+    """Hold worth that was computed now against the committed effects of claims: mean and Student's half-width."""
+    for row in committed_rows():
+        if (row["task"], row["objective"]) == (task, objective) and row["claim"] in claims:
+            one, other = PERSONAL[row["claim"]].variants
+            difference = found[one] - found[other]
+            half = 1.9842169515 * difference.std(ddof=1) / math.sqrt(len(difference))  # Student's t, 99 degrees
+            told = float(row["effect"]), float(row["half_width"])
+            assert told == pytest.approx((difference.mean(), half), rel=1e-4, abs=1e-6), row["claim"]
+
+
+def test_the_committed_numbers_are_of_this_code():
+    """Trained anew in one of the six settings, all steps and people: what one rule for everyone comes to."""
+    population, scale = study.Population(), study.FULL_PEOPLE
+    people = [population.draw(seed) for seed in range(scale.people)]
+    gammas = study.gammas_of(population, scale.people)
+    base = study.make_run("bandit", "dpo", 0.1, study.BASE, steps=scale.steps)
+    world = base.task.draw(range(scale.people))
+    at_start = study.worth(world, world.table(world.start), people)
+    found = {}
+    for kind in study.RULES:
+        for whose in ("population", "shared"):
+            run = replace(base, transform=study.rule_of(kind, float(gammas[whose][0])))
+            found[f"{whose} {kind}"] = study._trained(run, range(scale.people), people, at_start)["felt"]
+    check_effects("bandit", "dpo", found, ("population-beats-shared-test", "population-beats-shared-clip"))
+
+
+@pytest.mark.slow  # fifty rules, a few people each
+@pytest.mark.parametrize(("task", "objective"), [("bandit", "grpo"), ("sequence", "dpo")])
+def test_the_committed_numbers_of_rules_of_ones_own_are_of_this_code(task, objective):
+    """Every claim in a setting, trained anew as the study trains."""
+    population, scale = study.Population(), study.FULL_PEOPLE
+    people = [population.draw(seed) for seed in range(scale.people)]
+    setting = study.Setting(task, objective, 0.1)
+    measures = study._setting(setting, scale, study.gammas_of(population, scale.people), people)
+    check_effects(task, objective, {name: one["felt"] for name, one in measures.items()}, PERSONAL)
+
+
+def test_the_committed_page_says_what_the_committed_table_does():
+    """Effect, interval, p-value and verdict of every setting, in the section of its claim, and in its order."""
+    page = (ROOT / "studies" / "people" / "people.md").read_text(encoding="utf-8")
+    line = re.compile(r"^\| (\w+, \w+, lr \S+) \| (\S+) ± (\S+) \| (\S+) \| ([\w ]+) \|$", re.MULTILINE)
+    for name in PERSONAL:
+        shown = line.findall(page.partition(f"\n## {name}\n")[2].partition("\n## ")[0])
+        rows = [row for row in committed_rows() if row["claim"] == name]
+        assert len(shown) == len(rows) == 6, name
+        for (setting, *numbers, verdict), row in zip(shown, rows, strict=True):
+            told = f"{row['task']}, {row['objective']}, lr {float(row['rate']):g}", row["verdict"]
+            assert (setting, verdict) == told
+            wanted = [float(row[column]) for column in ("effect", "half_width", "p_holm")]
+            assert list(map(float, numbers)) == pytest.approx(wanted, abs=0.5001e-4), setting
+
+
 def test_the_committed_study_is_of_this_code():
     """Its settings are those of the full study, and each claim's findings are there, one a setting."""
     folder = ROOT / "studies" / "people"
@@ -168,16 +227,13 @@ def test_the_committed_study_is_of_this_code():
     assert told["scale"] == json.loads(json.dumps(asdict(study.FULL_PEOPLE)))
     gammas = study.gammas_of(study.Population(), study.FULL_PEOPLE.people)
     assert told["gammas"] == {whose: values.tolist() for whose, values in gammas.items()}
-    with open(folder / "people.csv", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["claim"] for row in rows] == [name for name in PERSONAL for _ in range(6)]
+    assert [row["claim"] for row in committed_rows()] == [name for name in PERSONAL for _ in range(6)]
     assert study.told_again(folder) == (folder / "people.md").read_text("utf-8")
 
 
 def test_what_the_pages_say_of_the_study_is_so():
     """One's own rule and somebody else's differ by -.009 to +.005 (test), .001 at most (clip); all undecided."""
-    with open(ROOT / "studies" / "people" / "people.csv", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = committed_rows()
     for kind, low, high in (("test", -0.009, 0.005), ("clip", -0.0, 0.001)):
         mine = [row for row in rows if row["claim"] == f"own-beats-anothers-{kind}"]
         effects = [float(row["effect"]) for row in mine]

@@ -111,7 +111,8 @@ def _with_evaluation(plan: Prepared, name: str, found: Found) -> Found:
         wrong = _not_the_plans(plan, name, folder, evaluation)
         lengths = _lengths(folder) if plan.scale.evaluation == "scored" else {}
     except (EvaluationError, ValueError, OSError) as error:
-        return Found(found.run, "refused", f"{folder}: {error}")
+        said = str(error)
+        return Found(found.run, "refused", said if said.startswith(str(folder)) else f"{folder}: {said}")
     if wrong:
         return Found(found.run, "refused", f"{folder}: {wrong}")
     values = {item.id: sum(item.known) / len(item.known) for item in evaluation.items if item.known}

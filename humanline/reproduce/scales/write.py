@@ -89,7 +89,8 @@ def prepare(scale: Scale, folder: Path, only: Sequence[str] = (), changes: Seque
     ValueError
         If `only` picks nothing.
     ConfigError
-        With the problems of every run whose configuration is not valid.
+        With the problems of every run whose configuration is not valid; if changes say where runs go, or make one run
+        of several.
     OutputError
         If the folder holds something else, a plan with other changes or of another version, or configurations that are
         not the plan's.
@@ -102,18 +103,51 @@ def prepare(scale: Scale, folder: Path, only: Sequence[str] = (), changes: Seque
             "on with it, or give another --out"
         )
     wanted = tuple(before if before is not None else changes or ())
+    if any(change.partition("=")[0].strip() == "output" for change in wanted):
+        raise ConfigError(f"--set output: a plan says itself where its runs go, to {folder / RUNS}; give another --out")
+    configs = _read(scale, wanted)
+    if wanted:
+        _refuse_alike(configs, _read(scale, ()))
+    _refuse_edited(folder, configs)
+    return Prepared(scale, folder, runs, wanted, configs)
+
+
+def _read(scale: Scale, changes: Sequence[str]) -> dict[str, TrainConfig]:
+    """Return the configuration of every run; raise ConfigError with each problem, and whose it is."""
     configs: dict[str, TrainConfig] = {}
-    problems: list[str] = []
+    problems: dict[str, list[str]] = {}
     for run in scale.runs:
-        own = [*run.overrides, *wanted, f"output={RUNS}/{run.name}"]
+        own = [*run.overrides, *changes, f"output={RUNS}/{run.name}"]
         try:
             configs[run.name] = load_config(recipes.path(run.recipe), own)
         except ConfigError as error:
-            problems.append(f"{run.name}: {error}")
+            problems.setdefault(str(error), []).append(run.name)
     if problems:
-        raise ConfigError("\n".join(problems))
-    _refuse_edited(folder, configs)
-    return Prepared(scale, folder, runs, wanted, configs)
+        others = {text: f" and {len(names) - 1} others" if len(names) > 1 else "" for text, names in problems.items()}
+        raise ConfigError("\n".join(f"{names[0]}{others[text]}: {text}" for text, names in problems.items()))
+    return configs
+
+
+def _refuse_alike(configs: Mapping[str, TrainConfig], declared: Mapping[str, TrainConfig]) -> None:
+    """Raise ConfigError if changes have made one run of several that the plan tells apart, such as its seeds.
+
+    Runs that are alike in the plan as well, since two figures show them, stay so.
+    """
+    before = {name: _said(config) for name, config in declared.items()}
+    found: dict[str, list[str]] = {}
+    for name, config in configs.items():
+        found.setdefault(_said(config), []).append(name)
+    for names in found.values():
+        if len({before[name] for name in names}) > 1:
+            raise ConfigError(
+                f"--set makes {len(names)} runs of the plan the same run ({', '.join(names[:4])}"
+                f"{', ...' if len(names) > 4 else ''}): it replaces what tells them apart, and their results would be "
+                "counted as several; leave that out of --set"
+            )
+
+
+def _said(config: TrainConfig) -> str:
+    return json.dumps(settings_of(config), sort_keys=True, default=str)
 
 
 def write_plan(plan: Prepared) -> list[Path]:

@@ -147,9 +147,35 @@ def test_instructions_in_alpacaevals_form_are_asked(toy, tmp_path, monkeypatch):
         (["letters", "--scale", "small", "--starts", "2"], "leave out a testbed and --starts"),
         (["--only", "table3"], "--only: of --scale small or --scale paper alone"),
         (["--scale", "paper", "--only", "table9"], "'table9' (did you mean"),
-        (["--scale", "small", "--set", "optimizer.lr=-1"], "dpo/offline/lr5e-6/seed0: 1 problem"),
+        (["--scale", "small", "--set", "optimizer.lr=-1"], "dpo/offline/lr5e-6/seed0 and 47 others: 1 problem"),
+        (
+            ["--scale", "small", "--set", "seed=3"],
+            "makes 2 runs of the plan the same run (dpo/offline/lr5e-6/seed0, dpo/",
+        ),
+        (["--scale", "small", "--set", "training.steps=9", "--set", "optimizer.lr=1e-6"], "replaces what tells them"),
+        (["--scale", "small", "--set", "output=elsewhere"], "--set output: a plan says itself where its runs go"),
+        (["--scale", "small", "--only", "dpo", "--only", "dqo"], "nothing of the scale 'small' is called 'dqo'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_nothing_is_written(words, said, tmp_path, capsys):
     assert main(["reproduce", *words, "--out", str(tmp_path / "out")]) == 2
-    assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
+    shown = capsys.readouterr().err
+    assert said in shown and not (tmp_path / "out").exists() and len(shown.splitlines()) <= 12
+
+
+def test_what_is_given_twice_is_added(tmp_path, capsys):
+    """Names after a second --only, and changes after a second --set, are no others than after the first."""
+    words = ["--scale", "paper", "--only", "table3/dpo/offline", "--only", "table3/kto/offline"]
+    words += ["--set", "training.precision=float32", "--set", "evaluation.every=7"]
+    assert main(["reproduce", *words, "--out", str(tmp_path / "out")]) == 0
+    assert sorted(path.parent.name for path in tmp_path.glob("out/configs/table3/*/*.yaml")) == ["dpo", "kto"]
+    tree = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert tree["changes"] == ["training.precision=float32", "evaluation.every=7"]
+
+
+@pytest.mark.parametrize("more", [[], ["--quick"], ["--scale", "small"]])
+def test_an_empty_name_of_a_folder_is_refused(more, tmp_path, monkeypatch, capsys):
+    """It is a variable that nobody set, and not the usual folder."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *more, "--out", ""]) == 2
+    assert "--out must name a folder, and is empty" in capsys.readouterr().err and not list(tmp_path.iterdir())
