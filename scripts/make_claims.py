@@ -31,7 +31,8 @@ def main() -> int:
     check = options("Write the table of the paper's claims.").parse_args().check
     beds = {name: STUDIES / "frontier" / name / "paper.csv" for name in TESTBEDS | OTHERS}
     scales = {name: STUDIES / "scales" / name / "paper.csv" for name in SCALES}
-    told = ({name: path for name, path in some.items() if path.is_file()} for some in (beds, scales))
+    sampled = {name: STUDIES / "frontier" / name / "sampling" / "findings.csv" for name in TESTBEDS}
+    told = ({name: path for name, path in some.items() if path.is_file()} for some in (beds, scales, sampled))
     return leave(STUDIES / "claims.md", TEXT + claims_table(STUDIES / "simulator" / "claims.csv", *told), check=check)
 
 

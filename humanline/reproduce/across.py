@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from humanline.reproduce.paper_claims import CLAIMS, ELSEWHERE, FAMILY
+from humanline.reproduce.sampling import CLAIMS as SAMPLING_CLAIMS
 from humanline.reproduce.scales.plan import Scale
 from humanline.reproduce.scales.registry import SCALES
 from humanline.reproduce.scales.report import CHANGED
 from humanline.reproduce.shown import markdown
-from humanline.reproduce.testbeds.registry import OTHERS
+from humanline.reproduce.testbeds.registry import OTHERS, TESTBEDS
 
 #: Columns of a testbed's paper.csv that are read.
 _NEEDED = ("where", "says", "objective", "verdict", "difference", "low", "high", "clipped", "why")
@@ -32,7 +33,22 @@ _FIGURE_9 = (
 _EXACT = ("claim", "task", "objective", "rate", "effect", "half_width", "verdict")
 
 
-def claims_table(exact: Path, testbeds: Mapping[str, Path], scales: Mapping[str, Path] | None = None) -> str:
+_FIGURE_7 = (
+    "Figure 7, GRPO that samples 64 times less often (the paper: humanline with k of 12 to 24 closes the gap, Pass@1 "
+    ".593 for both, and k = 1 collapses): the figure holds on a testbed where all three claims do (`humanline "
+    "reproduce TESTBED --sampling`; declared in [sampling.yaml](frontier/sampling.yaml)). Scores less those of "
+    "sampling every step."
+)
+#: Columns of findings.csv of Figure 7 that are read.
+_SAMPLED = ("claim", "estimate", "low", "high", "margin", "verdict")
+
+
+def claims_table(
+    exact: Path,
+    testbeds: Mapping[str, Path],
+    scales: Mapping[str, Path] | None = None,
+    sampled: Mapping[str, Path] | None = None,
+) -> str:
     """Return a row for each claim and objective, with what every scale says of it, as Markdown.
 
     Testbeds that no hypothesis is about have a column under Figure 9 alone.
@@ -47,6 +63,8 @@ def claims_table(exact: Path, testbeds: Mapping[str, Path], scales: Mapping[str,
     scales : mapping of str to Path, optional
         The same of larger models (`humanline reproduce --scale`), where someone ran them. Of a scale without, the row
         says which runs would tell.
+    sampled : mapping of str to Path, optional
+        findings.csv of Figure 7, by testbed.
 
     Raises
     ------
@@ -75,9 +93,27 @@ def claims_table(exact: Path, testbeds: Mapping[str, Path], scales: Mapping[str,
                 larger += _of_scale(plan, claim.says, objective, of_plan)
             row["larger models"] = "; ".join(larger)
             rows.append(row)
-    elsewhere = "".join(f"- {where}: {why}.\n" for where, why in ELSEWHERE.items())
+    elsewhere = "".join(f"- {where}: {why}.\n" for where, why in ELSEWHERE.items() if where != "Figure 7")
+    figure_7 = markdown(list(_figure_7({name: _read(path, _SAMPLED) for name, path in (sampled or {}).items()})))
     figure_9 = markdown(list(_figure_9(of_testbeds)))
-    return f"{markdown(rows)}\n{_FIGURE_9}\n\n{figure_9}\nWithout a row:\n\n{elsewhere}"
+    figures = f"{_FIGURE_7}\n\n{figure_7}\n{_FIGURE_9}\n\n{figure_9}"
+    return f"{markdown(rows)}\n{figures}\nWithout a row:\n\n{elsewhere}"
+
+
+def _figure_7(of_testbeds: Mapping[str, Sequence[Mapping[str, str]]]) -> Iterator[dict[str, str]]:
+    """Yield, for each claim of Figure 7, what every testbed says of it."""
+    for claim, says in SAMPLING_CLAIMS.items():
+        row = {"claim": says}
+        for name in TESTBEDS:
+            mine = [one for one in of_testbeds.get(name, ()) if one["claim"] == claim]
+            row[name] = _sampling_words(mine[0]) if mine else "not run"
+        yield row
+
+
+def _sampling_words(row: Mapping[str, str]) -> str:
+    estimate, low, high, margin = (float(row[name]) for name in ("estimate", "low", "high", "margin"))
+    said = {"holds": "holds here", "fails": "does not hold here"}.get(row["verdict"], "undecided here")
+    return f"{said}, {estimate:+.3f} ({low:+.3f} .. {high:+.3f}), margin {margin:.3f}"
 
 
 def _figure_9(of_testbeds: Mapping[str, Sequence[Mapping[str, str]]]) -> Iterator[dict[str, str]]:

@@ -26,6 +26,8 @@ from humanline.reproduce.shown import markdown
 from humanline.reproduce.tables import as_written, rows_csv, write_outcomes
 from humanline.system.files import make_folder, write_text
 
+_VERDICTS = {"holds": "**holds**", "fails": "**fails**", "undecided": "is **undecided**"}
+
 
 def write_sampling_report(folder: Path, outcomes: Sequence[Outcome], rules: SamplingRules) -> list[Path]:
     """Write what the runs of one testbed say of Figure 7; return the files.
@@ -86,14 +88,15 @@ def _words(
         }
         for one in findings
     ]
+    counted = "1 draw" if len(draws) == 1 else f"{len(draws)} draws"
     listed = ("cell", "runs", "collapsed", *MEANS, "sd_of_score")
     return "\n".join(
         [
             f"# Sampling 64 times less often: {testbed}",
             "",
             f"The paper's Figure 7 in small: {len(outcomes)} runs of {len(cells)} cells, {len(starts)} start models, "
-            f"{len(draws)} draws of prompts and samples from each; this testbed was {seen}. Each run that came to its "
-            f"end: {told}. As a whole the figure's claim is **{overall(findings)}** here.",
+            f"{counted} of prompts and samples from each; this testbed was {seen}. Each run that came to its "
+            f"end: {told}. As a whole the figure's claim {_VERDICTS[overall(findings)]} here.",
             "",
             "## Verdicts",
             "",

@@ -10,6 +10,7 @@ import pytest
 
 from humanline.reproduce.across import FAMILIES, TUNED, claims_table
 from humanline.reproduce.paper_claims import CLAIMS, FAMILY
+from humanline.reproduce.sampling import CLAIMS as SAMPLING_CLAIMS
 from humanline.reproduce.tables import rows_csv
 from humanline.reproduce.testbeds.registry import OTHERS, TESTBEDS
 
@@ -52,6 +53,22 @@ def test_figure_9_stands_beside_models_of_other_sizes_and_families(tmp_path):
     assert "letters |" in heads and "letters-gemma2" not in heads  # of which one claim alone is asked, below
     assert set(FAMILIES) <= set(TESTBEDS | OTHERS)
     assert {says for _, says in FAMILIES.values()} == {TUNED, FAMILY} <= {claim.says for claim in CLAIMS}
+
+
+def test_figure_7_has_a_row_for_each_of_its_claims(tmp_path):
+    exact, bed = tables(tmp_path)
+    found = [{"claim": name, "estimate": -0.08, "low": -0.1, "high": -0.06, "margin": 0.04, "verdict": verdict}
+             for name, verdict in (("S1", "holds"), ("S2", "fails"), ("S3", "undecided"))]  # fmt: skip
+    (tmp_path / "findings.csv").write_text(rows_csv(found))
+    told = claims_table(exact, {"letters": bed}, sampled={"arithmetic": tmp_path / "findings.csv"})
+    (heads,) = [one for one in told.splitlines() if one.startswith("| claim |")]
+    place = heads.split(" | ").index("arithmetic")
+    words = ("holds here", "does not hold here", "undecided here")
+    for (_, says), said in zip(SAMPLING_CLAIMS.items(), words, strict=True):
+        (row,) = [one for one in told.splitlines() if says in one]
+        assert row.split(" | ")[place] == f"{said}, -0.080 (-0.100 .. -0.060), margin 0.040"
+        assert row.count("not run") == len(TESTBEDS) - 1
+    assert "- Figure 7" not in told
 
 
 def test_what_was_not_run_has_no_numbers(tmp_path):

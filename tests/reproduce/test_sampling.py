@@ -229,8 +229,8 @@ def test_differences_are_shown_at_equal_learning_rates(tmp_path):
     with open(tmp_path / "sampling" / "findings.csv") as lines:
         assert [row["verdict"] for row in csv.DictReader(lines)] == ["holds"] * 3
     text = (tmp_path / "sampling" / "sampling.md").read_text()
-    assert "claim is **holds** here" in text and "320 updates and 40960 answers scored" in text
-    assert "this testbed was looked at" in text and "120 runs of 15 cells, 8 start models, 1 draws" in text
+    assert "claim **holds** here" in text and "320 updates and 40960 answers scored" in text
+    assert "this testbed was looked at" in text and "120 runs of 15 cells, 8 start models, 1 draw of" in text
 
 
 def test_the_command_runs_its_own_cells(monkeypatch, tmp_path, capsys):
