@@ -123,9 +123,12 @@ def _read(scale: Scale, changes: Sequence[str]) -> dict[str, TrainConfig]:
         except ConfigError as error:
             problems.setdefault(str(error), []).append(run.name)
     if problems:
-        others = {text: f" and {len(names) - 1} others" if len(names) > 1 else "" for text, names in problems.items()}
-        raise ConfigError("\n".join(f"{names[0]}{others[text]}: {text}" for text, names in problems.items()))
+        raise ConfigError("\n".join(f"{_few(names)}: {text}" for text, names in problems.items()))
     return configs
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _refuse_alike(configs: Mapping[str, TrainConfig], declared: Mapping[str, TrainConfig]) -> None:
@@ -140,9 +143,8 @@ def _refuse_alike(configs: Mapping[str, TrainConfig], declared: Mapping[str, Tra
     for names in found.values():
         if len({before[name] for name in names}) > 1:
             raise ConfigError(
-                f"--set makes {len(names)} runs of the plan the same run ({', '.join(names[:4])}"
-                f"{', ...' if len(names) > 4 else ''}): it replaces what tells them apart, and their results would be "
-                "counted as several; leave that out of --set"
+                f"--set makes {len(names)} runs of the plan the same run ({_few(names)}): it replaces "
+                "what tells them apart, and their results would be counted as several; leave that out of --set"
             )
 
 

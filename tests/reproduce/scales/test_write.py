@@ -147,7 +147,7 @@ def test_instructions_in_alpacaevals_form_are_asked(toy, tmp_path, monkeypatch):
         (["letters", "--scale", "small", "--starts", "2"], "leave out a testbed and --starts"),
         (["--only", "table3"], "--only: of --scale small or --scale paper alone"),
         (["--scale", "paper", "--only", "table9"], "'table9' (did you mean"),
-        (["--scale", "small", "--set", "optimizer.lr=-1"], "dpo/offline/lr5e-6/seed0 and 47 others: 1 problem"),
+        (["--scale", "small", "--set", "optimizer.lr=-1"], "dpo/k1/lr5e-6/seed0 and 45 more: 1 problem"),
         (
             ["--scale", "small", "--set", "seed=3"],
             "makes 2 runs of the plan the same run (dpo/offline/lr5e-6/seed0, dpo/",
