@@ -95,7 +95,7 @@ class PeoplePosterior:
 
 
 def sample_posterior(
-    fit: PeopleFit, *, chains: int = 4, warmup: int = 300, draws: int = 500, seed: int = 0, target_accept: float = 0.85
+    fit: PeopleFit, *, chains: int = 4, warmup: int = 150, draws: int = 500, seed: int = 0, target_accept: float = 0.85
 ) -> PeoplePosterior:
     """Sample the posterior of people's parameters and of their law.
 
