@@ -141,9 +141,9 @@ def sample_posterior(
 
     With the default anchor and five parameters the prior has 95 % of spreads of shapes between .24 and .85 nats, half
     below .42, 95 % of spreads of sensitivity between .24 and 1.04, and of people's gammas between .11 and 3.7. Without
-    the half-normal one spread in four would be above 1 nat, and few choices do not say that it is not: in one made data
-    set of 60 people with 60 choices chains went on long ways to laws with gamma above 2 for one person in three. Beyond a
-    bound a parameter has the value of the bound, and responses say nothing.
+    the half-normal one spread in four would be above 1 nat, and few choices do not say that it is not: in one made
+    data set of 60 people with 60 choices chains went on long ways to laws with gamma above 2 for one person in three.
+    Beyond a bound a parameter has the value of the bound, and responses say nothing.
     """
     if chains < 2:
         raise _checks.fail("chains", "be >= 2, so that they can be compared", chains)
