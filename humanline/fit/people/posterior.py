@@ -95,13 +95,18 @@ class PeoplePosterior:
 
 
 def sample_posterior(
-    fit: PeopleFit, *, chains: int = 4, warmup: int = 300, draws: int = 500, seed: int = 0, target_accept: float = 0.85
+    fit: PeopleFit, *, chains: int = 4, warmup: int = 150, draws: int = 500, seed: int = 0, target_accept: float = 0.85
 ) -> PeoplePosterior:
     """Sample the posterior of people's parameters and of their law.
 
-    Each person's straight coordinates are normal about a common mean with a full covariance. Priors: the mean normal
-    about the usual values with 2 nats; the covariance inverse Wishart, that of the anchor of the fit: by default with
-    one degree of freedom more than parameters, under which each correlation is uniform, and a scale of .3 nats.
+    Each person's straight coordinates are normal about a common mean m with a full covariance C. Priors, in nats::
+
+        m_k ~ normal(usual value_k, a_k),   p(C) ~ inverse Wishart(C; n, n s^2 1) prod_k exp(-C_kk / (2 b_k^2))
+
+    with the n people and spread s of the anchor of the fit (by default one more person than parameters, and .3): what
+    keeps a covariance away from singular ones. The other factor, half-normal in each spread, keeps people near one
+    another. Of shapes (capacities, curvatures, loss aversion) a = .75 and b = .5; of what says how carefully people
+    answer (sensitivity, noise, lapse) a = 2 and b = 1. See Notes.
 
     Parameters
     ----------
@@ -110,7 +115,7 @@ def sample_posterior(
     chains : int >= 2
         One after the other.
     warmup, draws : int
-        Of each chain.
+        Of each chain. Warmup finds the size of steps alone: their directions are known from the fit.
     seed : int
     target_accept : float in (0, 1)
         Higher takes smaller steps.
@@ -134,8 +139,11 @@ def sample_posterior(
     and Holenstein (2010), Journal of the Royal Statistical Society B 72, for those of people; Vehtari et al. (2021),
     Bayesian Analysis 16, for R-hat and the effective number of draws. In double precision.
 
-    Beyond a bound a parameter has the value of the bound, and responses say nothing: a prior that allowed wide laws
-    would let people drift there.
+    With the default anchor and five parameters the prior has 95 % of spreads of shapes between .24 and .85 nats, half
+    below .42, 95 % of spreads of sensitivity between .24 and 1.04, and of people's gammas between .11 and 3.7. Without
+    the half-normal one spread in four would be above 1 nat, and few choices do not say that it is not: in one made
+    data set of 60 people with 60 choices chains went on long ways to laws with gamma above 2 for one person in three.
+    Beyond a bound a parameter has the value of the bound, and responses say nothing.
     """
     if chains < 2:
         raise _checks.fail("chains", "be >= 2, so that they can be compared", chains)

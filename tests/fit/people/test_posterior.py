@@ -39,6 +39,9 @@ def test_one_chain_is_refused():
         posterior.sample_posterior(None, chains=1)
 
 
+#: Priors of gain.gamma and sensitivity, written anew: errors of the mean about usual values, and half-normal spreads.
+MEAN_ERRORS, WIDEST = (0.75, 2.0), (0.5, 1.0)
+
 OTHERS = {
     "probit": Model(rule="probit"),
     "lapse": Model(lapse=True),
@@ -106,6 +109,75 @@ def test_the_full_posterior_is_near_the_pooled_fit():
 
 
 @needs_bayes
+@pytest.mark.slow  # JAX compiles
+def test_the_density_of_a_law_is_the_one_that_is_documented():
+    """Of laws given points, differences of log-densities are those of scipy's inverse Wishart, normal and sums."""
+    import jax
+    from numpyro import handlers
+    from numpyro.infer.util import log_density
+    from scipy import stats
+    from scipy.special import logsumexp
+
+    from humanline.fit.people.particles import people_kernel
+
+    fit = fit_people(crowd(0, 12, 40, SMALL)[0], SMALL, anchor=Anchor(4.0, 0.4))
+    law, number = fit.population.law, len(fit.names)
+    usual = Straight(fit.own.everyone).there(starting_points(fit.own.everyone, 1, 0)[0])
+    rng = np.random.default_rng(3)
+    with jax.enable_x64(True):
+        kernel, begin = people_kernel(fit, target_accept=0.8, chains=2, seed=0)
+        points = {name: np.asarray(each)[1] for name, each in begin.items()}
+        at = law.mean + points["z"][:, :, :number] @ law.root.T
+        model = handlers.condition(kernel.inner_kernel.model, points)
+        mine, theirs = [], []
+        for _ in range(6):
+            mean = law.mean + rng.normal(size=number) / 2
+            root = np.tril(rng.normal(size=(number, number)) / 2, -1) + np.diag(rng.uniform(1, 4, number))
+            covariance = np.linalg.inv(root @ root.T)
+            whitened = np.linalg.cholesky(law.root.T @ root @ root.T @ law.root)
+            sites = {"shift": np.linalg.solve(law.root, mean - law.mean), "root": whitened}
+            mine.append(float(log_density(model, (), {}, sites)[0]))
+            logs = stats.multivariate_normal(mean, covariance).logpdf(at) + points["log_weight"]
+            inverse_wishart = stats.invwishart(4, 4 * 0.4**2 * np.eye(number)).logpdf(covariance)
+            # What a step in the precision's root is worth in the covariance: precision, then its inverse.
+            volume = (np.arange(number, 0, -1) * np.log(np.diag(whitened))).sum()
+            volume += (number + 1) * np.linalg.slogdet(covariance)[1]
+            normal = stats.norm(usual, MEAN_ERRORS).logpdf(mean).sum()
+            narrow = stats.halfnorm(scale=WIDEST).logpdf(np.sqrt(np.diag(covariance))).sum()
+            theirs.append(logsumexp(logs, axis=1).sum() + inverse_wishart + volume + normal + narrow)
+    assert np.ptp(theirs) > 1
+    assert np.diff(mine) == pytest.approx(np.diff(theirs), rel=1e-9, abs=1e-9)
+
+
+@needs_bayes
+@pytest.mark.slow  # JAX compiles
+@pytest.mark.filterwarnings("ignore")
+def test_points_keep_the_weights_of_their_places():
+    """After many renewals every point has the weight and the products of its place, and none is where one began."""
+    import jax
+    import numpyro
+
+    from humanline.fit.people import particles
+
+    fit = fit_people(crowd(0, 12, 40, SMALL)[0], SMALL)
+    law, number = fit.population.law, len(fit.names)
+    with jax.enable_x64(True):
+        kernel, begin = particles.people_kernel(fit, target_accept=0.8, chains=1, seed=0)
+        sampler = numpyro.infer.MCMC(kernel, num_warmup=5, num_samples=40, progress_bar=False)
+        first = {name: np.asarray(each)[0] for name, each in begin.items()}
+        sampler.run(jax.random.PRNGKey(0), init_params=first)
+        found = {name: np.asarray(each) for name, each in sampler.last_state.z.items()}
+        z = found["z"][:, :, :number]
+        density, _ = particles.points_density(fit)
+        drawn = np.asarray(density.log_prob(np.swapaxes(z, 0, 1))).T
+    value = np.stack([fit.own.value(law.mean + z[:, each] @ law.root.T) for each in range(particles.POINTS)], axis=1)
+    assert found["log_weight"] == pytest.approx(value - drawn, rel=1e-9, abs=1e-9)
+    products = np.stack([z[..., 0] ** 2 / 2, z[..., 1] * z[..., 0], z[..., 1] ** 2 / 2], axis=-1)
+    assert found["z"][:, :, number:] == pytest.approx(products, rel=1e-12)
+    assert not (z[:, :, None] == first["z"][:, None, :, :number]).all(-1).any()
+
+
+@needs_bayes
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_another_sampler_finds_the_same_posterior():
@@ -115,7 +187,6 @@ def test_another_sampler_finds_the_same_posterior():
     import numpyro
     import numpyro.distributions as dist
 
-    from humanline.fit.people.particles import MEAN_SPREAD
     from humanline.fit.people.traced import traced_likelihood
 
     fit = fit_people(crowd(1, 20, 60, SMALL)[0], SMALL)
@@ -127,10 +198,12 @@ def test_another_sampler_finds_the_same_posterior():
         likelihood = traced_likelihood(fit.own)
 
         def model():
-            mean = numpyro.sample("mean", dist.Normal(usual, MEAN_SPREAD).to_event(1))
+            mean = numpyro.sample("mean", dist.Normal(usual, np.array(MEAN_ERRORS)).to_event(1))
             rate = 3 * 0.3**2 * np.eye(number)  # one more than parameters, each .3 away
             root = numpyro.sample("root", dist.WishartCholesky(3.0, rate_matrix=rate))
             law = dist.MultivariateNormal(mean, precision_matrix=root @ root.T)
+            variances = jax.numpy.diag(jax.numpy.linalg.inv(root @ root.T))
+            numpyro.factor("narrow", -(variances / np.array(WIDEST) ** 2).sum() / 2)
             at = numpyro.sample("at", law.expand([people]).to_event(1))
             numpyro.factor("responses", likelihood(at).sum())
 
