@@ -70,11 +70,10 @@ def people_kernel(fit: PeopleFit, *, target_accept: float, chains: int, seed: in
         return law.mean + z @ law.root.T
 
     rows, columns = np.tril_indices(number)
-    halves = np.where(rows == columns, 0.5, 1.0)
 
     def with_products(z: Any) -> Any:
         """Return coordinates and their products: of those logarithms of normal densities are linear."""
-        return jnp.concatenate([z, z[..., rows] * z[..., columns] * halves], axis=-1)
+        return jnp.concatenate([z, z[..., rows] * z[..., columns] * np.where(rows == columns, 0.5, 1.0)], axis=-1)
 
     def draw(key: Any, many: int) -> tuple[Any, Any]:
         z = density.sample(key, (many,))
