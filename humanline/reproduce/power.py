@@ -161,6 +161,8 @@ def _mean(values: Iterable[bool]) -> float:
 def scenarios() -> dict[str, World]:
     """Return the worlds of the power table."""
     level, few = World(), World(between_cells=0.006, between_draws=0.006)
+    # Offline cells of letters scatter by .025 (DPO) and .043 (KTO) around their own curves.
+    rough = World(between_cells=0.038)
     return {
         "one curve": level,
         "one curve, quadratic": replace(level, curve="quadratic"),
@@ -168,13 +170,16 @@ def scenarios() -> dict[str, World]:
         "one curve, heights .02, starts differ": replace(level, heights=0.02, start_errors=0.01),
         "one curve, 5 starts, starts differ": replace(level, starts=5, start_errors=0.01),
         "one curve, a third of the scatter": few,
+        "one curve, twice the scatter": rough,
         "humanline at + one margin": replace(level, shift=0.1),
         "humanline at + two margins": replace(level, shift=0.2, online=0.3),
+        "humanline at + two margins, twice the scatter": replace(rough, shift=0.2, online=0.3),
         "humanline at - two margins": replace(level, shift=-0.2, online=0.15),
         "humanline at - two margins, quadratic, starts differ": replace(
             level, curve="quadratic", shift=-0.2, online=0.3, start_errors=0.01
         ),
         "humanline at - four margins": replace(level, shift=-0.4, online=-0.2),
+        "humanline at - four margins, twice the scatter": replace(rough, shift=-0.4, online=-0.2),
     }
 
 
