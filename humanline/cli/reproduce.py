@@ -175,7 +175,8 @@ def _refuse_what_excludes(options: argparse.Namespace) -> None:
     given = [name for name in ("--all", "--sampling") if asked[name]]
     if options.chosen is not None and given:
         raise ValueError(
-            f"--chosen is of the cells that the grid chose; leave it out, or with it {' and '.join(given)}"
+            f"--chosen is of the cells that the grid chose, and {' and '.join(given)} of other runs; leave out one or "
+            "the other"
         )
 
 

@@ -150,10 +150,11 @@ class Fit:
     def condition(self) -> float:
         """The condition of the information, of coordinates scaled to unit information: 1 where estimates are unrelated.
 
-        Above about 1e8 the data hardly tell some combination of the parameters from another.
+        Above about 1e8 the data hardly tell some combination of the parameters from another; infinite where the
+        information is not finite.
         """
-        inner = self.inner
-        return scaled(self.information[np.ix_(inner, inner)]).condition
+        information = self.information[np.ix_(self.inner, self.inner)]
+        return scaled(information).condition if np.isfinite(information).all() else math.inf
 
     @functools.cached_property
     def inner(self) -> NDArray[np.bool_]:

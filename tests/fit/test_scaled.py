@@ -8,7 +8,9 @@ import mpmath
 import numpy as np
 import pytest
 
+from humanline.fit import expected_value, fit_prospect
 from humanline.fit.scaled import scaled
+from tests.helpers.choices import answered
 
 
 def test_the_inverse_is_that_of_exact_arithmetic():
@@ -47,3 +49,11 @@ def test_nothing_has_a_condition_of_one():
     """A matrix without rows, as with all parameters fixed, can be taken apart."""
     found = scaled(np.zeros((0, 0)))
     assert found.condition == 1.0 and found.inverse().shape == (0, 0)
+
+
+def test_a_fit_whose_information_is_not_finite_has_no_finite_condition():
+    """Where second derivatives overflow its eigenvalues cannot be had: it is infinite, and no error of a library."""
+    fit = fit_prospect(answered(3, 30, 2), expected_value(), starts=1)
+    assert fit.condition == pytest.approx(1.0)
+    fit.__dict__["information"] = np.full((1, 1), np.nan)
+    assert fit.condition == math.inf

@@ -34,6 +34,7 @@ def covered(seed: int, people: int, number: int, *, full: bool = False, **settin
     if full:
         refused, draws = "", None
         while draws is None:
+            _forget_compiled()
             try:
                 draws = posterior.sample_posterior(fit, **settings)
             except NotConverged as error:
@@ -49,6 +50,13 @@ def covered(seed: int, people: int, number: int, *, full: bool = False, **settin
             f"R-hat {draws.rhat:.3f}, effective {draws.effective:.0f}, diverged {draws.divergences}{refused}"
         )
     return found
+
+
+def _forget_compiled() -> None:
+    """Free what JAX compiled before: that of eight data sets took all memory maps that Linux gives a process."""
+    import jax
+
+    jax.clear_caches()
 
 
 def main() -> None:
