@@ -4,7 +4,7 @@ A template comes with a model, and is a program. The sandbox that transformers r
 the interpreter, but not from loops in loops, nor from text that doubles. Here one thread looks, twenty times a second,
 at the renderings that are under way, in whatever threads, and has one that took too much raise an exception; a healthy
 rendering costs a microsecond. What one call of the interpreter does cannot be ended from outside, so operations that
-can make much of little (`*`, `**`, `%`, joins, paddings) are looked at before they are done.
+can make much of little (`+`, `*`, `**`, `%`, joins, paddings) are looked at before they are done.
 
 Memory is that of the whole process, since no system counts that of a thread: where another thread takes more than the
 limit while a rendering is under way, for longer than two looks, that rendering is refused too.
@@ -171,7 +171,7 @@ def _limited(sandbox: Any) -> Any:
     """Return a sandbox of jinja's with these limits."""
 
     class Limited(sandbox):  # type: ignore[misc]
-        intercepted_binops = frozenset({"*", "**", "%"})
+        intercepted_binops = frozenset({"+", "*", "**", "%"})
         concat = staticmethod(_join)
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -215,6 +215,9 @@ def _look_at_operation(operator: str, left: Any, right: Any) -> None:
     if operator == "%":
         if isinstance(left, str):
             _look_at_format(left)
+    elif operator == "+":
+        if hasattr(left, "__len__") and hasattr(right, "__len__") and len(left) + len(right) > LONGEST:
+            raise TooMuchError(f"it joins more than {LONGEST:,} characters or items")
     elif isinstance(left, int) and isinstance(right, int):
         bits = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
         if bits > LARGEST:

@@ -19,6 +19,7 @@ from tests.helpers.chat_templates import LOOPS
 
 TURNS = (Message("user", "hi", place="rows.jsonl:7"), Message("assistant", "hello"))
 BIG = "{% set big = 'a' * 1000000 %}"
+PILES = BIG + "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = ns.x + [big ~ i] %}{% endfor %}"
 GROWS = "{% set ns = namespace(x='aaaaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x OP ns.x %}{% endfor %}"
 
 
@@ -32,7 +33,9 @@ def template(tokenizer, text: str) -> ChatTemplate:
     "text,said",
     [
         (LOOPS, "more than 0.2 s of CPU time"),
-        (GROWS.replace("OP", "+"), "more than 64 MiB of memory"),
+        (PILES, "more than 64 MiB of memory"),
+        (GROWS.replace("OP", "+"), "joins more than 20,000,000 characters or items"),
+        (GROWS.replace("OP", "+").replace("'aaaaaaaaaa'", "[1]"), "joins more than 20,000,000 characters or items"),
         (GROWS.replace("OP", "~"), "more than 20,000,000 characters"),
         (BIG + "{% for i in range(100000) %}{{ big }}{% endfor %}", "writes more than"),
         (
