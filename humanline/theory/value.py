@@ -53,9 +53,10 @@ class _TwoSided:
     """What the families share: one increasing function of the distance to the reference point for each side.
 
     A family gives ``_size`` (the value of a gain, from its size >= 0 and a curvature), ``_size_inverse``,
-    ``_largest_size`` (the supremum of the former) and the derivatives of ``_size``: ``_size_by_curvature`` and
-    ``_size_slope``. Its fields are the curvature of gains, that of losses (None: the same), the loss aversion and the
-    reference point. The first three may be arrays that broadcast against the outcomes, one entry for each person say.
+    ``_largest_size`` (the supremum of the former) and the derivatives of ``_size``: ``_size_slope``, and
+    ``_size_by_curvature`` or, where it shares work with the size, ``_size_with_partial`` (both). Its fields are the
+    curvature of gains, that of losses (None: the same), the loss aversion and the reference point. The first three may
+    be arrays that broadcast against the outcomes, one entry for each person say.
     """
 
     curvature: float
@@ -91,9 +92,7 @@ class _TwoSided:
         xp, (z,) = floats(outcome=outcome)
         excess = z - self.reference_point
         loss = excess < 0
-        # Each side sees 0 in place of the other's outcomes: autograd multiplies the untaken branch's slope by 0.
-        gained = self._size(xp, xp.where(loss, 0.0, excess), self.curvature)
-        lost = self._size(xp, xp.where(loss, -excess, 0.0), self._curvature_of_losses)
+        (gained,), (lost,) = self._of_sides(xp, lambda *given: (self._size(*given),), excess, loss)
         return plain(xp.where(loss, -self.loss_aversion * lost, gained))
 
     def derivative(self, outcome: Any) -> Any:
@@ -137,11 +136,8 @@ class _TwoSided:
         xp, (z,) = floats(outcome=outcome)
         excess = z - self.reference_point
         loss = excess < 0
-        gain_size, loss_size = xp.where(loss, 0.0, excess), xp.where(loss, -excess, 0.0)
-        gained = self._size(xp, gain_size, self.curvature)
-        lost = self._size(xp, loss_size, self._curvature_of_losses)
-        by_gains = self._size_by_curvature(xp, gain_size, self.curvature)
-        by_losses = -self.loss_aversion * self._size_by_curvature(xp, loss_size, self._curvature_of_losses)
+        (gained, by_gains), (lost, by_losses) = self._of_sides(xp, self._size_with_partial, excess, loss)
+        by_losses = -self.loss_aversion * by_losses
         if self.loss_curvature is None:
             found = {"curvature": xp.where(loss, by_losses, by_gains)}
         else:
@@ -212,6 +208,25 @@ class _TwoSided:
     @property
     def _curvature_of_losses(self) -> float:
         return self.curvature if self.loss_curvature is None else self.loss_curvature
+
+    def _of_sides(self, xp: Any, function: Any, excess: Any, loss: Any) -> tuple[Any, Any]:
+        """Return what `function` gives, a tuple, for sizes and curvature of gains, and the same of losses."""
+        own, of_losses = self.curvature, self._curvature_of_losses
+        plain_numbers = isinstance(excess, np.ndarray) and excess.dtype == np.float64
+        if plain_numbers and all(np.shape(each) in ((), excess.shape) for each in (own, of_losses)):
+            # Of a side that is empty nothing is worked out.
+            if not loss.any():
+                gained = function(xp, excess, own)
+                return gained, (np.zeros_like(excess),) * len(gained)
+            if loss.all():
+                lost = function(xp, -excess, of_losses)
+                return (np.zeros_like(excess),) * len(lost), lost
+        # Each side sees 0 in place of the other's outcomes: autograd multiplies the untaken branch's slope by 0.
+        gained = function(xp, xp.where(loss, 0.0, excess), own)
+        return gained, function(xp, xp.where(loss, -excess, 0.0), of_losses)
+
+    def _size_with_partial(self, xp: Any, size: Any, curvature: float) -> tuple[Any, Any]:
+        return self._size(xp, size, curvature), self._size_by_curvature(xp, size, curvature)
 
     def _size(self, xp: Any, size: Any, curvature: float) -> Any:
         raise NotImplementedError
@@ -301,9 +316,11 @@ class PowerValue(_TwoSided):
     def _size_inverse(self, xp: Any, size: Any, curvature: float) -> Any:
         return _power(xp, size, 1 / curvature)
 
-    def _size_by_curvature(self, xp: Any, size: Any, curvature: float) -> Any:
-        inner = xp.where(size > 0, size, 1.0)  # at 0 the derivative is 0, and so is the logarithm of 1
-        return inner**curvature * xp.log(inner)
+    def _size_with_partial(self, xp: Any, size: Any, curvature: float) -> tuple[Any, Any]:
+        zero = size == 0
+        log = xp.log(xp.where(zero, 1.0, size))  # at 0 the derivative is 0, and so is the logarithm of 1
+        power = xp.exp(curvature * log)  # a third of the time of numpy's power
+        return xp.where(zero, 0.0, power), power * log
 
     def _size_slope(self, xp: Any, size: Any, curvature: float) -> Any:
         return curvature * size ** (curvature - 1)
