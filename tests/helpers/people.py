@@ -18,8 +18,13 @@ SMALL = Model(
 SMALL_MEAN, SMALL_SPREAD = np.log([0.6, 0.15]), np.array([0.25, 0.4])
 
 
-def crowd(seed: int, people: int, number: int, model: Model | None = None, size: float = 1.0) -> tuple[Choices, Any]:
-    """Return what people chose in the same problems, and their coordinates; outcomes are counted in 1/`size`."""
+def crowd(
+    seed: int, people: int, number: int, model: Model | None = None, size: float = 1.0, apart: float = 1.0
+) -> tuple[Choices, Any]:
+    """Return what people chose in the same problems, and their coordinates; outcomes are counted in 1/`size`.
+
+    Their spreads are multiplied by `apart`.
+    """
     rng = np.random.default_rng(seed)
     model = Model() if model is None else model
     first, second = problems(rng, number)
@@ -27,7 +32,7 @@ def crowd(seed: int, people: int, number: int, model: Model | None = None, size:
     empty = Choices.between(first, second, np.zeros(people * number), **settings)
     likelihood = Likelihood(empty, model, by_person=True)
     mean, spread = (SMALL_MEAN, SMALL_SPREAD) if len(likelihood.names) == 2 else (MEAN, SPREAD)
-    truth = rng.normal(mean, spread, (people, len(mean)))
+    truth = rng.normal(mean, apart * spread, (people, len(mean)))
     lowest = np.where([name.endswith("gamma") for name in likelihood.names], np.log(0.2793), -np.inf)
     truth = np.maximum(truth, lowest)
     chosen = rng.random(people * number) < likelihood.predicted(truth)

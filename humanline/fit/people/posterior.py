@@ -144,26 +144,20 @@ def sample_posterior(
     the half-normal one spread in four would be above 1 nat, and few choices do not say that it is not: in one made
     data set of 60 people with 60 choices chains went on long ways to laws with gamma above 2 for one person in three.
     Beyond a bound a parameter has the value of the bound, and responses say nothing.
+
+    At the end JAX forgets whatever it compiled in this process (`jax.clear_caches`), of this or of others, which then
+    compile again. What a call leaves would take thousands of memory maps, of which Linux gives a process 65 530.
     """
     if chains < 2:
         raise _checks.fail("chains", "be >= 2, so that they can be compared", chains)
     if (anchored := fit.population.anchor.people) <= len(fit.names) - 1:
         raise _checks.fail("people of the anchor", f"be > {len(fit.names) - 1}, or the prior has no integral", anchored)
     jax, numpyro, arviz = _libraries()
-    with jax.enable_x64(True):
-        kernel, begin = people_kernel(fit, target_accept=target_accept, chains=chains, seed=seed)
-        sampler = numpyro.infer.MCMC(
-            kernel,
-            num_warmup=warmup,
-            num_samples=draws,
-            num_chains=chains,
-            chain_method="sequential",
-            progress_bar=False,
-        )
-        key = jax.random.PRNGKey(seed + 1)
-        sampler.run(key, init_params=begin, extra_fields=("hmc_state.diverging", "~z.z", "~z.log_weight"))
-        found = {name: np.asarray(each) for name, each in sampler.get_samples(group_by_chain=True).items()}
-        diverged = int(np.asarray(sampler.get_extra_fields()["hmc_state.diverging"]).sum())
+    try:
+        found, diverged = _sampled(jax, numpyro, fit, chains, warmup, draws, seed, target_accept)
+    finally:
+        # JAX keeps what it compiles for as long as a process lives, and here it is of no use again.
+        jax.clear_caches()
     mean, at = found["mean"], found["at"]
     spread = np.sqrt(np.diagonal(found["covariance"], axis1=-2, axis2=-1))
     looked = arviz.from_dict(posterior={"mean": mean, "spread": spread, "at": at})
@@ -178,6 +172,27 @@ def sample_posterior(
     people, number = at.shape[2:]
     natural = [fit.own.natural_coordinates(each) for each in at.reshape(-1, people, number)]
     return PeoplePosterior(fit, np.reshape(natural, at.shape), mean, spread, rhat, effective, diverged, seed)
+
+
+def _sampled(
+    jax: Any, numpyro: Any, fit: PeopleFit, chains: int, warmup: int, draws: int, seed: int, target_accept: float
+) -> tuple[dict[str, Array], int]:
+    """Return draws by name, (chains, draws, ...), and how many steps diverged."""
+    with jax.enable_x64(True):
+        kernel, begin = people_kernel(fit, target_accept=target_accept, chains=chains, seed=seed)
+        sampler = numpyro.infer.MCMC(
+            kernel,
+            num_warmup=warmup,
+            num_samples=draws,
+            num_chains=chains,
+            chain_method="sequential",
+            progress_bar=False,
+        )
+        key = jax.random.PRNGKey(seed + 1)
+        sampler.run(key, init_params=begin, extra_fields=("hmc_state.diverging", "~z.z", "~z.log_weight"))
+        found = {name: np.asarray(each) for name, each in sampler.get_samples(group_by_chain=True).items()}
+        diverged = int(np.asarray(sampler.get_extra_fields()["hmc_state.diverging"]).sum())
+    return found, diverged
 
 
 def _libraries() -> tuple[Any, Any, Any]:

@@ -20,12 +20,14 @@ from humanline.fit.people import fit_people, posterior
 from tests.helpers.people import crowd
 
 
-def covered(seed: int, people: int, number: int, *, full: bool = False, **settings: Any) -> dict[str, Any]:
+def covered(
+    seed: int, people: int, number: int, *, apart: float = 1.0, full: bool = False, **settings: Any
+) -> dict[str, Any]:
     """Return the shares of people whose 95 % intervals cover, by method, (K,) each, of one made data set.
 
     Of chains that are refused there are twice the draws in a second try; then `NotConverged` is raised.
     """
-    data, truth = crowd(seed, people, number)
+    data, truth = crowd(seed, people, number, apart=apart)
     fit = fit_people(data)
     found: dict[str, Any] = {
         name: (np.abs(each.coordinates - truth) <= 1.96 * each.errors).mean(0)
@@ -34,7 +36,6 @@ def covered(seed: int, people: int, number: int, *, full: bool = False, **settin
     if full:
         refused, draws = "", None
         while draws is None:
-            _forget_compiled()
             try:
                 draws = posterior.sample_posterior(fit, **settings)
             except NotConverged as error:
@@ -52,18 +53,12 @@ def covered(seed: int, people: int, number: int, *, full: bool = False, **settin
     return found
 
 
-def _forget_compiled() -> None:
-    """Free what JAX compiled before: that of eight data sets took all memory maps that Linux gives a process."""
-    import jax
-
-    jax.clear_caches()
-
-
 def main() -> None:
     """Print coverage of each data set, then means over data sets with their standard errors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--people", type=int, default=200)
     parser.add_argument("--choices", type=int, default=100)
+    parser.add_argument("--apart", type=float, default=1.0, help="times the usual spreads of people")
     parser.add_argument("--first", type=int, default=0, help="seed of the first data set")
     parser.add_argument("--sets", type=int, default=20)
     parser.add_argument("--full", action="store_true", help="the full posterior too (extra bayes)")
@@ -74,6 +69,7 @@ def main() -> None:
     asked = parser.parse_args()
     settings = {"chains": asked.chains, "warmup": asked.warmup, "draws": asked.draws} if asked.full else {}
     same = {"people": asked.people, "choices": asked.choices, **settings}
+    same |= {"apart": asked.apart} if asked.apart != 1 else {}
     known = found_before(asked.file, same)
     warnings.simplefilter("ignore")
     rows, failed = [], 0
@@ -81,7 +77,9 @@ def main() -> None:
         if seed not in known:
             begun, line = time.process_time(), {"seed": seed, **same}
             try:
-                line["covered"] = covered(seed, asked.people, asked.choices, full=asked.full, **settings)
+                line["covered"] = covered(
+                    seed, asked.people, asked.choices, apart=asked.apart, full=asked.full, **settings
+                )
             except NotConverged as error:
                 line["failed"] = str(error)
             line["seconds"] = round(time.process_time() - begun)
@@ -106,7 +104,7 @@ def main() -> None:
         print(f"{name:<8} mean {values.mean(0).round(3)} error {spread.round(3)} single sets {ends}")
 
 
-def found_before(file: Path | None, same: dict[str, int]) -> dict[int, dict[str, Any]]:
+def found_before(file: Path | None, same: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """Return the lines of a file by seed; a line of other settings is an error, as no mean over both says anything."""
     if file is None or not file.exists():
         return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,6 +91,22 @@ def test_chains_that_did_not_arrive_make_no_table():
     fit = fit_people(crowd(0, 8, 30, SMALL)[0], SMALL)
     with pytest.raises(NotConverged, match="the chains do not agree on a posterior: R-hat is up to"):
         posterior.sample_posterior(fit, chains=2, warmup=5, draws=20)
+
+
+@needs_bayes
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_sampling_leaves_nothing_compiled():
+    """A second call ends with the memory maps of the first, of which a process has few; each compiles thousands."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("memory maps are counted on Linux alone")
+    fit, left = fit_people(crowd(0, 8, 30, SMALL)[0], SMALL), []
+    for _ in range(2):
+        with pytest.raises(NotConverged):
+            posterior.sample_posterior(fit, chains=2, warmup=5, draws=20)
+        left.append(len(maps.read_text().splitlines()))
+    assert left[1] <= left[0] + 500
 
 
 @needs_bayes
