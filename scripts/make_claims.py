@@ -14,7 +14,8 @@ STUDIES = Path(__file__).resolve().parent.parent / "studies"
 TEXT = """# The paper's claims, at every scale that was tried
 
 `python scripts/make_claims.py` makes this file of [the simulator's verdicts](simulator/claims.md) and of each
-testbed's `paper.csv` (`humanline reproduce TESTBED --all --draws 3`; see [frontier](frontier/README.md)). The paper's
+testbed's `paper.csv` (`humanline reproduce TESTBED --all --draws 3`; see [frontier](frontier/README.md)); draws that
+chose no cell are from `--chosen 10`, where it was run. The paper's
 numbers are of models of 8 and 27 billion parameters: length-controlled win rates in percent, or lengths; first,
 second. Runs of larger models are declared, and none was made here: `humanline reproduce --scale small` (0.5B, a day
 of one GPU) and `--scale paper` write, check and read them, `--only` those of a row; a finished plan's `paper.csv` in
@@ -32,7 +33,8 @@ def main() -> int:
     beds = {name: STUDIES / "frontier" / name / "paper.csv" for name in TESTBEDS | OTHERS}
     scales = {name: STUDIES / "scales" / name / "paper.csv" for name in SCALES}
     sampled = {name: STUDIES / "frontier" / name / "sampling" / "findings.csv" for name in TESTBEDS}
-    told = ({name: path for name, path in some.items() if path.is_file()} for some in (beds, scales, sampled))
+    chosen = {name: STUDIES / "frontier" / name / "chosen" / "chosen.csv" for name in TESTBEDS}
+    told = ({name: path for name, path in some.items() if path.is_file()} for some in (beds, scales, sampled, chosen))
     return leave(STUDIES / "claims.md", TEXT + claims_table(STUDIES / "simulator" / "claims.csv", *told), check=check)
 
 

@@ -211,9 +211,8 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
     """Take known runs over; return the runs to make, and, with --chosen, by testbed which cells they are of."""
     from humanline.reproduce.chosen import choose, chosen_jobs
     from humanline.reproduce.suite import kept_results
-    from humanline.reproduce.tables import read_outcomes
 
-    known = {path: read_outcomes(Path(path)) for path in options.known or ()}
+    known = {path: _read_known(path) for path in options.known or ()}
     used = {path: _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
     choices = {}
     if options.chosen is not None:
@@ -231,6 +230,17 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
             )
         show(f"{count} runs of {path} are taken over")
     return jobs, choices
+
+
+def _read_known(path: str) -> list[Outcome]:
+    from humanline.reproduce.tables import read_outcomes
+
+    try:
+        return read_outcomes(Path(path))
+    except OSError as error:
+        raise ValueError(f"--known {path}: it cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"--known {error}") from None
 
 
 def _taken(path: str, outcomes: list[Outcome], jobs: list[Job], folder: Path) -> int:

@@ -33,7 +33,8 @@ class Found(NamedTuple):
 def find(paths: Sequence[str]) -> list[Found]:
     """Return what each path is, in order; of a folder of such folders, what is in it; what is named twice, once.
 
-    Of the folder of a suite, what is in it are the tables of its testbeds, and of their parts (sampling, chosen).
+    Of the folder of a suite, what is in it are the tables of its testbeds; with a testbed come its parts (sampling,
+    chosen).
 
     Raises
     ------
@@ -62,11 +63,12 @@ def _of(given: str) -> Iterator[tuple[Path, Kind]]:
             raise ReportError(f"{given!r}: there is no such folder or file")
         kind = _kind(path)
         inside = sorted(path.iterdir()) if kind is None and path.is_dir() else []
+        inside += [path] if kind == "study" else []
         inside += [child / part for child in inside for part in _PARTS if (child / part).is_dir()]
         children = [(child, kind_of) for child in inside if (kind_of := _kind(child, child=True)) is not None]
     except OSError as error:
         raise ReportError(f"{given!r} cannot be read: {error.strerror}") from None
-    if kind is not None:
+    if kind is not None and kind != "study":
         yield path, kind
     elif children:
         yield from children

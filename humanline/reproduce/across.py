@@ -48,6 +48,7 @@ def claims_table(
     testbeds: Mapping[str, Path],
     scales: Mapping[str, Path] | None = None,
     sampled: Mapping[str, Path] | None = None,
+    chosen: Mapping[str, Path] | None = None,
 ) -> str:
     """Return a row for each claim and objective, with what every scale says of it, as Markdown.
 
@@ -65,6 +66,8 @@ def claims_table(
         says which runs would tell.
     sampled : mapping of str to Path, optional
         findings.csv of Figure 7, by testbed.
+    chosen : mapping of str to Path, optional
+        chosen.csv of tuned cells on draws that did not choose them (`humanline reproduce --chosen`), by testbed.
 
     Raises
     ------
@@ -75,6 +78,7 @@ def claims_table(
     """
     of_exact, of_testbeds = _read(exact, _EXACT), {name: _read(path, _NEEDED) for name, path in testbeds.items()}
     of_scales = {name: _read(path, _NEEDED) for name, path in (scales or {}).items()}
+    of_chosen = {name: _read(path, _NEEDED) for name, path in (chosen or {}).items()}
     plans, rows = [make() for make in SCALES.values()], []
     for claim in CLAIMS:
         for objective, number in claim.numbers.items():
@@ -83,7 +87,8 @@ def claims_table(
             for name, found in of_testbeds.items():
                 told = _row_of(found, claim.says, objective, testbeds[name], f"humanline reproduce {name}")
                 if name not in OTHERS:
-                    row[name] = _words(told) if not claim.testbeds or name in claim.testbeds else ""
+                    asked = not claim.testbeds or name in claim.testbeds
+                    row[name] = _words(told) + _anew(of_chosen.get(name, ()), told) if asked else ""
             larger = []
             for plan in plans:
                 of_plan = None
@@ -135,6 +140,13 @@ def _row_of(
     if len(mine) != 1:
         raise ValueError(f"{file}: {len(mine)} rows of {says!r} for {objective}, not 1: write it anew with `{command}`")
     return mine[0]
+
+
+def _anew(chosen: Sequence[Mapping[str, str]], told: Mapping[str, str]) -> str:
+    """Return what the draws say that chose no cell, of a claim whose cells were chosen; nothing of others."""
+    same = ("says", "objective")
+    mine = [one for one in chosen if all(one[name] == told[name] for name in same)]
+    return "".join(f"; on draws that chose nothing: {_words(one)}" for one in mine)
 
 
 def _of_scale(plan: Scale, says: str, objective: str, told: Mapping[str, str] | None) -> list[str]:

@@ -241,6 +241,8 @@ def test_the_folder_of_a_suite_stands_for_its_tables(tmp_path):
     assert chosen["head"] == ["says", "verdict", "draws"] and chosen["rows"] == [["S1", "holds", "7"]]
     assert facts["studies"][1]["claims"]["S1"].startswith("sampling every 64 steps loses more")
     assert "Tuned cells on draws that did not choose them" in page.text
+    _, facts = report(tmp_path, tmp_path / "suite" / "letters")
+    assert [one["name"] for one in facts["studies"]] == ["letters", "chosen"]
 
 
 def test_runs_in_every_state_of_every_kind_and_age_make_one_page(tmp_path, capsys):
@@ -272,7 +274,8 @@ def test_runs_in_every_state_of_every_kind_and_age_make_one_page(tmp_path, capsy
         "letters: score and",
     ):
         assert said in page.text
-    assert len(facts["answers"]) == len(facts["studies"]) == 1
+    assert len(facts["answers"]) == 1
+    assert [one["name"] for one in facts["studies"]] == ["letters", "sampling", "chosen"]
     assert main(["report", *map(str, paths), str(tmp_path / "nowhere"), "--out", str(tmp_path / "s.html")]) == 2
     assert "nowhere" in capsys.readouterr().err and not (tmp_path / "s.html").exists()
 
@@ -429,7 +432,7 @@ def test_rounds_show_what_the_policy_answered_first_and_last(tmp_path):
 def test_a_suite_of_runs_is_shown_with_its_tables_and_figure(tmp_path):
     """The tables of humanline reproduce are on the page, its figure is drawn from its CSV, a panel an objective."""
     page, facts = report(tmp_path, ROOT / "studies" / "frontier" / "letters")
-    (study,) = facts["studies"]
+    study = facts["studies"][0]
     assert {"findings.csv", "paper.csv", "cells.csv", "runs.csv"} <= {table["file"] for table in study["tables"]}
     (claims,) = [table for table in study["tables"] if table["file"] == "paper.csv"]
     assert claims["head"][:5] == ["where", "says", "objective", "paper", "verdict"]

@@ -71,6 +71,17 @@ def test_figure_7_has_a_row_for_each_of_its_claims(tmp_path):
     assert "- Figure 7" not in told
 
 
+def test_what_draws_say_that_chose_no_cell_stands_beside_what_all_draws_say(tmp_path):
+    exact, bed = tables(tmp_path)
+    row = {"where": "Figure 1, Table 3", "says": TUNED, "objective": "dpo", "verdict": "undecided here"}
+    row |= {"difference": 0.0625, "low": -0.125, "high": 0.25, "clipped": 0.0, "why": ""}
+    (tmp_path / "chosen.csv").write_text(rows_csv([row]))
+    lines = claims_table(exact, {"letters": bed}, chosen={"letters": tmp_path / "chosen.csv"}).splitlines()
+    (line,) = [one for one in lines if "draws that chose nothing" in one]
+    assert f"| {TUNED} | dpo |" in line
+    assert "+0.375); on draws that chose nothing: undecided here, +0.062 (-0.125 .. +0.250) |" in line
+
+
 def test_what_was_not_run_has_no_numbers(tmp_path):
     exact, bed = tables(tmp_path, verdict="not run", difference="", low="", high="")
     assert "not run |" in claims_table(exact, {"letters": bed})

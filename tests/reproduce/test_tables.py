@@ -89,6 +89,11 @@ def test_a_table_of_other_runs_is_not_taken_over(tmp_path, capsys):
     """A command that would begin all anew says so instead; so does one whose task has changed, with the file's name."""
     path = tmp_path / "runs.csv"
     words = ["reproduce", "--known", str(path), "--out", str(tmp_path / "out"), "--quiet"]
+    assert main(words) == 2
+    assert f"--known {path}: it cannot be read: No such file" in capsys.readouterr().err
+    path.write_text("a,b\n")
+    assert main(words) == 2
+    assert f"--known {path}: no table of runs" in capsys.readouterr().err
     write_outcomes(path, [OUTCOME])
     assert main(words) == 2
     said = capsys.readouterr().err
