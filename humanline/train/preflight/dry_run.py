@@ -13,7 +13,7 @@ import copy
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -82,19 +82,38 @@ def dry_run(
     DryRunError
         If the model does something that depends on numbers.
     """
+    found = in_depth(outline, lambda depth: _run(config, outline, block, depth, backward, accumulates, cuda, shares))
+    if _is_extended(outline):
+        found["middle layers backward"] = 0.0  # what is live there lies between what is live before and after
+    return found
+
+
+def in_depth(outline: Any, run: Callable[[int | None], Quantities]) -> Quantities:
+    """Return what a run says of a model of some depth, of deep models from two smaller ones: layers repeat.
+
+    Parameters
+    ----------
+    outline
+        The model on the meta device.
+    run : callable
+        Of a number of layers; None where a model's layers cannot be found.
+    """
     layers = layer_list(outline)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_quiet())
+    with _quiet():
         if layers is None:
-            return _run(config, outline, block, None, backward, accumulates, cuda, shares)
+            return run(None)
         depth, period = len(layers), _period(outline)
         less, more = 2 * period, 3 * period  # the first, the last and, once, what lies between
         if depth <= more:
-            return _run(config, outline, block, depth, backward, accumulates, cuda, shares)
-        small, large = (_run(config, outline, block, n, backward, accumulates, cuda, shares) for n in (less, more))
+            return run(depth)
+        small, large = run(less), run(more)
     slope = (depth - less) / (more - less)
-    long = {name: small[name] + slope * (large[name] - small[name]) for name in small}
-    return long | {"middle layers backward": 0.0}  # what is live there lies between what is live before and after
+    return {name: small[name] + slope * (large[name] - small[name]) for name in small}
+
+
+def _is_extended(outline: Any) -> bool:
+    layers = layer_list(outline)
+    return layers is not None and len(layers) > 3 * _period(outline)
 
 
 def _run(
@@ -107,41 +126,56 @@ def _run(
     cuda: bool,
     shares: bool = False,
 ) -> Quantities:
+    meter = Meter(counted=int(block.mask.sum()), tokens=sum(block.lengths))
+    with without_numbers(config, outline, depth, meter, train=backward) as policy, contextlib.ExitStack() as sharing:
+        if shares and config.training.precision != "float32":
+            sharing.enter_context(narrowed(policy, TYPES[config.training.precision]))
+        ids, mask = (
+            torch.empty(block.input_ids.shape, dtype=torch.long),
+            torch.empty(block.mask.shape, dtype=torch.bool),
+        )
+        for tensor in (*policy.parameters(), ids, mask):
+            meter.leave_out(tensor)
+        if accumulates:  # a gradient is there for as long as it takes to add it to what is there already
+            for parameter in policy.parameters():
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
+        head = _head_of_cuda() if cuda else contextlib.nullcontext()
+        with meter, head, torch.set_grad_enabled(backward):
+            with _marks(policy, meter):
+                logprobs = policy(ids, mask, block.lengths)
+            if backward:
+                meter.stretch = "head backward"
+                logprobs.backward(torch.empty_like(logprobs))
+    flops = {name: float(meter.flops[name]) for name in FLOPS}
+    return {name: float(meter.peaks[name]) for name in STRETCHES} | {"held": float(meter.held)} | flops
+
+
+@contextlib.contextmanager
+def without_numbers(
+    config: TrainConfig, outline: Any, depth: int | None, meter: Meter, *, train: bool, masks: bool = False
+) -> Iterator[LogprobModel]:
+    """Give a run's policy of so many layers on fake tensors, of which none is counted; raise DryRunError.
+
+    With `masks` attention has those that rows of different lengths need, which nothing else of a run makes.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     model = _outfitted(config, _shortened(outline, depth))
-    meter = _Meter(counted=int(block.mask.sum()), tokens=sum(block.lengths))
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as sharing:
+        untraced = contextlib.nullcontext() if masks else _as_untraced()
+        with FakeTensorMode(allow_non_fake_inputs=True), untraced, _grouped_by_name():
             model.to_empty(device="cpu")
             model.tie_weights()
-            policy = LogprobModel(model, packed=config.training.padding == "free").train(backward)
+            policy = LogprobModel(model, packed=config.training.padding == "free").train(train)
             if config.training.precision != "float32":
                 compute_in(policy, TYPES[config.training.precision])
-                if shares:
-                    sharing.enter_context(narrowed(policy, TYPES[config.training.precision]))
-            ids, mask = (
-                torch.empty(block.input_ids.shape, dtype=torch.long),
-                torch.empty(block.mask.shape, dtype=torch.bool),
-            )
-            for tensor in (*policy.parameters(), *policy.buffers(), ids, mask):
+            for tensor in (*policy.parameters(), *policy.buffers()):
                 meter.leave_out(tensor)
-            if accumulates:  # a gradient is there for as long as it takes to add it to what is there already
-                for parameter in policy.parameters():
-                    if parameter.requires_grad:
-                        parameter.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
-            head = _head_of_cuda() if cuda else contextlib.nullcontext()
-            with _as_untraced(), _grouped_by_name(), meter, head, torch.set_grad_enabled(backward):
-                with _marks(policy, meter):
-                    logprobs = policy(ids, mask, block.lengths)
-                if backward:
-                    meter.stretch = "head backward"
-                    logprobs.backward(torch.empty_like(logprobs))
+            yield policy
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise DryRunError(f"{type(outline).__name__} cannot be run without numbers: {reason}") from error
-    flops = {name: float(meter.flops[name]) for name in FLOPS}
-    return {name: float(meter.peaks[name]) for name in STRETCHES} | {"held": float(meter.held)} | flops
 
 
 FLOPS = tuple(f"{when} {kind}" for when in ("forward", "backward", "again") for kind in ("linear", "attention"))
@@ -167,7 +201,7 @@ def update_temporaries(config: TrainConfig, parameter: Tensor) -> int:
         optimizer.step()
         return optimizer
 
-    meter = _Meter(counted=0, tokens=0)
+    meter = Meter(counted=0, tokens=0)
     with _quiet():
         stepped(nn.Parameter(torch.zeros(1 << 12, dtype=parameter.dtype)))  # tables are made from numbers, once
         with FakeTensorMode(allow_non_fake_inputs=True):
@@ -221,7 +255,7 @@ def _period(model: Any) -> int:
 
 
 @contextlib.contextmanager
-def _marks(policy: LogprobModel, meter: _Meter) -> Iterator[None]:
+def _marks(policy: LogprobModel, meter: Meter) -> Iterator[None]:
     """Let the meter know where a pass is, by hooks on what a model calls."""
     decoder, layers, period = policy.model.get_decoder(), layer_list(policy.model), _period(policy.model)
 
@@ -264,7 +298,7 @@ def _marks(policy: LogprobModel, meter: _Meter) -> Iterator[None]:
 # What sees every operation
 
 
-class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count live bytes and floating-point operations, and answer what would take numbers to know.
 
     Parameters

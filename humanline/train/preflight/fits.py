@@ -16,7 +16,7 @@ from humanline.train.data.stream import Stream
 from humanline.train.preflight.hardware import GIB, TYPICAL, Device, EstimateError, capacity, device_of, swap
 from humanline.train.preflight.memory import Estimate, Estimator, generous_bytes
 from humanline.train.preflight.suggest import gpus_needed, suggest
-from humanline.train.preflight.workload import Workload, block_of_answers, cheap_shape
+from humanline.train.preflight.workload import Workload, block_of_answers, cheap_shape, lengths_of_prompts
 
 
 class DoesNotFitError(ValueError):
@@ -52,6 +52,7 @@ def describe(
         (f"optimizer states ({config.optimizer.states})", static.states),
         ("gradients on their way between GPUs", static.buckets),
         ("second model(s) (reference.storage: model)", static.second_models),
+        ("drawing completions, at most: their cache, copies of weights to compute with, and a pass", estimate.drawing),
         ("weights of the start, for a look (evaluation.distance.to_start)", estimate.start),
         *_of_shards(config, estimate),
         ("activations, at most", estimate.activations),
@@ -238,20 +239,20 @@ def workload_of(config: TrainConfig, ranks: int, tokenizer: Any = None) -> Workl
         return Workload.at_limits(config, ranks=ranks, why=why)
     stream, steps = stream_of(config, data, renderer, ranks=ranks)
     answers = block_of_answers(config, data.travelled)
+    prompts = lengths_of_prompts(rounds=data.contexts, held_out=data.held_out, travelled=data.travelled)
     if config.rounds is not None:
         work = Workload.of_stream(stream, steps, travelled=answers)
-        what = "every answer is taken to be as long as it may be; sampling and reward models are not counted"
+        what = "every answer is taken to be as long as it may be; reward models are not counted"
+        if config.rounds.sampling.engine.kind == "continuous":
+            what += ", nor the cache of continuous batching"
         if config.rounds.overlap:
-            what += ", nor the second process, which has the weights once more"
-        return replace(work, remark=what)
+            what += ", nor the second process, which samples and has the weights once more"
+        return replace(work, remark=what, prompts=prompts)
     evaluator = held_out_evaluator(config, data.sets, renderer, never, never, torch.device("cpu"), ranks=ranks)
     batches = [] if evaluator is None else [evaluator.batch, evaluator.pairs]
     micros = [micro for batch in batches if batch is not None for micro in batch.micro_batches]
     held_out = [block for micro in micros for block in (micro.block, micro.mismatched) if block is not None]
-    work = Workload.of_stream(stream, steps, held_out, answers)
-    if answers is None:
-        return work
-    return replace(work, remark="the answers by which evaluation.distance is measured are not counted while drawn")
+    return replace(Workload.of_stream(stream, steps, held_out, answers), prompts=prompts)
 
 
 def refuse_unfit(

@@ -21,10 +21,12 @@ from humanline.train.policy.load import TYPES
 from humanline.train.policy.packing import refuse_unpackable
 from humanline.train.policy.precision import fit_for_gradients
 from humanline.train.preflight.dry_run import BACKWARD, Quantities, dry_run, update_temporaries
+from humanline.train.preflight.sampling import drawing_bytes
 from humanline.train.preflight.shards import Sharded, gathered_config, parts_of, share_of
-from humanline.train.preflight.workload import Work, Workload, shape_of
+from humanline.train.preflight.workload import Drawn, Work, Workload, batches_drawn, shape_of
 
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)  # bytes a weight: four bits, a byte for 64 of them, and a float32 for 256 of those
+DRAWING = "drawing of completions"  # the phase in which generate does that in this process
 _BLOCK = 256  # values of an 8-bit optimizer state that share a float32 scale
 
 
@@ -154,6 +156,9 @@ class Estimate:
         Log-probabilities computed ahead, in host memory.
     start : int
         The start's weights, which a look at the distance from it may read again.
+    drawing : int
+        What drawing completions in this process holds beyond weights, at most: a cache of keys and values, copies of
+        weights in the type of the computation, and a pass.
     copies : int
         What a thread writes a checkpoint from, in host memory; 0 if `checkpoint.overlap` asks for none.
     phases : dict
@@ -170,6 +175,7 @@ class Estimate:
     logits: int
     window: int
     start: int
+    drawing: int
     copies: int
     phases: dict[str, int]
     flops: dict[str, float] = field(default_factory=dict)
@@ -186,9 +192,13 @@ class Estimate:
 
     @property
     def lower_bound(self) -> float:
-        """Return the least number of bytes that a step takes, if the dry run counted a tenth too much."""
+        """Return the least number of bytes that a step takes, if the dry run counted a tenth too much.
+
+        Completions may all end early, so what drawing them may take is left out.
+        """
         base = self.static.kept + self.static.gradients
-        return base + 0.9 * max(0, self.peak - base) if self.peak > base else 0.9 * self.peak
+        peak = max(size for name, size in self.phases.items() if name != DRAWING)
+        return base + 0.9 * max(0, peak - base) if peak > base else 0.9 * peak
 
     @property
     def total_flops(self) -> float:
@@ -210,6 +220,7 @@ class Estimator:
     def __init__(self, outline: Any, *, cuda: bool) -> None:
         self.outline, self.cuda = outline, cuda
         self._runs: dict[Any, Quantities] = {}
+        self._drawn: dict[Any, int] = {}
 
     def estimate(self, config: TrainConfig, workload: Workload) -> Estimate:
         """Return the memory and compute that a run takes.
@@ -253,6 +264,11 @@ class Estimator:
             )
             size = kept + copies + unpacked + start + _without_gradient(run, sharded)
             phases["distance from the start"] = size + self._hidden(config, workload.travelled)
+        # Under sharding no process has a whole model to draw with.
+        batches = batches_drawn(config, workload.prompts) if sharded is None else []
+        drawing = max((self._drawing(config, batch) for batch in batches), default=0)
+        if drawing:
+            phases[DRAWING] = kept + unpacked + drawing
         window = config.window_steps(workload.steps) * workload.window
         overlaps = config.checkpoint.overlap == "always" or (config.checkpoint.overlap == "auto" and self.cuda)
         copies = static.saved if overlaps else 0
@@ -267,6 +283,7 @@ class Estimator:
             logits=max(round(max(one.run["head"], one.run["head backward"]) - one.run["held"]) for one in passes),
             window=window,
             start=start,
+            drawing=drawing,
             copies=copies,
             phases=phases,
             flops=self._flops(config, workload, passes[-1].run, forward_only),
@@ -314,6 +331,12 @@ class Estimator:
                 config, self.outline, block, backward=backward, accumulates=accumulates, cuda=self.cuda, shares=shares
             )
         return self._runs[key]
+
+    def _drawing(self, config: TrainConfig, batch: Drawn) -> int:
+        key = (config.training.precision, config.adapter, config.kept_in, batch)
+        if key not in self._drawn:
+            self._drawn[key] = drawing_bytes(config, self.outline, batch)
+        return self._drawn[key]
 
     def _hidden(self, config: TrainConfig, block: Block) -> int:
         """Return the bytes of the policy's hidden states that wait for the start's, where kl_to_start is measured."""

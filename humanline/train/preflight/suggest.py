@@ -153,6 +153,13 @@ def _smaller_passes(config: TrainConfig) -> _Changes:
     return {} if training.micro_batch_size == least else {"training.micro_batch_size": least}
 
 
+def _fewer_together(config: TrainConfig, _: Workload) -> _Changes:
+    """Draw fewer completions at a time, where this process draws them."""
+    if config.rounds is None or config.rounds.sampling.engine.kind != "generate":
+        return {}
+    return {"source.sampling.engine.batch_size": max(1, config.rounds.sampling.engine.batch_size // 4)}
+
+
 def _narrow_weights(config: TrainConfig, _: Workload) -> _Changes:
     if config.adapter is not None:
         return {"optimizer.states": "8bit"}
@@ -181,6 +188,7 @@ def _shards(_: TrainConfig, workload: Workload) -> _Changes:
 # What costs a user least first: nothing, time, rounding, then another loss and what is trained.
 _CHANGES: tuple[tuple[str, Any], ...] = (
     ("each GPU holds its share of weights, gradients and states; equal results", _shards),
+    ("fewer completions drawn together, equal but for the last bits", _fewer_together),
     ("no second model, equal results", lambda c, w: {"reference.storage": "score_ahead"}),
     ("up to a third more work", lambda c, w: {"training.activation_checkpointing": True}),
     ("more and smaller passes", _more_passes),
@@ -198,14 +206,13 @@ def _changed(config: TrainConfig, workload: Workload, changes: _Changes) -> _Cha
     tree = config.model_dump(mode="json")
     words = []
     for name, value in changes.items():
-        section, _, key = name.partition(".")
-        old = tree[section] if not key else (tree[section] or {}).get(key)
-        if old == value:
+        *sections, key = name.split(".")
+        within = tree
+        for section in sections:
+            within = within[section]
+        if within.get(key) == value:
             continue
-        if key:
-            tree[section][key] = value
-        else:
-            tree[section] = value
+        within[key] = value
         shown = value if not isinstance(value, dict) else "{" + ", ".join(f"{k}: {v}" for k, v in value.items()) + "}"
         shown = str(shown).lower() if isinstance(shown, bool) else shown
         words.append(f'{name}="{shown}"' if isinstance(value, dict) else f"{name}={shown}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -70,6 +70,9 @@ class Workload:
         Where these numbers do not come from the data.
     travelled : Block or None
         The largest by which the distance from the start is measured.
+    prompts : dict
+        Tokens of the shortest and the longest prompt that is answered, as far as they are known: in `rounds`, at
+        looks (`held_out`), for the distance (`travelled`).
     """
 
     first: Block
@@ -84,6 +87,7 @@ class Workload:
     ranks: int = 1
     remark: str = ""
     travelled: Block | None = None
+    prompts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of_stream(
@@ -169,6 +173,46 @@ class Workload:
         return replace(
             self, first=first, later=later if passes > 1 else None, without_gradient=without_gradient, passes=passes
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A batch of completions that transformers' generate draws: rows, and tokens of prompts and of completions."""
+
+    rows: int
+    prompt: int
+    new: int
+
+
+def lengths_of_prompts(**prompts: Sequence[Context]) -> dict[str, tuple[int, int]]:
+    """Return the tokens of the shortest and the longest of each kind of prompt that there is."""
+    lengths = {name: [len(one.ids) for one in of_kind] for name, of_kind in prompts.items()}
+    return {name: (min(found), max(found)) for name, found in lengths.items() if found}
+
+
+def batches_drawn(config: TrainConfig, prompts: Mapping[str, tuple[int, int]]) -> list[Drawn]:
+    """Return the largest batches of completions that generate draws in a process of the run.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    prompts : dict
+        As in `Workload`; prompts that are not known are as long as leaves room for the longest completion.
+    """
+    asked = {}
+    if config.rounds is not None and not config.rounds.overlap:  # else a process of its own draws
+        asked["rounds"] = config.rounds.sampling
+    if config.rounds is not None and config.data.eval is not None:
+        asked["held_out"] = config.asking
+    if config.evaluation.distance is not None:
+        asked["travelled"] = config.travelling
+    found, limit = [], config.data.max_length
+    for name, sampling in asked.items():
+        if sampling.engine.kind == "generate":
+            shortest, longest = prompts.get(name, (max(1, limit - sampling.max_tokens),) * 2)
+            new = max(1, min(sampling.max_tokens, limit - shortest))
+            found.append(Drawn(sampling.engine.batch_size, longest, new))
+    return found
 
 
 def block_of_answers(config: TrainConfig, prompts: Iterable[Context] = ()) -> Block | None:

@@ -399,7 +399,7 @@ def grpo_config(samples: int, normalise: str = "global", **training: Any) -> Tra
             "contexts_per_round": 64,
             "samples": samples,
             "count": 1,
-            "sampling": {"max_tokens": 128},
+            "sampling": {"max_tokens": 128, "engine": {"kind": "generate", "batch_size": 1}},
             "scoring": {"rewards": [{"kind": "format"}]},
         },
         training={"steps": None, "batch_size": 4, "precision": "float32"} | training,
@@ -553,7 +553,7 @@ def test_the_command_says_what_a_run_takes(recipe, tmp_path, capsys):
 
 def test_what_does_not_fit_ends_with_what_to_change(recipe, monkeypatch, capsys):
     """A GPU that is too small makes exit code 2 and a list of changes; a time is not given where none is measured."""
-    monkeypatch.setattr(changes, "_CHANGES", changes._CHANGES[:3])
+    monkeypatch.setattr(changes, "_CHANGES", changes._CHANGES[:4])
     assert main(["estimate", str(recipe), "training.precision=float32", "--gpu-memory", "0.7501"]) == 2
     out = capsys.readouterr().out
     assert "does not fit" in out and "training.activation_checkpointing=true  (up to a third more work" in out
@@ -612,7 +612,7 @@ def stream_of(given: TrainConfig) -> Stream:
 def test_a_run_that_cannot_fit_is_refused_before_it_is_loaded(toy, tmp_path, monkeypatch):
     """Training ends before weights are read and anything is written; the message has the peak and what to change."""
     monkeypatch.setattr(budget, "capacity", lambda device: 1e6)
-    monkeypatch.setattr(changes, "_CHANGES", changes._CHANGES[:3])
+    monkeypatch.setattr(changes, "_CHANGES", changes._CHANGES[:4])
     monkeypatch.setattr("humanline.train.setup.build_policy", lambda *_: pytest.fail("weights were loaded"))
     given = config(toy, tmp_path / "run", transform=CLIP, reference=AHEAD | {"storage": "model"})
     with pytest.raises(DoesNotFitError, match="nothing was loaded") as refused:
