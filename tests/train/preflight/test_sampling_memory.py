@@ -16,6 +16,7 @@ from humanline.train.data.prompts import Context
 from humanline.train.data.run_data import renderer_of
 from humanline.train.online.samplers.generate import GenerateSampler
 from humanline.train.policy.load import load_tokenizer
+from humanline.train.preflight import suggest as changes
 from humanline.train.preflight.hardware import GIB
 from humanline.train.preflight.memory import DRAWING, Estimator
 from humanline.train.preflight.sampling import drawing_bytes
@@ -114,8 +115,9 @@ def test_fixed_data_draw_for_the_distance_alone():
     assert batches_drawn(given, {"travelled": (10, 30)}) == [Drawn(3, 30, 24)]
 
 
-def test_fewer_completions_together_are_suggested(llama):
+def test_fewer_completions_together_are_suggested(llama, monkeypatch):
     """Where drawing them is the peak, that is what costs least, and it helps."""
+    monkeypatch.setattr(changes, "_CHANGES", changes._CHANGES[:2])
     given = in_rounds()
     found = suggest(llama, given, limits(given), memory=1.0)
     (first,) = [one for one in found if one.overrides == ("source.sampling.engine.batch_size=16",)]
