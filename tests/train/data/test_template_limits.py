@@ -35,7 +35,11 @@ def template(tokenizer, text: str) -> ChatTemplate:
         (LOOPS, "more than 0.2 s of CPU time"),
         (PILES, "more than 64 MiB of memory"),
         (GROWS.replace("OP", "+"), "joins more than 20,000,000 characters or items"),
-        (GROWS.replace("OP", "+").replace("'aaaaaaaaaa'", "[1]"), "joins more than 20,000,000 characters or items"),
+        # A list passes 64 MiB (8 bytes an item) a doubling before 20,000,000 items: what looks first says so.
+        (
+            GROWS.replace("OP", "+").replace("'aaaaaaaaaa'", "[1]"),
+            "(joins more than 20,000,000 characters or items|more than 64 MiB of memory)",
+        ),
         (GROWS.replace("OP", "~"), "more than 20,000,000 characters"),
         (BIG + "{% for i in range(100000) %}{{ big }}{% endfor %}", "writes more than"),
         (
