@@ -23,7 +23,9 @@ _NAMES_OF_CARE = ("sensitivity", "noise", "lapse")
 #: Points of each person, and how many of them are drawn anew between two steps of the law.
 POINTS, FRESH = 128, 6
 #: Points come from a multivariate t around a person, and so many of them from one around all people.
-_FREEDOM, _FROM_ALL, _WIDER = 10.0, 0.15, 1.5
+_FREEDOM, _FROM_ALL, _WIDER = 4.0, 0.15, 1.5
+#: Steps of one coordinate alone that a person's chosen point tries between two steps of the law.
+ALONE = 2
 
 
 def people_kernel(fit: PeopleFit, *, target_accept: float, chains: int, seed: int) -> tuple[Any, dict[str, Any]]:
@@ -31,10 +33,14 @@ def people_kernel(fit: PeopleFit, *, target_accept: float, chains: int, seed: in
 
     Each person has points ``x_s`` from a fixed density q, weighted by ``w_s = likelihood(x_s) / q(x_s)``. Given them
     the law has density ``prior(law) prod_i sum_s w_is law(x_is)``, smooth and of few dimensions. Given the law, one
-    point of each person is chosen with probability ``~ w_s law(x_s)``, tries a random step by Metropolis's rule, and
-    stays; some others are drawn anew. The chosen points follow the exact posterior, however few points there are. The
-    fewer they are, the less the law may move between renewals; each renewal costs likelihoods. So there are many
-    points, of which few are renewed: the law is nearly free, and what it owes to the points wears off.
+    point of each person is chosen with probability ``~ w_s law(x_s)``, tries steps by Metropolis's rule, and stays;
+    some others are drawn anew. The chosen points follow the exact posterior, however few points there are. The fewer
+    they are, the less the law may move between renewals; each renewal costs likelihoods. So there are many points, of
+    which few are renewed: the law is nearly free, and what it owes to the points wears off.
+
+    Where q is small, as where a gamma lies beyond its bound and responses say nothing of it, one point may outweigh all
+    others for long. So the chosen one tries a step in all directions, near or far, and some of one coordinate alone,
+    drawn from the law given the others: where responses say nothing of that coordinate such a step is always taken.
 
     All is counted from the mean of the estimated law, in its root: there a person is ``z``, the law's mean ``shift``
     and its precision ``A A'``.
@@ -99,20 +105,35 @@ def people_kernel(fit: PeopleFit, *, target_accept: float, chains: int, seed: in
         numpyro.factor("spread_prior", -(jnp.diag(between) / priors[:, 1] ** 2).sum() / 2)
         numpyro.deterministic("at", natural(z[:, 0, :number]))
 
+    alone = jnp.asarray(whitener.T)  # a step of each coordinate alone
+
+    def moved(key: Any, place: Any, value: Any, step: Any, log_rest: Any = lambda to: 0.0) -> tuple[Any, Any]:
+        """Return log-likelihoods and places after a step that is taken by Metropolis's rule."""
+        tried = place + step
+        new_value = likelihood(natural(tried))
+        gain = new_value - value + log_rest(tried) - log_rest(place)
+        up = jnp.log(jax.random.uniform(key, gain.shape)) < gain
+        return jnp.where(up, new_value, value), jnp.where(up[:, None], tried, place)
+
     def new_points(rng_key: Any, gibbs_sites: Any, hmc_sites: Any) -> dict[str, Any]:
-        keys = jax.random.split(rng_key, 4)
+        keys = jax.random.split(rng_key, 5 + ALONE)
         z, log_weight, who = gibbs_sites["z"], gibbs_sites["log_weight"], jnp.arange(people)
         chosen = jax.random.categorical(keys[0], log_weight + log_law(hmc_sites, z))
         own, own_weight = z[who, chosen], log_weight[who, chosen]
-        # A step of Metropolis's rule, so that no point stays chosen for long because few are where it is.
-        place = own[:, :number]
-        tried = place + (walk @ jax.random.normal(keys[1], place.shape)[:, :, None])[:, :, 0]
-        value, new_value = own_weight + density.log_prob(place), likelihood(natural(tried))
-        gain = new_value - value + log_law(hmc_sites, with_products(tried)) - log_law(hmc_sites, own)
-        up = jnp.log(jax.random.uniform(keys[2], gain.shape)) < gain
-        own = jnp.where(up[:, None], with_products(tried), own)
-        own_weight = jnp.where(up, new_value - density.log_prob(tried), own_weight)
-        new_z, new_weight = draw(keys[3], FRESH)
+        place, value = own[:, :number], own_weight + density.log_prob(own[:, :number])
+        size = jnp.exp(jax.random.normal(keys[1], (people, 1)))
+        step = size * (walk @ jax.random.normal(keys[2], place.shape)[:, :, None])[:, :, 0]
+        value, place = moved(keys[3], place, value, step, lambda to: log_law(hmc_sites, with_products(to)))
+        for each in keys[5:]:
+            of_axis, of_length, of_rule = jax.random.split(each, 3)
+            axis = alone[jax.random.randint(of_axis, (people,), 0, number)]
+            slope = axis @ hmc_sites["root"] @ hmc_sites["root"].T
+            bend = (slope * axis).sum(-1)
+            length = jax.random.normal(of_length, (people,)) / jnp.sqrt(bend)
+            length = length - (slope * (place - hmc_sites["shift"])).sum(-1) / bend
+            value, place = moved(of_rule, place, value, length[:, None] * axis)  # as the law draws, so that it cancels
+        own, own_weight = with_products(place), value - density.log_prob(place)
+        new_z, new_weight = draw(keys[4], FRESH)
 
         def renewed(old: Any, mine: Any, new: Any) -> Any:
             # Who leaves depends on no value: the chosen one changes places with the first, then the last ones go.

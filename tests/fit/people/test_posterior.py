@@ -195,6 +195,39 @@ def test_points_keep_the_weights_of_their_places():
 
 
 @needs_bayes
+@pytest.mark.slow  # JAX compiles
+@pytest.mark.filterwarnings("ignore")
+def test_people_whose_responses_say_nothing_follow_the_law(monkeypatch):
+    """Without likelihoods, chosen points of 200 people have the mean and covariance of a law unlike the estimated one.
+
+    Over people, who are independent: errors within 5 standard errors of a normal sample (Chebyshev: 1 in 25 at most
+    for each of five numbers, with this seed none).
+    """
+    import jax
+    from jax import numpy as jnp
+
+    from humanline.fit.people import particles
+
+    fit = fit_people(crowd(0, 200, 12, SMALL)[0], SMALL)
+    monkeypatch.setattr(particles, "traced_likelihood", lambda own: lambda at: jnp.zeros(at.shape[0]))
+    estimated, shift, covariance = fit.population.law, np.array([0.5, -1.0]), np.array([[0.5, 0.1], [0.1, 0.3]])
+    root = np.linalg.cholesky(estimated.root.T @ np.linalg.inv(covariance) @ estimated.root)
+    with jax.enable_x64(True):
+        kernel, begin = particles.people_kernel(fit, target_accept=0.8, chains=1, seed=0)
+        sites = {name: each[0] for name, each in begin.items()}
+        law = {"shift": jnp.asarray(shift), "root": jnp.asarray(root)}
+        new_points = jax.jit(lambda key, sites: kernel._gibbs_fn(rng_key=key, gibbs_sites=sites, hmc_sites=law))
+        for key in jax.random.split(jax.random.PRNGKey(0), 60):
+            before, sites = sites, new_points(key, sites)
+        chosen, same = np.asarray(sites["z"][:, 0, :2]), np.asarray(sites["z"][:, 0] == before["z"][:, 0])
+    assert not same.all(-1).any()
+    off = chosen @ estimated.root.T - estimated.root @ shift
+    assert (np.abs(off.mean(0)) < 5 * np.sqrt(np.diag(covariance) / 200)).all()
+    errors = np.sqrt((covariance**2 + np.outer(np.diag(covariance), np.diag(covariance))) / 200)
+    assert (np.abs(np.cov(off.T) - covariance) < 5 * errors).all()
+
+
+@needs_bayes
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_another_sampler_finds_the_same_posterior():
