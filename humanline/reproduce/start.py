@@ -69,20 +69,28 @@ class Pairs:
 
 def make_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Start:
     """Return the start model of that kind and seed, trained from random weights unless the folder has it."""
-    place, made_of = folder / testbed.name / f"{source}-{seed}", _made_of(testbed, source, seed)
-    start = _kept(place, made_of, _read_start)
+    start = kept_start(testbed, source, seed, folder)
     if start is None:
+        place = _start_place(testbed, source, seed, folder)
         new_folder(place)
-        facts = _train_start(testbed, source, seed, place)
-        write_text(place / _FACTS, json.dumps({"made_of": made_of, **facts}, indent=1) + "\n")
+        facts = {"made_of": _made_of(testbed, source, seed), **_train_start(testbed, source, seed, place)}
+        write_text(place / _FACTS, json.dumps(facts, indent=1) + "\n")
         start = _read_start(place, facts)
     return start
 
 
+def kept_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Start | None:
+    """Return the start model that `make_start` would find made, if there is one."""
+    return _kept(_start_place(testbed, source, seed, folder), _made_of(testbed, source, seed), _read_start)
+
+
 def has_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> bool:
     """Return whether `make_start` would find the start model made."""
-    place, made_of = folder / testbed.name / f"{source}-{seed}", _made_of(testbed, source, seed)
-    return _kept(place, made_of, _read_start) is not None
+    return kept_start(testbed, source, seed, folder) is not None
+
+
+def _start_place(testbed: Testbed, source: Source, seed: int, folder: Path) -> Path:
+    return folder / testbed.name / f"{source}-{seed}"
 
 
 def _read_start(place: Path, facts: Mapping[str, Any]) -> Start:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from humanline._workers import as_made, worker_processes
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
-from humanline.reproduce.start import has_pairs, has_start, make_pairs, make_start, prompt_files
+from humanline.reproduce.start import has_pairs, has_start, kept_start, make_pairs, make_start, prompt_files
 from humanline.reproduce.testbeds.base import Source
 from humanline.reproduce.versions import code_digest, made_by
 from humanline.sim.world import whole
@@ -29,6 +30,9 @@ STORE = "results.sqlite"
 Progress = Callable[[int, int], None]
 _ELSEWHERE = "elsewhere"  # in place of a digest of the code
 _NEAR: tuple[Source, ...] = ("near",)  # where every run starts
+#: Trained anew on another kind of processor, a start model has another score than by rounding: .00001 off on letters,
+#: .01 and .09 on instructions. The same model scores the same to the digits that tables have.
+_SAME_SCORE = 1e-3
 _THEN = "what is finished is kept, and the same command goes on"
 
 
@@ -108,6 +112,8 @@ def run_suite(
         If another process works in the folder.
     LockLostError
         If another process has taken the folder over meanwhile.
+    ValueError
+        If kept runs of one start began from another start model than others, or than the one that is there.
     OSError, ValueError, ModelError
         If `processes` < 1; as `run` does: runs under way are finished and kept before.
     """
@@ -118,6 +124,7 @@ def run_suite(
         kept = store.read()
         keys = {job: key_of(job) for job in jobs}
         missing = [job for job, key in keys.items() if key not in kept]
+        refuse_other_starts(read_results(jobs, kept, code).outcomes)
         done = len(jobs) - len(missing)
         told(done, len(jobs))
         if missing:
@@ -129,6 +136,7 @@ def run_suite(
                     begin = partial(_begin, pool, make, folder / "starts")
                     for _ in as_made(wanted, begin, at_once=at_once, before=before):
                         told(done, len(jobs))
+                    refuse_other_starts(read_results(jobs, kept, code).outcomes, _scores(missing, folder / "starts"))
                 begin_run = partial(_begin_run, pool, folder, keep_runs)
                 for job, outcome in as_made(missing, begin_run, at_once=at_once, before=before):
                     lock.refuse_lost()  # whoever took it over may have removed what this was made of
@@ -171,6 +179,44 @@ def take_over(jobs: Sequence[Job], outcomes: Iterable[Outcome], folder: Path) ->
         store.keep(key_of(job), job.name, f"{_ELSEWHERE} {as_text(outcome)}")
         used += 1
     return used
+
+
+def refuse_other_starts(outcomes: Iterable[Outcome], here: Mapping[tuple[str, int], float] | None = None) -> None:
+    """Raise if runs of one start began from different start models: what they differ in is not their settings alone.
+
+    Parameters
+    ----------
+    outcomes : iterable of Outcome
+    here : mapping, optional
+        Scores of the start models that further runs are to begin from, by testbed and number.
+
+    Raises
+    ------
+    ValueError
+    """
+    runs: dict[tuple[str, int], Counter[float]] = {}
+    for outcome in outcomes:
+        runs.setdefault((outcome.testbed, outcome.start), Counter())[outcome.start_score] += 1
+    for (testbed, start), scores in runs.items():
+        said = [f"{score:.6g} ({count} of the runs)" for score, count in scores.items()]
+        own = (here or {}).get((testbed, start))
+        if own is not None:
+            said.append(f"{own:.6g} (the one that is here)")
+        found = [*scores, *([] if own is None else [own])]
+        if max(found) - min(found) > _SAME_SCORE:
+            raise ValueError(
+                f"start model {start} of {testbed} scores {' and '.join(said)}: trained on another processor, or with "
+                f"other libraries, it is another model, and its runs cannot stand for one start. Go on where the "
+                f"others were made, or with their folder starts/{testbed} copied into this one; or leave the runs of "
+                f"one of the models out of what --known names"
+            )
+
+
+def _scores(jobs: Iterable[Job], folder: Path) -> dict[tuple[str, int], float]:
+    """Return the scores of the start models of jobs that are there."""
+    wanted = dict.fromkeys((job.testbed, job.start) for job in jobs)
+    found = {(one.name, start): kept_start(one, _NEAR[0], start, folder) for one, start in wanted}
+    return {which: start.measured.score for which, start in found.items() if start is not None}
 
 
 def place_of(job: Job) -> tuple[str, Cell, int, int]:

@@ -574,6 +574,28 @@ def test_held_out_pairs_are_of_the_prompts_asked_for(begun):
     assert {row["prompt"] for row in rows} <= set(MICRO.task.prompts("score")) and len(rows) == len(gaps)
 
 
+def test_runs_from_another_start_model_are_not_mixed_in(begun, outcome, tmp_path, monkeypatch, in_process):
+    """A start model that scores otherwise is another one: runs from both are refused, before any run and if none is."""
+    jobs = [Job(MICRO, OFFLINE, 0, 0), Job(MICRO, OFFLINE, 0, 1)]
+    there, nearly = outcome.start_score, dataclasses.replace(outcome, start_score=outcome.start_score + 1e-5)
+    other = dataclasses.replace(outcome, start_score=there + 0.01)
+    monkeypatch.setattr(module, "run", lambda job, *_, **__: dataclasses.replace(outcome, draw=job.draw))
+    for name, known in (("other", other), ("nearly", nearly)):
+        shutil.copytree(begun[0] / "starts", tmp_path / name / "starts")
+        take_over(jobs, [known], tmp_path / name)
+    with pytest.raises(
+        ValueError, match=rf"start model 0 of micro scores {there + 0.01:.6g} \(1 of the runs\) and {there:.6g} \("
+    ):
+        run_suite(jobs, tmp_path / "other")
+    assert len(kept_results(jobs, tmp_path / "other").outcomes) == 1
+    assert len(run_suite(jobs, tmp_path / "nearly").outcomes) == 2
+    take_over(jobs, [dataclasses.replace(other, draw=1), outcome], tmp_path / "whole")
+    with pytest.raises(
+        ValueError, match=r"scores .* \(1 of the runs\) and .* \(1 of the runs\): trained on another processor"
+    ):
+        run_suite(jobs, tmp_path / "whole")
+
+
 def test_runs_of_elsewhere_are_taken_over_where_the_task_is_the_same(begun, outcome, tmp_path, monkeypatch, in_process):
     """A committed table goes on where it stopped; results of another task are refused; other cells are not used."""
     jobs = [Job(MICRO, OFFLINE, 0, 0), Job(MICRO, OFFLINE, 0, 1)]

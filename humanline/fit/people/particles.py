@@ -105,35 +105,19 @@ def people_kernel(fit: PeopleFit, *, target_accept: float, chains: int, seed: in
         numpyro.factor("spread_prior", -(jnp.diag(between) / priors[:, 1] ** 2).sum() / 2)
         numpyro.deterministic("at", natural(z[:, 0, :number]))
 
-    alone = jnp.asarray(whitener.T)  # a step of each coordinate alone
-
-    def moved(key: Any, place: Any, value: Any, step: Any, log_rest: Any = lambda to: 0.0) -> tuple[Any, Any]:
-        """Return log-likelihoods and places after a step that is taken by Metropolis's rule."""
-        tried = place + step
-        new_value = likelihood(natural(tried))
-        gain = new_value - value + log_rest(tried) - log_rest(place)
-        up = jnp.log(jax.random.uniform(key, gain.shape)) < gain
-        return jnp.where(up, new_value, value), jnp.where(up[:, None], tried, place)
+    steps = _steps(
+        lambda z: likelihood(natural(z)), lambda sites, z: log_law(sites, with_products(z)), walk, whitener.T
+    )
 
     def new_points(rng_key: Any, gibbs_sites: Any, hmc_sites: Any) -> dict[str, Any]:
-        keys = jax.random.split(rng_key, 5 + ALONE)
+        keys = jax.random.split(rng_key, 3)
         z, log_weight, who = gibbs_sites["z"], gibbs_sites["log_weight"], jnp.arange(people)
         chosen = jax.random.categorical(keys[0], log_weight + log_law(hmc_sites, z))
         own, own_weight = z[who, chosen], log_weight[who, chosen]
         place, value = own[:, :number], own_weight + density.log_prob(own[:, :number])
-        size = jnp.exp(jax.random.normal(keys[1], (people, 1)))
-        step = size * (walk @ jax.random.normal(keys[2], place.shape)[:, :, None])[:, :, 0]
-        value, place = moved(keys[3], place, value, step, lambda to: log_law(hmc_sites, with_products(to)))
-        for each in keys[5:]:
-            of_axis, of_length, of_rule = jax.random.split(each, 3)
-            axis = alone[jax.random.randint(of_axis, (people,), 0, number)]
-            slope = axis @ hmc_sites["root"] @ hmc_sites["root"].T
-            bend = (slope * axis).sum(-1)
-            length = jax.random.normal(of_length, (people,)) / jnp.sqrt(bend)
-            length = length - (slope * (place - hmc_sites["shift"])).sum(-1) / bend
-            value, place = moved(of_rule, place, value, length[:, None] * axis)  # as the law draws, so that it cancels
+        place, value = steps(keys[1], hmc_sites, place, value)
         own, own_weight = with_products(place), value - density.log_prob(place)
-        new_z, new_weight = draw(keys[4], FRESH)
+        new_z, new_weight = draw(keys[2], FRESH)
 
         def renewed(old: Any, mine: Any, new: Any) -> Any:
             # Who leaves depends on no value: the chosen one changes places with the first, then the last ones go.
@@ -154,6 +138,55 @@ def people_kernel(fit: PeopleFit, *, target_accept: float, chains: int, seed: in
     )
     kernel = infer.HMCGibbs(nuts, gibbs_fn=new_points, gibbs_sites=["z", "log_weight"])
     return kernel, dict(zip(("z", "log_weight"), first, strict=True))
+
+
+def _steps(likelihood: Any, log_law: Any, walk: Any, alone: Any) -> Any:
+    """Return the function that lets each person's point try steps by Metropolis's rule.
+
+    Parameters
+    ----------
+    likelihood : callable
+        From places (P, K) to log-likelihoods (P,).
+    log_law : callable
+        From a law's sites and places to log-densities (P,), but for a constant.
+    walk : (P, K, K) array
+        Root of the covariance of a step in all directions; each is a random number of times as long.
+    alone : (K, K) array
+        In each row a step of one coordinate alone.
+
+    Returns
+    -------
+    callable
+        From a key, a law's sites, places and log-likelihoods to both anew.
+    """
+    jax = importlib.import_module("jax")
+    jnp, alone = jax.numpy, jax.numpy.asarray(alone)
+    people, number = walk.shape[:2]
+
+    def taken(key: Any, at: tuple[Any, Any], step: Any, log_rest: Any) -> tuple[Any, Any]:
+        place, value = at
+        tried = place + step
+        new_value = likelihood(tried)
+        up = jnp.log(jax.random.uniform(key, value.shape)) < new_value - value + log_rest(tried) - log_rest(place)
+        return jnp.where(up[:, None], tried, place), jnp.where(up, new_value, value)
+
+    def steps(key: Any, sites: Any, place: Any, value: Any) -> tuple[Any, Any]:
+        first, *others = jax.random.split(key, 1 + ALONE)
+        of_size, of_step, of_rule = jax.random.split(first, 3)
+        size = jnp.exp(jax.random.normal(of_size, (people, 1)))
+        step = size * (walk @ jax.random.normal(of_step, place.shape)[:, :, None])[:, :, 0]
+        at = taken(of_rule, (place, value), step, lambda z: log_law(sites, z))
+        for each in others:
+            of_axis, of_length, of_rule = jax.random.split(each, 3)
+            axis = alone[jax.random.randint(of_axis, (people,), 0, number)]
+            slope = axis @ sites["root"] @ sites["root"].T
+            bend = (slope * axis).sum(-1)
+            length = jax.random.normal(of_length, (people,)) / jnp.sqrt(bend)
+            length = length - (slope * (at[0] - sites["shift"])).sum(-1) / bend
+            at = taken(of_rule, at, length[:, None] * axis, lambda z: 0.0)  # drawn from the law, which cancels
+        return at
+
+    return steps
 
 
 def points_density(fit: PeopleFit) -> tuple[Any, Array]:
