@@ -151,8 +151,8 @@ def test_a_run_that_lost_its_folder_ends_before_it_writes(toy, tmp_path, monkeyp
             @property
             def requested(self):
                 if self.metrics.exists() and '"step": 2' in self.metrics.read_text():
+                    held(self.metrics.parent, 2)  # first: a look between the two would find no holder to name
                     (self.metrics.parent / "run.lock.1").unlink(missing_ok=True)
-                    held(self.metrics.parent, 2)
                     time.sleep(0.1)
 
         one = config(toy, output, checkpoint={"every": every, "minutes": None}, training__steps=6)
