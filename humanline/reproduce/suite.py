@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import has_pairs, has_start, kept_start, make_pairs, make_start, prompt_files
 from humanline.reproduce.testbeds.base import Source
 from humanline.reproduce.versions import code_digest, made_by
+from humanline.reproduce.worker import prepare_worker
 from humanline.sim.world import whole
 from humanline.system.files import OutputError, make_folder
 from humanline.system.kept import KeptResults
@@ -30,9 +30,6 @@ STORE = "results.sqlite"
 Progress = Callable[[int, int], None]
 _ELSEWHERE = "elsewhere"  # in place of a digest of the code
 _NEAR: tuple[Source, ...] = ("near",)  # where every run starts
-#: Trained anew on another kind of processor, a start model has another score than by rounding: .00001 off on letters,
-#: .01 and .09 on instructions. The same model scores the same to the digits that tables have.
-_SAME_SCORE = 1e-3
 _THEN = "what is finished is kept, and the same command goes on"
 
 
@@ -131,7 +128,7 @@ def run_suite(
             for testbed in dict.fromkeys(job.testbed for job in missing):
                 prompt_files(testbed, folder / "starts")  # here, for runs begin at the same time
             at_once = min(processes, len(missing))
-            with worker_processes(at_once, begin=_one_thread, then=_THEN) as pool:
+            with worker_processes(at_once, begin=prepare_worker, then=_THEN) as pool:
                 for make, wanted in _first(missing, folder / "starts"):
                     begin = partial(_begin, pool, make, folder / "starts")
                     for _ in as_made(wanted, begin, at_once=at_once, before=before):
@@ -194,22 +191,26 @@ def refuse_other_starts(outcomes: Iterable[Outcome], here: Mapping[tuple[str, in
     ------
     ValueError
     """
-    runs: dict[tuple[str, int], Counter[float]] = {}
+    runs: dict[tuple[str, int], Counter[str]] = {}
     for outcome in outcomes:
-        runs.setdefault((outcome.testbed, outcome.start), Counter())[outcome.start_score] += 1
+        runs.setdefault((outcome.testbed, outcome.start), Counter())[_in_table(outcome.start_score)] += 1
     for (testbed, start), scores in runs.items():
-        said = [f"{score:.6g} ({count} of the runs)" for score, count in scores.items()]
+        said = [f"{score} ({count} of the runs)" for score, count in scores.items()]
         own = (here or {}).get((testbed, start))
-        if own is not None:
-            said.append(f"{own:.6g} (the one that is here)")
-        found = [*scores, *([] if own is None else [own])]
-        if max(found) - min(found) > _SAME_SCORE:
+        if own is not None and _in_table(own) not in scores:
+            said.append(f"{_in_table(own)} (the one that is here)")
+        if len(said) > 1:
             raise ValueError(
-                f"start model {start} of {testbed} scores {' and '.join(said)}: trained on another processor, or with "
-                f"other libraries, it is another model, and its runs cannot stand for one start. Go on where the "
-                f"others were made, or with their folder starts/{testbed} copied into this one; or leave the runs of "
-                f"one of the models out of what --known names"
+                f"start model {start} of {testbed} scores {' and '.join(said)}: trained on a processor without AVX2, "
+                f"with other libraries or by an older version, it is another model, and its runs cannot stand for one "
+                f"start. Go on where the others were made, or with their folder starts/{testbed} copied into this "
+                f"one; or leave the runs of one of the models out of what --known names"
             )
+
+
+def _in_table(score: float) -> str:
+    """Return a score as tables have it, with the digits by which models are told apart."""
+    return f"{score:.6g}"
 
 
 def _scores(jobs: Iterable[Job], folder: Path) -> dict[tuple[str, int], float]:
@@ -253,19 +254,3 @@ def key_of(job: Job) -> str:
     """Return the key of a run's result: of all its settings, and of the task as it is."""
     said = f"{job.testbed.name!r}, {job.cell.settings}, {job.start}, {job.draw}, {made_by(job.testbed)!r}"
     return hashlib.sha256(f"({said})".encode()).hexdigest()
-
-
-def _one_thread() -> None:
-    """Prepare a worker: one thread, quiet libraries, and these left alone by the garbage collector.
-
-    Libraries are 400 000 objects that stay; each time it looked through them cost a quarter of a second.
-    """
-    import torch
-
-    import humanline.train.loop  # noqa: F401 - here, to be left alone with the others
-    from humanline.system.imports import quiet_libraries
-
-    torch.set_num_threads(1)
-    quiet_libraries()
-    gc.collect()
-    gc.freeze()
