@@ -201,7 +201,7 @@ def refuse_other_starts(outcomes: Iterable[Outcome], here: Mapping[tuple[str, in
             said.append(f"{_in_table(own)} (the one that is here)")
         if len(said) > 1:
             raise ValueError(
-                f"start model {start} of {testbed} scores {' and '.join(said)}: trained on a processor without AVX2, "
+                f"start model {start} of {testbed} scores {' and '.join(said)}: trained on another kind of processor, "
                 f"with other libraries or by an older version, it is another model, and its runs cannot stand for one "
                 f"start. Go on where the others were made, or with their folder starts/{testbed} copied into this "
                 f"one; or leave the runs of one of the models out of what --known names"

@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import os
 
-#: Libraries take other code on processors with AVX-512, which adds in another order; training makes another model of
-#: that (measured on instructions: a start score of -.556 in place of -.461). Nearly every x86 processor has AVX2.
-_ONE_PATH = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+#: On processors with AVX-512 torch takes other code, which adds in another order; training makes another model of that
+#: (instructions' second start model scores -.556 in place of -.461). Nearly every x86 processor has AVX2. MKL keeps to
+#: what it chooses, which was the same on AMD with and without AVX-512, and was not looked at on Intel: fixing it too
+#: (MKL_CBWR=AVX2) makes other models than the committed tables began from (-.0087 in place of -.0091).
+_ONE_PATH = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 
 
 def prepare_worker() -> None:
     """Prepare a worker: one path of code, one thread, quiet libraries, and these left alone by the garbage collector.
 
-    The path is that of AVX2, whatever the processor has besides and whatever the environment says. Without AVX2 (or on
-    ARM) it is what the libraries choose, and start models are others: `refuse_other_starts` tells them apart.
+    Torch's path is that of AVX2, whatever the processor has besides and whatever the environment says. Without AVX2 (on
+    ARM, say) it is what torch chooses, and start models are others: `refuse_other_starts` tells them apart.
 
     Libraries are 400 000 objects that stay; each time the collector looked through them cost a quarter of a second.
 

@@ -579,7 +579,7 @@ def test_runs_from_another_start_model_are_not_mixed_in(begun, outcome, tmp_path
     assert len(run_suite(jobs, tmp_path / "rounded").outcomes) == 2
     take_over(jobs, [dataclasses.replace(other, draw=1), outcome], tmp_path / "whole")
     with pytest.raises(
-        ValueError, match=r"scores .* \(1 of the runs\) and .* \(1 of the runs\): trained on a processor"
+        ValueError, match=r"scores .* \(1 of the runs\) and .* \(1 of the runs\): trained on another kind of processor"
     ):
         run_suite(jobs, tmp_path / "whole")
 

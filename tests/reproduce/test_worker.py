@@ -43,7 +43,6 @@ def test_a_start_model_is_the_same_whatever_path_of_code_the_libraries_would_tak
     """Where they would take the path of another processor, training in a worker makes the same bits."""
     first = in_worker(trained, tmp_path / "first")
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
-    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     assert in_worker(trained, tmp_path / "second") == first
 
