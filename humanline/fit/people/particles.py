@@ -22,13 +22,19 @@ SHAPES, CARE = (0.75, 0.5), (2.0, 1.0)
 _NAMES_OF_CARE = ("sensitivity", "noise", "lapse")
 #: Points of each person, and how many of them are drawn anew between two steps of the law.
 POINTS, FRESH = 128, 6
-#: Points come from a multivariate t around a person, and so many of them from one around all people.
+#: Points come from multivariate t; so many of them from one that is wider than all people.
 _FREEDOM, _FROM_ALL, _WIDER = 4.0, 0.15, 1.5
+#: With pilot draws, so many come from t about some of the person's own, that much narrower than these are spread; the
+#: rest in equal parts from t as wide as those, and as wide as the fit had it.
+_ABOUT_PILOT, _CENTRES, _NARROWER = 0.5, 12, 0.5
+_LEAST = 1e-3  # in spreads of the law, of what pilot draws are spread: none of them may be without any
 #: Steps of one coordinate alone that a person's chosen point tries between two steps of the law.
 ALONE = 2
 
 
-def people_kernel(fit: PeopleFit, *, target_accept: float, chains: int, seed: int) -> tuple[Any, dict[str, Any]]:
+def people_kernel(
+    fit: PeopleFit, *, target_accept: float, chains: int, seed: int, pilot: Array | None = None
+) -> tuple[Any, dict[str, Any]]:
     """Return numpyro's kernel for people and their law (`HMCGibbs`, with `NUTS` for the law), and where chains begin.
 
     Each person has points ``x_s`` from a fixed density q, weighted by ``w_s = likelihood(x_s) / q(x_s)``. Given them
@@ -53,6 +59,8 @@ def people_kernel(fit: PeopleFit, *, target_accept: float, chains: int, seed: in
     chains : int
     seed : int
         Of the first points.
+    pilot : (D, P, K) array, optional
+        Straight coordinates of people in an earlier run, which say where q should lie; by default the fit says it.
 
     Notes
     -----
@@ -63,7 +71,7 @@ def people_kernel(fit: PeopleFit, *, target_accept: float, chains: int, seed: in
     jnp, dist, infer = jax.numpy, numpyro.distributions, importlib.import_module("numpyro.infer")
     law, anchor, people, number = fit.population.law, fit.population.anchor, len(fit.people), len(fit.names)
     whitener = np.linalg.inv(law.root)
-    density, covariance = points_density(fit)
+    density, covariance = points_density(fit, pilot)
     walk = jnp.asarray(np.linalg.cholesky(covariance)) * (2.38 / np.sqrt(number))
     usual = Straight(fit.own.everyone).there(starting_points(fit.own.everyone, 1, 0)[0])
     prior = dist.WishartCholesky(
@@ -189,21 +197,47 @@ def _steps(likelihood: Any, log_law: Any, walk: Any, alone: Any) -> Any:
     return steps
 
 
-def points_density(fit: PeopleFit) -> tuple[Any, Array]:
+def points_density(fit: PeopleFit, pilot: Array | None = None) -> tuple[Any, Array]:
     """Return numpyro's density that points of people are drawn from, and people's own covariances, (P, K, K).
 
-    A mixture of multivariate t: as wide as is known of each person, and wider than all people. In spreads of the law.
+    A mixture of multivariate t, in spreads of the law: as wide as is known of each person, and wider than all people.
+    What is known is the fit's; with pilot draws (D, P, K) also theirs, which follow a person's long and bent ways.
     """
-    jnp, dist = importlib.import_module("jax").numpy, importlib.import_module("numpyro").distributions
     law, number = fit.population.law, len(fit.names)
     whitener = np.linalg.inv(law.root)
     middle, covariance = moments(fit.population.points, fit.integrated.share)
     middle, covariance = law.whitened(middle), whitener @ covariance @ whitener.T
-    middles = np.stack([middle, np.zeros_like(middle)], axis=1)
-    wide = np.broadcast_to(_WIDER**2 * np.eye(number), covariance.shape)
-    roots = np.linalg.cholesky(np.stack([covariance, wide], axis=1))
-    parts = dist.MultivariateStudentT(_FREEDOM, jnp.asarray(middles), jnp.asarray(roots))
-    return dist.MixtureSameFamily(dist.Categorical(jnp.array([1 - _FROM_ALL, _FROM_ALL])), parts), covariance
+    parts = [(_FROM_ALL, np.zeros_like(middle), np.broadcast_to(_WIDER**2 * np.eye(number), covariance.shape))]
+    if pilot is None:
+        parts.append((1 - _FROM_ALL, middle, covariance))
+    else:
+        found = law.whitened(pilot).swapaxes(0, 1)
+        mean = found.mean(1)
+        spread = np.stack([np.cov(each, rowvar=False) for each in found]) + _LEAST**2 * np.eye(number)
+        rest = (1 - _FROM_ALL - _ABOUT_PILOT) / 2
+        parts += [(rest, middle, covariance), (rest, mean, spread)]
+        narrow = _NARROWER**2 * spread
+        parts += [(_ABOUT_PILOT / _CENTRES, each, narrow) for each in _along(found - mean[:, None], spread, mean)]
+        covariance = spread
+    return _mixture(parts), covariance
+
+
+def _along(offsets: Array, covariances: Array, means: Array) -> list[Array]:
+    """Return draws of each person, (P, K) each, at equal shares of them along the person's longest way."""
+    who, count = np.arange(len(offsets)), offsets.shape[1]
+    longest = np.linalg.eigh(covariances)[1][:, :, -1]
+    order = np.argsort(np.einsum("pdk,pk->pd", offsets, longest), axis=1)
+    shares = (np.arange(_CENTRES) + 0.5) / _CENTRES
+    return [means + offsets[who, order[:, int(share * count)]] for share in shares]
+
+
+def _mixture(parts: list[tuple[float, Array, Array]]) -> Any:
+    """Return numpyro's mixture, for each person, of multivariate t of some weights, middles and covariances."""
+    jnp, dist = importlib.import_module("jax").numpy, importlib.import_module("numpyro").distributions
+    weights, middles, covariances = zip(*parts, strict=True)
+    roots = np.linalg.cholesky(np.stack(covariances, axis=1))
+    each = dist.MultivariateStudentT(_FREEDOM, jnp.asarray(np.stack(middles, axis=1)), jnp.asarray(roots))
+    return dist.MixtureSameFamily(dist.Categorical(jnp.array(weights)), each)
 
 
 def _law_covariance(fit: PeopleFit) -> Array:

@@ -19,6 +19,8 @@ Array = NDArray[np.float64]
 
 #: Chains agree where R-hat of every quantity is below this, and say enough where their effective size is above that.
 MOST_RHAT, LEAST_EFFECTIVE = 1.02, 100.0
+#: Draws of each chain that say where points of people should lie, before those that are kept.
+PILOT = 150
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +117,8 @@ def sample_posterior(
     chains : int >= 2
         One after the other.
     warmup, draws : int
-        Of each chain. Warmup finds the size of steps alone: their directions are known from the fit.
+        Of each chain. Warmup finds the size of steps alone: their directions are known from the fit. In its middle 150
+        more are drawn that are not kept; where people's points are drawn from afterwards is learned from them.
     seed : int
     target_accept : float in (0, 1)
         Higher takes smaller steps.
@@ -177,9 +180,13 @@ def sample_posterior(
 def _sampled(
     jax: Any, numpyro: Any, fit: PeopleFit, chains: int, warmup: int, draws: int, seed: int, target_accept: float
 ) -> tuple[dict[str, Array], int]:
-    """Return draws by name, (chains, draws, ...), and how many steps diverged."""
-    with jax.enable_x64(True):
-        kernel, begin = people_kernel(fit, target_accept=target_accept, chains=chains, seed=seed)
+    """Return draws by name, (chains, draws, ...), and how many steps diverged.
+
+    Between two halves of the warmup there are pilot draws, which say where points of people should lie.
+    """
+
+    def run(begin_seed: int, warmup: int, draws: int, pilot: Array | None) -> tuple[dict[str, Array], int]:
+        kernel, begin = people_kernel(fit, target_accept=target_accept, chains=chains, seed=begin_seed, pilot=pilot)
         sampler = numpyro.infer.MCMC(
             kernel,
             num_warmup=warmup,
@@ -188,11 +195,15 @@ def _sampled(
             chain_method="sequential",
             progress_bar=False,
         )
-        key = jax.random.PRNGKey(seed + 1)
+        key = jax.random.PRNGKey(begin_seed + 1)
         sampler.run(key, init_params=begin, extra_fields=("hmc_state.diverging", "~z.z", "~z.log_weight"))
         found = {name: np.asarray(each) for name, each in sampler.get_samples(group_by_chain=True).items()}
-        diverged = int(np.asarray(sampler.get_extra_fields()["hmc_state.diverging"]).sum())
-    return found, diverged
+        return found, int(np.asarray(sampler.get_extra_fields()["hmc_state.diverging"]).sum())
+
+    with jax.enable_x64(True):
+        first, _ = run(seed, (warmup + 1) // 2, PILOT, None)
+        pilot = first["at"].reshape(-1, *first["at"].shape[2:])
+        return run(seed + 2, (warmup + 1) // 2, draws, pilot)
 
 
 def _libraries() -> tuple[Any, Any, Any]:
