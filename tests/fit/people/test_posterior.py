@@ -169,7 +169,8 @@ def test_the_density_of_a_law_is_the_one_that_is_documented():
 @needs_bayes
 @pytest.mark.slow  # JAX compiles
 @pytest.mark.filterwarnings("ignore")
-def test_points_keep_the_weights_of_their_places():
+@pytest.mark.parametrize("piloted", [False, True])
+def test_points_keep_the_weights_of_their_places(piloted):
     """After many renewals every point has the weight and the products of its place, and none is where one began."""
     import jax
     import numpyro
@@ -178,14 +179,15 @@ def test_points_keep_the_weights_of_their_places():
 
     fit = fit_people(crowd(0, 12, 40, SMALL)[0], SMALL)
     law, number = fit.population.law, len(fit.names)
+    pilot = made_pilot(fit) if piloted else None
     with jax.enable_x64(True):
-        kernel, begin = particles.people_kernel(fit, target_accept=0.8, chains=1, seed=0)
+        kernel, begin = particles.people_kernel(fit, target_accept=0.8, chains=1, seed=0, pilot=pilot)
         sampler = numpyro.infer.MCMC(kernel, num_warmup=5, num_samples=40, progress_bar=False)
         first = {name: np.asarray(each)[0] for name, each in begin.items()}
         sampler.run(jax.random.PRNGKey(0), init_params=first)
         found = {name: np.asarray(each) for name, each in sampler.last_state.z.items()}
         z = found["z"][:, :, :number]
-        density, _ = particles.points_density(fit)
+        density, _ = particles.points_density(fit, pilot)
         drawn = np.asarray(density.log_prob(np.swapaxes(z, 0, 1))).T
     value = np.stack([fit.own.value(law.mean + z[:, each] @ law.root.T) for each in range(particles.POINTS)], axis=1)
     assert found["log_weight"] == pytest.approx(value - drawn, rel=1e-9, abs=1e-9)
@@ -194,10 +196,52 @@ def test_points_keep_the_weights_of_their_places():
     assert not (z[:, :, None] == first["z"][:, None, :, :number]).all(-1).any()
 
 
+def made_pilot(fit):
+    """Return draws of people that are bent and long, (50, P, K); one person's do not move at all."""
+    law, rng = fit.population.law, np.random.default_rng(5)
+    z = rng.normal(size=(50, len(fit.people), 2))
+    z[..., 1] += z[..., 0] ** 2
+    z[:, 0] = 0.3
+    return law.mean + z @ law.root.T
+
+
+@needs_bayes
+@pytest.mark.slow
+def test_pilot_draws_say_where_points_lie():
+    """The density is scipy's sum of multivariate t: 12 about draws along the longest way, three wide ones."""
+    import jax
+    from scipy import stats
+    from scipy.special import logsumexp
+
+    from humanline.fit.people import particles
+    from humanline.fit.people.normal import moments
+
+    fit = fit_people(crowd(0, 12, 40, SMALL)[0], SMALL)
+    law, pilot = fit.population.law, made_pilot(fit)
+    z = np.linalg.solve(law.root, (pilot - law.mean).reshape(-1, 2).T).T.reshape(pilot.shape)
+    at = np.random.default_rng(1).normal(size=(7, 12, 2))
+    with jax.enable_x64(True):
+        density, spread = particles.points_density(fit, pilot)
+        found = np.asarray(density.log_prob(at))
+    middles, covariances = moments(fit.population.points, fit.integrated.share)
+    unit = np.linalg.inv(law.root)
+    for person in range(12):
+        own = np.cov(z[:, person].T) + 1e-6 * np.eye(2)
+        longest = z[:, person] @ np.linalg.eigh(own)[1][:, -1]
+        along = z[np.argsort(longest)[[2, 6, 10, 14, 18, 22, 27, 31, 35, 39, 43, 47]], person]
+        fits = unit @ (middles[person] - law.mean), unit @ covariances[person] @ unit.T
+        parts = [(0.15, np.zeros(2), 1.5**2 * np.eye(2)), (0.175, *fits), (0.175, z[:, person].mean(0), own)]
+        parts += [(0.5 / 12, each, own / 4) for each in along]
+        logs = [np.log(share) + stats.multivariate_t(m, c, df=4).logpdf(at[:, person]) for share, m, c in parts]
+        assert found[:, person] == pytest.approx(logsumexp(logs, axis=0), rel=1e-6)
+        assert spread[person] == pytest.approx(own, rel=1e-6, abs=1e-12)
+
+
 @needs_bayes
 @pytest.mark.slow  # JAX compiles
+@pytest.mark.parametrize("piloted", [False, True])
 @pytest.mark.filterwarnings("ignore")
-def test_people_whose_responses_say_nothing_follow_the_law(monkeypatch):
+def test_people_whose_responses_say_nothing_follow_the_law(monkeypatch, piloted):
     """Without likelihoods, chosen points of 200 people have the mean and covariance of a law unlike the estimated one.
 
     Over people, who are independent: errors within 5 standard errors of a normal sample (Chebyshev: 1 in 25 at most
@@ -213,7 +257,8 @@ def test_people_whose_responses_say_nothing_follow_the_law(monkeypatch):
     estimated, shift, covariance = fit.population.law, np.array([0.5, -1.0]), np.array([[0.5, 0.1], [0.1, 0.3]])
     root = np.linalg.cholesky(estimated.root.T @ np.linalg.inv(covariance) @ estimated.root)
     with jax.enable_x64(True):
-        kernel, begin = particles.people_kernel(fit, target_accept=0.8, chains=1, seed=0)
+        pilot = made_pilot(fit) if piloted else None
+        kernel, begin = particles.people_kernel(fit, target_accept=0.8, chains=1, seed=0, pilot=pilot)
         sites = {name: each[0] for name, each in begin.items()}
         law = {"shift": jnp.asarray(shift), "root": jnp.asarray(root)}
         new_points = jax.jit(lambda key, sites: kernel._gibbs_fn(rng_key=key, gibbs_sites=sites, hmc_sites=law))
