@@ -37,7 +37,9 @@ def traced_likelihood(own: OwnLikelihoods) -> Callable[[Any], Any]:
     table = choices.prepared(model.weights, own.reference_point)
     size = own.typical_size
     who = np.tile(person, sides)
-    utilities = [_utilities(side, rows, who, own.reference_point, size) for side in (table.gains, table.losses)]
+    utilities = [
+        _utilities(side, rows, who, choices.people, own.reference_point, size) for side in (table.gains, table.losses)
+    ]
     low, high = jnp.asarray(own.low), jnp.asarray(own.high)
     seconds, trials = (
         jnp.asarray(np.bincount(place, weights=each, minlength=len(pairs)).astype(float))
@@ -82,7 +84,9 @@ def traced_likelihood(own: OwnLikelihoods) -> Callable[[Any], Any]:
     return likelihood
 
 
-def _utilities(side: Any, rows: Any, who: Any, reference_point: float, size: float) -> Callable[[Any, str], Any]:
+def _utilities(
+    side: Any, rows: Any, who: Any, people: int, reference_point: float, size: float
+) -> Callable[[Any, str], Any]:
     """Return the function from families to the utility of each row, on one side of the reference point."""
     import jax
     import jax.numpy as jnp
@@ -90,8 +94,11 @@ def _utilities(side: Any, rows: Any, who: Any, reference_point: float, size: flo
     start, nodes = side.nodes(rows)
     count = np.diff(start)
     row, person = np.repeat(np.arange(len(rows)), count), np.repeat(who, count)
-    outcomes = jnp.asarray((side.outcomes[side.outcome[nodes]] - reference_point) / size)
-    log_probs = jnp.asarray(side.log_probs[side.prob[nodes]])
+    outcomes, log_probs = (side.outcomes - reference_point) / size, side.log_probs
+    values_at, perceived_at = (
+        _each_once(numbers, place[nodes], person, people)
+        for numbers, place in ((outcomes, side.outcome), (log_probs, side.prob))
+    )
     linked = np.zeros(len(nodes))
     if side.cumulative:
         linked[1:] = row[1:] == row[:-1]
@@ -99,10 +106,30 @@ def _utilities(side: Any, rows: Any, who: Any, reference_point: float, size: flo
     def utilities(of: Callable[[Any], tuple[Any, Any, Any]], which: str) -> Any:
         if not len(nodes):
             return jnp.zeros(len(rows))
-        value, gain, loss = of(person)
-        values = value(outcomes)
+        values = values_at(lambda index, z: of(index)[0](z))
         before = jnp.concatenate([jnp.zeros(1), values[:-1]]) * linked
-        perceived = jnp.exp((gain if which == "gain" else loss).log(log_probs))
+        perceived = perceived_at(lambda index, lp: jnp.exp(of(index)[1 if which == "gain" else 2].log(lp)))
         return jax.ops.segment_sum((values - before) * perceived, row, len(rows), indices_are_sorted=True)
 
     return utilities
+
+
+def _each_once(numbers: Any, place: Any, person: Any, people: int) -> Callable[[Callable[[Any, Any], Any]], Any]:
+    """Return what applies a function of (persons, numbers) to ``numbers[place]`` of each `person`.
+
+    People who answer the same problems have the same numbers: then each person's function is taken once of each.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    if people * len(numbers) >= len(place):
+        each = jnp.asarray(numbers[place])
+        return lambda function: function(person, each)
+    once, flat = jnp.asarray(numbers), person * len(numbers) + place
+
+    def gathered(function: Callable[[Any, Any], Any]) -> Any:
+        # A loop, or the compiler would take the function anew for each place that gathers from it.
+        found = jax.lax.map(lambda who: jnp.broadcast_to(function(who[None], once), once.shape), jnp.arange(people))
+        return found.reshape(-1)[flat]
+
+    return gathered
