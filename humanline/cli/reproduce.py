@@ -261,7 +261,7 @@ def _grid(
 
     before = [one for choice in choices.values() for one in choice.before]
     show(said_time(jobs, [*before, *kept_results(jobs, folder).outcomes], how["processes"]))
-    results = run_suite(jobs, folder, **how)
+    results = run_suite(jobs, folder, beside=before, **how)
     if results.older:
         show(f"{results.older} of these runs were made by other code of training or other libraries than are here now")
 
@@ -272,7 +272,8 @@ def _grid(
     for name, outcomes in _by_testbed(results.outcomes).items():
         place = _report_folder(options, folder, name)
         paths = _report(options, place, outcomes, choices.get(name))
-        for path in [*paths, *_foretold(options, folder, place, outcomes, between)]:
+        mine = [job for job in jobs if job.testbed.name == name]
+        for path in [*paths, *_foretold(options, folder, place, mine, outcomes, between)]:
             print(visible(str(path)))
 
 
@@ -303,6 +304,7 @@ def _foretold(
     options: argparse.Namespace,
     folder: Path,
     place: Path,
+    jobs: list[Job],
     outcomes: list[Outcome],
     before: Callable[[], object],
 ) -> list[Path]:
@@ -310,13 +312,15 @@ def _foretold(
     if not options.all:
         return []
     from humanline.reproduce.foretold import find_levels, write_foretold
-    from humanline.reproduce.testbeds.registry import testbed
+    from humanline.reproduce.suite import refuse_other_starts, start_scores
 
-    bed = testbed(outcomes[0].testbed)
+    bed, starts = jobs[0].testbed, folder / "starts"
     kept = folder / "levels" / bed.name
 
     def find(places: Sequence[tuple[int, int]]) -> list[DataLevel]:
-        return find_levels(bed, places, folder / "starts", kept, before=before)
+        levels = find_levels(bed, places, starts, kept, before=before)
+        refuse_other_starts(outcomes, start_scores(jobs, starts))  # where none had to be there for the runs
+        return levels
 
     return write_foretold(place, outcomes, find)
 

@@ -17,13 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
+from humanline._workers import worker_processes
 from humanline.reproduce.cells import FEW_LRS, FEW_SCALE, FEW_SYNC, OBJECTIVES, Cell, Objective, Variant
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.paper import ALPHA, both_sides
 from humanline.reproduce.shown import markdown
-from humanline.reproduce.start import make_pairs, make_start
+from humanline.reproduce.start import Pairs, has_pairs, has_start, make_pairs, make_start
 from humanline.reproduce.tables import rows_csv
 from humanline.reproduce.testbeds.base import Source, Testbed
+from humanline.reproduce.worker import prepare_worker
 from humanline.stats import mean_estimate
 from humanline.system.files import make_folder, write_text
 
@@ -100,8 +102,8 @@ def find_levels(
             place = folder / f"{source}-{start}-{draw}"
             if before is not None and not (place / NAME).is_file():
                 before()
+            pairs = _pairs(testbed, source, start, draw, starts)
             model = make_start(testbed, "near", start, starts).model
-            pairs = make_pairs(testbed, source, start, draw, starts)
             short = f"evaluation.sampling={{max_tokens: {testbed.max_tokens}}}"
             config = config_of_file(str(pairs.file), str(model), [short, f"data.max_length={testbed.max_length}"])
             one = inspect_data(config, out=str(place), own_samples=OWN_ANSWERS, say=lambda text: None)
@@ -118,6 +120,16 @@ def find_levels(
                     quarter_told = replace(told, data=name, level=mean, gap=gap.mean)
                     found.append(replace(quarter_told, paper_side=side_of_paper(mean), own_side=side_of(gap)))
     return found
+
+
+def _pairs(testbed: Testbed, source: Source, start: int, draw: int, starts: Path) -> Pairs:
+    """Return the pairs of a place; these and start models that are not there are made as suites make them."""
+    near_there = has_start(testbed, "near", start, starts)
+    if not near_there or not has_pairs(testbed, source, start, draw, starts):
+        with worker_processes(1, begin=prepare_worker, then="what is inspected is kept, and this goes on") as pool:
+            pool.submit(make_start, testbed, "near", start, starts).result()
+            pool.submit(make_pairs, testbed, source, start, draw, starts).result()
+    return make_pairs(testbed, source, start, draw, starts)
 
 
 def foretold_rows(outcomes: Iterable[Outcome], levels: Iterable[DataLevel]) -> list[dict[str, object]]:

@@ -80,6 +80,7 @@ def run_suite(
     keep_runs: bool = False,
     progress: Progress | None = None,
     before: Callable[[], object] | None = None,
+    beside: Iterable[Outcome] = (),
 ) -> Results:
     """Run every job that is not kept yet, and return all outcomes.
 
@@ -100,6 +101,8 @@ def run_suite(
     before : callable, optional
         Called before each of these is begun; if it raises, those under way are finished and kept first. It is not
         called for what is there, so that one which lets a single thing begin gets on each time.
+    beside : iterable of Outcome, optional
+        Of other runs that these are compared with: they must have begun from the same start models.
 
     Raises
     ------
@@ -115,13 +118,17 @@ def run_suite(
         If `processes` < 1; as `run` does: runs under way are finished and kept before.
     """
     processes, code = whole("processes", processes, 1), code_digest()
-    told = progress or (lambda done, total: None)
+    told, others = progress or (lambda done, total: None), list(beside)
+
+    def refuse_others(kept: Mapping[str, str]) -> None:
+        refuse_other_starts([*others, *read_results(jobs, kept, code).outcomes], start_scores(jobs, folder / "starts"))
+
     with held(folder) as lock:
         store = KeptResults(folder / STORE)
         kept = store.read()
         keys = {job: key_of(job) for job in jobs}
         missing = [job for job, key in keys.items() if key not in kept]
-        refuse_other_starts(read_results(jobs, kept, code).outcomes)
+        refuse_others(kept)
         done = len(jobs) - len(missing)
         told(done, len(jobs))
         if missing:
@@ -133,7 +140,7 @@ def run_suite(
                     begin = partial(_begin, pool, make, folder / "starts")
                     for _ in as_made(wanted, begin, at_once=at_once, before=before):
                         told(done, len(jobs))
-                    refuse_other_starts(read_results(jobs, kept, code).outcomes, _scores(missing, folder / "starts"))
+                    refuse_others(kept)
                 begin_run = partial(_begin_run, pool, folder, keep_runs)
                 for job, outcome in as_made(missing, begin_run, at_once=at_once, before=before):
                     lock.refuse_lost()  # whoever took it over may have removed what this was made of
@@ -204,7 +211,7 @@ def refuse_other_starts(outcomes: Iterable[Outcome], here: Mapping[tuple[str, in
                 f"start model {start} of {testbed} scores {' and '.join(said)}: trained on another kind of processor, "
                 f"with other libraries or by an older version, it is another model, and its runs cannot stand for one "
                 f"start. Go on where the others were made, or with their folder starts/{testbed} copied into this "
-                f"one; or leave the runs of one of the models out of what --known names"
+                f"one; or leave the runs of one of the models out of what --known names, in a new folder"
             )
 
 
@@ -213,7 +220,7 @@ def _in_table(score: float) -> str:
     return f"{score:.6g}"
 
 
-def _scores(jobs: Iterable[Job], folder: Path) -> dict[tuple[str, int], float]:
+def start_scores(jobs: Iterable[Job], folder: Path) -> dict[tuple[str, int], float]:
     """Return the scores of the start models of jobs that are there."""
     wanted = dict.fromkeys((job.testbed, job.start) for job in jobs)
     found = {(one.name, start): kept_start(one, _NEAR[0], start, folder) for one, start in wanted}

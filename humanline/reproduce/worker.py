@@ -1,4 +1,4 @@
-"""What a worker process is prepared with, so that it makes the same start models and runs as any other machine's."""
+"""What a worker process is prepared with, so that start models and runs depend on the processor as little as can be."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import gc
 import os
 
 #: On processors with AVX-512 torch takes other code, which adds in another order; training makes another model of that
-#: (instructions' second start model scores -.556 in place of -.461). Nearly every x86 processor has AVX2. MKL keeps to
-#: what it chooses, which was the same on AMD with and without AVX-512, and was not looked at on Intel: fixing it too
-#: (MKL_CBWR=AVX2) makes other models than the committed tables began from (-.0087 in place of -.0091).
+#: (instructions' second start model scores -.556 in place of -.461). Nearly every x86 processor has AVX2.
 _ONE_PATH = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+#: MKL chooses by itself: alike on AMD with and without AVX-512, not looked at on Intel. Fixing that too makes other
+#: models than the committed tables began from (MKL_CBWR=AVX2: -.0087 in place of -.0091).
+_LEFT_TO_MKL = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")
 
 
 def prepare_worker() -> None:
     """Prepare a worker: one path of code, one thread, quiet libraries, and these left alone by the garbage collector.
 
     Torch's path is that of AVX2, whatever the processor has besides and whatever the environment says. Without AVX2 (on
-    ARM, say) it is what torch chooses, and start models are others: `refuse_other_starts` tells them apart.
+    ARM, say) it is what torch chooses, and start models may be others: `refuse_other_starts` compares their scores.
 
     Libraries are 400 000 objects that stay; each time the collector looked through them cost a quarter of a second.
 
@@ -29,6 +30,8 @@ def prepare_worker() -> None:
 
     if torch.cpu.get_capabilities().get("avx2"):
         os.environ.update(_ONE_PATH)  # each is read when its library first computes
+        for name in _LEFT_TO_MKL:
+            os.environ.pop(name, None)
         if (path := torch.backends.cpu.get_cpu_capability()) != "AVX2":
             raise RuntimeError(f"torch computes with {path} already: a process that trains must not compute before")
 
