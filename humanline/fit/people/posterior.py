@@ -117,8 +117,9 @@ def sample_posterior(
     chains : int >= 2
         One after the other.
     warmup, draws : int
-        Of each chain. Warmup finds the size of steps alone: their directions are known from the fit. In its middle 150
-        more are drawn that are not kept; where people's points are drawn from afterwards is learned from them.
+        Of each chain. Warmup finds the size of steps alone: their directions are known from the fit. After half of it
+        150 more are drawn, which say where points of people should lie; with points from there chains begin anew, with
+        the other half of the warmup. Neither is kept.
     seed : int
     target_accept : float in (0, 1)
         Higher takes smaller steps.
@@ -132,7 +133,7 @@ def sample_posterior(
     NotConverged
         If R-hat of some quantity is above 1.02, its effective number of draws below 100, or a step diverged.
     ValueError
-        If there are fewer than two chains, or the anchor is of so few people that the prior is none.
+        If there are fewer than two chains, no draws or less than no warmup, or the anchor is of so few people that the prior is none.
     ModuleNotFoundError
         Without the extra `bayes`.
 
@@ -153,6 +154,9 @@ def sample_posterior(
     """
     if chains < 2:
         raise _checks.fail("chains", "be >= 2, so that they can be compared", chains)
+    for name, value, least in (("warmup", warmup, 0), ("draws", draws, 1)):
+        if value < least:
+            raise _checks.fail(name, f"be >= {least}", value)
     if (anchored := fit.population.anchor.people) <= len(fit.names) - 1:
         raise _checks.fail("people of the anchor", f"be > {len(fit.names) - 1}, or the prior has no integral", anchored)
     jax, numpyro, arviz = _libraries()
@@ -182,7 +186,7 @@ def _sampled(
 ) -> tuple[dict[str, Array], int]:
     """Return draws by name, (chains, draws, ...), and how many steps diverged.
 
-    Between two halves of the warmup there are pilot draws, which say where points of people should lie.
+    There are two runs, with half of the warmup each. Draws of the first say where points of people lie in the second.
     """
 
     def run(begin_seed: int, warmup: int, draws: int, pilot: Array | None) -> tuple[dict[str, Array], int]:

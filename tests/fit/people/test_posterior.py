@@ -40,6 +40,13 @@ def test_one_chain_is_refused():
         posterior.sample_posterior(None, chains=1)
 
 
+@pytest.mark.parametrize(("named", "value", "least"), [("warmup", -1, 0), ("draws", 0, 1)])
+def test_too_few_draws_are_refused(named, value, least):
+    """So are less warmup than none, and no draws, before anything is sampled."""
+    with pytest.raises(ValueError, match=f"{named} must be >= {least}"):
+        posterior.sample_posterior(None, **{named: value})
+
+
 #: Priors of gain.gamma and sensitivity, written anew: errors of the mean about usual values, and half-normal spreads.
 MEAN_ERRORS, WIDEST = (0.75, 2.0), (0.5, 1.0)
 
