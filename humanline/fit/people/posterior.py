@@ -133,7 +133,8 @@ def sample_posterior(
     NotConverged
         If R-hat of some quantity is above 1.02, its effective number of draws below 100, or a step diverged.
     ValueError
-        If there are fewer than two chains, no draws or less than no warmup, or the anchor is of so few people that the prior is none.
+        If there are fewer than two chains, no draws or a negative warmup, or the anchor is of so few people that the
+        prior is none.
     ModuleNotFoundError
         Without the extra `bayes`.
 
