@@ -70,7 +70,7 @@ def worker_processes(
             if isinstance(error, BrokenProcessPool):
                 raise WorkerError(
                     "a worker process has died: it was killed, or memory ran out, of which fewer processes at a time "
-                    f"take less; {then}"
+                    f"take less; or it could not begin, and its own error is above; {then}"
                 ) from error
             raise
 

@@ -210,7 +210,7 @@ def _demo(folder: Path, how: dict[str, Any]) -> None:
 def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tuple[list[Job], dict[str, Choice]]:
     """Take known runs over; return the runs to make, and, with --chosen, by testbed which cells they are of."""
     from humanline.reproduce.chosen import choose, chosen_jobs
-    from humanline.reproduce.suite import kept_results
+    from humanline.reproduce.suite import kept_results, refuse_other_starts, start_scores
 
     known = {path: _read_known(path) for path in options.known or ()}
     used = {path: _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
@@ -218,7 +218,9 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
     if options.chosen is not None:
         for name in dict.fromkeys(job.testbed.name for job in jobs):
             mine = [job for job in jobs if job.testbed.name == name]
-            choices[name] = choose(mine, kept_results(mine, folder).outcomes, options.chosen)
+            found = kept_results(mine, folder).outcomes
+            refuse_other_starts(found, start_scores(mine, folder / "starts"))
+            choices[name] = choose(mine, found, options.chosen)
         jobs = [job for choice in choices.values() for job in chosen_jobs(choice)]
         used = {path: used[path] + _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
     for path, count in used.items():

@@ -124,9 +124,8 @@ def find_levels(
 
 def _pairs(testbed: Testbed, source: Source, start: int, draw: int, starts: Path) -> Pairs:
     """Return the pairs of a place; these and start models that are not there are made as suites make them."""
-    near_there = has_start(testbed, "near", start, starts)
-    if not near_there or not has_pairs(testbed, source, start, draw, starts):
-        with worker_processes(1, begin=prepare_worker, then="what is inspected is kept, and this goes on") as pool:
+    if not (has_start(testbed, "near", start, starts) and has_pairs(testbed, source, start, draw, starts)):
+        with worker_processes(1, begin=prepare_worker, then="the same command goes on") as pool:
             pool.submit(make_start, testbed, "near", start, starts).result()
             pool.submit(make_pairs, testbed, source, start, draw, starts).result()
     return make_pairs(testbed, source, start, draw, starts)

@@ -375,6 +375,23 @@ def test_the_command_runs_what_the_table_chose_and_goes_on(stubs, table, tmp_pat
     assert (tmp_path / "other" / "micro" / "chosen" / "chosen.md").read_text().count("Not as declared") == 1
 
 
+@pytest.mark.parametrize("where", ["a cell that is not chosen", "fresh runs"])
+def test_runs_that_choose_and_those_that_are_chosen_began_from_one_start_model(where, stubs, table, tmp_path, capsys):
+    """Cells are not chosen by runs from two models, and fresh runs are from the model of those that chose."""
+    runs, known, fresh = read_outcomes(table), [str(table)], tmp_path / "fresh.csv"
+    if where == "fresh runs":
+        other = dataclasses.replace(runs[-1], draw=2, start_score=OUTCOME.start_score + 1e-4)
+        write_outcomes(fresh, [other])
+        known.append(str(fresh))
+    else:
+        write_outcomes(table, [dataclasses.replace(runs[0], start_score=OUTCOME.start_score + 1e-4), *runs[1:]])
+    given = [word for path in known for word in ("--known", path)]
+    assert main(words(tmp_path / "out", "--chosen", "4", *given)) == 2 and not stubs
+    said = capsys.readouterr().err
+    assert "of micro scores" in said and "it is another model" in said
+    assert not list((tmp_path / "out").glob("micro/chosen/*"))
+
+
 def test_a_table_of_other_runs_is_refused(stubs, table, tmp_path, capsys):
     """Also where another table has all of the grid."""
     write_outcomes(tmp_path / "mine.csv", [dataclasses.replace(OUTCOME, draw=7)])

@@ -577,6 +577,9 @@ def test_runs_from_another_start_model_are_not_mixed_in(begun, outcome, tmp_path
         run_suite(jobs, tmp_path / "other")
     assert len(kept_results(jobs, tmp_path / "other").outcomes) == 1
     assert len(run_suite(jobs, tmp_path / "rounded").outcomes) == 2
+    take_over(jobs[:1], [other], tmp_path / "other")
+    with pytest.raises(ValueError, match=r"\(the one that is here\)"):
+        run_suite(jobs[:1], tmp_path / "other")  # none is missing
     take_over(jobs, [dataclasses.replace(other, draw=1), outcome], tmp_path / "whole")
     with pytest.raises(
         ValueError, match=r"scores .* \(1 of the runs\) and .* \(1 of the runs\): trained on another kind of processor"

@@ -217,18 +217,17 @@ def points_density(fit: PeopleFit, pilot: Array | None = None) -> tuple[Any, Arr
         rest = (1 - _FROM_ALL - _ABOUT_PILOT) / 2
         parts += [(rest, middle, covariance), (rest, mean, spread)]
         narrow = _NARROWER**2 * spread
-        parts += [(_ABOUT_PILOT / _CENTRES, each, narrow) for each in _along(found - mean[:, None], spread, mean)]
+        parts += [(_ABOUT_PILOT / _CENTRES, each, narrow) for each in _along(found, spread)]
         covariance = spread
     return _mixture(parts), covariance
 
 
-def _along(offsets: Array, covariances: Array, means: Array) -> list[Array]:
-    """Return draws of each person, (P, K) each, at equal shares of them along the person's longest way."""
-    who, count = np.arange(len(offsets)), offsets.shape[1]
+def _along(draws: Array, covariances: Array) -> list[Array]:
+    """Return some draws of each person, (P, K) each, at equal shares of them along the person's longest way."""
     longest = np.linalg.eigh(covariances)[1][:, :, -1]
-    order = np.argsort(np.einsum("pdk,pk->pd", offsets, longest), axis=1)
-    shares = (np.arange(_CENTRES) + 0.5) / _CENTRES
-    return [means + offsets[who, order[:, int(share * count)]] for share in shares]
+    order = np.argsort(np.einsum("pdk,pk->pd", draws, longest), axis=1)
+    places = ((np.arange(_CENTRES) + 0.5) / _CENTRES * draws.shape[1]).astype(int)
+    return [draws[np.arange(len(draws)), order[:, place]] for place in places]
 
 
 def _mixture(parts: list[tuple[float, Array, Array]]) -> Any:

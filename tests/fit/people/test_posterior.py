@@ -61,18 +61,34 @@ EACH = {f"{value} {gain}": Model(value=value, gain=gain) for value in VALUES for
 
 @needs_bayes
 @pytest.mark.slow  # JAX compiles each: some minutes
-@pytest.mark.parametrize("kind", ["choices", "equivalents"])
-def test_traced_likelihoods_are_those_of_all_fits(kind):
-    """For every family and rule, value and gradient equal those of `Likelihood` to 1e-9, also beyond a bound."""
+@pytest.mark.parametrize("kind", ["choices", "choices of their own", "equivalents"])
+def test_traced_likelihoods_are_those_of_all_fits(kind, monkeypatch):
+    """For every family and rule, value and gradient equal those of `Likelihood` to 1e-9, also beyond a bound.
+
+    People share problems, whose numbers are then judged once a person, or have their own.
+    """
     import jax
 
+    from humanline.fit.people import traced as module
     from humanline.fit.people.traced import traced_likelihood
 
+    seen, each_once = [], module._each_once
+
+    def watched(numbers, place, person, people):
+        seen.append(people * len(numbers) < len(place))
+        return each_once(numbers, place, person, people)
+
+    monkeypatch.setattr(module, "_each_once", watched)
     rng = np.random.default_rng(0)
     people, number = 4, 20
-    first, second = problems(rng, number)
-    settings = {"problem": np.tile(np.arange(number), people), "person": np.repeat(np.arange(people), number)}
-    if kind == "choices":
+    shared = kind != "choices of their own"
+    first, second = problems(rng, number if shared else people * number)
+    if not shared:  # no number twice
+        first, second = ((z + rng.random(z.shape), p * rng.uniform(0.9, 1, p.shape)) for z, p in (first, second))
+        first, second = ((z, p / p.sum(1, keepdims=True)) for z, p in (first, second))
+    problem = np.tile(np.arange(number), people) if shared else np.arange(people * number)
+    settings = {"problem": problem, "person": np.repeat(np.arange(people), number)}
+    if kind != "equivalents":
         data, models = Choices.between(first, second, rng.integers(0, 2, people * number), **settings), EACH
     else:
         data = Choices.equivalents(first, rng.normal(5, 20, people * number), **settings)
@@ -83,7 +99,9 @@ def test_traced_likelihoods_are_those_of_all_fits(kind):
             straight = Straight(own.everyone)
             at = np.array([straight.there(start) for start in starting_points(own.everyone, people, 3)])
             at[0, 0] = own.high[0] + 1
+            seen.clear()
             traced = traced_likelihood(own)
+            assert seen == [shared] * 4, title
             value, gradient, _ = own.derivatives(at)
             assert np.asarray(traced(at)) == pytest.approx(value, rel=1e-9, abs=1e-9), title
             found = np.asarray(jax.jit(jax.grad(lambda x, f=traced: f(x).sum()))(at))
