@@ -104,20 +104,23 @@ def test_the_interval_is_students():
 
 
 def test_offline_grpo_has_the_papers_clip_humanlines_and_the_widest(monkeypatch):
-    """Offline GRPO is run at eps 0.15, 0.5 (Table 3) and 1, humanline at 0.15 (Table 3), all else being equal."""
+    """Offline GRPO is run at eps 0.15, 0.5 (Table 3) and 1, humanline at 0.15 (Table 3) and its k, all else equal."""
     from humanline.train.config import load_config
 
     monkeypatch.syspath_prepend(str(EXAMPLE))
     run_module = load("run")
     found = {}
-    for variant, overrides in run_module.VARIANTS["grpo"].items():
-        objective = load_config(EXAMPLE / "grpo.yaml", list(overrides)).objective.model_dump()
-        found[variant] = objective.pop("clip_eps")
+    for variant, overrides in run_module.variants("GRPO, lr 3e-4").items():
+        config = load_config(EXAMPLE / "grpo.yaml", list(overrides))
+        objective = config.objective.model_dump()
+        found[variant] = objective.pop("clip_eps"), getattr(config.reference.schedule, "every", None)
         assert objective == {"kind": "grpo", "kl_coef": 0.01, "normalise": "global"} | {
             "advantage_std": "population",
             "advantage_eps": 0.0,
         }
-    assert found == {"offline, eps 0.15": 0.15, "offline, eps 0.5": 0.5, "offline, eps 1": 1.0, "humanline": 0.15}
+    offline = {f"offline, eps {eps:g}": (eps, None) for eps in (0.15, 0.5, 1.0)}
+    assert found == offline | {f"humanline, k = {every}": (0.15, every) for every in (1, 8, 32)}
+    assert list(run_module.variants("KTO, beta 0.1, lr 1e-3")) == ["offline", "humanline, k = 1"]
     assert load_config(EXAMPLE / "grpo.yaml").objective.clip_eps == 0.5
 
 
@@ -130,9 +133,8 @@ def cells(eps: dict[str, float], accuracy: dict[str, float], setting: str = "GRP
             "seed": seed,
             "objective": {"kind": "grpo", "clip_eps": eps[variant]},
             "initial": dict.fromkeys(report.METRICS, 0.0),
-            "held_out": dict.fromkeys(report.METRICS, value + seed / 10),
-            "log_ratio_rms": 0.1,
-            "clip_share": 0.0 if variant == "humanline" else None,
+            "held_out": dict.fromkeys((*report.METRICS, report.SHARES[0]), value + seed / 10),
+            "clip_share": 0.0 if variant.startswith("humanline") else None,
             "own_clip_share": 0.25,
         }
         for variant, value in accuracy.items()
@@ -140,22 +142,40 @@ def cells(eps: dict[str, float], accuracy: dict[str, float], setting: str = "GRP
     ]
 
 
-def test_humanline_is_held_against_every_offline_variant_and_losses_at_one_clip_only():
+def test_humanline_of_every_k_is_held_against_every_offline_variant_and_losses_at_one_clip_only():
     """Each offline variant has its difference to the same humanline runs; losses of two clips are not subtracted."""
     rows = cells(
-        {"offline, eps 0.15": 0.15, "offline, eps 0.5": 0.5, "humanline": 0.15},
-        {"offline, eps 0.15": 0.5, "offline, eps 0.5": 0.75, "humanline": 0.625},
+        {"offline, eps 0.15": 0.15, "offline, eps 0.5": 0.5, "humanline, k = 1": 0.15, "humanline, k = 8": 0.15},
+        {"offline, eps 0.15": 0.5, "offline, eps 0.5": 0.75, "humanline, k = 1": 0.625, "humanline, k = 8": 0.875},
     )
     lines = report._differences(rows, ["GRPO, lr 1"]).splitlines()
-    assert [line.split(" | ")[:3] for line in lines if line.startswith("| GRPO")] == [
-        ["| GRPO, lr 1 (offline, eps 0.15)", "+0.125 ± 0.000", "+0.1250 ± 0.0000"],
-        ["| GRPO, lr 1 (offline, eps 0.5)", "-0.125 ± 0.000", "-"],
+    assert [line.split(" | ")[:4] for line in lines if line.startswith("| GRPO")] == [
+        ["| GRPO, lr 1, k = 1 (offline, eps 0.15)", "+0.125 ± 0.000", "+0.12 ± 0.00", "+0.1250 ± 0.0000"],
+        ["| GRPO, lr 1, k = 1 (offline, eps 0.5)", "-0.125 ± 0.000", "-0.12 ± 0.00", "-"],
+        ["| GRPO, lr 1, k = 8 (offline, eps 0.15)", "+0.375 ± 0.000", "+0.38 ± 0.00", "+0.3750 ± 0.0000"],
+        ["| GRPO, lr 1, k = 8 (offline, eps 0.5)", "+0.125 ± 0.000", "+0.12 ± 0.00", "-"],
     ]
     verdict = report._verdict(rows, ["GRPO, lr 1"])
-    assert "excludes 0: 5 of 5 here" in verdict  # two accuracies, two margins, one loss
-    assert "(offline, eps 0.15): **humanline better**" in verdict
-    assert "(offline, eps 0.5): **humanline worse**" in verdict
-    assert report._cells(rows, ["GRPO, lr 1"]).count("25.00%") == 3
+    assert "excludes 0: 8 of 8 here" in verdict  # four accuracies, four distances
+    assert "k = 1 (offline, eps 0.15): **humanline better**" in verdict
+    assert "k = 1 (offline, eps 0.5): **humanline worse**" in verdict
+    assert "k = 1 (offline, eps 0.5): **humanline nearer**" in verdict
+    assert report._cells(rows, ["GRPO, lr 1"]).count("25.00%") == 4
+
+
+def test_variants_are_shown_from_near_to_far_within_their_objective():
+    eps = {"offline, eps 0.5": 0.5, "humanline, k = 1": 0.15}
+    rows = cells(eps, {"offline, eps 0.5": 0.75, "humanline, k = 1": 0.5}, "GRPO, lr 1")
+    rows += cells(eps, {"offline, eps 0.5": 0.25}, "GRPO, lr 2")
+    stopped = {"setting": "GRPO, lr 2", "variant": "humanline, k = 1", "seed": 0, "failed": "nan"}
+    rows.append({**stopped, "objective": {"kind": "grpo"}})
+    lines = report._by_distance(rows, ["GRPO, lr 1", "GRPO, lr 2"]).splitlines()
+    assert [line.split(" | ")[2] for line in lines if line.startswith("| 0.")] == [
+        "GRPO, lr 2, offline, eps 0.5 |",
+        "GRPO, lr 1, humanline, k = 1 |",
+        "GRPO, lr 1, offline, eps 0.5 |",
+    ]
+    assert "| 0.30 (0.25 .. 0.35) | 0.300 (0.250 .. 0.350) | GRPO, lr 2" in "\n".join(lines)
 
 
 @pytest.mark.slow
@@ -169,11 +189,13 @@ def test_the_quick_chain_runs_from_data_to_table_and_is_not_run_again(shared_dat
     perplexity = [point["perplexity"] for point in results["start"]["perplexity"]]
     assert perplexity == sorted(perplexity, reverse=True) and len(perplexity) > 2
     found = {(c["setting"].split(",")[0], c["variant"], c["objective"].get("clip_eps")) for c in results["cells"]}
-    assert found == {(m, v, None) for m in ("DPO", "KTO") for v in ("offline", "humanline")} | {
-        ("GRPO", "humanline", 0.15),
+    humanline = [f"humanline, k = {every}" for every in (1, 8, 32)]
+    assert found == {(m, v, None) for m in ("DPO", "KTO") for v in ("offline", *humanline)} | {
+        *(("GRPO", variant, 0.15) for variant in humanline),
         *(("GRPO", f"offline, eps {eps:g}", eps) for eps in (0.15, 0.5, 1)),
     }
     assert "offline" in table and "humanline" in table and "nan" not in table and str(tmp_path) not in table
+    assert all(c["held_out"]["kl_to_start"] > 0 == c["initial"]["kl_from_start"] for c in results["cells"])
 
     # A cell that lost its model and one that was interrupted are run again; the others are not.
     runs = sorted((tmp_path / "quick" / "runs").iterdir())

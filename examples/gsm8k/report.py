@@ -9,9 +9,10 @@ from typing import Any
 
 from humanline.stats import mean_interval
 
-METRICS = ("accuracy", "loss", "margin", "chosen_logprob", "rejected_logprob")
-COMPARED = ("accuracy", "loss", "margin")
-DIGITS = {"accuracy": 3, "loss": 4, "margin": 2, "chosen_logprob": 3, "rejected_logprob": 3, "log_ratio_rms": 3}
+METRICS = ("accuracy", "kl_to_start", "loss", "margin", "chosen_logprob", "rejected_logprob")
+COMPARED = ("accuracy", "kl_to_start")
+DIGITS = {"accuracy": 3, "loss": 4, "margin": 2, "chosen_logprob": 3, "rejected_logprob": 3, "kl_to_start": 2}
+SHARES = ("kl_to_start_truncated", "clip_share", "own_clip_share")
 Cell = dict[str, Any]
 
 
@@ -37,7 +38,6 @@ def page(results: dict[str, Any]) -> str:
         f"Written by `python examples/gsm8k/run.py{' --quick' if results['quick'] else ''}` ({results['versions']}); "
         "the README says what each number means.",
         "" if not results["quick"] else "**A quick run with tiny sizes: it shows that the chain works, nothing else.**",
-        results.get("note", ""),  # by hand, where the rows are not all of one run
         "## 1. Start model",
         _start(results),
         "## 2. Pairs, and what trivial rules achieve on them",
@@ -48,6 +48,8 @@ def page(results: dict[str, Any]) -> str:
         _differences(cells, settings),
         "## 5. What differs and what does not",
         _verdict(cells, settings),
+        "## 6. Accuracy by distance from the start",
+        _by_distance(cells, settings),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -107,19 +109,33 @@ def _pairs(results: dict[str, Any]) -> str:
     )
 
 
+def _title(metric: str) -> str:
+    return {"kl_to_start": "distance"}.get(metric, metric.replace("_logprob", " log-prob/token"))
+
+
 def _variants(cells: Sequence[Cell], setting: str) -> list[str]:
     """Return a setting's variants: offline ones, then humanline."""
     return list(dict.fromkeys(cell["variant"] for cell in cells if cell["setting"] == setting))
 
 
-def _comparisons(cells: Sequence[Cell], settings: Sequence[str]) -> list[tuple[str, str]]:
-    """Return every offline variant of every setting: humanline is held against each."""
-    return [(setting, v) for setting in settings for v in _variants(cells, setting) if v != "humanline"]
+def _is_humanline(variant: str) -> bool:
+    return variant.startswith("humanline")
 
 
-def _label(setting: str, variant: str) -> str:
-    """Return the name of a comparison: that of its setting, and of the offline variant where there are several."""
-    return setting if variant == "offline" else f"{setting} ({variant})"
+def _comparisons(cells: Sequence[Cell], settings: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return (setting, humanline variant, offline variant) of every two that are held against each other."""
+    found = []
+    for setting in settings:
+        names = _variants(cells, setting)
+        offline = [name for name in names if not _is_humanline(name)]
+        found += [(setting, name, other) for name in names if _is_humanline(name) for other in offline]
+    return found
+
+
+def _label(setting: str, variant: str, offline: str) -> str:
+    """Return the name of a comparison: the offline variant is named where there are several."""
+    name = f"{setting}, {variant.removeprefix('humanline, ')}"
+    return name if offline == "offline" else f"{name} ({offline})"
 
 
 def _share(two: Sequence[float]) -> str:
@@ -149,26 +165,24 @@ def _cells(cells: Sequence[Cell], settings: Sequence[str]) -> str:
     for setting in settings:
         for variant in _variants(cells, setting):
             metrics = [_values(cells, setting, variant, metric) for metric in METRICS]
-            rms = _values(cells, setting, variant, "log_ratio_rms")
-            shares = [_values(cells, setting, variant, name) for name in ("clip_share", "own_clip_share")]
+            shares = [_values(cells, setting, variant, name) for name in SHARES]
             rows.append(
                 [
                     f"{setting}, {variant}",
                     str(len(metrics[0])),
                     *(_with_interval(v.values(), DIGITS[m]) for v, m in zip(metrics, METRICS, strict=True)),
-                    _with_interval(rms.values(), 3),
                     *(f"{statistics.fmean(share.values()):.2%}" if share else "-" for share in shares),
                 ]
             )
     initial = next((c["initial"] for c in cells if "failed" not in c), None)
     if initial is not None:
-        logprobs = [f"{initial[metric]:.3f}" for metric in METRICS[3:]]
-        rows.insert(0, ["start model", "", "0.500", "", "0.00", *logprobs, "", "", ""])
+        logprobs = [f"{initial[metric]:.3f}" for metric in METRICS[4:]]
+        rows.insert(0, ["start model", "", "0.500", "0.00", "", "0.00", *logprobs, "", "", ""])
     head = [
         "setting",
         "seeds",
-        *(m.replace("_logprob", " log-prob/token") for m in METRICS),
-        "log-ratio rms",
+        *map(_title, METRICS),
+        "truncated",
         "clipped",
         "own clip",
     ]
@@ -176,22 +190,23 @@ def _cells(cells: Sequence[Cell], settings: Sequence[str]) -> str:
     return "\n\n".join(
         [
             "Mean ± half-width of the 95 % Student-t interval over seeds (seeds change the order of the data). Losses "
-            "compare within a setting only, and GRPO's at one eps only. `log-ratio rms`, `clipped` (by humanline's "
-            "range) and `own clip` (by GRPO's, eps) are means over training steps, the ratio being against the "
-            "variant's own reference.",
+            "compare within a setting only, and GRPO's at one eps only. `distance` is KL(policy || start) of an answer "
+            "to other questions, nats; `truncated` the share of these answers that the limit of tokens ended. "
+            "`clipped` (by humanline's range) and `own clip` (by GRPO's, eps) are means over training steps, the ratio "
+            "being against the variant's own reference.",
             _table(head, rows),
             "\n".join(["Runs that stopped at a number that is not finite:", *failed]) if failed else "",
         ]
     ).rstrip()
 
 
-def _paired(cells: Sequence[Cell], setting: str, variant: str, metric: str) -> list[float]:
-    """Return humanline minus an offline variant, seed by seed; none for losses that are not the same function."""
-    objectives = [c["objective"] for c in cells if c["setting"] == setting and c["variant"] in (variant, "humanline")]
+def _paired(cells: Sequence[Cell], setting: str, variant: str, offline: str, metric: str) -> list[float]:
+    """Return humanline minus offline, seed by seed; none for losses that are not the same function."""
+    objectives = [c["objective"] for c in cells if c["setting"] == setting and c["variant"] in (variant, offline)]
     if metric == "loss" and any(objective != objectives[0] for objective in objectives):
         return []
-    offline, humanline = (_values(cells, setting, v, metric) for v in (variant, "humanline"))
-    return [humanline[seed] - offline[seed] for seed in sorted(offline.keys() & humanline.keys())]
+    one, other = (_values(cells, setting, v, metric) for v in (variant, offline))
+    return [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
 
 
 def _differences(cells: Sequence[Cell], settings: Sequence[str]) -> str:
@@ -202,11 +217,12 @@ def _differences(cells: Sequence[Cell], settings: Sequence[str]) -> str:
     return "\n\n".join(
         [
             "Seed by seed, with the same start model and the same order of the data; mean ± half-width of the 95 % "
-            "Student-t interval. A negative difference of losses means that humanline's is lower.",
+            "Student-t interval. A negative difference of losses means that humanline's is lower. Rows of one setting "
+            "share runs.",
             "GRPO's humanline runs, with an own clip of eps 0.15, are held against offline runs at several eps. The "
             "paper's Table 3 has 0.5 offline and 0.15 under humanline, since a reference that never moves needs a much "
-            "larger clip. These rows share their humanline runs; losses at two eps are two functions, not compared.",
-            _table(["setting", *(m.replace("_logprob", " log-prob/token") for m in METRICS)], rows),
+            "larger clip. Losses at two eps are two functions, not compared.",
+            _table(["setting", *map(_title, METRICS)], rows),
         ]
     )
 
@@ -215,22 +231,17 @@ def _verdict(cells: Sequence[Cell], settings: Sequence[str]) -> str:
     lines: dict[str, list[str]] = {metric: [] for metric in COMPARED}
     looks, found = 0, 0
     for metric, said in lines.items():
-        higher, lower = ("better", "worse") if metric == "accuracy" else ("higher", "lower")
-        for setting, variant in _comparisons(cells, settings):
-            differences = _paired(cells, setting, variant, metric)
-            mean, half = interval(differences)
+        higher, lower = ("better", "worse") if metric == "accuracy" else ("further", "nearer")
+        for comparison in _comparisons(cells, settings):
+            mean, half = interval(_paired(cells, *comparison, metric))
             if math.isnan(half):
                 continue
             looks += 1
-            two = [interval(list(_values(cells, setting, v, metric).values())) for v in (variant, "humanline")]
-            overlap = abs(two[0][0] - two[1][0]) <= two[0][1] + two[1][1]
             word = "no difference seen"
             if abs(mean) > half:
                 found += 1
                 word = f"humanline {higher if mean > 0 else lower}"
-            numbers = f"{mean:+.{DIGITS[metric]}f} ± {half:.{DIGITS[metric]}f}"
-            own = "overlap" if overlap else "do not overlap"
-            said.append(f"- {_label(setting, variant)}: **{word}** ({numbers}; the variants' own intervals {own})")
+            said.append(f"- {_label(*comparison)}: **{word}** ({mean:+.{DIGITS[metric]}f} ± {half:.{DIGITS[metric]}f})")
     if not looks:
         return "Fewer than two seeds: nothing can be said."
     return "\n\n".join(
@@ -241,26 +252,56 @@ def _verdict(cells: Sequence[Cell], settings: Sequence[str]) -> str:
             "held-out questions: the standard errors of part 2 say what that adds to any single accuracy.",
             "Accuracy:",
             "\n".join(lines["accuracy"]),
-            "Loss against the start model. Offline trains on this very quantity and humanline does not, so a higher "
-            "one under humanline says that the policy went further, not that it ranks worse. GRPO's is unbounded: one "
-            "rejected token whose probability rose e-fold counts e.",
-            "\n".join(lines["loss"]),
-            "Margin, nats:",
-            "\n".join(lines["margin"]),
+            "Distance from the start, nats an answer:",
+            "\n".join(lines["kl_to_start"]),
             "Remarks that follow from the numbers:",
             "\n".join(_remarks(cells, settings)),
         ]
     )
 
 
+def _by_distance(cells: Sequence[Cell], settings: Sequence[str]) -> str:
+    """Return each objective's variants in the order of their distance: what lies beside what, and no test of it."""
+    parts = [
+        "From near to far: what a variant gained, and how far it went for that. Means over seeds; least and most of "
+        "single seeds. Shown, not tested: so few offline variants draw no curve that others could be held against.",
+    ]
+    for objective in dict.fromkeys(cell["objective"]["kind"] for cell in cells):
+        rows = []
+        for setting, variant in dict.fromkeys((c["setting"], c["variant"]) for c in cells):
+            if setting not in settings or _kind(cells, setting) != objective:
+                continue
+            far, gained = (list(_values(cells, setting, variant, m).values()) for m in ("kl_to_start", "accuracy"))
+            if far:
+                rows.append((statistics.fmean(far), f"{setting}, {variant}", far, gained))
+        shown = [[_range(far, 2), _range(gained, 3), name] for _, name, far, gained in sorted(rows, key=lambda r: r[0])]
+        if shown:
+            parts.append(_table([f"{objective.upper()}: distance, nats", "accuracy", "variant"], shown))
+    return "\n\n".join(parts)
+
+
+def _kind(cells: Sequence[Cell], setting: str) -> str:
+    return next(str(cell["objective"]["kind"]) for cell in cells if cell["setting"] == setting)
+
+
+def _range(values: Sequence[float], digits: int) -> str:
+    ends = f"{min(values):.{digits}f} .. {max(values):.{digits}f}"
+    return f"{statistics.fmean(values):.{digits}f} ({ends})"
+
+
 def _remarks(cells: Sequence[Cell], settings: Sequence[str]) -> list[str]:
     """Return remarks that a reader needs before believing a row: the clip's part, and rows that fell apart."""
-    clipped = {setting: list(_values(cells, setting, "humanline", "clip_share").values()) for setting in settings}
-    shares = {setting: statistics.fmean(values) for setting, values in clipped.items() if values}
+    clipped = {
+        f"{setting}, {variant}": list(_values(cells, setting, variant, "clip_share").values())
+        for setting in settings
+        for variant in _variants(cells, setting)
+        if _is_humanline(variant)
+    }
+    shares = {name: statistics.fmean(values) for name, values in clipped.items() if values}
     remarks = []
     if shares:
-        most = max(shares, key=lambda setting: shares[setting])
-        rest = [f"{setting} ({share:.2%})" for setting, share in shares.items() if share >= 0.01]
+        most = max(shares, key=lambda name: shares[name])
+        rest = [f"{name} ({share:.2%})" for name, share in shares.items() if share >= 0.01]
         remarks.append(
             f"- The clip touched at most {shares[most]:.2%} of the tokens ({most}); it touched 1 % or more in: "
             f"{', '.join(rest) or 'no setting'}. Elsewhere it can have done little, and what acted is the syncing."

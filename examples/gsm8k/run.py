@@ -41,35 +41,46 @@ HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1].parent / "shared" / "data"
 SPLIT_SEED = 0
 
-# What turns an offline recipe into its humanline variant.
-HUMANLINE = (
-    "transform={kind: clip, log_eps_low: -1.5, log_eps_high: 1.5}",
-    "reference.schedule={kind: before_step, every: 1}",
-)
-BOTH: dict[str, tuple[str, ...]] = {"offline": (), "humanline": HUMANLINE}
-VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {  # recipe -> variant -> overrides
-    "dpo": BOTH,
-    "kto": BOTH,
-    # Where the reference never moves, ratios soon leave a narrow clip of GRPO's own and teach nothing more: the paper's
-    # Table 3 has 0.5 offline, which is the recipe's, and 0.15 under humanline. Offline runs have that and 1, too.
+
+def humanline(every: int) -> tuple[str, ...]:
+    """Return what turns an offline recipe into its humanline variant: syncing every so many steps, and the clip."""
+    return (
+        "transform={kind: clip, log_eps_low: -1.5, log_eps_high: 1.5}",
+        f"reference.schedule={{kind: before_step, every: {every}}}",
+    )
+
+
+# Where the reference never moves, ratios soon leave a narrow clip of GRPO's own and teach nothing more: the paper's
+# Table 3 has 0.5 offline, which is the recipe's, and 0.15 under humanline. Offline runs have that and 1, too.
+OFFLINE: dict[str, dict[str, tuple[str, ...]]] = {  # recipe -> variant -> overrides
+    "dpo": {"offline": ()},
+    "kto": {"offline": ()},
     "grpo": {
         "offline, eps 0.15": ("objective.clip_eps=0.15",),
         "offline, eps 0.5": (),
         "offline, eps 1": ("objective.clip_eps=1.0",),
-        "humanline": (*HUMANLINE, "objective.clip_eps=0.15"),
     },
 }
+OWN_CLIP = {"dpo": (), "kto": (), "grpo": ("objective.clip_eps=0.15",)}  # under humanline
+FAST = ("optimizer.lr=1e-3",)
 
-# Every setting is run in all variants of its recipe. Betas and learning rates were written down before any was run.
-SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {  # name -> recipe, overrides
-    "DPO, beta 0.1, lr 3e-4": ("dpo", ()),
-    "DPO, beta 0.1, lr 1e-3": ("dpo", ("optimizer.lr=1e-3",)),
-    "DPO, beta 1, lr 3e-4": ("dpo", ("objective.beta=1.0",)),
-    "KTO, beta 0.1, lr 3e-4": ("kto", ()),
-    "KTO, beta 0.1, lr 1e-3": ("kto", ("optimizer.lr=1e-3",)),
-    "GRPO, lr 3e-4": ("grpo", ()),
-    "GRPO, lr 1e-3": ("grpo", ("optimizer.lr=1e-3",)),
+# Every setting is run in all of its variants, and all are in the table. Betas, learning rates and k = 1 were written
+# down before any run; k = 8 and 32 (8 and 2 syncs in 66 steps) after the results of k = 1, before any run of theirs.
+SETTINGS: dict[str, tuple[str, tuple[str, ...], tuple[int, ...]]] = {  # name -> recipe, overrides, k
+    "DPO, beta 0.1, lr 3e-4": ("dpo", (), (1, 8, 32)),
+    "DPO, beta 0.1, lr 1e-3": ("dpo", FAST, (1,)),
+    "DPO, beta 1, lr 3e-4": ("dpo", ("objective.beta=1.0",), (1, 8, 32)),
+    "KTO, beta 0.1, lr 3e-4": ("kto", (), (1, 8, 32)),
+    "KTO, beta 0.1, lr 1e-3": ("kto", FAST, (1,)),
+    "GRPO, lr 3e-4": ("grpo", (), (1, 8, 32)),
+    "GRPO, lr 1e-3": ("grpo", FAST, (1,)),
 }
+
+
+def variants(setting: str) -> dict[str, tuple[str, ...]]:
+    """Return the overrides of a setting's variants by their names: offline ones, then humanline by k."""
+    recipe, _, syncs = SETTINGS[setting]
+    return OFFLINE[recipe] | {f"humanline, k = {every}": humanline(every) + OWN_CLIP[recipe] for every in syncs}
 
 
 @dataclass(frozen=True)
@@ -101,7 +112,10 @@ QUICK = Plan(
     layers=2,
     settings=("DPO, beta 0.1, lr 3e-4", "KTO, beta 0.1, lr 3e-4", "GRPO, lr 3e-4"),
     start=("training.epochs=1", "evaluation.every=5"),
-    align=("training={steps: 4, batch_size: 8}",),
+    align=(
+        "training={steps: 4, batch_size: 8}",
+        "evaluation.distance={limit: 16, samples: 1, max_tokens: 32}",
+    ),
 )
 
 
@@ -130,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train_rows, held_out_rows = split_rows(rows, held_out=plan.rows_held_out, seed=SPLIT_SEED)
     write_lines(work / "nll-train.jsonl", train_rows)
     write_lines(work / "nll-held-out.jsonl", held_out_rows)
+    write_lines(work / "questions.jsonl", [{"prompt": row["question"]} for row in held_out_rows])
     graded = read_lines(files["gsm8k-model-solutions.jsonl"])[: plan.questions]
     train_pairs, held_out_pairs = build_pairs(graded, held_out=plan.pairs_held_out, seed=SPLIT_SEED)
     write_lines(work / "pairs-train.jsonl", train_pairs)
@@ -145,11 +160,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         facts = pool.submit(look_at_start, work).result()
 
     # 3. Every setting, variant and seed, from the same start model.
+    # Seeds outermost: what is stopped early has whole ones, of which --seeds makes a table.
     jobs = [
         (setting, variant, seed)
-        for setting in plan.settings
         for seed in range(plan.seeds)
-        for variant in VARIANTS[SETTINGS[setting][0]]
+        for setting in plan.settings
+        for variant in variants(setting)
     ]
     failed: dict[tuple[str, str, int], str] = {}
     with _pool(options.processes, threads=1) as pool:
@@ -285,6 +301,9 @@ def run_recipe(name: str, overrides: list[str], *, show: bool) -> bool:
 
     settings = config.model_dump(mode="json", exclude_defaults=True)
     inputs = [Path(config.model) / "model.safetensors", Path(config.data.train), Path(config.data.eval or "")]
+    if config.evaluation.distance is not None:
+        inputs.append(Path(config.evaluation.distance.prompts or ""))
+        del settings["evaluation"]["distance"]["prompts"]
     for key in ("model", "output"):
         del settings[key]  # what counts is what the files hold, not where they lie
     for key in ("train", "eval"):
@@ -359,14 +378,15 @@ def _start_overrides(work: Path, plan: Plan) -> list[str]:
 
 def _cell_recipe(work: Path, plan: Plan, setting: str, variant: str, seed: int) -> tuple[str, list[str]]:
     """Return the name of a run's recipe and its overrides."""
-    recipe, overrides = SETTINGS[setting]
+    recipe, overrides, _ = SETTINGS[setting]
     paths = _paths(
         work / "start" / "final",
         _cell_folder(work, setting, variant, seed),
         work / "pairs-train.jsonl",
         work / "pairs-held-out.jsonl",
     )
-    return recipe, [*paths, f"seed={seed}", *overrides, *VARIANTS[recipe][variant], *plan.align]
+    questions = f"evaluation.distance.prompts={json.dumps(os.path.relpath(work / 'questions.jsonl'))}"
+    return recipe, [*paths, f"seed={seed}", *overrides, *variants(setting)[variant], *plan.align, questions]
 
 
 def _paths(model: Path, output: Path, train: Path, held_out: Path) -> list[str]:
@@ -375,7 +395,8 @@ def _paths(model: Path, output: Path, train: Path, held_out: Path) -> list[str]:
 
 
 def _cell_folder(work: Path, setting: str, variant: str, seed: int) -> Path:
-    return work / "runs" / f"{setting}-{variant}-seed{seed}".replace(", ", "-").replace(" ", "").lower()
+    name = f"{setting}-{variant}-seed{seed}"
+    return work / "runs" / name.replace(", ", "-").replace(" = ", "").replace(" ", "").lower()
 
 
 def _cell(work: Path, plan: Plan, job: tuple[str, str, int], failed: str | None) -> dict[str, Any]:
