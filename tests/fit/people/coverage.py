@@ -65,9 +65,11 @@ def main() -> None:
     parser.add_argument("--chains", type=int, default=4)
     parser.add_argument("--warmup", type=int, default=150)
     parser.add_argument("--draws", type=int, default=500)
+    parser.add_argument("--target-accept", type=float, help="of the full posterior (default: its own)")
     parser.add_argument("--file", type=Path, help="read and written: what was found of each data set")
     asked = parser.parse_args()
     settings = {"chains": asked.chains, "warmup": asked.warmup, "draws": asked.draws} if asked.full else {}
+    settings |= {"target_accept": asked.target_accept} if asked.full and asked.target_accept else {}
     same = {"people": asked.people, "choices": asked.choices, **settings}
     same |= {"apart": asked.apart} if asked.apart != 1 else {}
     known = found_before(asked.file, same)
