@@ -170,12 +170,12 @@ def test_variants_are_shown_from_near_to_far_within_their_objective():
     stopped = {"setting": "GRPO, lr 2", "variant": "humanline, k = 1", "seed": 0, "failed": "nan"}
     rows.append({**stopped, "objective": {"kind": "grpo"}})
     lines = report._by_distance(rows, ["GRPO, lr 1", "GRPO, lr 2"]).splitlines()
-    assert [line.split(" | ")[2] for line in lines if line.startswith("| 0.")] == [
-        "GRPO, lr 2, offline, eps 0.5 |",
-        "GRPO, lr 1, humanline, k = 1 |",
-        "GRPO, lr 1, offline, eps 0.5 |",
+    assert [line.split(" | ")[0] for line in lines if line.startswith("| GRPO, lr")] == [
+        "| GRPO, lr 2, offline, eps 0.5",
+        "| GRPO, lr 1, humanline, k = 1",
+        "| GRPO, lr 1, offline, eps 0.5",
     ]
-    assert "| 0.30 (0.25 .. 0.35) | 0.300 (0.250 .. 0.350) | GRPO, lr 2" in "\n".join(lines)
+    assert "lr 2, offline, eps 0.5 | 0.30 (0.25 .. 0.35) | 0.300 (0.250 .. 0.350) |" in "\n".join(lines)
 
 
 @pytest.mark.slow

@@ -344,8 +344,8 @@ def page(results: dict[str, list[dict[str, Any]]]) -> str:
     lines += [
         "",
         f"On the {len(of_gsm8k)} runs of examples/gsm8k, whose results.json keeps the first and the last look at",
-        f"held-out pairs: {len(told_of)} lines, {len(hot)} of them to its six runs of KTO at lr 1e-3. These runs had",
-        "been looked at when the limit was chosen.",
+        f"held-out pairs: {len(told_of)} lines, {len(hot)} of them to its six runs of KTO at lr 1e-3. The limit was",
+        "chosen on an earlier making of all of them but those with k = 8 and 32.",
     ]
     for name, found in results.items():
         lines += ["", f"## Broken on purpose, and sound with a line: {name} set", ""]

@@ -274,9 +274,9 @@ def _by_distance(cells: Sequence[Cell], settings: Sequence[str]) -> str:
             far, gained = (list(_values(cells, setting, variant, m).values()) for m in ("kl_to_start", "accuracy"))
             if far:
                 rows.append((statistics.fmean(far), f"{setting}, {variant}", far, gained))
-        shown = [[_range(far, 2), _range(gained, 3), name] for _, name, far, gained in sorted(rows, key=lambda r: r[0])]
+        shown = [[name, _range(far, 2), _range(gained, 3)] for _, name, far, gained in sorted(rows, key=lambda r: r[0])]
         if shown:
-            parts.append(_table([f"{objective.upper()}: distance, nats", "accuracy", "variant"], shown))
+            parts.append(_table([objective.upper(), "distance, nats", "accuracy"], shown))
     return "\n\n".join(parts)
 
 

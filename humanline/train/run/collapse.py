@@ -15,7 +15,7 @@ resumed run, which has those of its earlier part, finds the same. What was found
 
     {"updates": 40, "broke": {"what": "score", "of": "round", "value": 0.11, "limit": 0.42, "before": 0.63}}
 
-How the numbers were chosen: first on the 54 runs of examples/gsm8k (results.json). In its six runs that broke, KTO at a
+How the numbers were chosen: first on the 54 runs that examples/gsm8k then had. In its six runs that broke, KTO at a
 learning rate of 1e-3, the held-out log-probability fell by 4.0 to 8.7 nats a token, in all others by 1.5 at most. The
 other limits are far from anything seen in a sound run there, or, for what only rounds have, what a person would call
 broken. Then they were tried on the first set of examples/collapse, and changed. Offline, policies that learn well leave

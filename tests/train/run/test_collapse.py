@@ -379,4 +379,4 @@ def test_the_committed_results_are_those_of_the_default_limits():
     assert len(sound) >= 50 and sum(one["line"] is not None for one in sound) < len(sound) / 50
     assert len(broken) >= 10
     told = {one["name"].rsplit(", ", 1)[0] for one in run.gsm8k() if one["line"]}
-    assert told == {"KTO, beta 0.1, lr 1e-3, offline", "KTO, beta 0.1, lr 1e-3, humanline"}
+    assert told == {"KTO, beta 0.1, lr 1e-3, offline", "KTO, beta 0.1, lr 1e-3, humanline, k = 1"}
