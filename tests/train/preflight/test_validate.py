@@ -501,6 +501,7 @@ def test_a_set_of_real_size(toy, tmp_path, capsys):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     changes = [f"data.{name}={tmp_path / f'{name}.jsonl'}" for name in ("train", "eval")]
     changes += ["data.max_length=128", "data.too_long=truncate", f"model={toy['model']}", f"output={tmp_path / 'o'}"]
+    changes += [f"evaluation.distance.prompts={toy['prompts']}", "evaluation.distance.max_tokens=64"]
     assert main(["validate", str(ROOT / "examples" / "gsm8k" / "dpo.yaml"), *changes]) == 0
     out = capsys.readouterr().out
     assert "531 of 531 kept" in out and "200 of 200 kept" in out and "66 of 8 pairs" in out
