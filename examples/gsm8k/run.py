@@ -234,7 +234,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--data", default=os.path.relpath(DATA), help="folder of the GSM8K files (default: %(default)s)"
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: the whole chain in about a minute")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: the whole chain in under two minutes")
     parser.add_argument("--work", default=HERE / "work", help="folder for models and pairs (default: work, here)")
     parser.add_argument(
         "--results", default=HERE, help="folder for results.md (default: here; --quick: the work folder)"
