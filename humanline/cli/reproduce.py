@@ -39,6 +39,11 @@ def reproduce_commands(commands: Commands) -> None:
         "--sampling", action="store_true", help="in place of the grid: GRPO sampled every step, or every 64 (Figure 7)"
     )
     parser.add_argument(
+        "--further",
+        action="store_true",
+        help="beside the grid: offline cells that may go further than its own, and what humanline gains on these",
+    )
+    parser.add_argument(
         "--chosen",
         type=int,
         metavar="N",
@@ -78,7 +83,7 @@ def reproduce_commands(commands: Commands) -> None:
     demo = commands.add_parser("demo", help="the same as reproduce --quick: align tiny models on one task")
     demo.add_argument("--out", help="folder to write to, or to go on with (default: demo-out)")
     _common(demo)
-    demo.set_defaults(run=_reproduce, quick=True, testbeds=[], all=False, sampling=False)
+    demo.set_defaults(run=_reproduce, quick=True, testbeds=[], all=False, sampling=False, further=False)
     demo.set_defaults(**dict.fromkeys((*_OF_GRIDS, "scale", "only", "set")))
 
 
@@ -141,7 +146,7 @@ def _scale(options: argparse.Namespace) -> int:
     from humanline.reproduce.scales.write import SCRIPT, prepare, reckoned, write_plan
 
     others = {"a testbed": bool(options.testbeds), "--all": options.all, "--quick": options.quick}
-    others |= {"--sampling": options.sampling}
+    others |= {"--sampling": options.sampling, "--further": options.further}
     others |= {f"--{name}": getattr(options, name) is not None for name in (*_OF_GRIDS, "processes")}
     if given := [name for name, is_given in others.items() if is_given]:
         raise ValueError(f"--scale is of larger models, and starts none of them; leave out {' and '.join(given)}")
@@ -164,6 +169,7 @@ def _scale(options: argparse.Namespace) -> int:
 
 def _refuse_what_excludes(options: argparse.Namespace) -> None:
     asked = {"a testbed": bool(options.testbeds), "--all": options.all, "--sampling": options.sampling}
+    asked |= {"--further": options.further}
     asked |= {f"--{name}": getattr(options, name) is not None for name in _OF_GRIDS[:4]}
     given = [name for name, is_given in asked.items() if is_given]
     if options.quick and given:
@@ -172,7 +178,9 @@ def _refuse_what_excludes(options: argparse.Namespace) -> None:
         )
     if options.sampling and options.all:
         raise ValueError("--all is of the grid, in whose place --sampling runs cells of its own; leave one of them out")
-    given = [name for name in ("--all", "--sampling") if asked[name]]
+    if options.further and (given := [name for name in ("--all", "--sampling") if asked[name]]):
+        raise ValueError(f"--further has a table of its own; leave it out, or {' and '.join(given)}")
+    given = [name for name in ("--all", "--sampling", "--further") if asked[name]]
     if options.chosen is not None and given:
         raise ValueError(
             f"--chosen is of the cells that the grid chose, and {' and '.join(given)} of other runs; leave out one or "
@@ -182,10 +190,11 @@ def _refuse_what_excludes(options: argparse.Namespace) -> None:
 
 def _jobs(options: argparse.Namespace) -> list[Job]:
     """Return the runs that are asked for; with --chosen those of the grid that choose."""
-    from humanline.reproduce.cells import sampling
+    from humanline.reproduce.cells import core, further, sampling
     from humanline.reproduce.chosen import choosing_jobs
     from humanline.reproduce.plan import cells_of, grid_jobs
     from humanline.reproduce.quick import demo_jobs
+    from humanline.reproduce.testbeds.registry import OTHERS
 
     if options.quick:
         return demo_jobs()
@@ -196,7 +205,12 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
         if options.chosen is not None:
             jobs += choosing_jobs(name, starts, draws, options.chosen)
             continue
-        cells = sampling() if options.sampling else cells_of(name, everything=options.all)
+        if options.further:
+            if name in OTHERS:
+                raise ValueError(f"--further is beside the grid, and {name} has a few cells of it alone: leave it out")
+            cells = [*core(), *further()]
+        else:
+            cells = sampling() if options.sampling else cells_of(name, everything=options.all)
         jobs += grid_jobs([name], cells, starts, draws)
     return jobs
 
@@ -282,13 +296,16 @@ def _grid(
 def _report_folder(options: argparse.Namespace, folder: Path, testbed: str) -> Path:
     if options.quick:
         return folder
-    part = "sampling" if options.sampling else "" if options.chosen is None else "chosen"
-    return folder / testbed / part
+    if options.sampling:
+        return folder / testbed / "sampling"
+    return folder / testbed / ("further" if options.further else "" if options.chosen is None else "chosen")
 
 
 def _report(options: argparse.Namespace, folder: Path, outcomes: list[Outcome], choice: Choice | None) -> list[Path]:
+    from humanline.reproduce.cells import further
     from humanline.reproduce.chosen import ChosenRules
     from humanline.reproduce.chosen_report import write_chosen_report
+    from humanline.reproduce.further import write_further_report
     from humanline.reproduce.paper_report import write_paper_report
     from humanline.reproduce.report import write_report
     from humanline.reproduce.rules import Rules
@@ -297,6 +314,10 @@ def _report(options: argparse.Namespace, folder: Path, outcomes: list[Outcome], 
 
     if options.sampling:
         return write_sampling_report(folder, outcomes, SamplingRules())
+    if options.further:
+        wider = set(further())
+        more = [one for one in outcomes if one.cell in wider]
+        return write_further_report(folder, [one for one in outcomes if one.cell not in wider], more)
     if choice is not None:
         return write_chosen_report(folder, choice, outcomes, ChosenRules())
     return [*write_report(folder, outcomes, Rules()), *write_paper_report(folder, outcomes)]

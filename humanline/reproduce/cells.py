@@ -134,6 +134,12 @@ ONLINE_SCALES: dict[Objective, tuple[dict[str, float], ...]] = {
 #: What the paper's own figures vary besides (`paper`): its Table 6's clip ranges, and few desirable answers for KTO.
 CLIPS = ((-2.0, 1.5), (-1.0, 1.5), (-1.0, 2.0), (-1.0, 3.0))
 FEW_DESIRABLE = 0.25
+#: Offline runs that may go further than the grid's (`further`): a smaller beta; for GRPO, whose widest clip the grid
+#: has already, a higher rate, or more passes at that clip.
+FURTHER_LRS = (1e-4, 3e-4, 1e-3)
+FURTHER_BETAS: dict[Objective, tuple[float, ...]] = {"dpo": (0.01, 0.03), "kto": (0.05, 0.1)}
+WIDEST_CLIP = 1.0
+FURTHER_GRPO: tuple[tuple[float, int], ...] = ((2e-3, 1), (3e-3, 1), (3e-4, 4), (1e-3, 4))  # learning rate, passes
 #: How often is sampled (`sampling`). Two passes over 2560 prompts, 16 a step, are 320 steps: five whole rounds of 64,
 #: where one pass has two and a half. k and GRPO's own clip are those of the paper's mathematics and of its recipes.
 STALE_STEPS = 64
@@ -171,6 +177,20 @@ def sampling() -> list[Cell]:
         for every in SAMPLING_SYNCS:
             cells.append(Cell("grpo", "online humanline", lr, every=every, round_steps=STALE_STEPS, **shared))
     return cells
+
+
+def further() -> list[Cell]:
+    """Return offline cells that may go further than the grid's, so that distance alone can be told from humanline."""
+    cells = [
+        Cell(objective, "offline", lr, beta=beta)
+        for objective, betas in FURTHER_BETAS.items()
+        for beta in betas
+        for lr in FURTHER_LRS
+    ]
+    return [
+        *cells,
+        *(Cell("grpo", "offline", lr, clip_eps=WIDEST_CLIP, passes=passes) for lr, passes in FURTHER_GRPO),
+    ]
 
 
 def paper() -> list[Cell]:

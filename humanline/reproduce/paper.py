@@ -73,8 +73,8 @@ class PaperRow:
     exact: str = ""
 
 
-def paper_rows(outcomes: Iterable[Outcome]) -> list[PaperRow]:
-    """Return what the runs of one testbed say of every claim of the paper that runs can speak to.
+def paper_rows(outcomes: Iterable[Outcome], claims: Sequence[PaperClaim] = CLAIMS) -> list[PaperRow]:
+    """Return what the runs of one testbed say of claims, as usual those of the paper that runs can speak to.
 
     A claim is asked where all of its cells were run. Of several on a side the one is taken, for each start model, that
     is best by score from the others (`best.tuned_cells`); its value is the mean over draws. Differences are paired by
@@ -93,7 +93,7 @@ def paper_rows(outcomes: Iterable[Outcome]) -> list[PaperRow]:
     if len({one.testbed for one in runs}) != 1:
         raise ValueError(f"outcomes: must be of one testbed, are of {sorted({one.testbed for one in runs}) or 'none'}")
     found = []
-    for claim in CLAIMS:
+    for claim in claims:
         rows = [_compared(claim, objective, runs) for objective in claim.numbers]
         found += verdicts(claim, rows)
     return found

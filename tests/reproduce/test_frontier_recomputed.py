@@ -15,6 +15,7 @@ from humanline.plots import _style, _table, frontier
 from humanline.reproduce.chosen import ChosenRules, choose, choosing_jobs
 from humanline.reproduce.chosen_report import write_chosen_report
 from humanline.reproduce.foretold import DataLevel, write_foretold
+from humanline.reproduce.further import write_further_report
 from humanline.reproduce.paper_report import write_paper_report
 from humanline.reproduce.report import write_report
 from humanline.reproduce.rules import Rules
@@ -42,6 +43,8 @@ def write_again(folder: Path, out: Path) -> None:
     outcomes = read_outcomes(folder / "runs.csv")
     if folder.name == "sampling":
         write_sampling_report(out, outcomes, SamplingRules())
+    elif folder.name == "further":
+        write_further_report(out, read_outcomes(folder.parent / "runs.csv"), outcomes)
     elif folder.name == "chosen":
         grid, draws = read_outcomes(folder.parent / "runs.csv"), max(one.draw for one in outcomes) + 1
         choice = choose(choosing_jobs(folder.parent.name, 3, 3, draws), grid, draws)
