@@ -23,11 +23,18 @@ WHERE = "Offline, further"
 
 def further_claims() -> tuple[PaperClaim, ...]:
     """Return what is asked: none of it is the paper's, and cells of several kinds are chosen as its are."""
-    wider = "offline that may go further"
     asked = (
-        (f"{wider} is better than offline of the grid", _cells("offline", further()), _cells("offline", core())),
-        (f"offline + humanline, its own k, is better than {wider}", _cells("humanline", core()), _all_offline()),
-        (f"online is better than {wider}", _cells("online", core()), _all_offline()),
+        (
+            "offline that may go further is better than offline of the grid",
+            _cells("offline", further()),
+            _cells("offline", core()),
+        ),
+        (
+            "offline + humanline, its own k, is better than offline of both kinds",
+            _cells("humanline", core()),
+            _all_offline(),
+        ),
+        ("online is better than offline of both kinds", _cells("online", core()), _all_offline()),
     )
     return tuple(
         PaperClaim(WHERE, says, "more", first.__getitem__, second.__getitem__, dict.fromkeys(OBJECTIVES, ""))
@@ -85,7 +92,7 @@ def _tuned(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     sides = {
         "offline, of the grid": _cells("offline", core()),
         "offline, that may go further": _cells("offline", further()),
-        "offline, all": _all_offline(),
+        "offline, both kinds": _all_offline(),
         "humanline, its own k": _cells("humanline", core()),
         "online": _cells("online", core()),
     }
@@ -106,6 +113,7 @@ def _words(
     """Return differences, tuned cells and further cells as Markdown."""
     testbed = rows[0].testbed
     starts, draws = ({getattr(one, name) for one in more} for name in ("start", "draw"))
+    counted = f"draw{'s' if len(draws) > 1 else ''} {', '.join(map(str, sorted(draws)))}"
     asked = [{key: value for key, value in row_shown(row).items() if not key.startswith("paper")} for row in rows]
     listed = ("cell", "runs", "collapsed", *MEANS, "sd_of_score")
     return "\n".join(
@@ -114,8 +122,8 @@ def _words(
             "",
             f"Is what humanline gains what any run gains that goes as far? {len(more)} offline runs of {len(cells)} "
             "cells that the grid has not, which may go further than its own: a smaller beta, or for GRPO, whose widest "
-            f"clip the grid has, a higher rate or more passes; {len(starts)} start models, draws "
-            f"{', '.join(map(str, sorted(draws)))} of pairs. Humanline has the grid's cells alone. Of several cells "
+            f"clip the grid has, a higher rate or more passes; {len(starts)} start models, {counted} "
+            f"of the pairs. Humanline has the grid's cells alone. Of several cells "
             "on a side the best by the *other* start models is taken; differences are means over start models with "
             f"their 95 % interval, uncorrected; verdicts by Holm's correction over the objectives, level {ALPHA:g}. "
             "It decides no hypothesis of the grid.",
