@@ -78,6 +78,35 @@ def test_the_table_has_the_numbers_of_its_sources():
         assert told_of in rounds
 
 
+def test_the_rows_of_instructions_have_the_numbers_of_their_sources():
+    """Differences to offline, and to the offline cells that may go further, are those of the committed tables."""
+    folder = ROOT / "studies" / "frontier"
+    rows = {row.split("|")[1].strip(): row for row in README.splitlines() if row.startswith("| ")}
+    with open(folder / "instructions" / "paper.csv", encoding="utf-8") as file:
+        found = {row["objective"]: row for row in csv.DictReader(file) if "its own k" in row["says"]}
+
+    def told(row: dict[str, str]) -> str:
+        low, high = (f"{float(row[name]):.2f}".replace("0.", ".") for name in ("low", "high"))
+        return f"{float(row['difference']):+.2f}".replace("0.", ".") + f" ({low} .. {high})"
+
+    row = rows["given pairs, tuned (instructions, one draw)"]
+    assert f"GRPO better, {told(found['grpo'])}; KTO {told(found['kto'])}, DPO {told(found['dpo'])}: undecided" in row
+    assert [found[one]["verdict"].split()[0] for one in ("dpo", "kto", "grpo")] == ["undecided", "undecided", "holds"]
+    row = rows["GRPO against offline's four passes"]
+    for bed, word, verdict in (("letters", "level", "undecided"), ("instructions", "still better", "holds")):
+        with open(folder / bed / "further" / "further.csv", encoding="utf-8") as file:
+            (one,) = [
+                line
+                for line in csv.DictReader(file)
+                if (line["objective"], "its own" in line["says"]) == ("grpo", True)
+            ]
+        with open(folder / bed / "further" / "best.csv", encoding="utf-8") as file:
+            chosen = {line["chosen"] for line in csv.DictReader(file) if line["series"] == "offline, both kinds"}
+        assert "grpo-offline-lr0.0003-eps1-4passes (3)" in chosen
+        assert f"{bed}: {word}, {told(one).split(' (')[0]}" in row and one["verdict"].startswith(verdict)
+    assert told(one) in row
+
+
 SHOWN = (("score", 3), ("low", 2), ("high", 2))
 
 
