@@ -140,6 +140,8 @@ FURTHER_LRS = (1e-4, 3e-4, 1e-3)
 FURTHER_BETAS: dict[Objective, tuple[float, ...]] = {"dpo": (0.01, 0.03), "kto": (0.05, 0.1)}
 WIDEST_CLIP = 1.0
 FURTHER_GRPO: tuple[tuple[float, int], ...] = ((2e-3, 1), (3e-3, 1), (3e-4, 4), (1e-3, 4))  # learning rate, passes
+#: And humanline GRPO with as many passes, at the k and at scales that were best with one.
+FURTHER_HUMANLINE_CLIPS = (0.15, 0.5)
 #: How often is sampled (`sampling`). Two passes over 2560 prompts, 16 a step, are 320 steps: five whole rounds of 64,
 #: where one pass has two and a half. k and GRPO's own clip are those of the paper's mathematics and of its recipes.
 STALE_STEPS = 64
@@ -180,16 +182,25 @@ def sampling() -> list[Cell]:
 
 
 def further() -> list[Cell]:
-    """Return offline cells that may go further than the grid's, so that distance alone can be told from humanline."""
+    """Return offline cells that may go further than the grid's, so that distance alone can be told from humanline.
+
+    Where they have more passes than the grid's there are humanline cells of as many, to be compared at equal steps.
+    """
     cells = [
         Cell(objective, "offline", lr, beta=beta)
         for objective, betas in FURTHER_BETAS.items()
         for beta in betas
         for lr in FURTHER_LRS
     ]
+    cells += [Cell("grpo", "offline", lr, clip_eps=WIDEST_CLIP, passes=passes) for lr, passes in FURTHER_GRPO]
     return [
         *cells,
-        *(Cell("grpo", "offline", lr, clip_eps=WIDEST_CLIP, passes=passes) for lr, passes in FURTHER_GRPO),
+        *(
+            Cell("grpo", "humanline", lr, clip_eps=eps, every=CHOSEN_SYNC, passes=passes)
+            for eps in FURTHER_HUMANLINE_CLIPS
+            for lr, passes in FURTHER_GRPO
+            if passes > 1
+        ),
     ]
 
 

@@ -27,7 +27,7 @@ NOISE = {"offline": (0.0, 0.0, 0.0), "humanline": (0.004, -0.002, 0.001), "onlin
 SCORES = {"offline": 0.5, "humanline": 0.6, "online": 0.7, "online humanline": 0.1}
 #: What cells that may go further score: for DPO less than the grid's, for KTO between, for GRPO more than humanline.
 FURTHER = {"dpo": 0.4, "kto": 0.55, "grpo": 0.65}
-WIDER, ITS_OWN, ONLINE = (claim.says for claim in further_claims())
+WIDER, ITS_OWN, FOUR, ONLINE = (claim.says for claim in further_claims())
 
 
 def run_of(cell, score: float, start: int, draw: int = 0) -> Outcome:
@@ -50,7 +50,10 @@ def grid(draw: int = 0) -> list[Outcome]:
 
 
 def more() -> list[Outcome]:
-    return [run_of(cell, FURTHER[cell.objective], start) for start in range(3) for cell in further()]
+    def score(cell, start: int) -> float:
+        return FURTHER[cell.objective] if cell.variant == "offline" else 0.8 + NOISE["online"][start]
+
+    return [run_of(cell, score(cell, start), start) for start in range(3) for cell in further()]
 
 
 def rows_in(file) -> dict[tuple[str, str], dict[str, str]]:
@@ -72,6 +75,10 @@ def test_humanline_is_held_against_the_best_of_all_offline_cells(tmp_path):
     verdicts = {key: row["verdict"] for key, row in rows.items()}
     assert [verdicts[ITS_OWN, one] for one in OBJECTIVES] == ["holds here", "holds here", "does not hold here"]
     assert [verdicts[WIDER, one] for one in OBJECTIVES] == ["does not hold here", "holds here", "holds here"]
+    assert [key for key in rows if key[0] == FOUR] == [(FOUR, "grpo")]  # asked of GRPO alone
+    row = rows[FOUR, "grpo"]
+    low, high = stats.ttest_1samp([0.15 + noise for noise in NOISE["online"]], 0.0).confidence_interval(0.95)
+    assert [float(row[name]) for name in ("difference", "low", "high")] == pytest.approx([0.15, low, high], abs=2e-6)
     assert float(rows[WIDER, "dpo"]["difference"]) == pytest.approx(-0.1)
     assert float(rows[ONLINE, "grpo"]["difference"]) == pytest.approx(0.05)
 
@@ -97,14 +104,15 @@ def test_a_cell_that_collapsed_is_not_chosen_and_is_counted(tmp_path):
         assert {(row["runs"], row["collapsed"]) for row in csv.DictReader(lines)} == {("3", "1")}
 
 
-def test_the_cells_are_offline_others_than_the_grids_and_can_be_run(tmp_path):
+def test_the_cells_are_others_than_the_grids_and_can_be_run(tmp_path):
     known = {*core(), *cells_of("letters", everything=True)}
-    assert len(further()) == len(set(further())) == 16
+    assert len(further()) == len(set(further())) == 20
     files = {name: tmp_path / name for name in ("model", "prompts", "distance", "output")}
     pairs, bed = Pairs(tmp_path / "pairs.jsonl", 2560, 20480, 0.5), bed_of("letters")
     for cell in further():
         config = TrainConfig.model_validate(recipe(cell, bed, pairs=pairs, seed=0, **files))
-        assert cell not in known and config.reference.schedule.kind == "never" and config.transform.kind == "none"
+        kinds = ("never", "none") if cell.variant == "offline" else ("before_step", "clip")
+        assert cell not in known and (config.reference.schedule.kind, config.transform.kind) == kinds
         assert (config.optimizer.lr, config.training.steps) == (cell.lr, 160 * cell.passes)
 
 
@@ -130,7 +138,7 @@ def test_the_command_takes_the_grid_over_and_writes_the_tables(tmp_path, capsys)
     file.write_text(outcomes_csv([*grid(), *more()]), encoding="utf-8")
     assert main(["reproduce", "--further", "--known", str(file), "--out", str(out), "--quiet"]) == 0
     told = capsys.readouterr().out
-    assert "504 runs of " in told and str(out / "letters" / "further" / "further.md") in told
+    assert "516 runs of " in told and str(out / "letters" / "further" / "further.md") in told
     write_further_report(tmp_path / "same", grid(), more())
     for path in (tmp_path / "same").iterdir():
         assert (out / "letters" / "further" / path.name).read_bytes() == path.read_bytes()
