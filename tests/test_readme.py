@@ -92,7 +92,7 @@ def test_the_rows_of_instructions_have_the_numbers_of_their_sources():
     row = rows["given pairs, tuned (instructions, one draw)"]
     assert f"GRPO better, {told(found['grpo'])}; KTO {told(found['kto'])}, DPO {told(found['dpo'])}: undecided" in row
     assert [found[one]["verdict"].split()[0] for one in ("dpo", "kto", "grpo")] == ["undecided", "undecided", "holds"]
-    row = rows["GRPO, four passes each, one draw"]
+    row = rows["GRPO, four passes, one draw"]
     for bed, word, verdict in (("letters", "lower", "does not hold here"), ("instructions", "better", "holds here")):
         with open(folder / bed / "further" / "further.csv", encoding="utf-8") as file:
             (one,) = [line for line in csv.DictReader(file) if "of four passes" in line["says"]]
