@@ -31,6 +31,7 @@ from humanline.system.out_of_memory import is_out_of_memory
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 300  # characters of a reason
 _RUNNING: dict[int, str] = {}  # process groups of parts, and the folders that go with them
+_ENDING = threading.Event()  # set before parts are killed because the command is asked to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,8 @@ def _run(context: Any, part: Part, limit: float, tell: Callable[[Result], object
         _RUNNING[process.pid] = name
         try:
             timely = _wait(process, limit, file, tell)
+            if _ENDING.is_set():  # it was killed because all end, and did not fail: what is written of it stays
+                threading.Event().wait()
         finally:
             _kill(process)
             del _RUNNING[process.pid]
@@ -134,6 +137,7 @@ def ended_by_signals() -> Iterator[None]:
     """End this process and all parts at once where it is asked to end, in place of leaving them to themselves."""
 
     def end(number: int, _: object) -> None:
+        _ENDING.set()
         for group, folder in list(_RUNNING.items()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)

@@ -122,8 +122,11 @@ def test_a_command_that_is_ended_leaves_its_file_and_no_process(tmp_path, number
     """Whoever ends the command ends all that it has started, and finds written what was known by then."""
     note = tmp_path / "pids"
     script = f"""
+import os, time
 from benchmarks import __main__ as command
 from benchmarks.parts import Part
+leave = os._exit
+os._exit = lambda code: (time.sleep(1), leave(code))  # time for whoever sees the kill to tell of it
 command.KNOWN = {{"hangs": None}}
 command._parts = lambda *_: [Part("it", "tests.helpers.stand_ins:hangs", {{"note": {str(note)!r}}}, needs=1)]
 command._machine = lambda clock: ({{"gpu": None}}, False)
