@@ -108,7 +108,9 @@ def _compared(claim: PaperClaim, objective: Objective, runs: Sequence[Outcome]) 
         return replace(row, why=f"{missing} of its {len(cells)} cells have no run" if missing < len(cells) else "")
     first, second = (_tuned(pick(objective), runs) for pick in (claim.first, claim.second))
     if not first or not second:
-        return row
+        lost = "every cell of a side has a collapsed run, or none from some start model"
+        why = lost if len({one.start for one in runs}) > 1 else "one start model, and others must choose"
+        return replace(row, why=why)
     margin = MARGIN_SHARE * gain(_tuned(ONLINE(objective), runs)) if claim.kind == "alike" else math.nan
     return with_difference(claim, row, first, second, margin)
 

@@ -99,7 +99,9 @@ def test_draws_without_a_further_run_and_cells_beyond_the_grid_say_nothing(tmp_p
 def test_a_cell_that_collapsed_is_not_chosen_and_is_counted(tmp_path):
     broken = [replace(one, status="not finite", score=math.nan) if not one.start else one for one in more()]
     write_further_report(tmp_path, grid(), broken)
-    assert {row["verdict"] for key, row in rows_in(tmp_path / "further.csv").items() if key[0] == WIDER} == {"not run"}
+    rows = [row for (says, _), row in rows_in(tmp_path / "further.csv").items() if says == WIDER]
+    assert {row["verdict"] for row in rows} == {"not run"}  # and why, for they were
+    assert {row["why"] for row in rows} == {"every cell of a side has a collapsed run, or none from some start model"}
     with open(tmp_path / "cells.csv", encoding="utf-8", newline="") as lines:
         assert {(row["runs"], row["collapsed"]) for row in csv.DictReader(lines)} == {("3", "1")}
 
