@@ -54,7 +54,7 @@ def reproduce_commands(commands: Commands) -> None:
     draws = "draws of the pairs from each (default: 1; the study: 3); with --chosen those that choose (default: 3)"
     parser.add_argument("--draws", type=int, help=draws)
     parser.add_argument("--all", action="store_true", help="also what else the paper's figures and tables vary")
-    known = "take runs over from such a table, and run the rest; may be given several times"
+    known = "take runs over from such a table, with start models that lie beside it, and run the rest; can be repeated"
     parser.add_argument("--known", metavar="RUNS.csv", action="append", help=known)
     parser.add_argument(
         "--minutes",
@@ -245,7 +245,23 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
                 f"{len(jobs)}: name their testbed, or leave --known out"
             )
         show(f"{count} runs of {path} are taken over")
+    for path in known:
+        _bring_starts(Path(path), jobs, folder)
     return jobs, choices
+
+
+def _bring_starts(table: Path, jobs: list[Job], folder: Path) -> None:
+    """Take over the start models, with their pairs, that lie beside a table of known runs."""
+    from humanline.reproduce.brought import bring, starts_beside
+    from humanline.reproduce.suite import held
+
+    for testbed in dict.fromkeys(job.testbed for job in jobs):
+        if (beside := starts_beside(table, testbed)) is None:
+            continue
+        with held(folder):
+            names = bring(beside, testbed, {job.start for job in jobs}, folder / "starts")
+        if names:
+            show(f"{beside / testbed.name}: {', '.join(names)} taken over, and measured before they are used")
 
 
 def _read_known(path: str) -> list[Outcome]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +18,9 @@ from typing import Any, Literal, TypeVar
 from humanline.reproduce.answers import Measured, Model, measure
 from humanline.reproduce.testbeds.base import Part, Source, Testbed, as_rows
 from humanline.reproduce.versions import PROTOCOL, task_digest
-from humanline.system.files import make_folder, write_text
+from humanline.system.files import DamagedError, make_folder, write_text
+from humanline.system.folders import verify_folder
+from humanline.train.policy.errors import ModelError
 
 Kept = TypeVar("Kept")
 BATCH = 16  # pairs a step, or groups of two
@@ -25,7 +28,12 @@ ANSWERS = 8  # to a prompt, of which the best and the worst make a pair
 MARGIN = 0.01  # by which their scores must differ
 SCORE_SEED = 7  # of the draws that are scored: one for all models, so that they differ in nothing else
 _HELD_OUT = 100  # rows of the start model's
-_FACTS = "facts.json"
+FACTS = "facts.json"
+#: Facts of a start model that was brought from elsewhere, until its own measure has borne them out (`_prove`).
+TOLD = "told.json"
+#: What rounding on another processor may change in that measure, of which a few answers then differ: of the score, and
+#: of the mean entropy as a share. Models trained on two paths of code differ by more (entropies of .1187 and .1205).
+_SCORE_BY, _ENTROPY_BY = 0.002, 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +76,21 @@ class Pairs:
 
 
 def make_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Start:
-    """Return the start model of that kind and seed, trained from random weights unless the folder has it."""
+    """Return the start model of that kind and seed, trained from random weights unless the folder has it.
+
+    Raises
+    ------
+    ValueError
+        If the folder has one from elsewhere, and that is not what it is said to be.
+    """
+    place = _start_place(testbed, source, seed, folder)
+    if _kept(place, _made_of(testbed, source, seed), _read_start, TOLD) is not None:
+        _prove(testbed, place)
     start = kept_start(testbed, source, seed, folder)
     if start is None:
-        place = _start_place(testbed, source, seed, folder)
         new_folder(place)
         facts = {"made_of": _made_of(testbed, source, seed), **_train_start(testbed, source, seed, place)}
-        write_text(place / _FACTS, json.dumps(facts, indent=1) + "\n")
+        write_text(place / FACTS, json.dumps(facts, indent=1) + "\n")
         start = _read_start(place, facts)
     return start
 
@@ -82,6 +98,24 @@ def make_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Sta
 def kept_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Start | None:
     """Return the start model that `make_start` would find made, if there is one."""
     return _kept(_start_place(testbed, source, seed, folder), _made_of(testbed, source, seed), _read_start)
+
+
+def _prove(testbed: Testbed, place: Path) -> None:
+    """Let a start model from elsewhere count, if its files are whole and it measures as its facts say; else raise."""
+    facts = json.loads((place / TOLD).read_text(encoding="utf-8"))
+    told, model = _read_start(place, facts).measured, place / "start" / "final"
+    try:
+        verify_folder(model, foreign=True)  # the card is left to edit, and not of the manifest
+        own = measure(Model(testbed, model), SCORE_SEED)
+    except (DamagedError, ModelError) as error:
+        raise ValueError(f"{place}: this start model was brought from elsewhere and is damaged: {error}") from None
+    if abs(own.score - told.score) > _SCORE_BY or abs(own.entropy - told.entropy) > _ENTROPY_BY * told.entropy:
+        raise ValueError(
+            f"{place}: this start model was brought from elsewhere and is not the one that its facts speak of: it "
+            f"scores {own.score:.6g} with an entropy of {own.entropy:.6g} nats a token, and they say "
+            f"{told.score:.6g} and {told.entropy:.6g}. Remove the folder, and copy it anew from where its runs lie"
+        )
+    os.replace(place / TOLD, place / FACTS)
 
 
 def has_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> bool:
@@ -155,7 +189,7 @@ def make_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: 
     if pairs is None:
         new_folder(place)
         facts = _draw_pairs(testbed, make_start(testbed, source, start, folder).model, draw, place)
-        write_text(place / _FACTS, json.dumps({"made_of": made_of, **facts}, indent=1) + "\n")
+        write_text(place / FACTS, json.dumps({"made_of": made_of, **facts}, indent=1) + "\n")
         pairs = _read_pairs(place, facts)
     if pairs.count < BATCH:
         raise ValueError(
@@ -240,10 +274,10 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
     return str(path)
 
 
-def _kept(place: Path, made_of: str, read: Callable[[Path, Mapping[str, Any]], Kept]) -> Kept | None:
+def _kept(place: Path, made_of: str, read: Callable[[Path, Mapping[str, Any]], Kept], name: str = FACTS) -> Kept | None:
     """Return what a folder keeps, if that is whole and what would be made now."""
     try:
-        facts = json.loads((place / _FACTS).read_text(encoding="utf-8"))
+        facts = json.loads((place / name).read_text(encoding="utf-8"))
         return read(place, facts) if facts["made_of"] == made_of else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):  # damaged, or of another version
         return None

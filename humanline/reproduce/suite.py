@@ -210,8 +210,8 @@ def refuse_other_starts(outcomes: Iterable[Outcome], here: Mapping[tuple[str, in
             raise ValueError(
                 f"start model {start} of {testbed} scores {' and '.join(said)}: trained on another kind of processor, "
                 f"with other libraries or by an older version, it is another model, and its runs cannot stand for one "
-                f"start. Go on where the others were made, or with their folder starts/{testbed} copied into this "
-                f"one; or leave the runs of one of the models out of what --known names, in a new folder"
+                f"start. Go on where the others were made, or in a new folder with --known naming their table where it "
+                f"lies, with its folder starts/{testbed} beside it; or leave the runs of one of the models out"
             )
 
 

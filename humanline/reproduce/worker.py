@@ -8,8 +8,9 @@ import os
 #: On processors with AVX-512 torch takes other code, which adds in another order; training makes another model of that
 #: (instructions' second start model scores -.556 in place of -.461). Nearly every x86 processor has AVX2.
 _ONE_PATH = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-#: MKL chooses by itself, and was not looked at on Intel. Fixing that too makes other models than the committed tables
-#: began from (MKL_CBWR=AVX2: -.0087 in place of -.0091).
+#: MKL chooses by itself, and on Intel it chooses otherwise than on AMD (arithmetic's first start model scores .456 and
+#: .480). Nothing that it can be asked for makes both alike: held to AVX2 each of them makes yet another model. So a
+#: start model that others are to go on from is kept beside its runs (`humanline.reproduce.brought`).
 _LEFT_TO_MKL = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")
 
 

@@ -1,0 +1,188 @@
+"""Start models brought along with a table of runs count when they measure as they are said to, and not before."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from humanline.cli import main
+from humanline.reproduce import suite as module
+from humanline.reproduce.brought import bring, starts_beside
+from humanline.reproduce.cells import Cell
+from humanline.reproduce.outcome import Outcome
+from humanline.reproduce.plan import SECONDS
+from humanline.reproduce.run import Job
+from humanline.reproduce.start import has_start, make_pairs, make_start, prompt_files
+from humanline.reproduce.suite import held
+from humanline.reproduce.tables import read_outcomes, write_outcomes
+from humanline.reproduce.testbeds.registry import TESTBEDS
+from humanline.reproduce.versions import made_by
+from humanline.system.files import OutputError
+from humanline.system.folders import MANIFEST, publish_folder
+from tests.helpers.dying import die
+from tests.helpers.micro_testbed import MICRO
+
+OFFLINE = Cell("dpo", "offline", 1e-3, beta=1.0)
+STARTS = Path(__file__).parents[2] / "studies" / "frontier" / "starts"
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    """The folder of a suite elsewhere, with two start models of a testbed, and a draw of pairs of the first."""
+    starts = tmp_path_factory.mktemp("there") / "starts"
+    prompt_files(MICRO, starts)
+    for seed in (0, 1):
+        make_start(MICRO, "near", seed, starts)
+    make_pairs(MICRO, "near", 0, 0, starts)
+    return starts.parent
+
+
+def an_outcome(start_score, draw=0):
+    numbers = {field.name: 0.5 for field in dataclasses.fields(Outcome) if field.type == "float"}
+    numbers |= {field.name: 1 for field in dataclasses.fields(Outcome) if field.type == "int"}
+    names = {"testbed": "micro", "cell": OFFLINE, "start": 0, "draw": draw, "status": "done"}
+    return Outcome(**(numbers | names | {"start_score": start_score, "task": made_by(MICRO)}))
+
+
+def test_it_is_the_same_start_and_nothing_is_trained(there, tmp_path, monkeypatch):
+    """A copy counts once it has been measured; pairs come along; what is there already is left alone."""
+    start, pairs = make_start(MICRO, "near", 0, there / "starts"), make_pairs(MICRO, "near", 0, 0, there / "starts")
+    assert bring(there / "starts", MICRO, [0, 0, 2], tmp_path) == ["near-0"]
+    assert bring(there / "starts", MICRO, [0], tmp_path) == [] and not has_start(MICRO, "near", 0, tmp_path)
+    monkeypatch.setattr("humanline.train.loop.train", die)
+    monkeypatch.setattr("humanline.reproduce.start.pairs_of", die)
+    mine = make_start(MICRO, "near", 0, tmp_path)
+    assert mine.measured == start.measured and mine.model != start.model and has_start(MICRO, "near", 0, tmp_path)
+    assert make_pairs(MICRO, "near", 0, 0, tmp_path).gap == pairs.gap
+    assert bring(there / "starts", MICRO, [0, 1], tmp_path) == ["near-1"]
+    assert bring(tmp_path, MICRO, [0, 1], tmp_path) == []
+
+
+def test_one_of_another_task_stays_where_it_is(there, tmp_path):
+    """And so does one that is not whole."""
+    other = dataclasses.replace(MICRO, max_tokens=6)
+    assert bring(there / "starts", other, [0], tmp_path) == []
+    copy = shutil.copytree(there / "starts", tmp_path / "copy")
+    shutil.rmtree(copy / "micro" / "near-0" / "start" / "final")
+    assert bring(copy, MICRO, [0], tmp_path) == []
+
+
+@pytest.mark.parametrize("harm", ["a byte", "another's weights", "score", "entropy"])
+def test_one_that_is_not_what_is_said_of_it_is_refused(there, tmp_path, harm):
+    """By the manifest where a file has changed, and by its own measure where the model is another one."""
+    copy = shutil.copytree(there / "starts", tmp_path / "copy")
+    place = copy / "micro" / "near-0"
+    final, facts = place / "start" / "final", json.loads((place / "facts.json").read_text())
+    if harm == "a byte":
+        weights = bytearray((final / "model.safetensors").read_bytes())
+        weights[-1] ^= 64
+        (final / "model.safetensors").write_bytes(weights)
+    elif harm == "another's weights":
+        shutil.rmtree(final)
+        other = copy / "micro" / "near-1" / "start" / "final"
+        publish_folder(final, lambda to: shutil.copytree(other, to, dirs_exist_ok=True, ignore=lambda *_: [MANIFEST]))
+    else:
+        facts["measured"]["score" if harm == "score" else "entropy"] += 0.003 if harm == "score" else 0.1
+        (place / "facts.json").write_text(json.dumps(facts))
+    assert bring(copy, MICRO, [0], tmp_path / "mine") == ["near-0"]
+    wanted = (
+        "is damaged: .*model.safetensors" if harm == "a byte" else "is not the one that its facts speak of: it scores"
+    )
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"near-0: this start model was brought from elsewhere and {wanted}"):
+            make_start(MICRO, "near", 0, tmp_path / "mine")
+    assert not has_start(MICRO, "near", 0, tmp_path / "mine")
+
+
+@pytest.mark.parametrize("harm", ["swapped", "a word", "no JSON"])
+def test_pairs_that_have_changed_are_refused_and_nothing_is_left(there, tmp_path, harm):
+    """The judge is asked again; a folder that was begun is gone."""
+    copy = shutil.copytree(there / "starts", tmp_path / "copy")
+    file = copy / "micro" / "near-0" / "pairs-0" / "pairs.jsonl"
+    lines = file.read_text().splitlines(True)
+    row = json.loads(lines[3])
+    row |= {"swapped": {"chosen": row["rejected"], "rejected": row["chosen"]}, "a word": {"rejected": "b"}}.get(
+        harm, {}
+    )
+    lines[3] = "{\n" if harm == "no JSON" else json.dumps(row) + "\n"
+    file.write_text("".join(lines))
+    with pytest.raises(
+        ValueError, match=r"pairs-0: these pairs are not those that were drawn: the.*anew, or remove it"
+    ):
+        bring(copy, MICRO, [0], tmp_path / "mine")
+    assert not list((tmp_path / "mine" / "micro").iterdir())
+
+
+def test_the_nearest_folder_that_has_them_is_theirs(tmp_path):
+    """A table lies in a testbed's folder of a suite, or one below; farther up it is no part of it."""
+    deep = tmp_path / "out" / "micro" / "further"
+    deep.mkdir(parents=True)
+    assert starts_beside(deep / "runs.csv", MICRO) is None
+    (tmp_path / "starts" / "micro").mkdir(parents=True)
+    assert starts_beside(deep / "runs.csv", MICRO) is None
+    (tmp_path / "out" / "starts" / "micro").mkdir(parents=True)
+    assert starts_beside(deep / "runs.csv", MICRO) == tmp_path / "out" / "starts"
+    assert starts_beside(tmp_path / "out" / "runs.csv", MICRO) == tmp_path / "out" / "starts"
+    assert starts_beside(deep / "runs.csv", dataclasses.replace(MICRO, name="nano")) is None
+
+
+def test_known_runs_bring_their_start_model_along(there, tmp_path, monkeypatch, capsys, in_process):
+    """Others go on from the same model without a copy by hand, and one that gives other scores is refused."""
+    score = make_start(MICRO, "near", 0, there / "starts").measured.score
+    jobs = [Job(MICRO, OFFLINE, 0, 0), Job(MICRO, OFFLINE, 0, 1)]
+    monkeypatch.setitem(SECONDS, "micro", (1.0, 1.0, 1.0))
+    monkeypatch.setattr("humanline.cli.reproduce._jobs", lambda options: jobs)
+    monkeypatch.setattr("humanline.cli.reproduce._report", lambda *_: [])
+    monkeypatch.setattr(module, "run", lambda job, *_, **__: an_outcome(score, job.draw))
+    monkeypatch.setattr("humanline.train.loop.train", die)
+    (there / "micro").mkdir(exist_ok=True)
+    table = there / "micro" / "runs.csv"
+
+    def command(out):
+        words = ["reproduce", "--known", str(table), "--out", str(tmp_path / out), "--processes", "1", "--quiet"]
+        return main(words), "".join(capsys.readouterr())
+
+    write_outcomes(table, [an_outcome(score)])
+    code, said = command("mine")
+    assert code == 0 and "near-0 taken over, and measured before they are used" in said, said
+    assert has_start(MICRO, "near", 0, tmp_path / "mine" / "starts")
+    code, said = command("mine")
+    assert code == 0 and "near-0" not in said
+    write_outcomes(table, [an_outcome(score + 0.01)])
+    code, said = command("other")
+    assert code == 2 and "start model 0 of micro scores" in said and "with --known naming their table" in said
+    with held(tmp_path / "busy"), pytest.raises(OutputError):
+        from humanline.cli.reproduce import _bring_starts
+
+        monkeypatch.setattr("humanline.system.lock.FolderLock.take", busy)
+        _bring_starts(table, jobs, tmp_path / "busy")
+
+
+def busy(*_, **__):
+    from humanline.system.lock import LockHeldError
+
+    raise LockHeldError("in use")
+
+
+@pytest.mark.parametrize("name", sorted(place.name for place in STARTS.iterdir()))
+def test_committed_start_models_are_of_the_task_as_it_is(name):
+    """Three with their pairs, and of the runs in the table beside them."""
+    for number in (0, 1, 2):
+        assert has_start(TESTBEDS[name], "near", number, STARTS)
+    for table in (STARTS.parent / name).glob("*.csv"):
+        if table.name in ("runs.csv", "so-far.csv"):
+            for one in read_outcomes(table):
+                own = make_start(TESTBEDS[name], "near", one.start, STARTS).measured.score
+                assert one.start_score == pytest.approx(own, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_committed_start_model_is_what_is_said_of_it_on_this_processor(tmp_path, monkeypatch):
+    """Measured here, whatever the processor."""
+    monkeypatch.setattr("humanline.train.loop.train", die)
+    assert bring(STARTS, TESTBEDS["arithmetic"], [0], tmp_path) == ["near-0"]
+    assert make_start(TESTBEDS["arithmetic"], "near", 0, tmp_path).measured.score == pytest.approx(0.455896, abs=1e-6)
