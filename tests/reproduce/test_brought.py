@@ -86,7 +86,7 @@ def test_one_that_is_not_what_is_said_of_it_is_refused(there, tmp_path, harm):
         other = copy / "micro" / "near-1" / "start" / "final"
         publish_folder(final, lambda to: shutil.copytree(other, to, dirs_exist_ok=True, ignore=lambda *_: [MANIFEST]))
     else:
-        facts["measured"]["score" if harm == "score" else "entropy"] += 0.003 if harm == "score" else 0.1
+        facts["measured"]["score" if harm == "score" else "entropy"] *= 1.5 if harm == "score" else 1.002
         (place / "facts.json").write_text(json.dumps(facts))
     assert bring(copy, MICRO, [0], tmp_path / "mine") == ["near-0"]
     wanted = (
