@@ -245,13 +245,14 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
                 f"{len(jobs)}: name their testbed, or leave --known out"
             )
         show(f"{count} runs of {path} are taken over")
-    for path in known:
-        _bring_starts(Path(path), jobs, folder)
+    for path, outcomes in known.items():
+        of = {outcome.testbed for outcome in outcomes}
+        _bring_starts(Path(path), [job for job in jobs if job.testbed.name in of], folder)
     return jobs, choices
 
 
 def _bring_starts(table: Path, jobs: list[Job], folder: Path) -> None:
-    """Take over the start models, with their pairs, that lie beside a table of known runs."""
+    """Take over the start models, with their pairs, that lie beside a table of known runs of the same testbeds."""
     from humanline.reproduce.brought import bring, starts_beside
     from humanline.reproduce.suite import held
 

@@ -155,6 +155,13 @@ def test_known_runs_bring_their_start_model_along(there, tmp_path, monkeypatch, 
     write_outcomes(table, [an_outcome(score + 0.01)])
     code, said = command("other")
     assert code == 2 and "start model 0 of micro scores" in said and "with --known naming their table" in said
+    one = an_outcome(score)
+    monkeypatch.setattr("humanline.cli.reproduce._read_known", lambda path: [dataclasses.replace(one, testbed="nano")])
+    monkeypatch.setattr("humanline.cli.reproduce._taken", lambda *_: 1)
+    code, said = command("another")
+    assert (
+        code == 1 and "near-0 taken over" not in said
+    )  # a table of another testbed: it is trained, and `die` is called
     with held(tmp_path / "busy"), pytest.raises(OutputError):
         from humanline.cli.reproduce import _bring_starts
 
