@@ -78,7 +78,7 @@ def test_the_table_has_the_numbers_of_its_sources():
         assert told_of in rounds
 
 
-def test_the_rows_of_instructions_have_the_numbers_of_their_sources():
+def test_the_rows_of_other_testbeds_have_the_numbers_of_their_sources():
     """Differences to offline, and to the offline cells that may go further, are those of the committed tables."""
     folder = ROOT / "studies" / "frontier"
     rows = {row.split("|")[1].strip(): row for row in README.splitlines() if row.startswith("| ")}
@@ -92,6 +92,11 @@ def test_the_rows_of_instructions_have_the_numbers_of_their_sources():
     row = rows["given pairs, tuned (instructions, one draw)"]
     assert f"GRPO better, {told(found['grpo'])}; KTO {told(found['kto'])}, DPO {told(found['dpo'])}: undecided" in row
     assert [found[one]["verdict"].split()[0] for one in ("dpo", "kto", "grpo")] == ["undecided", "undecided", "holds"]
+    with open(folder / "arithmetic" / "paper.csv", encoding="utf-8") as file:
+        found = {row["objective"]: row for row in csv.DictReader(file) if "its own k" in row["says"]}
+    row = rows["given pairs, tuned (arithmetic, one draw)"]
+    assert f"GRPO lower, {told(found['grpo'])}; KTO {told(found['kto'])}, DPO {told(found['dpo'])}: undecided" in row
+    assert [found[one]["verdict"].split()[0] for one in ("dpo", "kto", "grpo")] == ["undecided", "undecided", "does"]
     row = rows["GRPO, four passes, one draw"]
     for bed, word, verdict in (("letters", "lower", "does not hold here"), ("instructions", "better", "holds here")):
         with open(folder / bed / "further" / "further.csv", encoding="utf-8") as file:
