@@ -75,6 +75,16 @@ def connects() -> int:
     return 0
 
 
+def shares() -> int:
+    held = b"x" * (720 * 2**20)
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(0.5)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return len(held) % 2
+
+
 @pytest.fixture
 def orphans():
     """Adopt the processes that a command leaves behind, for a while."""
@@ -94,9 +104,10 @@ def orphans():
         (partial(prints, "words", 5), ["exit code 5"]),
         (hangs, ["took more than 1 s"]),
         (hoards, ["took more than 1500 MiB"]),
+        (shares, []),
         (leaves_a_process, ["left 1 process"]),
     ],
-    ids=["fine", "a fault", "escapes", "much", "no word", "a code", "a hang", "memory", "a process"],
+    ids=["fine", "a fault", "escapes", "much", "no word", "a code", "a hang", "memory", "shared memory", "a process"],
 )
 def test_what_may_never_be_is_found(tmp_path, orphans, work, found):
     """A command that does what none may do is complained of, by what it did, and one that is fine is not."""
