@@ -246,6 +246,9 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
             )
         show(f"{count} runs of {path} are taken over")
     for path, outcomes in known.items():
+        theirs = {(outcome.testbed, outcome.start) for outcome in outcomes}
+        _bring_starts(Path(path), [job for job in jobs if (job.testbed.name, job.start) in theirs], folder)
+    for path, outcomes in known.items():  # then those that no table has runs of
         of = {outcome.testbed for outcome in outcomes}
         _bring_starts(Path(path), [job for job in jobs if job.testbed.name in of], folder)
     return jobs, choices

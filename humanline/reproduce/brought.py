@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import get_args
 
-from humanline.reproduce.start import FACTS, TOLD, has_start
+from humanline.reproduce.start import FACTS, TOLD, has_start, has_told, model_digest
 from humanline.reproduce.testbeds.base import Source, Testbed
 from humanline.system.files import make_folder, partial_of
 
@@ -44,7 +44,7 @@ def bring(starts: Path, testbed: Testbed, numbers: Collection[int], folder: Path
     Raises
     ------
     ValueError
-        If pairs have changed: the judge's scores differ in them by other than their facts say.
+        If pairs are of another model, or have changed: the judge's scores differ in them by other than is told.
     OSError
         If they cannot be copied.
     """
@@ -55,7 +55,7 @@ def bring(starts: Path, testbed: Testbed, numbers: Collection[int], folder: Path
         for number in sorted(set(numbers)):
             name = f"{source}-{number}"
             target = folder / testbed.name / name
-            there = has_start(testbed, source, number, folder) or (target / TOLD).is_file()
+            there = has_start(testbed, source, number, folder) or has_told(testbed, source, number, folder)
             if there or not has_start(testbed, source, number, starts):
                 continue
             make_folder(target.parent)
@@ -72,7 +72,10 @@ def _copy(place: Path, target: Path, testbed: Testbed) -> None:
         shutil.copytree(place, partial)
         (partial / FACTS).rename(partial / TOLD)
         for pairs in sorted(partial.glob("pairs-*")):
-            _check_pairs(pairs, place / pairs.name, testbed)
+            if (pairs / FACTS).is_file():
+                _check_pairs(pairs, place / pairs.name, testbed)
+            else:  # not whole: they are drawn anew
+                shutil.rmtree(pairs)
         shutil.rmtree(target, ignore_errors=True)  # what a run that was killed has left
         os.replace(partial, target)
     except BaseException:
@@ -81,9 +84,12 @@ def _copy(place: Path, target: Path, testbed: Testbed) -> None:
 
 
 def _check_pairs(pairs: Path, place: Path, testbed: Testbed) -> None:
-    """Raise ValueError if the judge finds another gap in pairs than is told of them."""
+    """Raise ValueError if pairs are of another model, or the judge finds another gap in them than is told."""
     try:
-        told = json.loads((pairs / FACTS).read_text(encoding="utf-8"))["gap"]
+        facts = json.loads((pairs / FACTS).read_text(encoding="utf-8"))
+        if facts.get("model") != model_digest(pairs.parent):
+            raise ValueError("they are not told to be of the model beside them")
+        told = facts["gap"]
         rows = [json.loads(line) for line in (pairs / "pairs.jsonl").read_text(encoding="utf-8").splitlines()]
         judged = testbed.task.judged
         gaps = [judged(one["prompt"], one["chosen"]) - judged(one["prompt"], one["rejected"]) for one in rows]
@@ -92,5 +98,5 @@ def _check_pairs(pairs: Path, place: Path, testbed: Testbed) -> None:
             return
         said = f"their mean gap by the judge is {gap:.9g}, and {FACTS} says {told:.9g}"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        said = f"they cannot be read ({type(error).__name__}: {error})"
+        said = f"they cannot be taken ({type(error).__name__}: {error})"
     raise ValueError(f"{place}: these pairs are not those that were drawn: {said}. Take the folder anew, or remove it")

@@ -19,7 +19,7 @@ from humanline.reproduce.answers import Measured, Model, measure
 from humanline.reproduce.testbeds.base import Part, Source, Testbed, as_rows
 from humanline.reproduce.versions import PROTOCOL, task_digest
 from humanline.system.files import DamagedError, make_folder, write_text
-from humanline.system.folders import verify_folder
+from humanline.system.folders import MANIFEST, verify_folder
 from humanline.train.policy.errors import ModelError
 
 Kept = TypeVar("Kept")
@@ -35,6 +35,7 @@ TOLD = "told.json"
 #: On the paths of AVX-512, AVX2 and neither not one answer of arithmetic's first start model differs, and its entropy
 #: by 1e-7; one trained on another path differs in entropy by 1.5 %.
 _SCORE_BY, _ENTROPY_BY = 5e-4, 1e-3
+_ANEW = "Remove the folder, and copy it anew from where its runs lie"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def make_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Sta
         If the folder has one from elsewhere, and that is not what it is said to be.
     """
     place = _start_place(testbed, source, seed, folder)
-    if _kept(place, _made_of(testbed, source, seed), _read_start, TOLD) is not None:
+    if has_told(testbed, source, seed, folder):
         _prove(testbed, place)
     start = kept_start(testbed, source, seed, folder)
     if start is None:
@@ -109,14 +110,23 @@ def _prove(testbed: Testbed, place: Path) -> None:
         verify_folder(model, foreign=True)  # the card is left to edit, and not of the manifest
         own = measure(Model(testbed, model), SCORE_SEED)
     except (DamagedError, ModelError) as error:
-        raise ValueError(f"{place}: this start model was brought from elsewhere and is damaged: {error}") from None
-    if abs(own.score - told.score) > _SCORE_BY or abs(own.entropy - told.entropy) > _ENTROPY_BY * told.entropy:
+        raise ValueError(
+            f"{place}: this start model was brought from elsewhere and is damaged: {error}. {_ANEW}"
+        ) from None
+    alike = abs(own.score - told.score) <= _SCORE_BY and abs(own.entropy - told.entropy) <= _ENTROPY_BY * told.entropy
+    if not alike:  # also where a number that is told is none
         raise ValueError(
             f"{place}: this start model was brought from elsewhere and is not the one that its facts speak of: it "
             f"scores {own.score:.6g} with an entropy of {own.entropy:.6g} nats a token, and they say "
-            f"{told.score:.6g} and {told.entropy:.6g}. Remove the folder, and copy it anew from where its runs lie"
+            f"{told.score:.6g} and {told.entropy:.6g}. {_ANEW}"
         )
     os.replace(place / TOLD, place / FACTS)
+
+
+def has_told(testbed: Testbed, source: Source, seed: int, folder: Path) -> bool:
+    """Return whether `make_start` would find one that was brought, and measure it."""
+    place = _start_place(testbed, source, seed, folder)
+    return _kept(place, _made_of(testbed, source, seed), _read_start, TOLD) is not None
 
 
 def has_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> bool:
@@ -190,6 +200,7 @@ def make_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: 
     if pairs is None:
         new_folder(place)
         facts = _draw_pairs(testbed, make_start(testbed, source, start, folder).model, draw, place)
+        facts["model"] = model_digest(place.parent)
         write_text(place / FACTS, json.dumps({"made_of": made_of, **facts}, indent=1) + "\n")
         pairs = _read_pairs(place, facts)
     if pairs.count < BATCH:
@@ -200,6 +211,12 @@ def make_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: 
             f"too little, or its answers are cut at {testbed.max_tokens} tokens: change the testbed's size or limits"
         )
     return pairs
+
+
+def model_digest(place: Path) -> str:
+    """Return the digest of the weights and all else of a start model's folder, as its manifest tells it."""
+    said: str = json.loads((place / "start" / "final" / MANIFEST).read_text(encoding="utf-8"))["digest"]
+    return said
 
 
 def has_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.plan import SECONDS
 from humanline.reproduce.run import Job
-from humanline.reproduce.start import has_start, make_pairs, make_start, prompt_files
+from humanline.reproduce.start import has_pairs, has_start, make_pairs, make_start, prompt_files
 from humanline.reproduce.suite import held
 from humanline.reproduce.tables import read_outcomes, write_outcomes
 from humanline.reproduce.testbeds.registry import TESTBEDS
@@ -67,11 +68,14 @@ def test_one_of_another_task_stays_where_it_is(there, tmp_path):
     other = dataclasses.replace(MICRO, max_tokens=6)
     assert bring(there / "starts", other, [0], tmp_path) == []
     copy = shutil.copytree(there / "starts", tmp_path / "copy")
+    (copy / "micro" / "near-0" / "pairs-0" / "facts.json").unlink()
+    assert bring(copy, MICRO, [0], tmp_path / "without") == ["near-0"]
+    assert not (tmp_path / "without" / "micro" / "near-0" / "pairs-0").exists()
     shutil.rmtree(copy / "micro" / "near-0" / "start" / "final")
     assert bring(copy, MICRO, [0], tmp_path) == []
 
 
-@pytest.mark.parametrize("harm", ["a byte", "another's weights", "score", "entropy"])
+@pytest.mark.parametrize("harm", ["a byte", "another's weights", "score", "entropy", "no number"])
 def test_one_that_is_not_what_is_said_of_it_is_refused(there, tmp_path, harm):
     """By the manifest where a file has changed, and by its own measure where the model is another one."""
     copy = shutil.copytree(there / "starts", tmp_path / "copy")
@@ -83,8 +87,12 @@ def test_one_that_is_not_what_is_said_of_it_is_refused(there, tmp_path, harm):
         (final / "model.safetensors").write_bytes(weights)
     elif harm == "another's weights":
         shutil.rmtree(final)
+        shutil.rmtree(place / "pairs-0")
         other = copy / "micro" / "near-1" / "start" / "final"
         publish_folder(final, lambda to: shutil.copytree(other, to, dirs_exist_ok=True, ignore=lambda *_: [MANIFEST]))
+    elif harm == "no number":
+        facts["measured"] |= {"score": math.nan, "entropy": math.nan}
+        (place / "facts.json").write_text(json.dumps(facts))
     else:
         facts["measured"]["score" if harm == "score" else "entropy"] *= 1.5 if harm == "score" else 1.002
         (place / "facts.json").write_text(json.dumps(facts))
@@ -98,7 +106,7 @@ def test_one_that_is_not_what_is_said_of_it_is_refused(there, tmp_path, harm):
     assert not has_start(MICRO, "near", 0, tmp_path / "mine")
 
 
-@pytest.mark.parametrize("harm", ["swapped", "a word", "no JSON"])
+@pytest.mark.parametrize("harm", ["swapped", "a word", "no JSON", "another model's"])
 def test_pairs_that_have_changed_are_refused_and_nothing_is_left(there, tmp_path, harm):
     """The judge is asked again; a folder that was begun is gone."""
     copy = shutil.copytree(there / "starts", tmp_path / "copy")
@@ -110,6 +118,11 @@ def test_pairs_that_have_changed_are_refused_and_nothing_is_left(there, tmp_path
     )
     lines[3] = "{\n" if harm == "no JSON" else json.dumps(row) + "\n"
     file.write_text("".join(lines))
+    if harm == "another model's":
+        shutil.copytree(
+            there / "starts" / "micro" / "near-1" / "start", copy / "micro" / "near-0" / "start", dirs_exist_ok=True
+        )
+        shutil.copy(there / "starts" / "micro" / "near-0" / "pairs-0" / "pairs.jsonl", file)
     with pytest.raises(
         ValueError, match=r"pairs-0: these pairs are not those that were drawn: the.*anew, or remove it"
     ):
@@ -180,8 +193,9 @@ def test_committed_start_models_are_of_the_task_as_it_is(name):
     """Three with their pairs, and of the runs in the table beside them."""
     for number in (0, 1, 2):
         assert has_start(TESTBEDS[name], "near", number, STARTS)
-    for table in (STARTS.parent / name).glob("*.csv"):
-        if table.name in ("runs.csv", "so-far.csv"):
+        assert all(has_pairs(TESTBEDS[name], "near", number, draw, STARTS) for draw in (0, 1, 2))
+    for table in (STARTS.parent / name).rglob("*.csv"):
+        if table.name in ("runs.csv", "so-far.csv") and table.parent.name != "set-aside":
             for one in read_outcomes(table):
                 own = make_start(TESTBEDS[name], "near", one.start, STARTS).measured.score
                 assert one.start_score == pytest.approx(own, rel=1e-5)
