@@ -172,9 +172,8 @@ def test_known_runs_bring_their_start_model_along(there, tmp_path, monkeypatch, 
     monkeypatch.setattr("humanline.cli.reproduce._read_known", lambda path: [dataclasses.replace(one, testbed="nano")])
     monkeypatch.setattr("humanline.cli.reproduce._taken", lambda *_: 1)
     code, said = command("another")
-    assert (
-        code == 1 and "near-0 taken over" not in said
-    )  # a table of another testbed: it is trained, and `die` is called
+    # its table is of another testbed: nothing is brought, so that one is trained, and `die` is called
+    assert code == 1 and "near-0 taken over" not in said
     with held(tmp_path / "busy"), pytest.raises(OutputError):
         from humanline.cli.reproduce import _bring_starts
 
