@@ -53,6 +53,10 @@ class Scripted:
             def _answer(self) -> None:
                 length = int(self.headers.get("content-length") or 0)
                 content = self.rfile.read(length)
+                if len(content) < length:  # a client that hung up while it was still asking has asked nothing
+                    outer.broken.set()
+                    self.close_connection = True
+                    return
                 asked = Asked(self.command, self.path, dict(self.headers), json.loads(content) if content else None)
                 outer.asked.append(asked)
                 reply = answer(asked)
