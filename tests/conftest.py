@@ -167,8 +167,8 @@ def shared_data() -> Path:
     return folder
 
 
-def make_toy(folder: Path) -> dict[str, str]:
-    """Make a tiny start model and small data files of every shape: sort the letters of a word."""
+def make_toy_data(folder: Path) -> dict[str, str]:
+    """Make small data files of every shape: sort the letters of a word."""
     rng = random.Random(0)
     rows = []
     for i in range(48):
@@ -182,17 +182,28 @@ def make_toy(folder: Path) -> dict[str, str]:
 
     pairs = [{"prompt": p, "chosen": c, "rejected": r} for p, c, r in rows]
     unpaired = [{"prompt": p, "completion": (c, r)[i % 2], "label": i % 2 == 0} for i, (p, c, r) in enumerate(rows)]
-    files = {
+    return {
         "pairs": write("pairs.jsonl", pairs),
         "held_out": write("held_out.jsonl", pairs[:9]),
         "unpaired": write("unpaired.jsonl", unpaired),
         "prompts": write("prompts.jsonl", [{"prompt": p} for p, _, _ in rows]),
         "completions": write("completions.jsonl", [{"prompt": p, "completion": c} for p, c, _ in rows]),
     }
+
+
+def make_toy(folder: Path) -> dict[str, str]:
+    """Make a tiny start model, and the data files beside it."""
+    files = make_toy_data(folder)
     from humanline.train.policy.new_model import new_model
 
     model = new_model(folder / "model", text=files["pairs"], vocab_size=320, hidden_size=16, heads=2, max_length=128)
     return files | {"model": str(model)}
+
+
+@pytest.fixture(scope="session")
+def toy_data(tmp_path_factory) -> dict[str, str]:
+    """Offer the data files of `toy` without its model, which takes torch and a model's code to make."""
+    return make_toy_data(tmp_path_factory.mktemp("toy-data"))
 
 
 @pytest.fixture(scope="session")

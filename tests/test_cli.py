@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -301,3 +302,22 @@ def test_messages_survive_a_narrow_terminal(tmp_path):
         env={"PYTHONIOENCODING": "ascii", "PATH": ""},
     )
     assert result.returncode == 0 and r"gr\xf6\xdfe" in result.stdout, result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="segments grow under Linux alone")
+@pytest.mark.parametrize(
+    "words", [["train", "no.yaml"], ["train", "no.yaml", "--processes", "2"], ["sample", "no.yaml"]]
+)
+def test_commands_that_load_models_let_segments_grow_before_anything_else(words, tmp_path, capsys):
+    """`train`, alone or as the launcher of several, and `sample` set it; an environment that says so keeps its own."""
+    words = [*words, "--out", str(tmp_path / "out")] if words[0] == "sample" else words
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        with mock.patch.dict(os.environ, {name: "max_split_size_mb:64"}):
+            before = dict(os.environ)
+            assert main(words) == 2
+            assert dict(os.environ) == before
+    with mock.patch.dict(os.environ):
+        os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+        os.environ.pop("PYTORCH_ALLOC_CONF", None)
+        assert main(words) == 2
+        assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"

@@ -10,7 +10,6 @@ import pytest
 from humanline.train.data.pack import pack, unpack
 from humanline.train.data.run_data import read_data, renderer_of
 from humanline.train.data.sequences import IdStore
-from humanline.train.policy.load import load_tokenizer
 from tests.helpers.support import config
 
 CASES = {
@@ -22,20 +21,25 @@ CASES = {
 }
 
 
-def read_and_packed(given):
-    renderer = renderer_of(given, load_tokenizer(given.model))
+@pytest.fixture
+def toy(toy_data):
+    return toy_data | {"model": "never loaded"}
+
+
+def read_and_packed(given, tokenizer):
+    renderer = renderer_of(given, tokenizer)
     data = read_data(given, renderer)
     return data, unpack(pack(data), given, renderer)
 
 
 @pytest.mark.parametrize("held_out", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_sets_come_out_as_they_went_in(toy, case, held_out):
+def test_sets_come_out_as_they_went_in(toy, tokenizer, case, held_out):
     """Units, their order, names, labels and scores, held-out pairs and reports are equal, and so are their hashes."""
     objective, shape, name = CASES[case]
     data = {"train": toy[name], "shape": shape, "max_length": 40, "too_long": "drop"}
     given = config(toy, Path("unused"), objective, data=data | ({"eval": toy[name]} if held_out else {}))
-    read, packed = read_and_packed(given)
+    read, packed = read_and_packed(given, tokenizer)
     assert len(packed.sets.train) == len(read.sets.train) > 10
     assert packed == read
     assert bool(packed.sets.held_out_pairs) == (held_out and case == "taken apart")
@@ -44,7 +48,7 @@ def test_sets_come_out_as_they_went_in(toy, case, held_out):
     assert lengths[0] == lengths[1]
 
 
-def test_prompts_come_out_as_they_went_in(toy, tmp_path):
+def test_prompts_come_out_as_they_went_in(toy, tokenizer, tmp_path):
     """Prompts of rounds keep their messages, with all keys, and the columns that rewards read."""
     call = {"function": {"name": "sort", "arguments": {"b": 1, "a": [None, 0.1]}}, "type": "function"}
     rows = [
@@ -70,7 +74,7 @@ def test_prompts_come_out_as_they_went_in(toy, tmp_path):
             "scoring": {"rewards": [reward]},
         },
     )
-    read, packed = read_and_packed(given)
+    read, packed = read_and_packed(given, tokenizer)
     assert packed == read
     assert [one.prompt[0].place for one in packed.contexts] == [one.prompt[0].place for one in read.contexts]
     assert packed.hashes(given.objective) == read.hashes(given.objective)
