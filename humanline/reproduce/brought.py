@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import get_args
 
-from humanline.reproduce.start import FACTS, TOLD, has_start, has_told, model_digest
+from humanline.reproduce.start import ANSWERS_OF_START, FACTS, TOLD, has_start, has_told, model_digest
 from humanline.reproduce.testbeds.base import Source, Testbed
 from humanline.system.files import make_folder, partial_of
 
@@ -69,7 +69,7 @@ def _copy(place: Path, target: Path, testbed: Testbed) -> None:
     partial = partial_of(target)
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        shutil.copytree(place, partial)
+        shutil.copytree(place, partial, ignore=shutil.ignore_patterns(ANSWERS_OF_START))  # they are drawn anew
         (partial / FACTS).rename(partial / TOLD)
         for pairs in sorted(partial.glob("pairs-*")):
             if (pairs / FACTS).is_file():

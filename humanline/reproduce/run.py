@@ -13,7 +13,8 @@ from humanline.reproduce.answers import Measured, Model, measure
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.recipe import recipe
-from humanline.reproduce.start import SCORE_SEED, Pairs, Start, make_pairs, make_start, prompt_file
+from humanline.reproduce.shared_answers import train_sharing
+from humanline.reproduce.start import ANSWERS_OF_START, SCORE_SEED, Pairs, Start, make_pairs, make_start, prompt_file
 from humanline.reproduce.subsets import some_pairs
 from humanline.reproduce.testbeds.base import Testbed
 from humanline.reproduce.versions import made_by
@@ -56,10 +57,9 @@ def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
     Raises
     ------
     ModelError, OSError, ValueError
-        As `humanline.train.loop.train` does; a run that ended as `Outcome.status` says is an outcome, and no error.
+        As `train_sharing` does; a run that ended as `Outcome.status` says is an outcome, and no error.
     """
     from humanline.train.config import TrainConfig
-    from humanline.train.loop import train
     from humanline.train.run.metrics import read_metrics
     from humanline.train.run.processes import NonFiniteError
 
@@ -70,7 +70,8 @@ def run(job: Job, folder: Path, *, keep_runs: bool) -> Outcome:
     shutil.rmtree(output, ignore_errors=True)
     began = time.process_time()
     try:
-        result = train(TrainConfig.model_validate(config), show_progress=False)
+        shared = start.model.parents[1] / ANSWERS_OF_START
+        result = train_sharing(TrainConfig.model_validate(config), shared)
         measured = measure(Model(testbed, result.model), SCORE_SEED, start.measured.entropy)
         status, held_out = "done", result.final
     except NonFiniteError:  # in a step, or in the answers of what the last step has left

@@ -31,6 +31,8 @@ _HELD_OUT = 100  # rows of the start model's
 FACTS = "facts.json"
 #: Facts of a start model that was brought from elsewhere, until its own measure has borne them out (`_prove`).
 TOLD = "told.json"
+#: Folder beside a start model of the answers that its runs share (`shared_answers`).
+ANSWERS_OF_START = "answers"
 #: What rounding on another processor may change in that measure: of the score, and of the mean entropy as a share.
 #: On the paths of AVX-512, AVX2 and neither not one answer of arithmetic's first start model differs, and its entropy
 #: by 1e-7; one trained on another path differs in entropy by 1.5 %.

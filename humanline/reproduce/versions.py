@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).parent.parent
 #: Raised when what a run is, or how it is measured, changes: results kept under an older number are not used.
 PROTOCOL = 2
 #: Modules of this room that decide it.
-_DECIDE = ("answers", "recipe", "run", "start", "subsets", "worker")
+_DECIDE = ("answers", "recipe", "run", "shared_answers", "start", "subsets", "worker")
 
 
 @functools.cache

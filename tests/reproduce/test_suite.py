@@ -262,14 +262,14 @@ def test_a_run_that_is_not_finite_any_more_is_an_outcome(begun, monkeypatch):
     """It has a status, no score, and no place among the errors."""
     from humanline.train.run.processes import NonFiniteError
 
-    def broken(config, **_):
+    def broken(config, _):
         from pathlib import Path
 
         Path(config.output).mkdir(parents=True)
         (Path(config.output) / "metrics.jsonl").write_text('{"step": 0, "loss": 1.0}\n')
         raise NonFiniteError("nan")
 
-    monkeypatch.setattr("humanline.train.loop.train", broken)
+    monkeypatch.setattr("humanline.reproduce.run.train_sharing", broken)
     found = run(Job(MICRO, OFFLINE, 0, 0), begun[0], keep_runs=False)
     assert found.status == "not finite" and math.isnan(found.score) and math.isnan(found.kl_to_start)
     assert found.updates == 1 and from_text(as_text(found)).status == "not finite"
@@ -279,10 +279,10 @@ def test_numbers_that_end_before_the_first_row_are_an_outcome(begun, monkeypatch
     """As in the answers of a first round: there is no file of metrics yet."""
     from humanline.train.run.processes import NonFiniteError
 
-    def broken(config, **_):
+    def broken(config, _):
         raise NonFiniteError("nan")
 
-    monkeypatch.setattr("humanline.train.loop.train", broken)
+    monkeypatch.setattr("humanline.reproduce.run.train_sharing", broken)
     found = run(Job(MICRO, OFFLINE, 0, 0), begun[0], keep_runs=False)
     assert found.status == "not finite" and found.updates == 0
 
@@ -294,7 +294,8 @@ def test_a_last_step_that_breaks_the_policy_is_an_outcome(begun, monkeypatch):
     def broken(*_):
         raise NonFiniteError("nan")
 
-    monkeypatch.setattr("humanline.train.loop.train", lambda *_, **__: SimpleNamespace(model=begun[1].model, final={}))
+    trained = SimpleNamespace(model=begun[1].model, final={})
+    monkeypatch.setattr("humanline.reproduce.run.train_sharing", lambda *_: trained)
     monkeypatch.setattr("humanline.reproduce.run.measure", broken)
     found = run(Job(MICRO, OFFLINE, 0, 0), begun[0], keep_runs=False)
     assert found.status == "not finite" and math.isnan(found.score)

@@ -1,0 +1,89 @@
+"""Runs from one start model share its answers, and are the runs that they would be without."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import pytest
+
+from humanline.reproduce.brought import bring
+from humanline.reproduce.cells import Cell
+from humanline.reproduce.run import Job, run
+from humanline.reproduce.start import ANSWERS_OF_START, make_pairs, make_start, prompt_files
+from humanline.train.online.distance import Distance
+from tests.helpers.dying import die
+from tests.helpers.micro_testbed import MICRO
+
+CELL = Cell("dpo", "offline", 1e-3, beta=1.0)
+OTHER = Cell("kto", "humanline", 3e-3, beta=0.1, every=8)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A folder with a start model and two draws of pairs."""
+    folder = tmp_path_factory.mktemp("micro")
+    prompt_files(MICRO, folder / "starts")
+    make_start(MICRO, "near", 0, folder / "starts")
+    for draw in range(2):
+        make_pairs(MICRO, "near", 0, draw, folder / "starts")
+    return folder
+
+
+@pytest.fixture
+def fresh(begun, tmp_path):
+    """A copy of it, from which nothing has been run."""
+    return shutil.copytree(begun, tmp_path / "fresh")
+
+
+def outcome(folder, cell, draw=0):
+    return dataclasses.replace(run(Job(MICRO, cell, 0, draw), folder, keep_runs=False), seconds=0.0)
+
+
+def shared(folder):
+    return sorted((folder / "starts" / "micro" / "near-0" / ANSWERS_OF_START).iterdir())
+
+
+def test_the_second_run_draws_none_and_is_the_same_run(fresh, begun, monkeypatch):
+    """Another cell of the same start and draw is, bit for bit, what it is where it is run first."""
+    alone = outcome(fresh, OTHER)
+    shutil.rmtree(shared(fresh)[0].parent)
+    outcome(fresh, CELL)
+    assert len(shared(fresh)) == 1
+    monkeypatch.setattr(Distance, "_draw_start", die)
+    assert outcome(fresh, OTHER) == alone
+    assert alone.kl_from_start > 0 and alone.kl_to_start > 0
+
+
+def test_each_draw_and_each_way_of_drawing_has_its_own(fresh):
+    """The order's seed is that of the answers too, and rounds draw in batches of another size."""
+    outcome(fresh, CELL)
+    outcome(fresh, CELL, draw=1)
+    assert len({path.read_bytes() for path in shared(fresh)}) == len(shared(fresh)) == 2
+    outcome(fresh, Cell("dpo", "online", 1e-3, beta=1.0))
+    assert len(shared(fresh)) == 3
+
+
+@pytest.mark.parametrize("harm", ["a line less", "of other weights", "nothing"])
+def test_what_is_damaged_or_of_another_model_is_drawn_anew(fresh, harm):
+    """The run is what it would have been, and the next one finds its answers."""
+    first = outcome(fresh, CELL)
+    [file] = shared(fresh)
+    whole = file.read_text()
+    if harm == "a line less":
+        file.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    elif harm == "of other weights":
+        head, _, rows = whole.partition("\n")
+        file.write_text(head.replace('"policy": "', '"policy": "0') + "\n" + rows)
+    else:
+        file.write_text("")
+    assert file.read_text() != whole
+    assert outcome(fresh, CELL) == first
+    assert [path.read_text() for path in shared(fresh)] == [whole]
+
+
+def test_they_are_not_brought_along(fresh, tmp_path):
+    """What lies beside a start model from elsewhere proves nothing about these."""
+    outcome(fresh, CELL)
+    assert shared(fresh) and bring(fresh / "starts", MICRO, [0], tmp_path / "mine") == ["near-0"]
+    assert not (tmp_path / "mine" / "micro" / "near-0" / ANSWERS_OF_START).exists()
