@@ -85,6 +85,7 @@ def test_table_and_json_say_the_same(made):
     assert interval.low < fit.parameters(name)["gain.gamma"] < interval.high
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes(made):
     """A second fit writes the same JSON."""
     data, _, fit = made
@@ -162,6 +163,7 @@ def test_people_who_all_always_chose_one_side_are_refused():
         fit_people(one_sided, SMALL)
 
 
+@pytest.mark.slow
 def test_nobody_with_an_estimate_of_their_own_is_said():
     """Forty people who answered one problem each, five times, are pooled; the result says that nobody stands alone."""
     data, truth = crowd(7, 40, 40, SMALL)

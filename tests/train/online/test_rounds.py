@@ -718,6 +718,7 @@ class TestServer:
         names = {one.body["model"] for one in server.chats()}
         assert len(names) == 2 and all(Path(name).name.startswith("policy-") for name in names)  # one a round
 
+    @pytest.mark.slow
     def test_a_server_sleeps_while_the_run_trains(self, toy, prompts, tmp_path):
         """It is woken with new weights for each sampling, held-out prompts too, and sleeps before any step is taken."""
         engine = {"kind": "server", "model": "policy", "new_weights": {"kind": "vllm", "sleep": True}}
@@ -824,7 +825,7 @@ def written_before(folder: Path) -> None:
 
 
 class TestEarlierVersions:
-    @pytest.mark.parametrize("kind", ["rounds", "fixed"])
+    @pytest.mark.parametrize("kind", [pytest.param("rounds", marks=pytest.mark.slow), "fixed"])
     def test_runs_of_three_sections_go_on_to_the_same_bits(self, toy, prompts, tmp_path, kind):
         """A run is gone on with from before source was one section; with other settings it is refused, in new words."""
         if kind == "rounds":

@@ -66,7 +66,7 @@ def samples_of(config: TrainConfig) -> list[Path]:
     return sorted(Path(config.output).glob("rounds/*/samples*"))
 
 
-@pytest.mark.parametrize("given", ["echo", "prompt_logprobs", None])
+@pytest.mark.parametrize("given", ["echo", pytest.param("prompt_logprobs", marks=pytest.mark.slow), None])
 def test_a_server_that_takes_new_weights_is_proved_to(toy, prompts, tmp_path, capsys, given):
     """By texts that it is given, in either way, else by its most probable answers: slope 1, off by rounding alone."""
     with serving(ModelServer(toy["model"], given=given)) as server:
@@ -133,7 +133,12 @@ def test_the_weights_of_the_last_look_are_proved_too(toy, prompts, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given,told", [("echo", None), pytest.param("echo", bf16, marks=pytest.mark.slow), (None, None)]
+    "given,told",
+    [
+        ("echo", None),
+        pytest.param("echo", bf16, marks=pytest.mark.slow),
+        pytest.param(None, None, marks=pytest.mark.slow),
+    ],
 )
 def test_a_server_that_ignores_new_weights_ends_the_run(toy, prompts, tmp_path, given, told):
     """Before it is sampled from again; with a server that takes them, the run goes on to its end."""
@@ -165,6 +170,7 @@ def test_a_server_that_falls_back_to_the_first_weights_is_found(toy, prompts, tm
     assert len(rounds_of(config)) == 3
 
 
+@pytest.mark.slow
 def test_another_model_is_found_at_the_first_round(toy, prompts, tokenizer, tmp_path):
     """Samples of a server that serves another model are put aside, and asked for again from the right one."""
     model = tiny_llama(tokenizer_of(toy), hidden_size=16, heads=2, max_length=128, seed=7)
@@ -202,6 +208,7 @@ def test_a_server_without_log_probabilities_is_said_to_be_unprovable_once(toy, p
     assert asked.count("/v1/completions") == 2 and asked.count("/v1/chat/completions") == 3 * 6 * 4
 
 
+@pytest.mark.slow
 def test_no_proof_where_none_is_wanted(toy, prompts, tmp_path):
     """proof: null asks for nothing beyond the samples."""
     with serving(ModelServer(toy["model"], takes=lambda count: False)) as server:
@@ -266,6 +273,7 @@ def test_the_proof_outlives_the_process(toy, prompts, tmp_path):
     assert f"still has those of {proof['readings']['last']['version']}" in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_stop_while_the_server_is_asked_for_a_proof_is_a_stop(toy, prompts, tmp_path):
     """What was trained is saved, and the run goes on; it is no fault."""
     stop = StopSignal()

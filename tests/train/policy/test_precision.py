@@ -177,7 +177,13 @@ def test_states_survive_being_written(states, kept):
 
 @needs_torchao
 @pytest.mark.parametrize(
-    "training,states", [(BF16, "float32"), (BF16, "8bit"), (BF16 | {"weights": "float32"}, "8bit")], ids=str
+    "training,states",
+    [
+        pytest.param(BF16, "float32", marks=pytest.mark.slow),
+        (BF16, "8bit"),
+        pytest.param(BF16 | {"weights": "float32"}, "8bit", marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_a_stopped_run_goes_on_to_the_same_bits(toy, tmp_path, training, states):
     """Runs with bf16 weights or 8-bit states, stopped in mid-window and resumed, end with the same bits."""

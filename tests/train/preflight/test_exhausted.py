@@ -130,6 +130,7 @@ def test_other_processes_hear_of_it_once_all_is_known_that_is_said(toy, tmp_path
     assert left == [str(found.value)] and "\nestimate " in left[0]
 
 
+@pytest.mark.slow
 def test_what_an_estimate_does_not_know_of_is_added_to_it(toy, tmp_path, monkeypatch):
     """Where a run took more than was estimated, each change is held against the room with that on top."""
     failing(monkeypatch, "training", on_a_gpu)
@@ -145,6 +146,7 @@ def test_what_an_estimate_does_not_know_of_is_added_to_it(toy, tmp_path, monkeyp
     assert "passes  " not in said and "; fits" not in said
 
 
+@pytest.mark.slow
 def test_without_an_estimate_all_else_is_said(toy, tmp_path, monkeypatch):
     """While weights are read, or where no estimate can be made, there is still a phase and advice."""
     given = config(toy, tmp_path / "run", "dpo")

@@ -48,7 +48,10 @@ class Live(TorchDispatchMode):
         self.now -= size
 
 
-@pytest.mark.parametrize(("kind", "rows", "prompt", "new"), [("llama", 8, 24, 200), ("gemma2", 6, 300, 30)])
+@pytest.mark.parametrize(
+    ("kind", "rows", "prompt", "new"),
+    [("llama", 8, 24, 200), pytest.param("gemma2", 6, 300, 30, marks=pytest.mark.slow)],
+)
 def test_generate_holds_what_is_estimated(toy, tmp_path, kind, rows, prompt, new):
     """The largest number of live bytes is within a tenth, where the cache decides and where the prompts do."""
     from transformers import AutoModelForCausalLM
