@@ -181,6 +181,29 @@ def test_known_runs_bring_their_start_model_along(there, tmp_path, monkeypatch, 
         _bring_starts(table, jobs, tmp_path / "busy")
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_tables_each_brings_what_its_own_runs_are_of(there, tmp_path, monkeypatch, capsys, order):
+    """Both have both start models beside them, and whichever is named first, runs go on from those they began with."""
+    score = make_start(MICRO, "near", 0, there / "starts").measured.score
+    tables = []
+    for number in (0, 1):
+        place = tmp_path / f"of-{number}"
+        shutil.copytree(there / "starts", place / "starts")
+        for name in ("near-0", "near-1"):
+            facts = place / "starts" / "micro" / name / "facts.json"
+            facts.write_text(json.dumps(json.loads(facts.read_text()) | {"whose": number}))
+        tables.append(place / "runs.csv")
+        write_outcomes(tables[-1], [dataclasses.replace(an_outcome(score), start=number)])
+    jobs = [Job(MICRO, OFFLINE, number, 0) for number in (0, 1)]
+    monkeypatch.setattr("humanline.cli.reproduce._jobs", lambda options: jobs)
+    monkeypatch.setattr("humanline.cli.reproduce._grid", lambda *_: None)
+    known = [word for number in order for word in ("--known", str(tables[number]))]
+    assert main(["reproduce", *known, "--out", str(tmp_path / "mine"), "--quiet"]) == 0, capsys.readouterr().err
+    for number in (0, 1):
+        told = tmp_path / "mine" / "starts" / "micro" / f"near-{number}" / "told.json"
+        assert json.loads(told.read_text())["whose"] == number
+
+
 def busy(*_, **__):
     from humanline.system.lock import LockHeldError
 
