@@ -7,6 +7,7 @@ one run from a start has drawn them the next one takes them, and is the same run
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 def train_sharing(config: TrainConfig, folder: Path) -> RunResult:
     """Train as `humanline.train.loop.train` does, with the start's answers that a run like it has left in a folder.
 
-    The run looks at them itself: where they are damaged, to other prompts or of other weights it draws them anew.
+    The run looks at them itself: where they are damaged, to other prompts or of other weights it draws them anew. A
+    disk that is full, or a folder that cannot be written, costs the next run its time and this one nothing.
 
     Parameters
     ----------
@@ -36,7 +38,7 @@ def train_sharing(config: TrainConfig, folder: Path) -> RunResult:
     Raises
     ------
     ModelError, DataError, OutputError, ValueError, NonFiniteError, OSError
-        As `train` does, or if files cannot be copied.
+        As `train` does.
     """
     from humanline.train.loop import take_steps
     from humanline.train.run.result import RunResult
@@ -48,15 +50,17 @@ def train_sharing(config: TrainConfig, folder: Path) -> RunResult:
             return run
         assert run.distance is not None
         own = run.distance.file
-        if kept.is_file():
-            make_folder(own.parent)
-            shutil.copyfile(kept, own)
+        with contextlib.suppress(OSError):  # it draws its own
+            if kept.is_file():
+                make_folder(own.parent)
+                shutil.copyfile(kept, own)
         result = take_steps(run)
-    if not kept.is_file() or kept.read_bytes() != own.read_bytes():
-        make_folder(folder)
-        partial = kept.with_name(f".{kept.name}.{os.getpid()}")  # other workers may be writing the same
-        shutil.copyfile(own, partial)
-        os.replace(partial, kept)
+    with contextlib.suppress(OSError):  # the next one draws its own
+        if not kept.is_file() or kept.read_bytes() != own.read_bytes():
+            make_folder(folder)
+            partial = kept.with_name(f".{kept.name}.{os.getpid()}")  # other workers may be writing the same
+            shutil.copyfile(own, partial)
+            os.replace(partial, kept)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import shutil
 
 import pytest
@@ -80,6 +81,21 @@ def test_what_is_damaged_or_of_another_model_is_drawn_anew(fresh, harm):
     assert file.read_text() != whole
     assert outcome(fresh, CELL) == first
     assert [path.read_text() for path in shared(fresh)] == [whole]
+
+
+def test_a_disk_without_room_for_them_costs_no_run(fresh, monkeypatch):
+    """What was trained and measured is not lost for something that saves time; nothing half-written is used."""
+
+    def full(source, target):
+        target.write_bytes(source.read_bytes()[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    first = outcome(fresh, CELL)
+    monkeypatch.setattr("shutil.copyfile", full)
+    assert outcome(fresh, CELL) == first
+    shutil.rmtree(shared(fresh)[0].parent)
+    assert outcome(fresh, CELL) == first
+    assert all(path.name.startswith(".") for path in shared(fresh))
 
 
 def test_they_are_not_brought_along(fresh, tmp_path):
