@@ -163,14 +163,11 @@ def take_over(jobs: Sequence[Job], outcomes: Iterable[Outcome], folder: Path) ->
     Raises
     ------
     ValueError
-        If one is of a task that has changed since.
+        If one is of a task that has changed since; then, as where none is used, nothing is written.
     OSError
         If they cannot be kept.
     """
-    make_folder(folder)
-    store, wanted = KeptResults(folder / STORE), {place_of(job): job for job in jobs}
-    store.read()
-    used = 0
+    wanted, used = {place_of(job): job for job in jobs}, []
     for outcome in outcomes:
         job = wanted.get((outcome.testbed, outcome.cell, outcome.start, outcome.draw))
         if job is None:
@@ -180,9 +177,14 @@ def take_over(jobs: Sequence[Job], outcomes: Iterable[Outcome], folder: Path) ->
                 f"{job.name} was run on another {job.testbed.name} task, or in another way ({outcome.task}), than "
                 f"now ({now}): its result says nothing of this one; run it anew"
             )
-        store.keep(key_of(job), job.name, f"{_ELSEWHERE} {as_text(outcome)}")
-        used += 1
-    return used
+        used.append((job, outcome))
+    if used:
+        make_folder(folder)
+        store = KeptResults(folder / STORE)
+        store.read()
+        for job, outcome in used:
+            store.keep(key_of(job), job.name, f"{_ELSEWHERE} {as_text(outcome)}")
+    return len(used)
 
 
 def refuse_other_starts(outcomes: Iterable[Outcome], here: Mapping[tuple[str, int], float] | None = None) -> None:

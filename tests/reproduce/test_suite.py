@@ -605,4 +605,5 @@ def test_runs_of_elsewhere_are_taken_over_where_the_task_is_the_same(begun, outc
         take_over(jobs, known, tmp_path / "other")
     monkeypatch.undo()
     with pytest.raises(ValueError, match="another micro task"):
-        take_over(jobs, [dataclasses.replace(outcome, task="0")], tmp_path / "other")
+        take_over(jobs, [outcome, dataclasses.replace(outcome, task="0")], tmp_path / "other")
+    assert not (tmp_path / "other").exists()

@@ -98,6 +98,7 @@ def test_a_table_of_other_runs_is_not_taken_over(tmp_path, capsys):
     assert main(words) == 2
     said = capsys.readouterr().err
     assert f"--known {path}: none of its 1 runs (of micro) is one of this command's" in said
+    assert not (tmp_path / "out").exists()
     write_outcomes(path, [dataclasses.replace(OUTCOME, testbed="letters", cell=core()[0])])
     assert main(words) == 2
     assert f"--known {path}: letters/{core()[0].name}" in capsys.readouterr().err
