@@ -1,7 +1,7 @@
 """Answers of a start model that its runs share.
 
 Before its first update every run draws the same answers of its start, by which `kl_from_start` is measured: they follow
-from the start's weights, the prompts, the seed and how they are drawn, and take a ninth of a run of arithmetic. Where
+from the start's weights, the prompts, the seed and how they are drawn, and take a tenth of a run of arithmetic. Where
 one run from a start has drawn them the next one takes them, and is the same run bit for bit.
 """
 

@@ -13,7 +13,6 @@ from humanline.reproduce.cells import Cell
 from humanline.reproduce.run import Job, run
 from humanline.reproduce.start import ANSWERS_OF_START, make_pairs, make_start, prompt_files
 from humanline.train.online.distance import Distance
-from tests.helpers.dying import die
 from tests.helpers.micro_testbed import MICRO
 
 CELL = Cell("dpo", "offline", 1e-3, beta=1.0)
@@ -51,8 +50,9 @@ def test_the_second_run_draws_none_and_is_the_same_run(fresh, begun, monkeypatch
     shutil.rmtree(shared(fresh)[0].parent)
     outcome(fresh, CELL)
     assert len(shared(fresh)) == 1
-    monkeypatch.setattr(Distance, "_draw_start", die)
-    assert outcome(fresh, OTHER) == alone
+    drawn = []
+    monkeypatch.setattr(Distance, "_draw_start", lambda *_: drawn.append(1))
+    assert outcome(fresh, OTHER) == alone and not drawn
     assert alone.kl_from_start > 0 and alone.kl_to_start > 0
 
 

@@ -52,7 +52,7 @@ def practise(folder: Path, seed: int) -> float:
         seed=seed,
         objective={"kind": "nll"},
         data={"train": text, "max_length": 24},
-        training={"steps": 800, "batch_size": 64},  # right in half of its answers, whatever the processor rounds like
+        training={"steps": 800, "batch_size": 64},  # right in half of its answers, on any processor
         optimizer={"lr": 3e-3},
     )
     result = run(
