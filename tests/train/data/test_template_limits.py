@@ -35,11 +35,7 @@ def template(tokenizer, text: str) -> ChatTemplate:
         (LOOPS, "more than 0.2 s of CPU time"),
         (PILES, "more than 64 MiB of memory"),
         (GROWS.replace("OP", "+"), "joins more than 20,000,000 characters or items"),
-        # A list passes 64 MiB (8 bytes an item) a doubling before 20,000,000 items: what looks first says so.
-        (
-            GROWS.replace("OP", "+").replace("'aaaaaaaaaa'", "[1]"),
-            "(joins more than 20,000,000 characters or items|more than 64 MiB of memory)",
-        ),
+        (GROWS.replace("OP", "+").replace("'aaaaaaaaaa'", "[1]"), "joins more than 20,000,000 characters or items"),
         (GROWS.replace("OP", "~"), "more than 20,000,000 characters"),
         (BIG + "{% for i in range(100000) %}{{ big }}{% endfor %}", "writes more than"),
         (
@@ -72,8 +68,11 @@ def template(tokenizer, text: str) -> ChatTemplate:
 )
 def test_a_template_that_takes_too_much_is_refused(tokenizer, monkeypatch, text, said):
     """Loops in loops, doubled text, and operations that make much of little are ended, and said of the model."""
-    monkeypatch.setattr(template_limits, "SECONDS", 0.2)
-    monkeypatch.setattr(template_limits, "MEMORY", 1 << 26)
+    # Each limit is lowered for what it alone ends: a slow processor reaches .2 s before another limit says its word.
+    if said.endswith("CPU time"):
+        monkeypatch.setattr(template_limits, "SECONDS", 0.2)
+    if said.endswith("memory"):
+        monkeypatch.setattr(template_limits, "MEMORY", 1 << 26)
     started = time.process_time()
     with pytest.raises(TooMuchError, match=rf"rows\.jsonl:7: the chat template of .* takes too much: .*{said}"):
         template(tokenizer, text).write(TURNS)
