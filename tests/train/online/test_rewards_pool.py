@@ -222,9 +222,9 @@ def test_an_item_that_hangs_has_the_limit_of_items(here):
     )
     task = {"kind": "function", "call": "sleepy:f", "prompt": [], "columns": {}}
     tasks = [task | {"completion": text} for text in ("a", "hang", "b")]
-    verdicts = in_pool(tasks, workers=1, seconds=0.2, first_seconds=1000)
+    verdicts = in_pool(tasks, workers=1, seconds=1, first_seconds=1000)
     assert [verdict.status for verdict in verdicts] == ["ok", "timeout", "ok"]
-    assert verdicts[1].reason == "longer than 0.2 seconds"
+    assert verdicts[1].reason == "longer than 1 seconds"
 
 
 def test_hostile_answers_are_bounded():
@@ -243,7 +243,7 @@ def test_hostile_answers_are_bounded():
     tasks = [boxed(text) for text in hostile] + [{"kind": "math", "completion": t, "reference": "5"} for t in whole]
     tasks.append({"kind": "format", "completion": "a" * 40 + "b", "pattern": "(a+)+c"})
     right = boxed(r"\frac{10}{2}")
-    verdicts = in_pool([one for task in tasks for one in (task, right)], seconds=0.4)
+    verdicts = in_pool([one for task in tasks for one in (task, right)], seconds=1)
     assert all(verdict.value == 1 for verdict in verdicts[1::2])
     assert all(v.value == 0 or v.status in ("timeout", "memory", "too_long") for v in verdicts[::2])
     statuses = [verdict.status for verdict in verdicts[::2]]

@@ -529,7 +529,7 @@ def test_a_slow_answer_is_given_up(renderer):
     """An answer that takes longer than `seconds` counts as none."""
     never = threading.Event()
     with serving(script(Reply(hold=never), choices("On it."))) as server:
-        [rollout] = draw(sampler(renderer, server.url, engine__seconds=0.3), [context(renderer)])
+        [rollout] = draw(sampler(renderer, server.url, engine__seconds=1), [context(renderer)])
         assert rollout.completions[0].text == "On it."
         assert server.broken.wait(20)
 
