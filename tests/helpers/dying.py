@@ -1,4 +1,4 @@
-"""Work that its worker process does not survive, or fails at; of its own, so that workers import nothing else."""
+"""Work that its process does not survive, or that fails; of its own, so that workers import nothing else."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from pathlib import Path
 def die(*_: object) -> None:
     """End the process as the kernel does where memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def must_not_be_called(*_: object, **__: object) -> None:
+    """Fail the test that set this in the place of what it says is not done."""
+    raise AssertionError("what was not to be done was begun")
 
 
 def write_nowhere(path: str) -> None:

@@ -24,7 +24,7 @@ from humanline.reproduce.testbeds.registry import TESTBEDS
 from humanline.reproduce.versions import made_by
 from humanline.system.files import OutputError
 from humanline.system.folders import MANIFEST, publish_folder
-from tests.helpers.dying import die
+from tests.helpers.dying import must_not_be_called
 from tests.helpers.micro_testbed import MICRO
 
 OFFLINE = Cell("dpo", "offline", 1e-3, beta=1.0)
@@ -54,8 +54,8 @@ def test_it_is_the_same_start_and_nothing_is_trained(there, tmp_path, monkeypatc
     start, pairs = make_start(MICRO, "near", 0, there / "starts"), make_pairs(MICRO, "near", 0, 0, there / "starts")
     assert bring(there / "starts", MICRO, [0, 0, 2], tmp_path) == ["near-0"]
     assert bring(there / "starts", MICRO, [0], tmp_path) == [] and not has_start(MICRO, "near", 0, tmp_path)
-    monkeypatch.setattr("humanline.train.loop.train", die)
-    monkeypatch.setattr("humanline.reproduce.start.pairs_of", die)
+    monkeypatch.setattr("humanline.train.loop.train", must_not_be_called)
+    monkeypatch.setattr("humanline.reproduce.start.pairs_of", must_not_be_called)
     mine = make_start(MICRO, "near", 0, tmp_path)
     assert mine.measured == start.measured and mine.model != start.model and has_start(MICRO, "near", 0, tmp_path)
     assert make_pairs(MICRO, "near", 0, 0, tmp_path).gap == pairs.gap
@@ -151,7 +151,7 @@ def test_known_runs_bring_their_start_model_along(there, tmp_path, monkeypatch, 
     monkeypatch.setattr("humanline.cli.reproduce._jobs", lambda options: jobs)
     monkeypatch.setattr("humanline.cli.reproduce._report", lambda *_: [])
     monkeypatch.setattr(module, "run", lambda job, *_, **__: an_outcome(score, job.draw))
-    monkeypatch.setattr("humanline.train.loop.train", die)
+    monkeypatch.setattr("humanline.train.loop.train", must_not_be_called)
     (there / "micro").mkdir(exist_ok=True)
     table = there / "micro" / "runs.csv"
 
@@ -172,8 +172,8 @@ def test_known_runs_bring_their_start_model_along(there, tmp_path, monkeypatch, 
     monkeypatch.setattr("humanline.cli.reproduce._read_known", lambda path: [dataclasses.replace(one, testbed="nano")])
     monkeypatch.setattr("humanline.cli.reproduce._taken", lambda *_: 1)
     code, said = command("another")
-    # its table is of another testbed: nothing is brought, so that one is trained, and `die` is called
-    assert code == 1 and "near-0 taken over" not in said
+    # its table is of another testbed: nothing is brought, so that one is to be trained
+    assert code == 1 and "near-0 taken over" not in said and "was begun" in said
     with held(tmp_path / "busy"), pytest.raises(OutputError):
         from humanline.cli.reproduce import _bring_starts
 
@@ -226,6 +226,6 @@ def test_committed_start_models_are_of_the_task_as_it_is(name):
 @pytest.mark.slow
 def test_a_committed_start_model_is_what_is_said_of_it_on_this_processor(tmp_path, monkeypatch):
     """Measured here, whatever the processor."""
-    monkeypatch.setattr("humanline.train.loop.train", die)
+    monkeypatch.setattr("humanline.train.loop.train", must_not_be_called)
     assert bring(STARTS, TESTBEDS["arithmetic"], [0], tmp_path) == ["near-0"]
     assert make_start(TESTBEDS["arithmetic"], "near", 0, tmp_path).measured.score == pytest.approx(0.455896, abs=1e-6)

@@ -43,7 +43,7 @@ from humanline.system.files import OutputError
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
 from humanline.train.data.messages import Message
-from tests.helpers.dying import die
+from tests.helpers.dying import die, must_not_be_called
 from tests.helpers.micro_testbed import MICRO
 
 OFFLINE = Cell("dpo", "offline", 1e-3, beta=1.0)
@@ -144,7 +144,7 @@ def test_a_cell_of_a_quarter_learns_from_the_answers_that_the_start_finds_least_
 def test_a_start_model_and_its_pairs_are_made_once(begun, monkeypatch):
     """What is there is taken as it is, unless the task has changed or it was not finished."""
     folder, start, pairs = begun
-    monkeypatch.setattr("humanline.train.loop.train", die)
+    monkeypatch.setattr("humanline.train.loop.train", must_not_be_called)
     assert make_start(MICRO, "near", 0, folder / "starts") == start
     assert make_pairs(MICRO, "near", 0, 0, folder / "starts") == pairs
     monkeypatch.undo()
