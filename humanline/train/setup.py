@@ -46,6 +46,7 @@ from humanline.train.policy.spread import Spread, Whole
 from humanline.train.preflight.disk import bytes_written
 from humanline.train.preflight.exhausted import Known, explaining
 from humanline.train.preflight.fits import refuse_unfit
+from humanline.train.preflight.still_reference import still_reference
 from humanline.train.run.alike import refuse_unlike
 from humanline.train.run.checkpoint import Contents, Position
 from humanline.train.run.checkpoints import Checkpoints, Unsaved
@@ -305,6 +306,8 @@ def _read(config: TrainConfig, processes: Processes, show: bool, *, saves: bool)
         return stream, steps
 
     stream, steps = processes.alike(batches)
+    for remark in still_reference(config, steps):
+        RunProgress(0, show).say(f"remark: {remark}")
     remarks: list[str] = []
 
     def refuse() -> None:

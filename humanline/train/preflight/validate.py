@@ -228,12 +228,14 @@ def _look_at_batches(
     from humanline.train.data.run_data import stream_of
     from humanline.train.online.held_out import refuse_engine
     from humanline.train.online.rewards.check import check_scoring
+    from humanline.train.preflight.still_reference import still_reference
     from humanline.train.step.held_out import held_out_evaluator
 
     steps, stream = config.training.steps or 0, None
     with findings.about("training"):
         stream, steps = stream_of(config, data, renderer, ranks=processes)
         findings.show(_describe_steps(config, stream, steps))
+        findings.remarks += still_reference(config, steps)
     with findings.about("evaluation"):
         if config.rounds is None:
             held_out_evaluator(config, data.sets, renderer, _never, _never, torch.device("cpu"))
