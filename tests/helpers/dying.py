@@ -13,7 +13,7 @@ def die(*_: object) -> None:
 
 
 def must_not_be_called(*_: object, **__: object) -> None:
-    """Fail the test that set this in the place of what it says is not done."""
+    """Fail the test that has put this in the place of work that is not to be done."""
     raise AssertionError("what was not to be done was begun")
 
 

@@ -24,7 +24,8 @@ def still_reference(config: TrainConfig, steps: int) -> list[str]:
         return []
     if schedule.snapshot(steps - 1):
         return []
+    set_to = ", ".join(f"{name}: {value}" for name, value in schedule.model_dump().items())
     return [
-        f"reference.schedule: {{kind: {schedule.kind}, ...}} does not sync before the run's {steps} step(s) are over: "
-        "the start is the reference of every step, as with {kind: never}. Give it more steps, or sync more often"
+        f"reference.schedule: {{{set_to}}} does not sync before the run's {steps} step(s) are over: the "
+        "start is the reference of every step, as with {kind: never}. Give it more steps, or sync more often"
     ]
