@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Collection
+import stat
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -26,10 +28,11 @@ def starts_beside(table: Path, testbed: Testbed) -> Path | None:
 
 
 def bring(starts: Path, testbed: Testbed, numbers: Collection[int], folder: Path) -> list[str]:
-    """Copy start models with the pairs of their answers into a suite's folder of them; return their names.
+    """Copy start models with the pairs of their answers into a suite's folder of them; return what was copied.
 
-    One that is there already is left as it is, and one that was made of another task, or is not whole, where it is. A
-    copy counts only when `make_start` has measured it.
+    Of one that is there already only draws of pairs that it lacks are copied, and these only where it is the same model
+    bit for bit. One that was made of another task, or is not whole, stays where it is. A copy counts only when
+    `make_start` has measured it.
 
     Parameters
     ----------
@@ -54,28 +57,53 @@ def bring(starts: Path, testbed: Testbed, numbers: Collection[int], folder: Path
     for source in get_args(Source):
         for number in sorted(set(numbers)):
             name = f"{source}-{number}"
-            target = folder / testbed.name / name
-            there = has_start(testbed, source, number, folder) or has_told(testbed, source, number, folder)
-            if there or not has_start(testbed, source, number, starts):
+            place, target = starts / testbed.name / name, folder / testbed.name / name
+            if not has_start(testbed, source, number, starts):
                 continue
-            make_folder(target.parent)
-            _copy(starts / testbed.name / name, target, testbed)
-            brought.append(name)
+            if not (has_start(testbed, source, number, folder) or has_told(testbed, source, number, folder)):
+                make_folder(target.parent)
+                _copy_start(place, target, testbed)
+                brought.append(name)
+            elif _is_same_model(place, target):
+                brought += [f"{name}/{pairs}" for pairs in _copy_pairs(place, target, testbed)]
     return brought
 
 
-def _copy(place: Path, target: Path, testbed: Testbed) -> None:
-    """Copy a start model's folder whole, or not at all."""
+def _is_same_model(place: Path, target: Path) -> bool:
+    """Return whether two start models are one, bit for bit; not where a manifest says nothing."""
+    try:
+        return model_digest(place) == model_digest(target)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _copy_start(place: Path, target: Path, testbed: Testbed) -> None:
+    """Copy a start model's folder whole, or not at all; its pairs where they are whole, else they are drawn anew."""
+    with _copied(place, target, ANSWERS_OF_START, "pairs-*") as partial:  # answers too are drawn anew
+        (partial / FACTS).rename(partial / TOLD)
+        _copy_pairs(place, partial, testbed)
+
+
+def _copy_pairs(place: Path, target: Path, testbed: Testbed) -> list[str]:
+    """Copy those of a start model's draws of pairs that are whole and not there; return their names."""
+    missing = [one for one in sorted(place.glob("pairs-*")) if (one / FACTS).is_file()]
+    missing = [one for one in missing if not (target / one.name / FACTS).is_file()]
+    for pairs in missing:
+        with _copied(pairs, target / pairs.name) as partial:
+            _check_pairs(partial, pairs, testbed)
+    return [pairs.name for pairs in missing]
+
+
+@contextlib.contextmanager
+def _copied(place: Path, target: Path, *but: str) -> Iterator[Path]:
+    """Copy a folder without some of its files; changed by the body the copy comes to its place whole or not at all."""
     partial = partial_of(target)
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        shutil.copytree(place, partial, ignore=shutil.ignore_patterns(ANSWERS_OF_START))  # they are drawn anew
-        (partial / FACTS).rename(partial / TOLD)
-        for pairs in sorted(partial.glob("pairs-*")):
-            if (pairs / FACTS).is_file():
-                _check_pairs(pairs, place / pairs.name, testbed)
-            else:  # not whole: they are drawn anew
-                shutil.rmtree(pairs)
+        shutil.copytree(place, partial, ignore=shutil.ignore_patterns(*but))
+        for one in (partial, *partial.rglob("*")):  # whoever may only read theirs may do as they like with a copy
+            one.chmod(one.stat().st_mode | stat.S_IWUSR)
+        yield partial
         shutil.rmtree(target, ignore_errors=True)  # what a run that was killed has left
         os.replace(partial, target)
     except BaseException:
@@ -87,7 +115,7 @@ def _check_pairs(pairs: Path, place: Path, testbed: Testbed) -> None:
     """Raise ValueError if pairs are of another model, or the judge finds another gap in them than is told."""
     try:
         facts = json.loads((pairs / FACTS).read_text(encoding="utf-8"))
-        if facts.get("model") != model_digest(pairs.parent):
+        if facts.get("model") != model_digest(place.parent):
             raise ValueError("they are not told to be of the model beside them")
         told = facts["gap"]
         rows = [json.loads(line) for line in (pairs / "pairs.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -63,6 +63,36 @@ def test_it_is_the_same_start_and_nothing_is_trained(there, tmp_path, monkeypatc
     assert bring(tmp_path, MICRO, [0, 1], tmp_path) == []
 
 
+def test_draws_of_pairs_that_are_missing_come_to_the_same_model(there, tmp_path):
+    """A suite that was begun with fewer draws learns from those of the table; another model's would not be its own."""
+    theirs = shutil.copytree(there / "starts", tmp_path / "theirs")
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    shutil.rmtree(theirs / "micro" / "near-0" / "pairs-0")
+    assert bring(theirs, MICRO, [0], mine) == ["near-0"] and not has_pairs(MICRO, "near", 0, 0, mine)
+    assert bring(there / "starts", MICRO, [0], mine) == ["near-0/pairs-0"] and has_pairs(MICRO, "near", 0, 0, mine)
+    assert not has_start(MICRO, "near", 0, mine)  # pairs prove nothing of the model
+    assert bring(there / "starts", MICRO, [0], mine) == []
+    manifest = theirs / "micro" / "near-0" / "start" / "final" / MANIFEST
+    for said in (json.loads(manifest.read_text()) | {"digest": "0" * 64}, {}):
+        manifest.write_text(json.dumps(said))
+        shutil.copytree(theirs, other, dirs_exist_ok=True)
+        assert bring(there / "starts", MICRO, [0], other) == [] and not has_pairs(MICRO, "near", 0, 0, other)
+
+
+def test_a_copy_may_be_written_where_theirs_may_not(there, tmp_path):
+    """A mounted folder of data lets nobody write; what was copied from it is the suite's own."""
+    theirs = shutil.copytree(there / "starts", tmp_path / "theirs")
+    for one in (theirs, *theirs.rglob("*")):
+        one.chmod(0o555 if one.is_dir() else 0o444)
+    assert bring(theirs, MICRO, [0], tmp_path / "mine") == ["near-0"]
+    copied = list((tmp_path / "mine" / "micro" / "near-0").rglob("*"))
+    assert {one.stat().st_mode & 0o200 for one in copied} == {0o200} and len(copied) > 5
+    make_start(MICRO, "near", 0, tmp_path / "mine")
+    assert has_pairs(MICRO, "near", 0, 0, tmp_path / "mine")
+    for one in (theirs, *theirs.rglob("*")):
+        one.chmod(0o755)  # so that it can be removed
+
+
 def test_one_of_another_task_stays_where_it_is(there, tmp_path):
     """And so does one that is not whole."""
     other = dataclasses.replace(MICRO, max_tokens=6)
