@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import get_args
 
-from humanline.reproduce.start import ANSWERS_OF_START, FACTS, TOLD, has_start, has_told, model_digest
+from humanline.reproduce.start import ANSWERS_OF_START, FACTS, TOLD, has_start, model_digest, told_start
 from humanline.reproduce.testbeds.base import Source, Testbed
 from humanline.system.files import make_folder, partial_of
 
@@ -60,7 +60,8 @@ def bring(starts: Path, testbed: Testbed, numbers: Collection[int], folder: Path
             place, target = starts / testbed.name / name, folder / testbed.name / name
             if not has_start(testbed, source, number, starts):
                 continue
-            if not (has_start(testbed, source, number, folder) or has_told(testbed, source, number, folder)):
+            told = told_start(testbed, source, number, folder) is not None
+            if not (told or has_start(testbed, source, number, folder)):
                 make_folder(target.parent)
                 _copy_start(place, target, testbed)
                 brought.append(name)

@@ -88,7 +88,7 @@ def make_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Sta
         If the folder has one from elsewhere, and that is not what it is said to be.
     """
     place = _start_place(testbed, source, seed, folder)
-    if has_told(testbed, source, seed, folder):
+    if told_start(testbed, source, seed, folder) is not None:
         _prove(testbed, place)
     start = kept_start(testbed, source, seed, folder)
     if start is None:
@@ -125,10 +125,9 @@ def _prove(testbed: Testbed, place: Path) -> None:
     os.replace(place / TOLD, place / FACTS)
 
 
-def has_told(testbed: Testbed, source: Source, seed: int, folder: Path) -> bool:
-    """Return whether `make_start` would find one that was brought, and measure it."""
-    place = _start_place(testbed, source, seed, folder)
-    return _kept(place, _made_of(testbed, source, seed), _read_start, TOLD) is not None
+def told_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> Start | None:
+    """Return the start model that was brought and that `make_start` would measure, as it is told to be, if any is."""
+    return _kept(_start_place(testbed, source, seed, folder), _made_of(testbed, source, seed), _read_start, TOLD)
 
 
 def has_start(testbed: Testbed, source: Source, seed: int, folder: Path) -> bool:

@@ -16,7 +16,7 @@ from humanline._workers import as_made, worker_processes
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
-from humanline.reproduce.start import has_pairs, has_start, kept_start, make_pairs, make_start, prompt_files
+from humanline.reproduce.start import has_pairs, has_start, kept_start, make_pairs, make_start, prompt_files, told_start
 from humanline.reproduce.testbeds.base import Source
 from humanline.reproduce.versions import code_digest, made_by
 from humanline.reproduce.worker import prepare_worker
@@ -223,10 +223,13 @@ def _in_table(score: float) -> str:
 
 
 def start_scores(jobs: Iterable[Job], folder: Path) -> dict[tuple[str, int], float]:
-    """Return the scores of the start models of jobs that are there."""
-    wanted = dict.fromkeys((job.testbed, job.start) for job in jobs)
-    found = {(one.name, start): kept_start(one, _NEAR[0], start, folder) for one, start in wanted}
-    return {which: start.measured.score for which, start in found.items() if start is not None}
+    """Return the scores of the start models of jobs that are there, and those told of models that were brought."""
+    found: dict[tuple[str, int], float] = {}
+    for testbed, number in dict.fromkeys((job.testbed, job.start) for job in jobs):
+        which = testbed, _NEAR[0], number, folder
+        if (start := kept_start(*which) or told_start(*which)) is not None:
+            found[testbed.name, number] = start.measured.score
+    return found
 
 
 def place_of(job: Job) -> tuple[str, Cell, int, int]:

@@ -196,6 +196,7 @@ def test_known_runs_bring_their_start_model_along(there, tmp_path, monkeypatch, 
     code, said = command("mine")
     assert code == 0 and "near-0" not in said
     write_outcomes(table, [an_outcome(score + 0.01)])
+    monkeypatch.setattr("humanline.reproduce.start.measure", must_not_be_called)  # what is told is reason enough
     code, said = command("other")
     assert code == 2 and "start model 0 of micro scores" in said and "with --known naming their table" in said
     one = an_outcome(score)
