@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from humanline.plots import _style, _table, frontier
+from humanline.reproduce.cells import core
 from humanline.reproduce.chosen import ChosenRules, choose, choosing_jobs
 from humanline.reproduce.chosen_report import write_chosen_report
 from humanline.reproduce.foretold import DataLevel, write_foretold
@@ -29,6 +30,19 @@ from tests.reproduce.test_sampling import world
 STUDY = ROOT / "studies" / "frontier"
 FOLDERS = sorted(path.parent.relative_to(STUDY).as_posix() for path in STUDY.rglob("runs.csv"))
 PICTURES = {"frontier.svg", "frontier.png"}
+
+
+def test_grids_that_go_on_have_the_runs_that_are_said():
+    """Each is a run of the grid that is judged, and none is there twice."""
+    said = re.findall(r"\[(\d+)(?: runs)?\]\(([^)]*so-far\.csv)\)", (STUDY / "README.md").read_text(encoding="utf-8"))
+    assert {STUDY / file for _, file in said} == set(STUDY.rglob("so-far.csv"))
+    rules, cells = Rules(), set(core())
+    for count, file in said:
+        runs = read_outcomes(STUDY / file)
+        places = {(one.cell, one.start, one.draw) for one in runs}
+        assert len(places) == len(runs) == int(count), file
+        assert {one.testbed for one in runs} == {Path(file).parts[0]}
+        assert places <= {(cell, start, draw) for cell in cells for start in rules.starts for draw in rules.draws}, file
 
 
 def levels_in(file: Path) -> list[DataLevel]:
