@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -227,6 +228,7 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
     from humanline.reproduce.suite import kept_results, refuse_other_starts, start_scores
 
     known = {path: _read_known(path) for path in options.known or ()}
+    _bring_all(known, jobs, folder)  # first: where start models or pairs are refused no run has been taken over
     used = {path: _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
     choices = {}
     if options.chosen is not None:
@@ -236,6 +238,7 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
             refuse_other_starts(found, start_scores(mine, folder / "starts"))
             choices[name] = choose(mine, found, options.chosen)
         jobs = [job for choice in choices.values() for job in chosen_jobs(choice)]
+        _bring_all(known, jobs, folder)
         used = {path: used[path] + _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
     for path, count in used.items():
         if not count:
@@ -245,13 +248,18 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
                 f"{len(jobs)}: name their testbed, or leave --known out"
             )
         show(f"{count} runs of {path} are taken over")
-    for path, outcomes in known.items():
+    return jobs, choices
+
+
+def _bring_all(known: dict[str, list[Outcome]], jobs: list[Job], folder: Path) -> None:
+    """Take over what lies beside the tables that have runs of these jobs."""
+    used = {path: outcomes for path, outcomes in known.items() if _has_any(path, outcomes, jobs)}
+    for path, outcomes in used.items():
         theirs = {(outcome.testbed, outcome.start) for outcome in outcomes}
         _bring_starts(Path(path), [job for job in jobs if (job.testbed.name, job.start) in theirs], folder)
-    for path, outcomes in known.items():  # then those that no table has runs of
+    for path, outcomes in used.items():  # then those that no table has runs of
         of = {outcome.testbed for outcome in outcomes}
         _bring_starts(Path(path), [job for job in jobs if job.testbed.name in of], folder)
-    return jobs, choices
 
 
 def _bring_starts(table: Path, jobs: list[Job], folder: Path) -> None:
@@ -265,7 +273,8 @@ def _bring_starts(table: Path, jobs: list[Job], folder: Path) -> None:
         with held(folder):
             names = bring(beside, testbed, {job.start for job in jobs}, folder / "starts")
         if names:
-            show(f"{beside / testbed.name}: {', '.join(names)} taken over, and measured before they are used")
+            taken = f"{', '.join(names)} taken over; start models are measured before they are used"
+            show(f"{beside / testbed.name}: {taken}")
 
 
 def _read_known(path: str) -> list[Outcome]:
@@ -279,12 +288,27 @@ def _read_known(path: str) -> list[Outcome]:
         raise ValueError(f"--known {error}") from None
 
 
+def _has_any(path: str, outcomes: list[Outcome], jobs: list[Job]) -> bool:
+    """Return whether a table has outcomes of these jobs."""
+    from humanline.reproduce.suite import of_jobs
+
+    with _naming(path):
+        return bool(of_jobs(jobs, outcomes))
+
+
 def _taken(path: str, outcomes: list[Outcome], jobs: list[Job], folder: Path) -> int:
     """Keep the outcomes of a table that are of these jobs, and return how many are."""
     from humanline.reproduce.suite import take_over
 
-    try:
+    with _naming(path):
         return take_over(jobs, outcomes, folder)
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Say of which table a ValueError speaks."""
+    try:
+        yield
     except ValueError as error:
         raise ValueError(f"--known {path}: {error}") from None
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import get_args
 
-from humanline.reproduce.start import ANSWERS_OF_START, FACTS, TOLD, has_start, model_digest, told_start
+from humanline.reproduce.start import ANSWERS_OF_START, FACTS, PAIRS, TOLD, has_start, model_digest, told_start
 from humanline.reproduce.testbeds.base import Source, Testbed
 from humanline.system.files import make_folder, partial_of
 
@@ -47,7 +47,8 @@ def bring(starts: Path, testbed: Testbed, numbers: Collection[int], folder: Path
     Raises
     ------
     ValueError
-        If pairs are of another model, or have changed: the judge's scores differ in them by other than is told.
+        If pairs are of another model, or have changed: the judge's scores differ in them by other than is told; or if
+        a draw is there already, of the same model, with other pairs.
     OSError
         If they cannot be copied.
     """
@@ -87,29 +88,55 @@ def _copy_start(place: Path, target: Path, testbed: Testbed) -> None:
 
 def _copy_pairs(place: Path, target: Path, testbed: Testbed) -> list[str]:
     """Copy those of a start model's draws of pairs that are whole and not there; return their names."""
-    missing = [one for one in sorted(place.glob("pairs-*")) if (one / FACTS).is_file()]
-    missing = [one for one in missing if not (target / one.name / FACTS).is_file()]
-    for pairs in missing:
-        with _copied(pairs, target / pairs.name) as partial:
+    copied: list[str] = []
+    for pairs in sorted(place.glob("pairs-*")):
+        own = target / pairs.name
+        if not (pairs / FACTS).is_file():
+            continue
+        if (own / FACTS).is_file():
+            _refuse_other_pairs(own, pairs)
+            continue
+        with _copied(pairs, own) as partial:
             _check_pairs(partial, pairs, testbed)
-    return [pairs.name for pairs in missing]
+        copied.append(pairs.name)
+    return copied
+
+
+def _refuse_other_pairs(own: Path, pairs: Path) -> None:
+    """Raise ValueError if a draw of pairs of one model is there twice, and not the same: runs would not be of one."""
+    if (own / PAIRS).read_bytes() != (pairs / PAIRS).read_bytes():
+        raise ValueError(
+            f"{own}: these pairs are others than those in {pairs}, of the same start model: runs that learn from them "
+            f"cannot stand for one draw with runs of the table there. Take a new folder as --out; or, if no run here "
+            f"has learned from them, remove {own}"
+        )
 
 
 @contextlib.contextmanager
 def _copied(place: Path, target: Path, *but: str) -> Iterator[Path]:
     """Copy a folder without some of its files; changed by the body the copy comes to its place whole or not at all."""
     partial = partial_of(target)
-    shutil.rmtree(partial, ignore_errors=True)
+    _remove(partial)
     try:
         shutil.copytree(place, partial, ignore=shutil.ignore_patterns(*but))
-        for one in (partial, *partial.rglob("*")):  # whoever may only read theirs may do as they like with a copy
-            one.chmod(one.stat().st_mode | stat.S_IWUSR)
+        _let_write(partial)  # whoever may only read theirs may do as they like with a copy
         yield partial
-        shutil.rmtree(target, ignore_errors=True)  # what a run that was killed has left
+        _remove(target)  # what a run that was killed has left
         os.replace(partial, target)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
         raise
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_dir():
+        _let_write(folder)  # a copy that broke off has folders as theirs are
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _let_write(folder: Path) -> None:
+    for one in (folder, *folder.rglob("*")):
+        one.chmod(one.stat().st_mode | stat.S_IWUSR)
 
 
 def _check_pairs(pairs: Path, place: Path, testbed: Testbed) -> None:
@@ -119,7 +146,7 @@ def _check_pairs(pairs: Path, place: Path, testbed: Testbed) -> None:
         if facts.get("model") != model_digest(place.parent):
             raise ValueError("they are not told to be of the model beside them")
         told = facts["gap"]
-        rows = [json.loads(line) for line in (pairs / "pairs.jsonl").read_text(encoding="utf-8").splitlines()]
+        rows = [json.loads(line) for line in (pairs / PAIRS).read_text(encoding="utf-8").splitlines()]
         judged = testbed.task.judged
         gaps = [judged(one["prompt"], one["chosen"]) - judged(one["prompt"], one["rejected"]) for one in rows]
         gap = sum(gaps) / max(1, len(gaps))

@@ -29,6 +29,7 @@ MARGIN = 0.01  # by which their scores must differ
 SCORE_SEED = 7  # of the draws that are scored: one for all models, so that they differ in nothing else
 _HELD_OUT = 100  # rows of the start model's
 FACTS = "facts.json"
+PAIRS = "pairs.jsonl"
 #: Facts of a start model that was brought from elsewhere, until its own measure has borne them out (`_prove`).
 TOLD = "told.json"
 #: Folder beside a start model of the answers that its runs share (`shared_answers`).
@@ -229,14 +230,14 @@ def has_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: P
 
 def _draw_pairs(testbed: Testbed, model: Path, draw: int, place: Path) -> dict[str, Any]:
     rows, gaps = pairs_of(Model(testbed, model), "pairs", draw)
-    write_rows(place / "pairs.jsonl", rows)
+    write_rows(place / PAIRS, rows)
     calls = ANSWERS * len(testbed.task.prompts("pairs"))
     return {"count": len(rows), "scorer_calls": calls, "gap": sum(gaps) / max(1, len(gaps))}
 
 
 def _read_pairs(place: Path, facts: Mapping[str, Any]) -> Pairs:
     """Return the pairs of a folder; raise a ValueError, KeyError or FileNotFoundError if they are not whole."""
-    found = Pairs(place / "pairs.jsonl", facts["count"], facts["scorer_calls"], facts["gap"])
+    found = Pairs(place / PAIRS, facts["count"], facts["scorer_calls"], facts["gap"])
     if (lines := found.file.read_bytes().count(b"\n")) != found.count:
         raise ValueError(f"{found.file} has {lines} whole lines, and {found.count} were written")
     return found

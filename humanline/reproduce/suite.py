@@ -157,17 +157,15 @@ def kept_results(jobs: Sequence[Job], folder: Path) -> Results:
     return read_results(jobs, store.read() if store.path.is_file() else {}, code_digest())
 
 
-def take_over(jobs: Sequence[Job], outcomes: Iterable[Outcome], folder: Path) -> int:
-    """Keep outcomes from elsewhere, such as a committed table, as if they had been run here; return how many are used.
+def of_jobs(jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> list[tuple[Job, Outcome]]:
+    """Return those of outcomes from elsewhere, such as a committed table, that are of these jobs, each with its job.
 
     Raises
     ------
     ValueError
-        If one is of a task that has changed since; then, as where none is used, nothing is written.
-    OSError
-        If they cannot be kept.
+        If one is of a task that has changed since.
     """
-    wanted, used = {place_of(job): job for job in jobs}, []
+    wanted, found = {place_of(job): job for job in jobs}, []
     for outcome in outcomes:
         job = wanted.get((outcome.testbed, outcome.cell, outcome.start, outcome.draw))
         if job is None:
@@ -177,8 +175,21 @@ def take_over(jobs: Sequence[Job], outcomes: Iterable[Outcome], folder: Path) ->
                 f"{job.name} was run on another {job.testbed.name} task, or in another way ({outcome.task}), than "
                 f"now ({now}): its result says nothing of this one; run it anew"
             )
-        used.append((job, outcome))
-    if used:
+        found.append((job, outcome))
+    return found
+
+
+def take_over(jobs: Sequence[Job], outcomes: Iterable[Outcome], folder: Path) -> int:
+    """Keep outcomes `of_jobs` as if they had been run here; return how many.
+
+    Raises
+    ------
+    ValueError
+        As `of_jobs` does; then, as where none is used, nothing is written.
+    OSError
+        If they cannot be kept.
+    """
+    if used := of_jobs(jobs, outcomes):
         make_folder(folder)
         store = KeptResults(folder / STORE)
         store.read()

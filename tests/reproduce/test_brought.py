@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import shutil
@@ -18,7 +19,7 @@ from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.plan import SECONDS
 from humanline.reproduce.run import Job
 from humanline.reproduce.start import has_pairs, has_start, make_pairs, make_start, prompt_files
-from humanline.reproduce.suite import held
+from humanline.reproduce.suite import held, kept_results
 from humanline.reproduce.tables import read_outcomes, write_outcomes
 from humanline.reproduce.testbeds.registry import TESTBEDS
 from humanline.reproduce.versions import made_by
@@ -79,6 +80,20 @@ def test_draws_of_pairs_that_are_missing_come_to_the_same_model(there, tmp_path)
         assert bring(there / "starts", MICRO, [0], other) == [] and not has_pairs(MICRO, "near", 0, 0, other)
 
 
+def test_a_draw_is_one_set_of_pairs(there, tmp_path):
+    """Where a model's pairs are others here than beside the table, runs of both are not mixed; nothing changes."""
+    assert bring(there / "starts", MICRO, [0], tmp_path) == ["near-0"]
+    file = tmp_path / "micro" / "near-0" / "pairs-0" / "pairs.jsonl"
+    lines = file.read_text().splitlines(True)
+    file.write_text("".join([lines[1], lines[0], *lines[2:]]))
+    mine = file.read_bytes()
+    with pytest.raises(ValueError, match=r"near-0/pairs-0: these pairs are others than those in .*new folder as --out"):
+        bring(there / "starts", MICRO, [0], tmp_path)
+    assert file.read_bytes() == mine
+    shutil.rmtree(file.parent)
+    assert bring(there / "starts", MICRO, [0], tmp_path) == ["near-0/pairs-0"]
+
+
 def test_a_copy_may_be_written_where_theirs_may_not(there, tmp_path):
     """A mounted folder of data lets nobody write; what was copied from it is the suite's own."""
     theirs = shutil.copytree(there / "starts", tmp_path / "theirs")
@@ -91,6 +106,33 @@ def test_a_copy_may_be_written_where_theirs_may_not(there, tmp_path):
     assert has_pairs(MICRO, "near", 0, 0, tmp_path / "mine")
     for one in (theirs, *theirs.rglob("*")):
         one.chmod(0o755)  # so that it can be removed
+
+
+def test_a_copy_that_broke_off_is_gone(there, tmp_path, monkeypatch):
+    """Whatever folders it has copied from one that may only be read; the next copy is not in its way."""
+    theirs = shutil.copytree(there / "starts", tmp_path / "theirs")
+    folders = [one for one in (theirs, *theirs.rglob("*")) if one.is_dir()]
+    for one in folders:
+        one.chmod(0o555)
+    copy, remove = shutil.copytree, shutil.rmtree
+
+    def breaks_off(*args, **options):
+        copy(*args, **options)
+        raise OSError(errno.ENOSPC, "no room")
+
+    def removes_what_it_may(folder, **_):  # as for who is not root, who may remove anything
+        if all(one.stat().st_mode & 0o200 for one in (folder, *folder.rglob("*")) if one.is_dir()):
+            remove(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", removes_what_it_may)
+    with monkeypatch.context() as within:
+        within.setattr(shutil, "copytree", breaks_off)
+        with pytest.raises(OSError, match="no room"):
+            bring(theirs, MICRO, [0], tmp_path / "mine")
+    assert not list((tmp_path / "mine" / "micro").iterdir())
+    assert bring(theirs, MICRO, [0], tmp_path / "mine") == ["near-0"]
+    for one in folders:
+        one.chmod(0o755)  # so that they can be removed
 
 
 def test_one_of_another_task_stays_where_it_is(there, tmp_path):
@@ -191,7 +233,7 @@ def test_known_runs_bring_their_start_model_along(there, tmp_path, monkeypatch, 
 
     write_outcomes(table, [an_outcome(score)])
     code, said = command("mine")
-    assert code == 0 and "near-0 taken over, and measured before they are used" in said, said
+    assert code == 0 and "near-0 taken over; start models are measured before they are used" in said, said
     assert has_start(MICRO, "near", 0, tmp_path / "mine" / "starts")
     code, said = command("mine")
     assert code == 0 and "near-0" not in said
@@ -233,6 +275,24 @@ def test_of_two_tables_each_brings_what_its_own_runs_are_of(there, tmp_path, mon
     for number in (0, 1):
         told = tmp_path / "mine" / "starts" / "micro" / f"near-{number}" / "told.json"
         assert json.loads(told.read_text())["whose"] == number
+
+
+def test_where_pairs_are_refused_no_run_is_taken_over(there, tmp_path, monkeypatch, capsys):
+    """Of two tables whose pairs are not the same neither's runs are kept, so that nothing mixes them later."""
+    score = make_start(MICRO, "near", 0, there / "starts").measured.score
+    words = ["reproduce", "--out", str(tmp_path / "mine"), "--quiet"]
+    for draw in (0, 1):
+        place = tmp_path / f"of-{draw}"
+        shutil.copytree(there / "starts", place / "starts")
+        write_outcomes(place / "runs.csv", [an_outcome(score, draw)])
+        words += ["--known", str(place / "runs.csv")]
+    file = place / "starts" / "micro" / "near-0" / "pairs-0" / "pairs.jsonl"
+    file.write_text("".join(reversed(file.read_text().splitlines(True))))
+    jobs = [Job(MICRO, OFFLINE, 0, draw) for draw in (0, 1, 2)]
+    monkeypatch.setattr("humanline.cli.reproduce._jobs", lambda options: jobs)
+    monkeypatch.setattr("humanline.cli.reproduce._grid", must_not_be_called)
+    assert main(words) == 2 and "these pairs are others than those in" in capsys.readouterr().err
+    assert not kept_results(jobs, tmp_path / "mine").outcomes
 
 
 def busy(*_, **__):
