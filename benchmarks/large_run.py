@@ -37,14 +37,14 @@ from humanline.train.preflight.fits import workload_of
 from humanline.train.preflight.memory import Estimator
 
 GIB = 2**30
-# Prompt, answer and the token that ends it are 1024 tokens.
+# Prompt, answer and the tokens that begin and end a row are 1024 tokens.
 LLAMA_8B = Workload(
     hidden=4096,
     layers=32,
     heads=32,
     vocab=128_256,
     prompt=256,
-    answer=767,
+    answer=766,
     batch=32,
     micro_batch=4,
     precision="bf16",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
 
 from benchmarks.interleave import interleave
 from benchmarks.machine import DEVICE
+from benchmarks.parts import reason_of
 from benchmarks.peak import peak_mib
-from benchmarks.report import Result, Row, not_measured, timing_row
+from benchmarks.report import Result, Row, failure, not_measured, timing_row
 from humanline.objectives import token_logprobs
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -133,8 +134,9 @@ def forward_backward(function: Function, shape: Shape) -> Callable[[], None]:
 
 def prepare_call(function: str, shape: dict[str, int | str]) -> Callable[[], None]:
     """Return one forward and backward pass, for `benchmarks.peak`; a tiny one has started every library before."""
-    forward_backward(FUNCTIONS[function], QUICK)()
-    return forward_backward(FUNCTIONS[function], Shape(**shape))  # type: ignore[arg-type]
+    whole = Shape(**shape)  # type: ignore[arg-type]
+    forward_backward(FUNCTIONS[function], replace(QUICK, dtype=whole.dtype))()
+    return forward_backward(FUNCTIONS[function], whole)
 
 
 def benchmark_logprobs(quick: bool) -> Iterator[Result]:
@@ -187,12 +189,15 @@ def benchmark_logprobs(quick: bool) -> Iterator[Result]:
 def _memory_rows(functions: dict[str, Function], missing: dict[str, str], shape: Shape, quick: bool) -> list[Row]:
     """Compare the peak memory of a pass, each in a process of its own."""
     gpu, call = DEVICE == "cuda", "benchmarks.logprobs:prepare_call"
-    peaks = {
-        name: peak_mib(call, fresh=not quick or name == "humanline", function=name, shape=asdict(shape))
-        for name in functions
-    }
-    size, rows = f"{shape.tokens} x {shape.vocab}", []
-    for name in [name for name in peaks if name != "humanline"]:
+    size = f"{shape.tokens} x {shape.vocab}"
+    peaks, rows = {}, []
+    for name in functions:
+        try:
+            fresh = not quick or name == "humanline"
+            peaks[name] = peak_mib(call, fresh=fresh, function=name, shape=asdict(shape))
+        except RuntimeError as error:  # of this function; the others may work
+            rows.append(failure("-", f"peak memory, {size}, {DEVICE}: {name}", reason_of(error)))
+    for name in [name for name in peaks if name != "humanline" and "humanline" in peaks]:
         sides = (f"{peaks['humanline']:.0f} MiB", f"{peaks[name]:.0f} MiB")
         ratio = peaks["humanline"] / peaks[name] if peaks[name] else None
         limited = gpu and name == "plain" and ratio is not None

@@ -42,6 +42,8 @@ fi
 [ -z "$from" ] || [[ " ${stages[*]} " == *" $from:"* ]] || usage
 
 python=${PYTHON:-python3}
+# Several at a time share the GPU; the plugin for benchmarks warns of that, and a warning would end all tests.
+pytest=(-n 4 -p no:cacheprovider -p no:benchmark -o faulthandler_timeout=60 --continue-on-collection-errors)
 end=$((SECONDS + 60 * minutes))
 export PYTHONPATH=. PYTHONUNBUFFERED=1
 # The older name too, for versions of torch that do not know the other one.
@@ -67,8 +69,8 @@ run() {
   local limit=(timeout --kill-after=10 "$seconds") quick=()
   [ -z "$cpu" ] || quick=(--quick)
   case "$name" in
-    # Names of tests, and where one stands still after a minute.
-    tests) "${limit[@]}" "$python" -m pytest -m gpu -vv -p no:cacheprovider -o faulthandler_timeout=60 tests ;;
+    # Names of tests, and where one stands still after a minute; a file that lacks a package costs only its own tests.
+    tests) "${limit[@]}" "$python" -m pytest -m gpu -vv "${pytest[@]}" tests ;;
     quick) "${limit[@]}" "$python" -m benchmarks large --quick --minutes "$shorter" ;;
     *) "${limit[@]}" "$python" -m benchmarks "$name" "${quick[@]}" --minutes "$shorter" --out "$out" ;;
   esac

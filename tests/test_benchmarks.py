@@ -310,6 +310,19 @@ def test_a_row_of_the_large_benchmark_runs_on_a_cpu(place):
     assert "scoring 0." in rows[-1].note and "update 0." in rows[-1].note
 
 
+@pytest.mark.parametrize("large_model", [large_run.LLAMA_8B, large_run.LLAMA_1B, large_run.SHALLOW])
+@pytest.mark.parametrize("lengths", ["one", "real"])
+def test_rows_of_the_large_benchmark_fill_what_its_models_take(tmp_path, large_model, lengths):
+    """The data of runs that only a GPU makes are what a run takes: rows of 1024 tokens where they have one length."""
+    workload = large_run.workload_for(large_model, False, lengths=lengths)
+    base = prepare(tmp_path, workload, pairs=2 * workload.batch, weights=False)
+    given = large_run.configured(base, tmp_path / "run", "float32 masters", "right", "ahead", 2)
+    blocks = [micro.block for step in training_batches(given) for micro in step]
+    found = [length for block in blocks for length in block.lengths]
+    assert len(found) == 4 * workload.batch and max(found) <= 1024
+    assert (set(found) == {1024}) if lengths == "one" else (max(found) > 512)
+
+
 def test_rows_that_compare_processes_need_both():
     """A comparison with a run that failed says which number it lacks."""
     one = {"step": 2.0, "tokens": 50.0, "padded tokens": 100.0, "allocated GiB": 50.0}

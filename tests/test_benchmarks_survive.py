@@ -183,7 +183,8 @@ def script(folder: Path, codes: dict[str, int], *options: str, out: bool = True)
     return (
         answer.returncode,
         answer.stdout + answer.stderr,
-        asked.read_text().splitlines()[1:] if asked.exists() else [],
+        # Without the question for a GPU, and without wheels where a checkout has some to install.
+        [one for one in asked.read_text().splitlines()[1:] if "-m pip " not in one] if asked.exists() else [],
     )
 
 

@@ -20,10 +20,9 @@ os.environ.setdefault(WORKSPACE, ":4096:8")  # before any test multiplies on a G
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what takes a device on both; the twins on the CPU are slow where their module says TWINS_ARE_SLOW."""
     if "device" in metafunc.fixturenames:
-        # What libraries warn of on a machine that nobody has seen is no reason to learn nothing else there.
-        on_gpu = pytest.param("cuda", marks=(pytest.mark.gpu, pytest.mark.filterwarnings("default")))
         slow = getattr(metafunc.module, "TWINS_ARE_SLOW", False)
-        metafunc.parametrize("device", [pytest.param("cpu", marks=(pytest.mark.slow,) if slow else ()), on_gpu])
+        on_cpu = pytest.param("cpu", marks=(pytest.mark.slow,) if slow else ())
+        metafunc.parametrize("device", [on_cpu, pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from humanline.train.setup import set_up
 from tests.helpers.cases import StopAt
 from tests.helpers.gpu import write_model
 from tests.helpers.kills import result_of
-from tests.helpers.support import CLIP, SCHEDULES, same, steps, weights
+from tests.helpers.support import CLIP, SCHEDULES, config, same, steps, weights
 
 TWINS_ARE_SLOW = True  # on a CPU
 BF16 = {"precision": "bf16"}
@@ -68,6 +68,14 @@ def settings(device: str, kind: str, schedule: str = "before_1", **changes: Any)
         "checkpoint": {"every": 2, "minutes": None},
         **changes,
     }
+
+
+def test_what_a_gpu_is_given_is_what_a_run_takes(task, toy, tmp_path):
+    """Rows and model of a run on a GPU pass all checks before the first step, where a CPU can make them too."""
+    made = config(task["cuda"], tmp_path / "run", **settings("cuda", "float32"))
+    with set_up(made, show_progress=False) as run:
+        widths = [micro.block.input_ids.shape[1] for step in range(2) for micro in run.batches.step(step).micro_batches]
+    assert 128 < max(widths) <= made.data.max_length  # more than a block of keys
 
 
 def everything(config: Any) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ def llama(**changes: object) -> LlamaConfig:
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
-        "max_position_embeddings": 1024,
+        "max_position_embeddings": 2048,
         "initializer_range": 0.1,
         "tie_word_embeddings": False,
     }
@@ -80,7 +80,7 @@ def write_model(folder: Path, tokenizer_of: str, **changes: object) -> str:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_of)
-    tokenizer.model_max_length = 1024
+    tokenizer.model_max_length = 2048
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}

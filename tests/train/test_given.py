@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import humanline.train
@@ -50,10 +49,11 @@ def test_the_names_of_the_api_are_where_the_pages_say():
 
 def test_rows_and_a_model_object_train_as_their_files_do(toy, tmp_path, rows, start, capfd):
     """A list of dicts, a Dataset and a model object give the bits of the files; without a terminal nothing is shown."""
+    datasets = pytest.importorskip("datasets")
     files = run(toy, tmp_path / "files", training__steps=4, data__eval=toy["held_out"])
     before = {name: one.clone() for name, one in start["model"].state_dict().items()}
     capfd.readouterr()
-    for name, kind in (("list", list), ("dataset", Dataset.from_list)):
+    for name, kind in (("list", list), ("dataset", datasets.Dataset.from_list)):
         found = train(given(toy, tmp_path / name), rows=kind(rows), held_out=kind(rows[:9]), **start)
         assert same(weights(found), weights(files)) and found.initial == files.initial
         assert without_timing(found.metrics("train")) == without_timing(steps(files))

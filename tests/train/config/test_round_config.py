@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from humanline.train.config import TrainConfig
@@ -170,9 +168,11 @@ def test_what_makes_sense_is_taken():
 
 def test_columns_that_are_no_json_are_named(tokenizer, tmp_path):
     """A column of dates, which no samples file could hold, is refused with its row and name when data are read."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "prompts.parquet"
     rows = [{"prompt": f"What is {i}?", "when": datetime.datetime(2024, 1, 1 + i), "answer": str(i)} for i in range(3)]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     config = TrainConfig.model_validate(tree(data={"train": str(path), "max_length": 64}))
     with pytest.raises(DataError, match="3 values cannot be kept") as found:
         read_contexts(config, str(path), Renderer(tokenizer, "chat", 64))
