@@ -192,6 +192,9 @@ def make_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: 
     Answers are drawn at temperature 1. A prompt gives the best and the worst of 8 by the judge, and none if these
     differ by less than .01.
 
+    A suite draws them in a prepared worker (`humanline.reproduce.worker`). Elsewhere torch may take another path, on
+    which one pair of 1500 is another, enough to change the digits of every run.
+
     Raises
     ------
     ValueError
