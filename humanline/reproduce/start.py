@@ -187,7 +187,7 @@ def _train_start(testbed: Testbed, source: Source, seed: int, place: Path) -> di
 
 
 def make_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: Path) -> Pairs:
-    """Return pairs of answers that a model of that kind gives; the model must be there already (`make_start`).
+    """Return pairs of answers that a model of that kind gives, made first where it is not there (`make_start`).
 
     Answers are drawn at temperature 1. A prompt gives the best and the worst of 8 by the judge, and none if these
     differ by less than .01.
@@ -203,8 +203,9 @@ def make_pairs(testbed: Testbed, source: Source, start: int, draw: int, folder: 
     place, made_of = folder / testbed.name / f"{source}-{start}" / f"pairs-{draw}", _made_of(testbed, source, start)
     pairs = _kept(place, made_of, _read_pairs)
     if pairs is None:
+        model = make_start(testbed, source, start, folder).model  # before the folder: one that is made empties its own
         new_folder(place)
-        facts = _draw_pairs(testbed, make_start(testbed, source, start, folder).model, draw, place)
+        facts = _draw_pairs(testbed, model, draw, place)
         facts["model"] = model_digest(place.parent)
         write_text(place / FACTS, json.dumps({"made_of": made_of, **facts}, indent=1) + "\n")
         pairs = _read_pairs(place, facts)

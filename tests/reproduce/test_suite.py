@@ -183,6 +183,15 @@ def test_what_is_damaged_is_made_anew(begun, monkeypatch, tmp_path, harm):
     assert make_pairs(MICRO, "near", 0, 0, folder).gap == 0.25 and pairs.read_text() == whole
 
 
+def test_pairs_of_a_model_that_is_not_there_make_it_first(begun, tmp_path):
+    """What a testbed's data are said to foretell asks for pairs of models that a suite of known runs never made."""
+    _, start, pairs = begun
+    prompt_files(MICRO, tmp_path)
+    alone = make_pairs(MICRO, "near", 0, 0, tmp_path)
+    assert alone.file.read_bytes() == pairs.file.read_bytes() and alone.gap == pairs.gap
+    assert make_start(MICRO, "near", 0, tmp_path).measured == start.measured
+
+
 def test_a_start_without_its_model_or_its_facts_is_made_anew(begun, monkeypatch, tmp_path):
     """Facts alone are no start model."""
     monkeypatch.setattr("humanline.reproduce.start._train_start", die_in_words)
