@@ -15,14 +15,14 @@ TEXT = """# The paper's claims, at every scale that was tried
 
 `python scripts/make_claims.py` makes this file of [the simulator's verdicts](simulator/claims.md) and of each
 testbed's `paper.csv` (`humanline reproduce TESTBED --all --draws 3`; see [frontier](frontier/README.md)); draws that
-chose no cell are from `--chosen 10`, where it was run. Of letters and arithmetic three draws of the pairs are there, of
-instructions one. The paper's numbers are of models of 8 and 27 billion parameters: length-controlled win rates in
-percent, or lengths; first, second. Runs of larger models are declared, and none was made here: `humanline reproduce
---scale small` (0.5B, a day of one GPU) and `--scale paper` write, check and read them, `--only` those of a row; a
-finished plan's `paper.csv` in `studies/scales/small` or `paper` fills the last column. On exact problems the difference
-is a share of what there is to gain, on testbeds a difference of scores (or of tokens) with its 95 % interval over start
-models. Verdicts for and against are corrected by Holm's method, in their claim; intervals are not. *Undecided* is what
-the runs do not decide; it is no evidence for either side.
+chose no cell are from `--chosen 10`, where it was run. The paper's numbers are of models of 8 and 27 billion
+parameters: length-controlled win rates in percent, or lengths; first, second. Runs of larger models are declared, and
+none was made here: `humanline reproduce --scale small` (0.5B, a day of one GPU) and `--scale paper` write, check and
+read them, `--only` those of a row; a finished plan's `paper.csv` in `studies/scales/small` or `paper` fills the last
+column. On exact problems the difference is a share of what there is to gain, on testbeds (three draws of the pairs
+from each of three start models) a difference of scores (or of tokens) with its 95 % interval over start models.
+Verdicts for and against are corrected by Holm's method, in their claim; intervals are not. *Undecided* is what the runs
+do not decide; it is no evidence for either side.
 
 """
 
