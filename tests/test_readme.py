@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import shlex
 
@@ -49,65 +48,6 @@ def test_the_two_commands_are_targets_of_the_makefile():
     assert re.search(r"^demo:", makefile, re.MULTILINE) and re.search(r"^test:", makefile, re.MULTILINE)
     assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert {"make demo", "make test"} <= {line for _, line in commands(PAGE)}
-
-
-def test_the_table_has_the_numbers_of_its_sources():
-    """Scores of the letters task in "When does it help?" are those of the committed table of tuned cells."""
-    with open(ROOT / "studies" / "frontier" / "letters" / "best.csv", encoding="utf-8") as file:
-        best = {(row["objective"], row["series"]): row for row in csv.DictReader(file)}
-
-    def told(objective: str, series: str) -> str:
-        row = best[objective, series]
-        score, low, high = (f"{float(row[name]):.{digits}f}"[1:] for name, digits in SHOWN)
-        return f"{score} ({low} .. {high})"
-
-    rows = {row.split("|")[1].strip(): row for row in README.splitlines() if row.startswith("| ")}
-    for objective in ("dpo", "kto", "grpo"):
-        row = rows[f"given pairs, {objective.upper()}, both tuned (letters)"]
-        assert told(objective, "offline") in row and told(objective, "humanline, k = 32") in row
-    worst = [float(best[one, "humanline, k = 1"]["score"]) for one in ("dpo", "kto", "grpo")]
-    assert f"{min(worst):.2f}"[1:] + " to " + f"{max(worst):.2f}"[1:] in rows["k = 1 (letters)"]
-    for name, row in best.items():
-        if name[1] == "humanline, k = 1":
-            assert float(row["score"]) < min(float(best[name[0], f"humanline, k = {k}"]["score"]) for k in (8, 32))
-    rounds = rows["sampling anew in rounds instead (letters)"]
-    online = [float(best[one, "online"]["score"]) for one in ("dpo", "kto", "grpo")]
-    assert f"{min(online):.2f}"[1:] + " to " + f"{max(online):.2f}"[1:] in rounds
-    for one in ("dpo", "kto"):
-        told_of = f"{one.upper()} ({float(best[one, 'online humanline, k = 8']['score']):.2f}".replace("0.", ".")
-        assert told_of in rounds
-
-
-def test_the_rows_of_other_testbeds_have_the_numbers_of_their_sources():
-    """Differences to offline, and to the offline cells that may go further, are those of the committed tables."""
-    folder = ROOT / "studies" / "frontier"
-    rows = {row.split("|")[1].strip(): row for row in README.splitlines() if row.startswith("| ")}
-    with open(folder / "instructions" / "paper.csv", encoding="utf-8") as file:
-        found = {row["objective"]: row for row in csv.DictReader(file) if "its own k" in row["says"]}
-
-    def told(row: dict[str, str]) -> str:
-        low, high = (f"{float(row[name]):.2f}".replace("0.", ".") for name in ("low", "high"))
-        return f"{float(row['difference']):+.2f}".replace("0.", ".") + f" ({low} .. {high})"
-
-    row = rows["given pairs, tuned (instructions)"]
-    assert f"GRPO better, {told(found['grpo'])}; KTO {told(found['kto'])}, DPO {told(found['dpo'])}: undecided" in row
-    assert [found[one]["verdict"].split()[0] for one in ("dpo", "kto", "grpo")] == ["undecided", "undecided", "holds"]
-    with open(folder / "arithmetic" / "paper.csv", encoding="utf-8") as file:
-        found = {row["objective"]: row for row in csv.DictReader(file) if "its own k" in row["says"]}
-    row = rows["given pairs, tuned (arithmetic, held out)"]
-    assert f"GRPO {told(found['grpo'])}, KTO {told(found['kto'])}, DPO {told(found['dpo'])}: undecided" in row
-    assert {found[one]["verdict"] for one in ("dpo", "kto", "grpo")} == {"undecided here"}
-    row = rows["GRPO, four passes"]
-    for bed, word, verdict in (("letters", "lower", "does not hold here"), ("instructions", "better", "holds here")):
-        with open(folder / bed / "further" / "further.csv", encoding="utf-8") as file:
-            (one,) = [line for line in csv.DictReader(file) if "of four passes" in line["says"]]
-        with open(folder / bed / "further" / "best.csv", encoding="utf-8") as file:
-            chosen = [line["chosen"] for line in csv.DictReader(file) if line["series"] == "offline, both kinds"]
-        assert "grpo-offline-lr0.0003-eps1-4passes (3)" in chosen
-        assert f"{bed}: {word}, {told(one)}" in row and one["verdict"] == verdict
-
-
-SHOWN = (("score", 3), ("low", 2), ("high", 2))
 
 
 @pytest.mark.parametrize("name", re.findall(r"^  ([a-z_]+/|[a-z_]+\.py)", TREE, re.MULTILINE))

@@ -1,0 +1,210 @@
+"""Scores and differences that pages tell of the frontier are those of the committed tables."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+FRONTIER = ROOT / "studies" / "frontier"
+OBJECTIVES = ("dpo", "kto", "grpo")
+README, WHEN, STUDY = ROOT / "README.md", ROOT / "docs" / "when-does-it-help.md", FRONTIER / "README.md"
+#: Columns of the study's tables of tuned cells, as best.csv names them.
+TUNED = (
+    "offline",
+    "humanline, k = 1",
+    "humanline, k = 8",
+    "humanline, k = 32",
+    "online",
+    "online humanline, k = 8",
+)
+#: Digits after the point: scores of instructions are in standard deviations, the others' shares.
+DIGITS = {"letters": 3, "instructions": 2, "arithmetic": 3}
+
+
+def read(*place: str) -> list[dict[str, str]]:
+    """Return the rows of a committed table of the frontier."""
+    with open(FRONTIER.joinpath(*place), encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def headed(page: Path, begins: str) -> str:
+    """Return the heading of a page that begins so."""
+    (line,) = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith(begins)]
+    return line
+
+
+def section(page: Path, heading: str) -> str:
+    """Return what stands below a heading, to the next of its level or above."""
+    level = heading.split()[0]
+    lines = page.read_text(encoding="utf-8").split(heading + "\n")[1].splitlines()
+    ends = [at for at, line in enumerate(lines) if line.startswith("#") and len(line.split()[0]) <= len(level)]
+    return "\n".join(lines[: ends[0]] if ends else lines)
+
+
+def table(text: str, first: str) -> dict[str, list[str]]:
+    """Return the cells of each row of the table in `text` whose head begins so, by their first; ** is left out."""
+    lines = text.replace("**", "").splitlines()
+    rows: dict[str, list[str]] = {}
+    for line in lines[next(at for at, line in enumerate(lines) if line.startswith(first)) + 2 :]:
+        if not line.startswith("|"):
+            break
+        name, *rest = (cell.strip() for cell in line.strip("|").split("|"))
+        rows[name] = rest
+    return rows
+
+
+def number(value: str, digits: int, sign: str = "") -> str:
+    """Return a number as pages write it: rounded once, with no 0 before the point."""
+    return re.sub(r"\b0\.", ".", f"{float(value):{sign}.{digits}f}")
+
+
+def told(row: dict[str, str], digits: int, name: str = "difference") -> str:
+    """Return a difference and its interval, whose ends have both signs where it holds 0."""
+    sign = "+" if float(row["low"]) < 0 < float(row["high"]) else ""
+    low, high = (number(row[end], digits, sign) for end in ("low", "high"))
+    return f"{number(row[name], digits, '+')} ({low} .. {high})"
+
+
+def own_k(bed: str) -> dict[str, dict[str, str]]:
+    """Return what the table of the paper's claims has of humanline with k of its own less offline, by objective."""
+    claim = "offline + humanline, its own k, is better than offline"
+    return {row["objective"]: row for row in read(bed, "paper.csv") if row["says"] == claim}
+
+
+def tuned(bed: str) -> dict[tuple[str, str], dict[str, str]]:
+    """Return the rows of the table of tuned cells, by objective and series."""
+    return {(row["objective"], row["series"]): row for row in read(bed, "best.csv")}
+
+
+def further(bed: str, says: str) -> dict[str, dict[str, str]]:
+    """Return rows of the table of further cells, by objective."""
+    return {row["objective"]: row for row in read(bed, "further", "further.csv") if row["says"].startswith(says)}
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "sign", "wanted"),
+    [("0.0404", 2, "", ".04"), ("-0.002", 2, "", "-.00"), ("10.304", 2, "", "10.30"), ("0.1", 3, "+", "+.100")],
+)
+def test_numbers_are_written_so(value, digits, sign, wanted):
+    """No 0 before the point, the sign of what rounds to 0 kept, and 10.30 left as it is."""
+    assert number(value, digits, sign) == wanted
+
+
+class TestReadme:
+    """The table "When does it help?"."""
+
+    rows = table(section(README, "## When does it help?"), "| where")
+
+    def test_letters(self):
+        """Tuned scores, those of k = 1 and of rounds."""
+        best = tuned("letters")
+
+        def score(objective: str, series: str) -> str:
+            row = best[objective, series]
+            return f"{number(row['score'], 3)} ({number(row['low'], 2)} .. {number(row['high'], 2)})"
+
+        def span(series: str) -> str:
+            scores = sorted(float(best[one, series]["score"]) for one in OBJECTIVES)
+            return f"{number(str(scores[0]), 2)} to {number(str(scores[-1]), 2)}"
+
+        for one in OBJECTIVES:
+            said = self.rows[f"given pairs, {one.upper()}, both tuned (letters)"][0]
+            assert score(one, "offline") in said and score(one, "humanline, k = 32") in said
+            scores = [float(best[one, f"humanline, k = {k}"]["score"]) for k in (1, 8, 32)]
+            assert scores[0] == min(scores)
+        assert span("humanline, k = 1") in self.rows["k = 1 (letters)"][0]
+        rounds = self.rows["sampling anew in rounds instead (letters)"][0]
+        assert span("online") in rounds
+        for one in ("dpo", "kto"):
+            assert f"{one.upper()} ({number(best[one, 'online humanline, k = 8']['score'], 2)})" in rounds
+
+    def test_other_tasks(self):
+        """Differences to offline, whose verdicts are said."""
+        found = own_k("instructions")
+        said = self.rows["given pairs, tuned (instructions)"][0]
+        assert f"GRPO better, {told(found['grpo'], 2)}; KTO {told(found['kto'], 2)}, " in said
+        assert f"DPO {told(found['dpo'], 2)}: undecided" in said
+        assert [found[one]["verdict"].split()[0] for one in OBJECTIVES] == ["undecided", "undecided", "holds"]
+        found = own_k("arithmetic")
+        said = self.rows["given pairs, tuned (arithmetic, held out)"][0]
+        assert ", ".join(f"{one.upper()} {told(found[one], 2)}" for one in ("grpo", "kto", "dpo")) in said
+        assert {found[one]["verdict"] for one in OBJECTIVES} == {"undecided here"}
+
+    def test_four_passes(self):
+        """Humanline GRPO of four passes, against the best offline cells, which are of four passes too."""
+        said = self.rows["GRPO, four passes"][0]
+        verdicts = {"letters": ("lower", "does not hold here"), "instructions": ("better", "holds here")}
+        for bed, (word, verdict) in verdicts.items():
+            row, best = further(bed, "offline + humanline of four passes")["grpo"], read(bed, "further", "best.csv")
+            chosen = [one["chosen"] for one in best if one["series"] == "offline, both kinds"]
+            assert "grpo-offline-lr0.0003-eps1-4passes (3)" in chosen
+            assert f"{bed}: {word}, {told(row, 2)}" in said and row["verdict"] == verdict
+
+
+@pytest.mark.parametrize("bed", ["instructions", "arithmetic"])
+def test_tuned_scores_of_the_page(bed):
+    """Offline, humanline with k of its own, their difference, and online, on the page "When does it help?"."""
+    heading = headed(WHEN, f"## {bed.capitalize()}: ")
+    rows, digits, found, best = table(section(WHEN, heading), "| | offline"), DIGITS[bed], own_k(bed), tuned(bed)
+    for one in OBJECTIVES:
+        row = found[one]
+        levels = [number(value, digits) for value in (row["second"], row["first"], best[one, "online"]["score"])]
+        assert rows[one.upper()] == [*levels[:2], told(row, digits), levels[2]]
+
+
+@pytest.mark.parametrize("bed", ["letters", "instructions", "arithmetic"])
+def test_tuned_scores_of_the_study(bed):
+    """The table of tuned cells; letters' has the intervals of some levels too."""
+    heading = headed(STUDY, f"## What {bed} shows")
+    rows, digits, best = table(section(STUDY, heading), "| | offline"), DIGITS[bed], tuned(bed)
+    for one in OBJECTIVES:
+        for said, series in zip(rows[one.upper()], TUNED, strict=True):
+            row = best[one, series]
+            level, _, interval = said.partition(" ")
+            assert level == number(row["score"], digits)
+            assert interval in ("", f"({number(row['low'], 2)} .. {number(row['high'], 2)})")
+
+
+def test_hypotheses_of_the_held_out_task():
+    """Estimates, intervals, margins and verdicts, on both pages."""
+    page = table(section(WHEN, "## Arithmetic: held out"), "| hypothesis")
+    study = table(section(STUDY, "## What arithmetic shows (held out)"), "| hypothesis")
+    found = {row["hypothesis"]: row for row in read("arithmetic", "findings.csv")}
+    for name, row in found.items():
+        (short,) = [cells for key, cells in page.items() if key.startswith(name)]
+        (long,) = [cells for key, cells in study.items() if key.startswith(name)]
+        assert short[0].startswith(row["verdict"]) and long[0].startswith(row["verdict"])
+        if row["estimate"]:
+            assert told(row, 3, "estimate") in short[0] and told(row, 3, "estimate") in long[1]
+        if row["margin"]:
+            assert long[2] == number(row["margin"], 3)
+            assert not row["estimate"] or name == "H4" or f"margin {long[2]}" in short[0]
+
+
+@pytest.mark.parametrize("bed", ["letters", "instructions"])
+def test_further_cells(bed):
+    """Offline cells that may go further: bold where a verdict stands (what draw 0 alone had said has no table)."""
+    digits = DIGITS[bed]
+    claims = ("offline that may go further", "offline + humanline, its own k", "offline + humanline of four passes")
+    gain, own, passes = (further(bed, says) for says in claims)
+    wanted = [*(own[one] for one in OBJECTIVES), passes["grpo"]]
+    raw = [line for line in section(WHEN, "## Is it distance alone?").splitlines() if line.startswith(f"| {bed} |")]
+    (said,) = [[cell.strip() for cell in line.strip("|").split("|")][1:] for line in raw]
+    assert said == [bold(row, digits) for row in wanted]
+    lines = section(STUDY, "## Offline, further: is it the distance alone?").splitlines()
+    for one in OBJECTIVES:
+        (line,) = [line for line in lines if line.startswith(f"| {bed}, {one.upper()} |")]
+        cells = [cell.split("[")[0].strip() for cell in line.strip("|").split("|")][1:]
+        assert cells == [bold(rows[one], digits) if one in rows else "" for rows in (gain, own, passes)]
+
+
+def bold(row: dict[str, str], digits: int) -> str:
+    """Return a difference and its interval, the difference bold where its verdict stands after correction."""
+    text = told(row, digits)
+    difference, rest = text.split(" ", 1)
+    return text if row["verdict"] == "undecided here" else f"**{difference}** {rest}"
