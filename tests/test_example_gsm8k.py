@@ -97,6 +97,12 @@ def test_missing_data_are_named_with_their_source_and_the_way_to_give_them(tmp_p
     assert not (tmp_path / "work").exists()
 
 
+def test_the_committed_page_is_made_of_the_committed_results():
+    """Every number of results.md follows from results.json."""
+    results = json.loads((EXAMPLE / "results.json").read_text(encoding="utf-8"))
+    assert report.page(results) == (EXAMPLE / "results.md").read_text(encoding="utf-8")
+
+
 def test_the_interval_is_students():
     mean, half = report.interval([1.0, 2.0, 3.0])
     assert mean == 2.0 and half == pytest.approx(4.302652729911275 / 3**0.5)

@@ -1,4 +1,4 @@
-"""Scores and differences that pages tell of the frontier are those of the committed tables."""
+"""Scores and differences that pages tell are those of the committed tables: the frontier's, and GSM8K's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from humanline.reproduce.cells import Cell
+from humanline.reproduce.quick import CELLS
+from humanline.reproduce.rule import read_rule
 from tests.conftest import ROOT
 
 FRONTIER = ROOT / "studies" / "frontier"
+EXAMPLE_RESULTS = ROOT / "examples" / "gsm8k" / "results.md"
 OBJECTIVES = ("dpo", "kto", "grpo")
 README, WHEN, STUDY = ROOT / "README.md", ROOT / "docs" / "when-does-it-help.md", FRONTIER / "README.md"
 #: Columns of the study's tables of tuned cells, as best.csv names them.
@@ -208,3 +212,51 @@ def bold(row: dict[str, str], digits: int) -> str:
     text = told(row, digits)
     difference, rest = text.split(" ", 1)
     return text if row["verdict"] == "undecided here" else f"**{difference}** {rest}"
+
+
+def named(cell: Cell) -> str:
+    """Return the name of a cell of the demo as the page has it."""
+    own = f"eps {cell.clip_eps:g}" if cell.objective == "grpo" else f"beta {cell.beta:g}"
+    return ", ".join(
+        [cell.objective.upper(), cell.variant, *([f"k = {cell.every}"] if cell.every is not None else []), own]
+    )
+
+
+def test_what_the_grid_has_of_the_demos_cells():
+    """The demo's table on the page: the mean distance and score of a cell in the grid, and its curve there."""
+    rule = read_rule()
+    rows = table(section(WHEN, "## Score against distance: the letters task"), "| cell, lr 3e-4 ")
+    assert list(rows) == [named(cell) for cell in CELLS]
+    for cell, said in zip(CELLS, rows.values(), strict=True):
+        expected = rule.expected(cell)
+        assert expected is not None and {run.lr for run in CELLS} == {3e-4}
+        assert [said[1], said[3], said[4]] == [
+            f"{expected[0]:.2f}",
+            f"{expected[1]:.3f}",
+            f"{rule.scores[cell.name]:.3f}",
+        ]
+
+
+def test_the_table_of_real_data():
+    """GSM8K's rows are those of the example's results: levels, distances, and the difference of accuracies."""
+    results = EXAMPLE_RESULTS.read_text(encoding="utf-8")
+    levels = table(results, "| setting | seeds |")
+    differences = table(results, "| setting | accuracy | distance |")
+    lines = section(WHEN, "## Real input: GSM8K").splitlines()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| (DPO|KTO|GRPO),", line)
+    ]
+    assert len(rows) == len(differences)
+    for setting, k, *said in rows:
+        base, _, clip = setting.partition(", offline ")
+        name = f"{base}, k = {k}" + (f" (offline, {clip})" if clip else "")
+        offline, humanline = (
+            levels[f"{base}, {kind}"] for kind in (f"offline, {clip}" if clip else "offline", f"humanline, k = {k}")
+        )
+        accuracy, *_ = differences[name]
+        assert said[0] == offline[1].split()[0] and said[2] == humanline[1].split()[0]
+        for far, level in ((said[1], offline[2]), (said[3], humanline[2])):
+            distance = level.split()[0]
+            assert far == f"{float(distance):.{1 if float(distance) < 100 else 0}f}"
+        middle, width = (float(part) for part in accuracy.split(" ± "))
+        assert said[4].replace("**", "") == accuracy and said[4].startswith("**") is (abs(middle) > width)
