@@ -6,23 +6,35 @@ import dataclasses
 import errno
 import json
 import math
+import multiprocessing
 import shutil
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from humanline.cli import main
 from humanline.reproduce import suite as module
+from humanline.reproduce.answers import Model
 from humanline.reproduce.brought import bring, starts_beside
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.plan import SECONDS
 from humanline.reproduce.run import Job
-from humanline.reproduce.start import has_pairs, has_start, kept_start, make_pairs, make_start, prompt_files
+from humanline.reproduce.start import (
+    has_pairs,
+    has_start,
+    kept_start,
+    make_pairs,
+    make_start,
+    pairs_of,
+    prompt_files,
+)
 from humanline.reproduce.suite import held, kept_results
 from humanline.reproduce.tables import read_outcomes, write_outcomes
 from humanline.reproduce.testbeds.registry import TESTBEDS
 from humanline.reproduce.versions import made_by
+from humanline.reproduce.worker import prepare_worker
 from humanline.system.files import OutputError
 from humanline.system.folders import MANIFEST, publish_folder
 from tests.helpers.dying import must_not_be_called
@@ -30,6 +42,7 @@ from tests.helpers.micro_testbed import MICRO
 
 OFFLINE = Cell("dpo", "offline", 1e-3, beta=1.0)
 STARTS = Path(__file__).parents[2] / "studies" / "frontier" / "starts"
+COMMITTED = sorted(place.name for place in STARTS.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +314,7 @@ def busy(*_, **__):
     raise LockHeldError("in use")
 
 
-@pytest.mark.parametrize("name", sorted(place.name for place in STARTS.iterdir()))
+@pytest.mark.parametrize("name", COMMITTED)
 def test_committed_start_models_are_of_the_task_as_it_is(name):
     """Three with their pairs, and of the runs in the table beside them, of which some may have further start models."""
     own = {}
@@ -326,3 +339,22 @@ def test_a_committed_start_model_is_what_is_said_of_it_on_this_processor(tmp_pat
     monkeypatch.setattr("humanline.train.loop.train", must_not_be_called)
     assert bring(STARTS, TESTBEDS["arithmetic"], [0], tmp_path) == ["near-0"]
     assert make_start(TESTBEDS["arithmetic"], "near", 0, tmp_path).measured.score == pytest.approx(0.455896, abs=1e-6)
+
+
+def drawn_again(name, number, draw):
+    """Pairs of a committed start model, drawn from its weights; for a prepared worker."""
+    kept = kept_start(TESTBEDS[name], "near", number, STARTS)
+    return pairs_of(Model(TESTBEDS[name], kept.model), "pairs", draw)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMITTED)
+def test_committed_pairs_are_what_their_start_model_answers(name):
+    """Drawn again by its own path of code; another processor may take another token here and there."""
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawned, initializer=prepare_worker) as worker:
+        rows = worker.submit(drawn_again, name, 0, 0).result()
+    lines = make_pairs(TESTBEDS[name], "near", 0, 0, STARTS).file.read_text(encoding="utf-8").splitlines()
+    mine, committed = ({tuple(sorted(row.items())) for row in them} for them in (rows, map(json.loads, lines)))
+    assert len(committed) == len(lines) > 2000
+    assert len(mine ^ committed) <= 0.02 * len(committed), f"{len(committed - mine)} of {len(lines)} are others"
