@@ -42,7 +42,7 @@ def reproduce_commands(commands: Commands) -> None:
     parser.add_argument(
         "--further",
         action="store_true",
-        help="beside the grid: offline cells that may go further than its own, and what humanline gains on these",
+        help="beside the grid: offline cells of a weaker anchor or of four passes, and what humanline gains on these",
     )
     parser.add_argument(
         "--chosen",

@@ -134,14 +134,20 @@ ONLINE_SCALES: dict[Objective, tuple[dict[str, float], ...]] = {
 #: What the paper's own figures vary besides (`paper`): its Table 6's clip ranges, and few desirable answers for KTO.
 CLIPS = ((-2.0, 1.5), (-1.0, 1.5), (-1.0, 2.0), (-1.0, 3.0))
 FEW_DESIRABLE = 0.25
-#: Offline runs that may go further than the grid's (`further`): a smaller beta; for GRPO, whose widest clip the grid
-#: has already, a higher rate, or more passes at that clip.
+#: Offline runs that a weaker anchor may let go further than the grid's (`further`): a smaller beta; for GRPO, whose
+#: widest clip the grid has already, a higher rate.
 FURTHER_LRS = (1e-4, 3e-4, 1e-3)
 FURTHER_BETAS: dict[Objective, tuple[float, ...]] = {"dpo": (0.01, 0.03), "kto": (0.05, 0.1)}
 WIDEST_CLIP = 1.0
-FURTHER_GRPO: tuple[tuple[float, int], ...] = ((2e-3, 1), (3e-3, 1), (3e-4, 4), (1e-3, 4))  # learning rate, passes
-#: And humanline GRPO with as many passes, at the k and at scales that were best with one.
-FURTHER_HUMANLINE_CLIPS = (0.15, 0.5)
+FURTHER_GRPO_LRS = (2e-3, 3e-3)
+#: Runs of four passes over the pairs, offline and humanline at the k that was best with one: rates, and scales of each.
+PASSES = 4
+PASSES_LRS: dict[Objective, tuple[float, ...]] = {"dpo": LRS[:3], "kto": LRS[:3], "grpo": LRS}
+PASSES_SCALES: dict[Objective, tuple[tuple[dict[str, float], ...], tuple[dict[str, float], ...]]] = {
+    "dpo": (({"beta": 1.0}, {"beta": 5.0}),) * 2,
+    "kto": (({"beta": 0.25}, {"beta": 1.0}),) * 2,
+    "grpo": (({"clip_eps": WIDEST_CLIP},), ({"clip_eps": 0.15}, {"clip_eps": 0.5})),
+}
 #: How often is sampled (`sampling`). Two passes over 2560 prompts, 16 a step, are 320 steps: five whole rounds of 64,
 #: where one pass has two and a half. k and GRPO's own clip are those of the paper's mathematics and of its recipes.
 STALE_STEPS = 64
@@ -182,9 +188,9 @@ def sampling() -> list[Cell]:
 
 
 def further() -> list[Cell]:
-    """Return offline cells that may go further than the grid's, so that distance alone can be told from humanline.
+    """Return offline cells of a weaker anchor or more passes than the grid's, and humanline cells of as many passes.
 
-    Where they have more passes than the grid's there are humanline cells of as many, to be compared at equal steps.
+    So what distance or more steps alone do can be told from humanline.
     """
     cells = [
         Cell(objective, "offline", lr, beta=beta)
@@ -192,16 +198,19 @@ def further() -> list[Cell]:
         for beta in betas
         for lr in FURTHER_LRS
     ]
-    cells += [Cell("grpo", "offline", lr, clip_eps=WIDEST_CLIP, passes=passes) for lr, passes in FURTHER_GRPO]
-    return [
-        *cells,
-        *(
-            Cell("grpo", "humanline", lr, clip_eps=eps, every=CHOSEN_SYNC, passes=passes)
-            for eps in FURTHER_HUMANLINE_CLIPS
-            for lr, passes in FURTHER_GRPO
-            if passes > 1
-        ),
-    ]
+    cells += [Cell("grpo", "offline", lr, clip_eps=WIDEST_CLIP) for lr in FURTHER_GRPO_LRS]
+    for objective, (offline, humanline) in PASSES_SCALES.items():
+        of_both: tuple[tuple[Variant, int | None, tuple[dict[str, Any], ...]], ...] = (
+            ("offline", None, offline),
+            ("humanline", CHOSEN_SYNC, humanline),
+        )
+        cells += [
+            Cell(objective, variant, lr, every=every, passes=PASSES, **scale)
+            for variant, every, scales in of_both
+            for scale in scales
+            for lr in PASSES_LRS[objective]
+        ]
+    return cells
 
 
 def paper() -> list[Cell]:

@@ -45,6 +45,14 @@ def test_grids_that_go_on_have_the_runs_that_are_said():
         assert places <= {(cell, start, draw) for cell in cells for start in rules.starts for draw in rules.draws}, file
 
 
+def test_a_run_that_two_tables_have_is_one_run():
+    """Letters' offline runs of four passes belong to `--all` and to `--further`."""
+    tables = [read_outcomes(STUDY / name / "runs.csv") for name in ("letters", "letters/further")]
+    wider, more = ({(one.cell, one.start, one.draw): repr(one) for one in runs} for runs in tables)
+    both = set(wider) & set(more)
+    assert len(both) == 36 and all(wider[place] == more[place] for place in both)
+
+
 def levels_in(file: Path) -> list[DataLevel]:
     with open(file, encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
