@@ -31,7 +31,12 @@ def tracked() -> list[str]:
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
     kept = [name for name in names if Path(name).suffix in SHOWN or name == "LICENSE"]
-    return sorted({name for name in kept if (ROOT / name).is_file()})
+    return sorted({name for name in kept if (ROOT / name).is_file() and not is_card(ROOT / name)})
+
+
+def is_card(file: Path) -> bool:
+    """Return whether it is the card of a saved model, which is no page: start models lie beside their runs."""
+    return file.name == "README.md" and file.with_name("manifest.json").is_file()
 
 
 def lay_out() -> None:

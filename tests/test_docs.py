@@ -357,6 +357,13 @@ class TestSite:
         pages = {name(page) for page in (ROOT / "docs").rglob("*.md")}
         assert pages <= set(entries), f"add to nav in zensical.toml: {sorted(pages - set(entries))}"
 
+    def test_the_card_of_a_saved_model_is_no_page(self):
+        """Start models lie beside their runs, a card with each; a folder's README is a page."""
+        tracked = runpy.run_path(str(ROOT / "scripts" / "build_docs.py"))["tracked"]()
+        cards = {name(file.with_name("README.md")) for file in (ROOT / "studies").rglob("manifest.json")}
+        assert cards and not cards & set(tracked)
+        assert {"README.md", "studies/frontier/README.md"} <= set(tracked)
+
     def test_a_warning_ends_the_build(self):
         """What griffe, mkdocstrings and Zensical say of a fault is taken for one, and a build without any is not."""
         warnings = runpy.run_path(str(ROOT / "scripts" / "build_docs.py"))["warnings"]
