@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import time
+import weakref
 from dataclasses import replace
 
 import torch
@@ -71,7 +73,13 @@ def train(
         If another process is gone, has failed or stands still (`neighbours.joined`); if memory has run out.
     """
     with set_up(config, resume=resume, stop=stop, show_progress=show_progress) as run:
-        return run if isinstance(run, RunResult) else take_steps(run)
+        if isinstance(run, RunResult):
+            return run
+        result, policy = take_steps(run), weakref.ref(run.trained.policy)
+    del run
+    if policy() is not None:  # libraries imported on the way keep frames of ours, in cycles
+        gc.collect()
+    return result
 
 
 def take_steps(run: Run) -> RunResult:

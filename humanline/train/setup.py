@@ -188,7 +188,7 @@ def set_up(
             yield run
     finally:
         leave_alone()
-        folder.release()
+        folder.leave()
 
 
 def _set_up(

@@ -267,6 +267,12 @@ class RunFolder:
         for remake in self.also:
             remake()
 
+    def leave(self) -> None:
+        """Let go of the lock, and of what `ready` looks after: through it the folder would hold the policy's memory."""
+        self.release()
+        self._log = None
+        self.also.clear()
+
     def remake(self) -> None:
         """Make the folder again, with its lock and settings, if it is gone while the run goes on, and say so.
 
