@@ -8,6 +8,7 @@ messages and files; and going on with it takes the same rows and the same model,
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -83,7 +84,9 @@ def train(
         given = _written(config, rows, held_out, model, tokenizer)
         if resume:
             _refuse_others(config, given)
-        return train_config(given, resume=resume, stop=stop, show_progress=shows)
+        result = train_config(given, resume=resume, stop=stop, show_progress=shows)
+    gc.collect()  # torch's compiler, which a first run imports, keeps its callers' frames in cycles, and so the model
+    return result
 
 
 def _written(config: TrainConfig, rows: Any, held_out: Any, model: Any, tokenizer: Any) -> TrainConfig:

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import time
-import weakref
 from dataclasses import replace
 
 import torch
@@ -73,13 +71,7 @@ def train(
         If another process is gone, has failed or stands still (`neighbours.joined`); if memory has run out.
     """
     with set_up(config, resume=resume, stop=stop, show_progress=show_progress) as run:
-        if isinstance(run, RunResult):
-            return run
-        result, policy = take_steps(run), weakref.ref(run.trained.policy)
-    del run
-    if policy() is not None:  # libraries imported on the way keep frames of ours, in cycles
-        gc.collect()
-    return result
+        return run if isinstance(run, RunResult) else take_steps(run)
 
 
 def take_steps(run: Run) -> RunResult:

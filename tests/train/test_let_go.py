@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from humanline.train import loop
+from humanline.train import given, loop
 from humanline.train.config import TrainConfig
 from humanline.train.loop import train
 from tests.helpers.rounds import online
@@ -68,7 +68,7 @@ def test_what_a_library_keeps_in_a_cycle_is_collected(toy, tmp_path, monkeypatch
     monkeypatch.setattr(loop, "take_steps", keeping)
     gc.disable()
     try:
-        train(config(toy, tmp_path / "run"), show_progress=False)
+        given.train(config(toy, tmp_path / "run"), show_progress=False)
         assert [one() for one in left] == [None]
     finally:
         gc.enable()
