@@ -45,11 +45,12 @@ def test_nothing_of_a_model_stays(toy, prompts, tmp_path, name):
     """No policy, optimizer or reference is in a reference cycle, which would keep its memory until some collection."""
     train(made(name, toy, prompts, tmp_path / "first"), show_progress=False)  # what libraries keep for good
     gc.collect()
-    before = {id(one) for one in of_models()}
+    before = of_models()  # held, so that no new object takes the place of one
+    known = {id(one) for one in before}
     gc.disable()
     try:
         train(made(name, toy, prompts, tmp_path / "second"), show_progress=False)
-        left = {type(one).__name__ for one in of_models() if id(one) not in before}
+        left = {type(one).__name__ for one in of_models() if id(one) not in known}
     finally:
         gc.enable()
     assert left == set()
