@@ -268,10 +268,9 @@ class RunFolder:
             remake()
 
     def leave(self) -> None:
-        """Let go of the lock, and of what `ready` looks after: through it the folder would hold the policy's memory."""
+        """Let go of the lock, and of the log, which refers back to the folder: what `also` names would stay in memory."""
         self.release()
         self._log = None
-        self.also.clear()
 
     def remake(self) -> None:
         """Make the folder again, with its lock and settings, if it is gone while the run goes on, and say so.
