@@ -268,7 +268,7 @@ class RunFolder:
             remake()
 
     def leave(self) -> None:
-        """Let go of the lock, and of the log, which refers back to the folder: what `also` names would stay in memory."""
+        """Let go of the lock, and of the log, which refers back to the folder: what `also` names would stay."""
         self.release()
         self._log = None
 
