@@ -55,7 +55,7 @@ def reproduce_commands(commands: Commands) -> None:
     draws = "draws of the pairs from each (default: 1; the study: 3); with --chosen those that choose (default: 3)"
     parser.add_argument("--draws", type=int, help=draws)
     parser.add_argument("--all", action="store_true", help="also what else the paper's figures and tables vary")
-    known = "take runs over from such a table, with start models that lie beside it, and run the rest; can be repeated"
+    known = "take runs over from such a table, and start models that lie beside it, and run the rest; can be repeated"
     parser.add_argument("--known", metavar="RUNS.csv", action="append", help=known)
     parser.add_argument(
         "--minutes",
@@ -241,23 +241,31 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
         _bring_all(known, jobs, folder)
         used = {path: used[path] + _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
     for path, count in used.items():
-        if not count:
-            there = ", ".join(sorted({outcome.testbed for outcome in known[path]})) or "nothing"
-            raise ValueError(
-                f"--known {path}: none of its {len(known[path])} runs (of {there}) is one of this command's "
-                f"{len(jobs)}: name their testbed, or leave --known out"
-            )
-        show(f"{count} runs of {path} are taken over")
+        _show_taken(path, known[path], count, jobs)
     return jobs, choices
 
 
+def _show_taken(path: str, outcomes: list[Outcome], count: int, jobs: list[Job]) -> None:
+    """Say how many runs of a table were taken over; raise ValueError where it was of no use at all."""
+    from humanline.reproduce.brought import has_any_beside
+
+    if count:
+        show(f"{count} runs of {path} are taken over")
+        return
+    of = {outcome.testbed for outcome in outcomes}
+    here = f"none of its {len(outcomes)} runs (of {', '.join(sorted(of)) or 'nothing'}) is one of this command's"
+    if not has_any_beside(Path(path), {(job.testbed, job.start) for job in jobs if job.testbed.name in of}):
+        raise ValueError(f"--known {path}: {here} {len(jobs)}: name their testbed, or leave --known out")
+    show(f"--known {path}: {here} {len(jobs)}; start models that lie beside it are taken over")
+
+
 def _bring_all(known: dict[str, list[Outcome]], jobs: list[Job], folder: Path) -> None:
-    """Take over what lies beside the tables that have runs of these jobs."""
-    used = {path: outcomes for path, outcomes in known.items() if _has_any(path, outcomes, jobs)}
-    for path, outcomes in used.items():
+    """Take over what lies beside tables of these jobs' testbeds, first that of those that have some of their runs."""
+    having = {path: outcomes for path, outcomes in known.items() if _has_any(path, outcomes, jobs)}
+    for path, outcomes in having.items():
         theirs = {(outcome.testbed, outcome.start) for outcome in outcomes}
         _bring_starts(Path(path), [job for job in jobs if (job.testbed.name, job.start) in theirs], folder)
-    for path, outcomes in used.items():  # then those that no table has runs of
+    for path, outcomes in {**having, **known}.items():  # then those that no table has runs of
         of = {outcome.testbed for outcome in outcomes}
         _bring_starts(Path(path), [job for job in jobs if job.testbed.name in of], folder)
 

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -25,6 +25,16 @@ def starts_beside(table: Path, testbed: Testbed) -> Path | None:
         if (above / STARTS / testbed.name).is_dir():
             return above / STARTS
     return None
+
+
+def has_any_beside(table: Path, wanted: Iterable[tuple[Testbed, int]]) -> bool:
+    """Return whether any of these start models lies beside a table, whole and made of the task as it is now."""
+    return any(
+        has_start(testbed, source, number, beside)
+        for testbed, number in wanted
+        if (beside := starts_beside(table, testbed)) is not None
+        for source in get_args(Source)
+    )
 
 
 def bring(starts: Path, testbed: Testbed, numbers: Collection[int], folder: Path) -> list[str]:

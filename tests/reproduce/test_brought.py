@@ -29,6 +29,7 @@ from humanline.reproduce.start import (
     make_start,
     pairs_of,
     prompt_files,
+    told_start,
 )
 from humanline.reproduce.suite import held, kept_results
 from humanline.reproduce.tables import read_outcomes, write_outcomes
@@ -265,6 +266,29 @@ def test_known_runs_bring_their_start_model_along(there, tmp_path, monkeypatch, 
 
         monkeypatch.setattr("humanline.system.lock.FolderLock.take", busy)
         _bring_starts(table, jobs, tmp_path / "busy")
+
+
+def test_start_models_beside_a_table_of_other_runs_come_along(there, tmp_path, monkeypatch, capsys):
+    """A command whose cells the table has none of begins from its start models, which is said; twice is no error."""
+    score = make_start(MICRO, "near", 0, there / "starts").measured.score
+    monkeypatch.setattr("humanline.cli.reproduce._jobs", lambda options: [Job(MICRO, OFFLINE, 0, 1)])
+    monkeypatch.setattr("humanline.cli.reproduce._grid", lambda *_: None)
+    (there / "micro").mkdir(exist_ok=True)
+    table, out = there / "micro" / "runs.csv", tmp_path / "out"
+    words = ["reproduce", "--known", str(table), "--out", str(out), "--quiet"]
+    write_outcomes(table, [an_outcome(score)])
+    for also in ("near-0 taken over", ""):
+        assert main(words) == 0
+        said = "".join(capsys.readouterr())
+        none = (
+            f"--known {table}: none of its 1 runs (of micro) is one of this command's 1; start models that lie beside"
+        )
+        assert none in said and also in said, said
+        assert told_start(MICRO, "near", 0, out / "starts") is not None  # to be measured
+    alone = tmp_path / "elsewhere.csv"
+    write_outcomes(alone, [an_outcome(score)])
+    assert main([*words[:2], str(alone), *words[3:]]) == 2
+    assert "is one of this command's 1: name their testbed" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
