@@ -28,7 +28,7 @@ def humanline_loss(inputs: Any, *, log_eps_low: float = -1.5, log_eps_high: floa
         the mask, and weights of tokens, >= 0, or None. Masked tokens may hold anything.
     log_eps_low, log_eps_high : float, low <= 0 <= high
         The humanline range, nats.
-    clip_eps : float in (0, 1]
+    clip_eps : float, > 0
         GRPO's own clip.
 
     Returns
@@ -40,7 +40,7 @@ def humanline_loss(inputs: Any, *, log_eps_low: float = -1.5, log_eps_high: floa
     Raises
     ------
     ValueError
-        If low > 0, high < 0, clip_eps is outside (0, 1], or a token that counts has a negative weight. On a GPU, which
+        If low > 0, high < 0, clip_eps <= 0, or a token that counts has a negative weight. On a GPU, which
         this does not wait for, such a weight ends the process instead: a device-side assert that says so.
 
     Notes

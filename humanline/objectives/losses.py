@@ -394,8 +394,8 @@ def grpo_loss(
         Group-relative advantage of each completion.
     kl_log_ratio : (B, T) floating tensor, or None where kl_coef is 0
         *Untransformed* log-ratio against the baseline, log pi_theta - log pi_0, nats.
-    clip_eps : float in (0, 1]
-        At 1 nothing is clipped from below: no ratio is under 0.
+    clip_eps : float, > 0
+        From 1 on nothing is clipped from below: no ratio is under 0.
     kl_coef : float, >= 0
     denominator : number, optional
         The global count of unmasked tokens; None = this batch's own.
@@ -411,8 +411,8 @@ def grpo_loss(
     Raises
     ------
     ValueError
-        If shapes differ, the mask is not bool, clip_eps is outside (0, 1], kl_coef < 0, or kl_log_ratio is None
-        while kl_coef > 0.
+        If shapes differ, the mask is not bool, clip_eps <= 0, kl_coef < 0, or kl_log_ratio is None while
+        kl_coef > 0.
 
     Notes
     -----
@@ -422,8 +422,6 @@ def grpo_loss(
     is 0. With a denominator all of them are 0.
     """
     clip_eps, kl_coef = _checks.positive("clip_eps", clip_eps), _checks.non_negative("kl_coef", kl_coef)
-    if clip_eps > 1:
-        raise _checks.fail("clip_eps", "be in (0, 1]", clip_eps)
     _checks.same_shape("advantages", advantages.shape, "log_ratio's batch", log_ratio.shape[:-1])
     log_ratio = fill_masked(log_ratio, mask, "log_ratio")
     count, advantage = _denominator(denominator, mask.sum()), advantages.unsqueeze(-1)

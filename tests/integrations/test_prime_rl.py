@@ -155,12 +155,12 @@ def test_metrics_count_the_tokens_that_are_clipped(classes):
 
 
 def test_wrong_settings_are_refused(classes):
-    """A range that leaves out 0, GRPO's clip beyond 1, and weights that turn an advantage round."""
+    """A range that leaves out 0, a clip of GRPO's that is none, and weights that turn an advantage round."""
     inputs = sequence(classes, 12, weighted=True)
     with pytest.raises(ValueError, match="low must be <= 0"):
         humanline_loss(inputs, log_eps_low=0.5)
     with pytest.raises(ValueError, match="clip_eps"):
-        humanline_loss(inputs, clip_eps=1.5)
+        humanline_loss(inputs, clip_eps=0.0)
     inputs.loss_weights = -inputs.loss_weights
     with pytest.raises(ValueError, match="loss_weights must be >= 0"):
         humanline_loss(inputs)

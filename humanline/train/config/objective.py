@@ -268,9 +268,10 @@ class GrpoObjective(ObjectiveSection):
     """GRPO (Eq. 1), normalised over the tokens of the whole step, or of each micro-batch (`local`, as HALOs does)."""
 
     kind: Literal["grpo"] = "grpo"
-    clip_eps: Annotated[float, Field(gt=0, le=1), IN_FLOAT32] = 0.15
+    clip_eps: Positive = 0.15
     """GRPO's own clip: ratios outside [1 - eps, 1 + eps] teach nothing more. A reference that never moves needs a much
-    larger one: the paper's Table 3 has 0.5 offline and 0.15 in all other variants."""
+    larger one: the paper's Table 3 has 0.5 offline and 0.15 in all other variants. From 1 on nothing is clipped from
+    below."""
     kl_coef: NonNegative = 0.01
     """Weight of the KL penalty; 0 switches it off."""
     normalise: Literal["global", "local"] = "global"
