@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from humanline.plots import _style, _table, frontier
-from humanline.reproduce.cells import core
+from humanline.reproduce.cells import core, sampling
 from humanline.reproduce.chosen import ChosenRules, choose, choosing_jobs
 from humanline.reproduce.chosen_report import write_chosen_report
 from humanline.reproduce.foretold import DataLevel, write_foretold
@@ -33,12 +33,12 @@ PICTURES = {"frontier.svg", "frontier.png"}
 
 
 def test_grids_that_go_on_have_the_runs_that_are_said():
-    """Each is a run of the grid that is judged, and none is there twice."""
+    """Each is a run of the grid that is judged, or of Figure 7's, and none is there twice."""
     said = re.findall(r"\[(\d+)(?: runs)?\]\(([^)]*so-far\.csv)\)", (STUDY / "README.md").read_text(encoding="utf-8"))
     assert {STUDY / file for _, file in said} == set(STUDY.rglob("so-far.csv"))
-    rules, cells = Rules(), set(core())
+    of_grid, of_sampling = (set(core()), Rules()), (set(sampling()), SamplingRules())
     for count, file in said:
-        runs = read_outcomes(STUDY / file)
+        runs, (cells, rules) = read_outcomes(STUDY / file), of_sampling if "/sampling/" in file else of_grid
         places = {(one.cell, one.start, one.draw) for one in runs}
         assert len(places) == len(runs) == int(count), file
         assert {one.testbed for one in runs} == {Path(file).parts[0]}
