@@ -18,6 +18,7 @@ import pytest
 from humanline import _shapes
 from humanline.system import disk
 from humanline.system.stop import STOPPING
+from tests.helpers.files import do_not_wait_for_the_disk
 
 # Doctests are looked for in every module; a system whose own Python has a module of this name imported that one first,
 # the plugin must be there before the package is, and the last stands in for a tool that is not here.
@@ -152,6 +153,15 @@ def default_signals() -> None:
     for number in STOPPING:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_flushes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let no test wait for the disk, a fifth of a run in rounds, but those of tests/system; commands do flush."""
+    with pytest.MonkeyPatch.context() as patch:
+        if ROOT / "tests" / "system" not in request.path.parents:
+            patch.setattr(os, "fsync", do_not_wait_for_the_disk)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -296,7 +296,7 @@ def test_every_log_ratio_of_a_run_is_looked_at(base, tmp_path, lr):
     assert large_run.log_ratio_row("it", 0.0, 0, 3, None).note == "not measured: no log-ratio was seen"
 
 
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("place", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_row_of_the_large_benchmark_runs_on_a_cpu(place):
     """The first rows, tiny: log-ratios are 0, parts are told, and what a CPU cannot tell is not measured."""
     part = large.parts_of_large(True, False)[place]

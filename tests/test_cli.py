@@ -121,12 +121,15 @@ def test_running_out_of_memory_says_what_helps(recipe, tmp_path, monkeypatch, ca
     """Too little memory is told from a fault, with the setting that makes a pass smaller."""
     import torch
 
+    from tests.helpers.few_changes import only_smaller_passes
+
     def broken(*args, **kwargs):
         if device == "cuda":
             raise torch.OutOfMemoryError("CUDA out of memory")
         torch.empty(1 << 58, dtype=torch.int8)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", broken)
+    only_smaller_passes(monkeypatch)
     assert main(["train", str(recipe), "--quiet"]) == 2
     err = capsys.readouterr().err
     assert "out of memory" in err and "training.micro_batch_size" in err and "a fault" not in err

@@ -17,7 +17,7 @@ STEPS = 12
 PAGE = runpy.run_path(str(ROOT / "examples" / "minimal_loop.py"))
 
 
-@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_the_page_and_the_command_train_the_same(toy, tmp_path, every):
     """Losses agree to some units of float32's last place in every step, and the weights nearly everywhere.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 
 import pytest
@@ -13,6 +14,7 @@ PAGE = ROOT / "docs" / "promises.md"
 ROWS = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ") and "`tests/" in line]
 
 
+@functools.cache
 def defined(path: str) -> set[str]:
     """Return the names of functions and classes in a file, with those of their methods."""
     found: set[str] = set()

@@ -272,7 +272,10 @@ def test_a_file_of_no_format_names_the_option(tmp_path, capsys):
     assert "or say which with --format; got 'a, b'" in err and "format=" not in err
 
 
-@pytest.mark.parametrize(("words", "units"), [(["--errors", "robust"], "problems"), ([], "people")])
+@pytest.mark.parametrize(
+    ("words", "units"),
+    [pytest.param(["--errors", "robust"], "problems", marks=pytest.mark.slow), ([], "people")],
+)
 def test_the_table_says_what_the_bootstrap_drew(words, units, capsys, tmp_path):
     """Problems or people, as errors are clustered: in the table, and in fit.json."""
     model = ["--model", "expected-value", "--intervals", "bootstrap", "--draws", "4", "--out", str(tmp_path / "out")]

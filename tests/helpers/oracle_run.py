@@ -71,7 +71,8 @@ def run(path, batches, objective, *, transform, k, steps, lr, warmup, baseline="
             return answer_logprobs(model, *sequence) - fixed
 
         def ratios(unit):
-            return [(raw(s), transform(raw(s), kept)) for s, kept in zip(unit["sequences"], unit["kept"], strict=True)]
+            untouched = map(raw, unit["sequences"])
+            return [(one, transform(one, kept)) for one, kept in zip(untouched, unit["kept"], strict=True)]
 
         kind = objective["kind"]
         if kind in PAIRS:

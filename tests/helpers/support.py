@@ -47,6 +47,8 @@ EVERY_OBJECTIVE = {
     "bco": {"kind": "bco", "beta": 0.5},
     "grpo": {"kind": "grpo", "clip_eps": 0.05, "kl_coef": 0.1},
 }
+#: Losses of pairs that differ from DPO's in their formula alone: what takes one through a run takes the others.
+PAIRS = ("dpo-conservative", "ipo", "apo_zero", "apo_down")
 
 
 def config(toy: dict[str, str], output: Path, objective: str | dict[str, Any] = "dpo", **changes: Any) -> TrainConfig:

@@ -122,7 +122,7 @@ def with_humanline(schedule: Any, clip: ClipRange = ClipRange(-0.1, 0.1), accumu
 SCHEDULES = [Never(), *(BeforeStep(every=k) for k in (1, 2, 3)), AfterStep(every=2), EachRound(round_steps=3)]
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("accumulation", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_each_loss_sees_the_reference_that_the_schedule_says(schedule, accumulation):
     """All micro-batches of step s are scored with the weights of `snapshot(s)`, bit for bit."""
@@ -143,7 +143,7 @@ def moved(trainer: Trainer) -> bool:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("accumulation", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_an_update_that_was_never_said_to_come_is_stopped_before_it(schedule, accumulation):
     """Where sync_gradients is always False nothing would ever be synced: the first update is not taken."""
     trainer = with_humanline(schedule, accumulation=accumulation)

@@ -12,7 +12,9 @@ from tests.objectives.test_logprobs import VARIANTS, N, plain, problem
 
 
 @pytest.mark.parametrize("options", VARIANTS)
-@pytest.mark.parametrize("chunk_size", [1, 3, 100])
+@pytest.mark.parametrize(  # by threes there are several blocks, and one that is smaller
+    "chunk_size", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 100))]
+)
 def test_gradcheck(monkeypatch, options, chunk_size):
     """Gradients made in blocks agree with finite differences, whatever part of rows and words a block has."""
     monkeypatch.setattr(module, "_by_rows", module._by_blocks)  # as if float64 were narrow

@@ -257,6 +257,7 @@ def test_a_start_is_measured_at_its_own_temperature(begun):
     assert measured == begun[1].measured and measured.matched == measured.score and measured.temperature == 1.0
 
 
+@pytest.mark.slow  # test_shared_answers.py has runs that are equal in several folders, and an online one
 def test_the_same_seeds_give_the_same_numbers_online_too(begun, tmp_path):
     """A run of a cell in another folder is equal in everything but its time."""
     folder, _, _ = begun

@@ -54,8 +54,15 @@ def test_no_prompt_is_in_two_parts(name):
     assert not any(set(prompts[a]) & set(prompts[b]) for a, b in combinations(PARTS, 2))
 
 
-@every_quickly
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(  # what makes rows of instructions takes seconds, from whatever source
+    "source,name",
+    [
+        pytest.param(source, name, marks=pytest.mark.slow if name.endswith("-large") or (i and long) else ())
+        for i, source in enumerate(SOURCES)
+        for name in TESTBEDS
+        for long in [name.startswith("instructions")]
+    ],
+)
 def test_rows_are_answers_to_the_prompts_to_learn_from(name, source):
     """Rows are the same at every call, differ between seeds, and hold no prompt of another part."""
     task = named(name).task

@@ -199,7 +199,7 @@ class Same:
 
 @pytest.mark.parametrize("how", ["clip", "rejection"])
 @pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("task", ["bandit", "verifiable"])
+@pytest.mark.parametrize("task", ["bandit", pytest.param("verifiable", marks=pytest.mark.slow)])
 def test_the_first_update_of_the_simulator_is_the_exact_gradient(task, name, how):
     """The first step of gradient descent by `simulate`, for many seeds of one problem, averages to the exact one."""
     world = TASKS[task].draw([3])

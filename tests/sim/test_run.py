@@ -100,8 +100,14 @@ def assert_same(run: Run, seeds: list[int], tolerance: float = 1e-10) -> None:
 # ---- the whole run --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(
+    "objective,schedule",
+    [
+        pytest.param(name, schedule, id=f"{name}-{schedule}", marks=pytest.mark.slow if (i + j) % 3 else ())
+        for i, name in enumerate(OBJECTIVES)
+        for j, schedule in enumerate(SCHEDULES)  # by default each schedule once, and each objective at least twice
+    ],
+)
 def test_a_run_is_the_run_of_plain_loops(objective, schedule):
     """Loss, gradient, sync, data and optimizer of every choice give the parameters of a loop that keeps every table."""
     combinations = list(product(TRANSFORMS, SOURCES, [("adam", BANDIT), ("sgd", SEQUENCES)]))

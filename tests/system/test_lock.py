@@ -36,12 +36,13 @@ def take(folder: Path, *, wait: bool = True) -> tuple[FolderLock, list[str]]:
 
 
 class TestTaking:
+    @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("before", ["nothing", "free", "dead", "old format", "no links"])
-    def test_of_many_at_once_exactly_one_wins(self, tmp_path, before, monkeypatch):
+    def test_of_many_at_once_exactly_one_wins(self, tmp_path, before, times, monkeypatch):
         """Four processes of four threads each want a folder at the same moment: one gets it."""
         if before == "no links":
             monkeypatch.setattr(os, "link", refuse(errno.EPERM))
-        for attempt in range(3):
+        for attempt in range(times):
             folder = tmp_path / str(attempt)
             folder.mkdir()
             if before == "free":

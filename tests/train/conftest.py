@@ -6,13 +6,10 @@ What a room needs alone is imported here within its fixture: tests of data make 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-
-from tests.helpers.files import do_not_wait_for_the_disk
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -38,14 +35,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def prompts(toy) -> str:
     """The toy's prompts, alone."""
     return toy["prompts"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_flushes() -> Iterator[None]:
-    """Let no test of training wait for the disk, a fifth of a run in rounds; tests/system and commands do flush."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", do_not_wait_for_the_disk)
-        yield
 
 
 @pytest.fixture

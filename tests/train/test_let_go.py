@@ -21,7 +21,8 @@ SECOND_MODEL = {"schedule": {"kind": "never"}, "storage": "model"}
 def made(name: str, toy: dict[str, str], prompts: str, output: Path) -> TrainConfig:
     """Return the configuration of a kind of run."""
     if name == "rounds":
-        return online(toy, prompts, output)
+        short = {"contexts_per_round": 8, "samples": 2, "count": 1, "steps": 1}
+        return online(toy, prompts, output, rounds=short)
     others = output.with_suffix(".jsonl")
     others.write_text('{"prompt": "100 hgf"}\n{"prompt": "101 hgf"}\n')
     far = {"distance": {"prompts": str(others), "samples": 1, "max_tokens": 4}}
@@ -31,7 +32,7 @@ def made(name: str, toy: dict[str, str], prompts: str, output: Path) -> TrainCon
         "adapter": {"adapter": {"rank": 2}},
         "distance": {"evaluation": far},
     }
-    return config(toy, output, **changes[name])
+    return config(toy, output, **changes[name], training__steps=2)
 
 
 def of_models() -> list[object]:

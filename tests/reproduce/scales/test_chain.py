@@ -258,9 +258,16 @@ def judged(copy: Path, name: str) -> Path:
     return place / "answers"
 
 
-@pytest.mark.parametrize("name", ["dpo/k1", "start"])
+OTHERWISE = [("temperature", 0.1), ("top_p", 1.0), ("max_tokens", 64), ("samples", 2), ("top_k", 5)]
+
+
 @pytest.mark.parametrize(
-    ("setting", "value"), [("temperature", 0.1), ("top_p", 1.0), ("max_tokens", 64), ("samples", 2), ("top_k", 5)]
+    ("name", "setting", "value"),
+    [
+        pytest.param(name, *how, marks=pytest.mark.slow if name == "start" and i else ())
+        for name in ("dpo/k1", "start")
+        for i, how in enumerate(OTHERWISE)
+    ],
 )
 def test_alpacaevals_answers_that_were_drawn_in_another_way_are_refused(copy, name, setting, value):
     """A win rate of answers at another temperature, or cut shorter, is none of the paper's."""

@@ -50,7 +50,9 @@ def run(folder: Path, tmp_path: Path, **environment: str) -> tuple[int, list[str
     return done.returncode, noted.read_text().splitlines(), done.stderr
 
 
-@pytest.mark.parametrize(("scale", "only"), [("small", "grpo"), ("paper", "figure5")])
+@pytest.mark.parametrize(
+    ("scale", "only"), [("small", "grpo"), pytest.param("paper", "figure5", marks=pytest.mark.slow)]
+)
 def test_every_file_of_a_plan_reads_as_the_configuration_that_was_checked(scale, only, tmp_path, capsys):
     folder = plan_of(scale, tmp_path / "out", only)
     plan = prepare(SCALES[scale](), folder)

@@ -1,4 +1,4 @@
-"""Bad input: a corpus with the message each one gives, and mutated input by the thousand."""
+"""Bad input: a corpus with the message each one gives, and mutated input by the hundred, and slowly by the thousand."""
 
 from __future__ import annotations
 
@@ -625,23 +625,23 @@ REUSED = pytest.mark.filterwarnings("ignore::ruamel.yaml.error.ReusedAnchorWarni
 
 
 def test_mutated_rows_are_read_right_or_refused(tmp_path):
-    """Of 2000 files of mutated rows each is either read into sound examples or refused with a message for users."""
-    read, refused = meet_rows(range(2000), tmp_path)
-    assert read > 300 and refused > 1000
+    """Of 600 files of mutated rows each is either read into sound examples or refused with a message for users."""
+    read, refused = meet_rows(range(600), tmp_path)
+    assert read > 90 and refused > 300
 
 
 @REUSED
 def test_mutated_recipes_are_read_or_refused(tmp_path):
-    """Each of 1000 mutated recipes, with overrides, is either read or refused with a ConfigError."""
-    read, refused = meet_configs(range(1000), tmp_path)
-    assert read > 100 and refused > 400
+    """Each of 300 mutated recipes, with overrides, is either read or refused with a ConfigError."""
+    read, refused = meet_configs(range(300), tmp_path)
+    assert read > 30 and refused > 120
 
 
 @REUSED
 @pytest.mark.slow
 def test_many_mutated_recipes_and_rows(tmp_path):
-    """The same for 4000 other recipes and 20000 other files of rows."""
-    read, refused = meet_configs(range(1000, 5000), tmp_path)
+    """The same for 4700 other recipes and 21400 other files of rows."""
+    read, refused = meet_configs(range(300, 5000), tmp_path)
     assert read > 400 and refused > 1500
-    read, refused = meet_rows(range(2000, 22_000), tmp_path)
+    read, refused = meet_rows(range(600, 22_000), tmp_path)
     assert read > 1000 and refused > 10_000

@@ -29,7 +29,7 @@ from humanline.train.policy.packing import pack
 from humanline.train.policy.precision import compute_in, narrowed
 from humanline.train.run.processes import NonFiniteError
 from tests.helpers import strategies
-from tests.helpers.paper_models import FAMILIES, write_paper_model
+from tests.helpers.paper_models import write_paper_model
 from tests.helpers.support import config
 
 QUESTIONS = ["a", "What is the cat on?", "Grüße aus 東京 🙂", "The cat sat on the mat, and the dog sat on the cat."]
@@ -139,9 +139,9 @@ def assert_is_the_plain_loop(model, got, contexts, samples, key, limits, ends, t
     [
         (1.0, 1.0, 64, (5, 2)),
         (0.7, 1.0, 3, (5, 3)),
-        (1.5, 0.8, 5, (6, 2)),
+        pytest.param(1.5, 0.8, 5, (6, 2), marks=pytest.mark.slow),
         (1.0, 0.3, 2, (0, 0)),
-        (2.0, 0.999, 7, (2**40, 1)),
+        pytest.param(2.0, 0.999, 7, (2**40, 1), marks=pytest.mark.slow),
         (0.0, 1.0, 4, (5, 2)),
     ],
 )
@@ -310,7 +310,7 @@ def test_an_end_token_goes_before_the_length_limit(tokenizer):
     assert ending.found() == [(2, "end"), (2, "length"), (1, "length"), (3, "end")]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [pytest.param("llama3", marks=pytest.mark.slow), "gemma2", "qwen2.5"])
 def test_a_packed_model_samples_like_an_unpacked_one(tmp_path, family):
     """Each family of the paper, packed or not, samples as a plain loop does, under its own template and end tokens."""
     folder = write_paper_model(tmp_path / family, family)

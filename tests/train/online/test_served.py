@@ -89,12 +89,13 @@ def test_the_distance_is_measured_by_answers_of_the_server(toy, prompts, tmp_pat
     own.write_text("".join(json.dumps({"prompt": f"{i} hgf"}) + "\n" for i in range(100, 106)))
     far = {"every": 1, "distance": {"prompts": str(own), "samples": 4}}
     with serving(ModelServer(toy["model"])) as server:
-        config = online(toy, prompts, tmp_path / "run", server.url, sampling={"temperature": 0.5}, evaluation=far)
+        drawn = {"rounds": {"count": 2}, "sampling": {"temperature": 0.5}}
+        config = online(toy, prompts, tmp_path / "run", server.url, **drawn, evaluation=far)
         train(config, show_progress=False)
         of_distance = [one for one in server.asked if "hgf" in json.dumps((one.body or {}).get("messages", ""))]
     looks = [row["held_out"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "held_out" in row]
-    assert len(looks) == 4 and looks[0]["kl_from_start"] == 0
-    assert [("kl_to_start" in one) for one in looks] == [False, False, False, True]
+    assert len(looks) == 3 and looks[0]["kl_from_start"] == 0
+    assert [("kl_to_start" in one) for one in looks] == [False, False, True]
     assert looks[-1]["kl_to_start"] > 0 and looks[-1]["kl_to_start_answers"] == 24
     assert [one.body["temperature"] for one in of_distance] == [1.0] * 48
 
@@ -144,7 +145,7 @@ def test_a_server_that_ignores_new_weights_ends_the_run(toy, prompts, tmp_path, 
     """Before it is sampled from again; with a server that takes them, the run goes on to its end."""
     how = {"given": given} | ({} if told is None else {"told": told})
     with serving(ModelServer(toy["model"], takes=lambda count: False, **how)) as server:
-        config = online(toy, prompts, tmp_path / "run", server.url)
+        config = online(toy, prompts, tmp_path / "run", server.url, rounds={"count": 2})
         with pytest.raises(SamplerError, match=r"still has those of policy-\w+: .* change by -?0\.\d\d \(.*--resume"):
             train(config, show_progress=False)
         asked = len(server.completions())
@@ -152,10 +153,11 @@ def test_a_server_that_ignores_new_weights_ends_the_run(toy, prompts, tmp_path, 
     with serving(ModelServer(toy["model"], **how), server.port) as healthy:
         train(config, resume=True, show_progress=False)
     assert asked > 0 and len(healthy.completions()) > 0
-    assert len(rounds_of(config)) == 3
+    assert len(rounds_of(config)) == 2
     assert (Path(config.output) / "final" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_a_server_that_falls_back_to_the_first_weights_is_found(toy, prompts, tmp_path):
     """One that took two publishes, and at the third has the model again that it was started with."""
 
@@ -199,13 +201,13 @@ def tokenizer_of(toy):
 
 
 def test_a_server_without_log_probabilities_is_said_to_be_unprovable_once(toy, prompts, tmp_path, capsys):
-    """Three rounds, one warning; the server is asked once a way for a text, and for no answer beyond the samples."""
+    """Two rounds, one warning; the server is asked once a way for a text, and for no answer beyond the samples."""
     with serving(ModelServer(toy["model"], given=None, logprobs=False)) as server:
-        config = online(toy, prompts, tmp_path / "run", server.url)
+        config = online(toy, prompts, tmp_path / "run", server.url, rounds={"count": 2})
         train(config)
         asked = [one.path for one in server.completions()]
     assert capsys.readouterr().err.count("nothing proves which weights it samples from") == 1
-    assert asked.count("/v1/completions") == 2 and asked.count("/v1/chat/completions") == 3 * 6 * 4
+    assert asked.count("/v1/completions") == 2 and asked.count("/v1/chat/completions") == 2 * 6 * 4
 
 
 @pytest.mark.slow
@@ -221,10 +223,10 @@ def test_no_proof_where_none_is_wanted(toy, prompts, tmp_path):
 def test_what_a_sampler_is_off_by_is_said_and_warned_of(toy, prompts, tmp_path, capsys):
     """Answers whose log-probabilities are not training's: each round's line says by how much, with a warning."""
     with serving(ModelServer(toy["model"], told=lambda values: values * 1.1)) as server:
-        config = online(toy, prompts, tmp_path / "run", server.url, engine={"proof": None})
+        config = online(toy, prompts, tmp_path / "run", server.url, engine={"proof": None}, rounds={"count": 2})
         train(config)
     said = capsys.readouterr().err
-    assert said.count("warning: round") == said.count("more than source.sampling.mismatch_limit: 0.1") == 3
+    assert said.count("warning: round") == said.count("more than source.sampling.mismatch_limit: 0.1") == 2
     rms = [row["sampler_mismatch_rms"] for row in read_metrics(Path(config.output) / "metrics.jsonl") if "step" in row]
     for number, value in enumerate(rms):
         assert value > 0.1 and f"round {number}: score" in said and f"sampler off by {value:.2g} nats (rms)" in said
@@ -356,7 +358,7 @@ def test_a_right_server_is_not_refused_in_200_publishes(tokenizer):
 def test_a_damaged_proof_says_what_to_do(toy, prompts, tmp_path):
     """proof.json that cannot be read ends the run with its place and the cure."""
     with serving(ModelServer(toy["model"], takes=lambda count: False)) as server:
-        config = online(toy, prompts, tmp_path / "run", server.url)
+        config = online(toy, prompts, tmp_path / "run", server.url, rounds={"count": 2})
         with pytest.raises(SamplerError):
             train(config, show_progress=False)
     file = tmp_path / "run" / "rounds" / "proof.json"
@@ -366,4 +368,4 @@ def test_a_damaged_proof_says_what_to_do(toy, prompts, tmp_path):
             train(config, resume=True, show_progress=False)
         file.unlink()
         train(config, resume=True, show_progress=False)
-    assert len(rounds_of(config)) == 3 and file.is_file()
+    assert len(rounds_of(config)) == 2 and file.is_file()

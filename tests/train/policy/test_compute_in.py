@@ -286,7 +286,12 @@ class _Casts(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    "objective,every,checkpointing,scored", [("dpo", 1, False, 2), ("dpo", 3, False, 1), ("kto", 3, True, 3)]
+    "objective,every,checkpointing,scored",
+    [
+        pytest.param("dpo", 1, False, 2, marks=pytest.mark.slow),
+        pytest.param("dpo", 3, False, 1, marks=pytest.mark.slow),
+        ("kto", 3, True, 3),
+    ],
 )
 def test_passes_without_gradient_share_copies(toy, tmp_path, monkeypatch, objective, every, checkpointing, scored):
     """A weight is copied once for all passes without gradient before an update, and once a micro-batch.

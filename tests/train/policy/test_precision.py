@@ -18,13 +18,13 @@ from humanline.train.policy.errors import ModelError
 from humanline.train.policy.optimizer import OptimizerError, make_optimizer, same_rounding, set_lr
 from humanline.train.run.state import OptimizerState
 from tests.helpers.cases import StopAt
-from tests.helpers.support import CLIP, OBJECTIVES, SCHEDULES, config, run, same, steps, weights
+from tests.helpers.support import CLIP, SCHEDULES, config, run, same, steps, weights
 
 BF16 = {"steps": 6, "batch_size": 8, "micro_batch_size": 4, "precision": "bf16", "weights": "bf16"}
 needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao (extra low-memory) is not installed")
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", [pytest.param("dpo", marks=pytest.mark.slow), "kto", "grpo"])
 def test_activation_checkpointing_changes_no_bit(toy, tmp_path, objective):
     """Activations computed again are those that were dropped: weights are bitwise equal with and without."""
     training = {"steps": 4, "batch_size": 8, "micro_batch_size": 4}
@@ -201,7 +201,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(toy, tmp_path, training, states)
 
 
 @needs_torchao
-@pytest.mark.parametrize("states", ["float32", "8bit"])
+@pytest.mark.parametrize("states", [pytest.param("float32", marks=pytest.mark.slow), "8bit"])
 def test_bf16_weights_score_ahead_as_a_second_model_does(toy, tmp_path, states):
     """With bf16 weights scoring ahead equals a second model bit for bit; at rate 0 every log-ratio is exactly 0."""
     settings = {"training": BF16, "optimizer": {"lr": 3e-3, "states": states}, "transform": CLIP}

@@ -66,13 +66,15 @@ def assert_same(one, other) -> None:
         assert torch.equal(weight, other[1][name]), name
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(  # DPO is there with bounds of the batch; a second model and pairs without one are slow
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("dpo", "model", "nll") else ()) for name in VARIANTS]
+)
 def test_one_process_computes_the_same_bits(toy, tmp_path, name):
     """Metrics, held-out ones too, and weights are those of a policy that is whole, to the last bit."""
     assert_same(*(outcome(settings(toy, tmp_path, name, sharding)) for sharding in ("none", "full")))
 
 
-@pytest.mark.parametrize("family", ["gemma2", "llama3"])
+@pytest.mark.parametrize("family", ["gemma2", pytest.param("llama3", marks=pytest.mark.slow)])
 def test_models_of_the_papers_families(toy, tmp_path, family):
     """Tied and untied heads, buffers and soft caps are as transformers loads them."""
     model = write_paper_model(tmp_path / "model", family)
@@ -112,7 +114,7 @@ def test_a_pass_before_the_update_leaves_nothing_stale(toy, tmp_path, monkeypatc
     assert abs(losses[0][-1] - losses[1][-1]) > 1e-4
 
 
-@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_scoring_ahead_equals_a_second_model(toy, tmp_path, every):
     """The weights that score a batch are exactly those of the schedule."""
     schedule, long = {"schedule": {"kind": "before_step", "every": every}}, TRAINING | {"steps": 6}

@@ -14,6 +14,7 @@ from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_outline, load_tokenizer
 from humanline.train.preflight.fits import DoesNotFitError, refuse_unfit
 from humanline.train.preflight.validate import NotReadyError, validate
+from tests.helpers.few_changes import only_smaller_passes
 from tests.helpers.support import config
 
 GPU = torch.device("cuda", 0)
@@ -53,6 +54,7 @@ def test_a_gpu_with_too_little_memory_is_refused(toy, tmp_path, monkeypatch):
     stream, steps = stream_of(given, read_data(given, renderer), renderer)
     outline = load_outline(given.model)
     pretend(monkeypatch)
+    only_smaller_passes(monkeypatch)
     refuse_unfit(given, outline, stream, steps, GPU)
     pretend(monkeypatch, memory=0.0005)
     with pytest.raises(DoesNotFitError, match="does not fit into memory, nothing was loaded") as refused:

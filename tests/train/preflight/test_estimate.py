@@ -448,7 +448,12 @@ def test_the_peak_goes_by_rows_and_not_by_groups(tmp_path):
         ("global", {"micro_batch_size": None, "micro_batch_tokens": 4096}, "training.micro_batch_tokens=256"),
         ("local", {"micro_batch_size": 256}, "training.micro_batch_size=64"),
         ("local", {"micro_batch_size": 64}, None),
-        ("local", {"micro_batch_size": None, "micro_batch_tokens": 131072}, "training.micro_batch_tokens=16384"),
+        pytest.param(
+            "local",
+            {"micro_batch_size": None, "micro_batch_tokens": 131072},
+            "training.micro_batch_tokens=16384",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_smaller_passes_are_suggested_down_to_what_stays_together(tmp_path, monkeypatch, normalise, training, change):

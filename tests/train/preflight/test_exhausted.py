@@ -15,6 +15,7 @@ import humanline.train.setup as setup
 from humanline.system.out_of_memory import MemoryRanOutError, bytes_asked, is_out_of_memory
 from humanline.train.loop import train
 from humanline.train.step.loss import ObjectiveStep
+from tests.helpers.few_changes import only_smaller_passes
 from tests.helpers.support import config
 
 CUDA = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 139.80 GiB of"
@@ -113,6 +114,7 @@ def test_a_run_without_memory_says_where_how_much_and_what_to_change(toy, tmp_pa
 def test_other_processes_hear_of_it_once_all_is_known_that_is_said(toy, tmp_path, monkeypatch):
     """They, and then a launcher, end the one that an estimate would keep; it is made before they are told."""
     failing(monkeypatch, "update", plain)
+    only_smaller_passes(monkeypatch)
     joined, left = setup.joined, []
 
     @contextlib.contextmanager

@@ -55,7 +55,9 @@ SHORT = {"checkpoint": {"every": 2, "minutes": None}, "training__steps": 5}
 
 
 @pytest.mark.parametrize("moments", [[2], pytest.param([1, 2, 3, 4, 5, 6, 7, 8, 9], marks=pytest.mark.slow)], ids=len)
-@pytest.mark.parametrize("answer", ["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
+@pytest.mark.parametrize(
+    "answer", ["ENOSYS", *(pytest.param(one, marks=pytest.mark.slow) for one in ("ENOLCK", "EOPNOTSUPP"))]
+)
 def test_a_killed_run_goes_on_where_there_is_no_flock(toy, tmp_path, server, whole, answer, moments):
     """SIGKILL on such a file system, at each tenth of a run: --resume enters, and ends with the same bits."""
     one, count = whole

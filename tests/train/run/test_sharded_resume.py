@@ -50,7 +50,7 @@ def stopped(one, output, sharding: str):
     "objective,schedule,storage,changes",
     [
         pytest.param("kto", "before_3", "score_ahead", {}, id="score_ahead"),
-        pytest.param("dpo", "after_2", "model", {}, id="model"),
+        pytest.param("dpo", "after_2", "model", {}, id="model", marks=SLOW),
         pytest.param("dpo", "before_3", "score_ahead", LORA, id="lora", marks=SLOW),
     ],
 )

@@ -36,7 +36,7 @@ def whole(toy, tmp_path_factory, server):
 
 class TestRuns:
     @pytest.mark.parametrize("moments", [[5], pytest.param(range(10), marks=pytest.mark.slow)], ids=len)
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", [*NAMES[:2], pytest.param(NAMES[2], marks=pytest.mark.slow)])
     def test_each_signal_saves_and_the_run_goes_on_bit_for_bit(self, toy, tmp_path, server, whole, name, moments):
         """At every tenth of its writes: exit code 75, the same bits on --resume; so too at times, unless it is done."""
         one, count, seconds = whole

@@ -94,9 +94,17 @@ def reject(raw, draws):
 
 
 def objectives_and_transforms() -> list:
-    """Pair each objective with each transform; one of each is quick and short, by turns, and all of them are slow."""
+    """Pair each objective with each transform; one of each is short, by turns, and all of them are slow.
+
+    Slow are the short ones, too, of what is DPO with another constant and GRPO with another baseline.
+    """
     pairs = list(product(enumerate(OBJECTIVES), enumerate(("clip", "reject"))))
-    short = [pytest.param(name, how, QUICK, id=f"{name}-{how}") for (i, name), (j, how) in pairs if not (i + j) % 2]
+    others = dict.fromkeys(("dpo-conservative", "grpo-initial"), pytest.mark.slow)
+    short = [
+        pytest.param(name, how, QUICK, id=f"{name}-{how}", marks=others.get(name, ()))
+        for (i, name), (j, how) in pairs
+        if not (i + j) % 2
+    ]
     return short + [
         pytest.param(name, how, STEPS, id=f"{name}-{how}-whole", marks=pytest.mark.slow)
         for (_, name), (_, how) in pairs

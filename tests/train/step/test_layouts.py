@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -120,8 +121,14 @@ def distance(mine, theirs) -> tuple[float, float]:
     return abs(mine[0] - theirs[0]) / abs(theirs[0]), (apart / size).item()
 
 
-@pytest.mark.parametrize("kind", OBJECTIVES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family,kind",
+    [
+        pytest.param(family, kind, marks=() if row == column else pytest.mark.slow)
+        for row, family in enumerate(FAMILIES)
+        for column, kind in enumerate(OBJECTIVES)  # by default each family and each objective once
+    ],
+)
 def test_all_layouts_give_the_same_losses(folders, family, kind):
     """By size, by tokens and packed, loss and gradients of a step are the same up to rounding, in both precisions.
 
@@ -213,10 +220,15 @@ def test_a_pass_in_which_nothing_counts_adds_exactly_nothing(folders, layout, pr
     assert all(p.grad is not None and not p.grad.any() for p in scorer.parameters())
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("layout", ["tokens", "packed"])
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family,precision,layout,checkpointing",
+    [
+        pytest.param(family, *how, marks=pytest.mark.slow if sum(numbers) % 2 else ())
+        for family in FAMILIES
+        for numbers in product((0, 1), repeat=3)  # by default any two of these choices meet
+        for how in [(("float32", "bf16")[numbers[0]], ("tokens", "packed")[numbers[1]], bool(numbers[2]))]
+    ],
+)
 def test_log_ratios_are_exactly_zero_while_weights_stand_still(folders, family, precision, layout, checkpointing):
     """Scored without gradient and trained on with it, a block has the same log-probabilities, bit by bit."""
     model = load_model(folders[family], torch.float32)

@@ -20,10 +20,15 @@ from humanline.train.run.fingerprint import differences, same_settings
 from humanline.train.run.metrics import read_metrics
 from tests.helpers.cases import StopAt
 from tests.helpers.kills import result_of
-from tests.helpers.support import CLIP, EVERY_OBJECTIVE, config
+from tests.helpers.support import CLIP, EVERY_OBJECTIVE, PAIRS, config
 from tests.train.online.test_rounds import online
 
 HUMANLINE = {"transform": CLIP, "reference": {"schedule": {"kind": "before_step", "every": 2}}}
+
+
+def one_of_a_unit(names) -> list:
+    """Return the names; those of losses of pairs other than DPO's are slow, and of answers other than KTO's."""
+    return [pytest.param(name, marks=pytest.mark.slow if name in (*PAIRS, "bco") else ()) for name in names]
 
 
 def section_of(name: str) -> type[ObjectiveSection]:
@@ -59,7 +64,7 @@ def short_run(toy, output, name) -> TrainConfig:
     )
 
 
-@pytest.mark.parametrize("name", EVERY_OBJECTIVE)
+@pytest.mark.parametrize("name", one_of_a_unit(EVERY_OBJECTIVE))
 def test_an_objective_trains_is_evaluated_and_goes_on(toy, tmp_path, name):
     """Losses are finite, held-out pairs are told apart as for all objectives, and a stopped run ends with the same."""
     whole = short_run(toy, tmp_path / "whole", name)
@@ -80,7 +85,7 @@ def test_an_objective_trains_is_evaluated_and_goes_on(toy, tmp_path, name):
     assert result_of(stopped) == result_of(whole)
 
 
-@pytest.mark.parametrize("name", EVERY_OBJECTIVE)
+@pytest.mark.parametrize("name", one_of_a_unit(EVERY_OBJECTIVE))
 def test_an_objective_is_validated_and_estimated(toy, tmp_path, name, capsys):
     """Its units are counted and shown, and memory and work of its passes are said."""
     recipe = tmp_path / "recipe.yaml"
@@ -111,7 +116,7 @@ def test_a_run_from_before_a_setting_goes_on(section):
         assert differences(same_settings({"objective": before}), other)
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY_OBJECTIVE if section_of(name).needs_reference])
+@pytest.mark.parametrize("name", one_of_a_unit(name for name in EVERY_OBJECTIVE if section_of(name).needs_reference))
 def test_an_objective_trains_on_what_a_round_has_made(toy, tmp_path, name):
     """Completions of a round become the units of any objective, and it is trained on all of them."""
     given = online(
@@ -130,7 +135,7 @@ def test_an_objective_trains_on_what_a_round_has_made(toy, tmp_path, name):
     assert all(math.isfinite(row["loss"]) for row in rows if "step" in row)
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY_OBJECTIVE if section_of(name).unit == "example"])
+@pytest.mark.parametrize("name", one_of_a_unit(name for name in EVERY_OBJECTIVE if section_of(name).unit == "example"))
 def test_labels_are_read_and_both_are_needed(toy, tmp_path, name):
     """Objectives of labelled answers train on unpaired rows, and on rows of one label only where that is allowed."""
     rows = [json.loads(line) for line in Path(toy["unpaired"]).read_text().splitlines()]

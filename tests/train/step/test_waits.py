@@ -11,7 +11,7 @@ import torch
 from humanline.train.loop import take_steps
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.setup import Run, set_up
-from tests.helpers.support import CLIP, EVERY_OBJECTIVE, REJECT, config
+from tests.helpers.support import CLIP, EVERY_OBJECTIVE, PAIRS, REJECT, config
 from tests.helpers.waits import Waits
 
 BATCH_MAX = REJECT | {"policy_ratio_bound": "batch_max", "ref_ratio_bound": "batch_max"}
@@ -77,9 +77,13 @@ def training(layout: str, steps: int = 2) -> dict[str, Any]:
 
 
 def both_layouts(kinds) -> list:
-    """Pair kinds with layouts, one of each with packed rows; the other pairs, which take the same paths, are slow."""
+    """Pair kinds with layouts, one of each with packed rows; the other pairs, which take the same paths, are slow.
+
+    So are other losses of pairs than DPO's, and no transform, which is less than any other.
+    """
     quick = {kind: "packed" if kind in ("kto", "reject") else "padded" for kind in kinds}
     slow = [(kind, "packed" if layout == "padded" else "padded") for kind, layout in quick.items()]
+    slow += [(kind, quick.pop(kind)) for kind in [*PAIRS, "none"] if kind in quick]
     return [*quick.items(), *[pytest.param(*pair, marks=pytest.mark.slow) for pair in slow]]
 
 
@@ -103,7 +107,7 @@ def test_so_does_every_transform(toy, tmp_path, monkeypatch, objective, transfor
     "changes",
     [
         {"reference": {"schedule": BEFORE | {"every": 1}, "storage": "model"}},
-        {"reference": {"schedule": {"kind": "never"}}},
+        pytest.param({"reference": {"schedule": {"kind": "never"}}}, marks=pytest.mark.slow),
         {"reference": {"schedule": BEFORE | {"every": 4}, "baseline": "initial"}},
         {"reference": {"schedule": BEFORE | {"every": 1}, "baseline": "initial"}, "adapter": {"rank": 4, "alpha": 8.0}},
         {"reference": {"schedule": {"kind": "after_step", "every": 2}}, "training__precision": "bf16"},
