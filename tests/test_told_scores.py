@@ -153,15 +153,15 @@ class TestReadme:
         assert f"letters: offline gains {number(str(ends[0]), 2)} to {number(str(ends[-1]), 2)};" in said
         assert {row["verdict"] for row in gains.values()} == {"holds here"}
         letters, instructions = (
-            further(bed, "offline + humanline of four passes") for bed in ("letters", "instructions")
+            further(bed, "offline + humanline of four passes is better than all") for bed in ("letters", "instructions")
         )
-        assert f"GRPO {told(letters['grpo'], 2)}, DPO, KTO lower" in said
+        assert f"GRPO {told(letters['grpo'], 2)}, DPO {told(letters['dpo'], 2)}, KTO lower" in said
         verdicts = [letters[one]["verdict"] for one in OBJECTIVES]
-        assert verdicts == ["does not hold here", "does not hold here", "undecided here"]
+        assert verdicts == ["undecided here", "does not hold here", "undecided here"]
         better = ", DPO ".join(told(instructions[one], 2) for one in ("grpo", "dpo"))
-        assert f"instructions: GRPO better, {better}" in said
+        assert f"instructions, over all offline: GRPO better, {better}" in said
         verdicts = [instructions[one]["verdict"] for one in OBJECTIVES]
-        assert verdicts == ["holds here", "undecided here", "holds here"]
+        assert verdicts == ["undecided here", "undecided here", "holds here"]
 
 
 @pytest.mark.parametrize("bed", ["instructions", *HELD_OUT])
@@ -209,19 +209,24 @@ def test_hypotheses_of_a_held_out_task(bed):
 def test_further_cells(bed):
     """What a weaker anchor, four passes, humanline and online gain, on both pages: bold where a verdict stands."""
     digits = DIGITS[bed]
-    weaker, passes, own, own_passes, online = (
+    weaker, passes, own, own_passes, like, once, online = (
         further(bed, says)
         for says in (
             "offline of a weaker anchor",
             "offline of four passes",
             "offline + humanline, its own k, is better than offline of one pass",
-            "offline + humanline of four passes",
+            "offline + humanline of four passes is better than all",
+            "offline + humanline of four passes is better than offline of four",
+            "offline + humanline of four passes is better than of one",
             "online",
         )
     )
     columns = {
         WHEN: ("## Is it distance alone?", (passes, own, own_passes, online)),
-        STUDY: ("## Offline, further: is it the distance alone?", (weaker, passes, own, own_passes, online)),
+        STUDY: (
+            "## Offline, further: is it the distance alone?",
+            (weaker, passes, own, own_passes, like, once, online),
+        ),
     }
     for page, (heading, asked) in columns.items():
         rows = [line.strip("|").split("|") for line in section(page, heading).splitlines() if f"| {bed}, " in line]

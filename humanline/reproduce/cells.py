@@ -134,20 +134,25 @@ ONLINE_SCALES: dict[Objective, tuple[dict[str, float], ...]] = {
 #: What the paper's own figures vary besides (`paper`): its Table 6's clip ranges, and few desirable answers for KTO.
 CLIPS = ((-2.0, 1.5), (-1.0, 1.5), (-1.0, 2.0), (-1.0, 3.0))
 FEW_DESIRABLE = 0.25
-#: Offline runs that a weaker anchor may let go further than the grid's (`further`): a smaller beta; for GRPO, whose
-#: widest clip the grid has already, a higher rate.
+#: Offline runs that a weaker anchor may let go further than the grid's (`further`): a smaller beta; for GRPO a higher
+#: rate at the grid's widest clip, and a wider one, whose highest ratio, 5, is about that of humanline's (exp 1.5).
 FURTHER_LRS = (1e-4, 3e-4, 1e-3)
 FURTHER_BETAS: dict[Objective, tuple[float, ...]] = {"dpo": (0.01, 0.03), "kto": (0.05, 0.1)}
-WIDEST_CLIP = 1.0
+WIDEST_CLIP, WIDER_CLIP = 1.0, 4.0
 FURTHER_GRPO_LRS = (2e-3, 3e-3)
 #: Runs of four passes over the pairs, offline and humanline at the k that was best with one: rates, and scales of each.
+#: Where the first of them chose an edge (a smallest or largest beta, a widest clip, a highest rate) there is one more,
+#: but for KTO.
 PASSES = 4
-PASSES_LRS: dict[Objective, tuple[float, ...]] = {"dpo": LRS[:3], "kto": LRS[:3], "grpo": LRS}
-PASSES_SCALES: dict[Objective, tuple[tuple[dict[str, float], ...], tuple[dict[str, float], ...]]] = {
-    "dpo": (({"beta": 1.0}, {"beta": 5.0}),) * 2,
-    "kto": (({"beta": 0.25}, {"beta": 1.0}),) * 2,
-    "grpo": (({"clip_eps": WIDEST_CLIP},), ({"clip_eps": 0.15}, {"clip_eps": 0.5})),
-}
+PASSES_CELLS: tuple[tuple[Objective, Variant, tuple[float, ...], tuple[dict[str, float], ...]], ...] = (
+    ("dpo", "offline", LRS, ({"beta": 0.1}, {"beta": 1.0}, {"beta": 5.0})),
+    ("dpo", "humanline", LRS[:3], ({"beta": 1.0}, {"beta": 5.0})),
+    ("dpo", "humanline", LRS[1:], ({"beta": 25.0},)),
+    ("kto", "offline", LRS[:3], ({"beta": 0.25}, {"beta": 1.0})),
+    ("kto", "humanline", LRS[:3], ({"beta": 0.25}, {"beta": 1.0})),
+    ("grpo", "offline", LRS, ({"clip_eps": WIDEST_CLIP}, {"clip_eps": WIDER_CLIP})),
+    ("grpo", "humanline", LRS, ({"clip_eps": 0.15}, {"clip_eps": 0.5})),
+)
 #: How often is sampled (`sampling`). Two passes over 2560 prompts, 16 a step, are 320 steps: five whole rounds of 64,
 #: where one pass has two and a half. k and GRPO's own clip are those of the paper's mathematics and of its recipes.
 STALE_STEPS = 64
@@ -199,17 +204,13 @@ def further() -> list[Cell]:
         for lr in FURTHER_LRS
     ]
     cells += [Cell("grpo", "offline", lr, clip_eps=WIDEST_CLIP) for lr in FURTHER_GRPO_LRS]
-    for objective, (offline, humanline) in PASSES_SCALES.items():
-        of_both: tuple[tuple[Variant, int | None, tuple[dict[str, Any], ...]], ...] = (
-            ("offline", None, offline),
-            ("humanline", CHOSEN_SYNC, humanline),
-        )
-        cells += [
-            Cell(objective, variant, lr, every=every, passes=PASSES, **scale)
-            for variant, every, scales in of_both
-            for scale in scales
-            for lr in PASSES_LRS[objective]
-        ]
+    cells += [Cell("grpo", "offline", lr, clip_eps=WIDER_CLIP) for lr in FURTHER_LRS]
+    cells += [
+        Cell(objective, variant, lr, every=CHOSEN_SYNC if variant == "humanline" else None, passes=PASSES, **scale)  # type: ignore[arg-type]
+        for objective, variant, lrs, scales in PASSES_CELLS
+        for scale in scales
+        for lr in lrs
+    ]
     return cells
 
 

@@ -31,6 +31,8 @@ def further_claims() -> tuple[PaperClaim, ...]:
         ("offline + humanline, its own k, is better than offline of one pass", _cells("humanline", core()), once),
         ("offline + humanline, its own k, is better than all offline", _cells("humanline", core()), every),
         ("offline + humanline of four passes is better than all offline", _passes("humanline"), every),
+        ("offline + humanline of four passes is better than offline of four", _passes("humanline"), _passes("offline")),
+        ("offline + humanline of four passes is better than of one", _passes("humanline"), _cells("humanline", core())),
         ("online is better than all offline", _cells("online", core()), every),
     )
     return tuple(

@@ -29,7 +29,7 @@ SCORES = {"offline": 0.5, "humanline": 0.6, "online": 0.7, "online humanline": 0
 #: and less than humanline, for GRPO those of four passes more than both.
 WEAKER = {"dpo": 0.4, "kto": 0.55, "grpo": 0.45}
 PASSES = {"dpo": 0.45, "kto": 0.4, "grpo": 0.65}
-WIDER, LONGER, ONCE, ITS_OWN, FOUR, ONLINE = (claim.says for claim in further_claims())
+WIDER, LONGER, ONCE, ITS_OWN, FOUR, FOUR_OF_FOUR, FOUR_OF_ONE, ONLINE = (claim.says for claim in further_claims())
 
 
 def run_of(cell, score: float, start: int, draw: int = 0) -> Outcome:
@@ -86,6 +86,9 @@ def test_humanline_is_held_against_the_best_of_all_offline_cells(tmp_path):
         assert [float(row[name]) for name in ("difference", "low", "high")] == pytest.approx(
             [gain, low, high], abs=2e-6
         )
+    for objective, offline in PASSES.items():
+        assert float(rows[FOUR_OF_FOUR, objective]["difference"]) == pytest.approx(0.8 - offline, abs=2e-6)
+        assert float(rows[FOUR_OF_ONE, objective]["difference"]) == pytest.approx(0.8 - 0.601, abs=2e-6)
     for objective, gain in (("dpo", 0.101), ("kto", 0.051), ("grpo", 0.101)):  # of one pass: GRPO's four left out
         assert float(rows[ONCE, objective]["difference"]) == pytest.approx(gain, abs=2e-6)
     assert float(rows[WIDER, "dpo"]["difference"]) == pytest.approx(-0.1)
@@ -117,7 +120,7 @@ def test_a_cell_that_collapsed_is_not_chosen_and_is_counted(tmp_path):
 
 
 def test_the_cells_are_others_than_the_grids_and_can_be_run(tmp_path):
-    assert len(further()) == len(set(further())) == 50
+    assert len(further()) == len(set(further())) == 66
     also = set(further()) & set(cells_of("letters", everything=True))  # runs that `--all` has are taken over from there
     assert {(cell.objective, cell.variant, cell.passes) for cell in also} == {
         ("dpo", "offline", 4),
@@ -154,7 +157,7 @@ def test_the_command_takes_the_grid_over_and_writes_the_tables(tmp_path, capsys)
     file.write_text(outcomes_csv([*grid(), *more()]), encoding="utf-8")
     assert main(["reproduce", "--further", "--known", str(file), "--out", str(out), "--quiet"]) == 0
     told = capsys.readouterr().out
-    assert "606 runs of " in told and str(out / "letters" / "further" / "further.md") in told
+    assert "654 runs of " in told and str(out / "letters" / "further" / "further.md") in told
     write_further_report(tmp_path / "same", grid(), more())
     for path in (tmp_path / "same").iterdir():
         assert (out / "letters" / "further" / path.name).read_bytes() == path.read_bytes()
