@@ -256,7 +256,7 @@ def _show_taken(path: str, outcomes: list[Outcome], count: int, jobs: list[Job])
     here = f"none of its {len(outcomes)} runs (of {', '.join(sorted(of)) or 'nothing'}) is one of this command's"
     if not has_any_beside(Path(path), {(job.testbed, job.start) for job in jobs if job.testbed.name in of}):
         raise ValueError(f"--known {path}: {here} {len(jobs)}: name their testbed, or leave --known out")
-    show(f"--known {path}: {here} {len(jobs)}; start models that lie beside it are taken over")
+    show(f"--known {path}: {here} {len(jobs)}; only start models that lie beside it are used")
 
 
 def _bring_all(known: dict[str, list[Outcome]], jobs: list[Job], folder: Path) -> None:

@@ -280,9 +280,7 @@ def test_start_models_beside_a_table_of_other_runs_come_along(there, tmp_path, m
     for also in ("near-0 taken over", ""):
         assert main(words) == 0
         said = "".join(capsys.readouterr())
-        none = (
-            f"--known {table}: none of its 1 runs (of micro) is one of this command's 1; start models that lie beside"
-        )
+        none = f"--known {table}: none of its 1 runs (of micro) is one of this command's 1; only start models that"
         assert none in said and also in said, said
         assert told_start(MICRO, "near", 0, out / "starts") is not None  # to be measured
     alone = tmp_path / "elsewhere.csv"
