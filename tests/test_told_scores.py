@@ -29,6 +29,8 @@ TUNED = (
 )
 #: Digits after the point: scores of instructions are in standard deviations, the others' shares.
 DIGITS = {"letters": 3, "letters-large": 3, "instructions": 2, "instructions-large": 2, "arithmetic": 3}
+#: Testbeds whose grid is whole, those where GRPO gains by humanline first.
+GRIDS = ("letters", "instructions", "letters-large", "arithmetic")
 #: Held-out tasks whose runs are all there, and so their verdicts: pages are to tell each of them.
 HELD_OUT = [name for name in Rules().held_out if (FRONTIER / name / "runs.csv").is_file()]
 
@@ -86,6 +88,25 @@ def own_k(bed: str) -> dict[str, dict[str, str]]:
 def tuned(bed: str) -> dict[tuple[str, str], dict[str, str]]:
     """Return the rows of the table of tuned cells, by objective and series."""
     return {(row["objective"], row["series"]): row for row in read(bed, "best.csv")}
+
+
+def test_how_many_tuned_cells_lie_at_an_edge():
+    """And what the study says of the comparisons: an edge of one side or both in each, of online's rate and scale."""
+    rows = [row for bed in GRIDS for row in read(bed, "best.csv")]
+    said = section(STUDY, "## Tuned cells lie at edges of the grid")
+    count = sum(bool(row["edges"]) for row in rows)
+    assert f"{count} of the {len(rows)} tuned cells of the four whole grids lie at one" in said
+    own = {(bed, one): row for bed in GRIDS for one, row in own_k(bed).items()}
+    online = [row for bed in GRIDS for row in read(bed, "paper.csv") if row["says"] == "online is better than offline"]
+    assert len(own) == len(online) == 12 and all(row["first_edges"] for row in online)
+    assert all(row["first_edges"] + row["second_edges"] for row in own.values())
+    assert all("lr" in row["first_edges"] and re.search("beta|clip_eps", row["first_edges"]) for row in online)
+    assert all("every highest" in row["first_edges"] for row in own.values())
+    larger = {key for key, row in own.items() if re.search(r"beta highest(,|$)", row["first_edges"])}
+    assert larger == {(bed, one) for bed in GRIDS if bed != "instructions" for one in ("dpo", "kto")}
+    gains = ", ".join(f"{bed} {number(own[bed, 'grpo']['difference'], DIGITS[bed], '+')}" for bed in GRIDS[:3])
+    assert f"({gains})" in " ".join(said.split())
+    assert all("clip_eps highest" in own[bed, "grpo"]["second_edges"] for bed in GRIDS[:3])
 
 
 def further(bed: str, says: str) -> dict[str, dict[str, str]]:

@@ -14,8 +14,9 @@ from humanline.system.paths import PathError, absolute
 Kind = Literal["run", "answers", "study"]
 MOST = 64  # of one kind in a report, as many as can be told apart
 _RUN = {"config.json", "metrics.jsonl"}
-_PARTS = ("sampling", "chosen")  # of a testbed: folders in which `humanline reproduce` leaves tables of their own
-_STUDY = ("runs.csv", "findings.csv", "frontier.csv", "paper.csv", "chosen.csv")
+#: Of a testbed: folders in which `humanline reproduce` leaves tables of their own.
+_PARTS = ("sampling", "chosen", "further")
+_STUDY = ("runs.csv", "findings.csv", "frontier.csv", "paper.csv", "chosen.csv", "further.csv")
 
 
 class ReportError(ValueError):
@@ -34,7 +35,7 @@ def find(paths: Sequence[str]) -> list[Found]:
     """Return what each path is, in order; of a folder of such folders, what is in it; what is named twice, once.
 
     Of the folder of a suite, what is in it are the tables of its testbeds; with a testbed come its parts (sampling,
-    chosen).
+    chosen, further).
 
     Raises
     ------

@@ -15,6 +15,7 @@ TABLES = {
     "findings.csv": "Verdicts",
     "paper.csv": "The paper's figures and tables: claims, with 95 % intervals",
     "chosen.csv": "Tuned cells on draws that did not choose them: claims, with 95 % intervals",
+    "further.csv": "Offline of a weaker anchor or more passes, and humanline: what is asked, with 95 % intervals",
     "best.csv": "The best cell of each variant, chosen on the other start models",
     "curves.csv": "Curves of the offline cells, from each start model",
     "differences.csv": "Differences between ways of sampling, shown and not tested",
@@ -27,11 +28,15 @@ TABLES = {
 _SHOWN = {
     "paper.csv": (
         *("where", "says", "objective", "paper", "verdict", "first", "second"),
-        *("difference", "low", "high", "clipped", "why", "differs"),
+        *("difference", "low", "high", "clipped", "why", "first_edges", "second_edges", "differs"),
     ),
     "chosen.csv": (
         *("says", "objective", "verdict", "first", "second", "difference", "low", "high", "margin"),
-        *("draws", "collapsed", "sd_of_draws", "choosing_difference", "why"),
+        *("draws", "collapsed", "sd_of_draws", "choosing_difference", "why", "first_edges", "second_edges"),
+    ),
+    "further.csv": (
+        *("says", "objective", "verdict", "first", "second", "difference", "low", "high", "clipped", "why"),
+        *("first_edges", "second_edges"),
     ),
 }
 FIGURE, TEXT = "frontier.csv", "table.txt"

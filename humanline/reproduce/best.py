@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from humanline.reproduce.cells import Cell
+from humanline.reproduce.edges import edges
 from humanline.reproduce.frontier import is_finite
 from humanline.reproduce.outcome import Outcome
 from humanline.stats import mean_estimate
@@ -33,33 +34,43 @@ def best_rows(outcomes: Sequence[Outcome], series: Mapping[Cell, str]) -> list[d
     -------
     list of dict
         ``objective``, ``series``, ``cells`` (to choose from), ``chosen`` (names, with how often each), ``starts``,
-        ``score`` (mean over starts) with ``low`` and ``high`` (95 % interval over starts), and ``kl_to_start`` (mean).
+        ``score`` (mean over starts) with ``low`` and ``high`` (95 % interval over starts), ``kl_to_start`` (mean) and
+        ``edges`` (`edges.edges`).
     """
-    whole = whole_cells(outcomes, series)
+    tried, whole = tried_cells(outcomes, series), whole_cells(outcomes, series)
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in series:
-        if cell in whole:
+        if cell in tried:
             groups.setdefault((cell.objective, series[cell]), []).append(cell)
     rows = []
     for (objective, name), cells in groups.items():
-        chosen = tuned_cells({cell: whole[cell] for cell in cells})
+        inside = {cell: whole[cell] for cell in cells if cell in whole}
+        if not inside:
+            continue
+        chosen = tuned_cells(inside)
         told = best_row(chosen, {start: whole[cell][start] for start, cell in chosen.items()})
-        rows.append({"objective": objective, "series": name, "cells": len(cells)} | told)
+        told |= {"edges": edges(chosen, cells)}
+        rows.append({"objective": objective, "series": name, "cells": len(inside)} | told)
     return rows
 
 
-def whole_cells(outcomes: Iterable[Outcome], cells: Iterable[Cell]) -> dict[Cell, Runs]:
-    """Return the runs of those cells that have some from every start model, none of them collapsed."""
+def tried_cells(outcomes: Iterable[Outcome], cells: Iterable[Cell]) -> dict[Cell, Runs]:
+    """Return the runs of those cells that have some from every start model, collapsed ones too."""
     rows, wanted = list(outcomes), set(cells)
     starts = {outcome.start for outcome in rows}
     runs: dict[Cell, dict[int, list[Outcome]]] = {}
     for outcome in rows:
         if outcome.cell in wanted:
             runs.setdefault(outcome.cell, {}).setdefault(outcome.start, []).append(outcome)
+    return {cell: by_start for cell, by_start in runs.items() if set(by_start) == starts}
+
+
+def whole_cells(outcomes: Iterable[Outcome], cells: Iterable[Cell]) -> dict[Cell, Runs]:
+    """Return the runs of those cells that have some from every start model, none of them collapsed."""
     return {
         cell: by_start
-        for cell, by_start in runs.items()
-        if set(by_start) == starts and all(is_finite(run) for some in by_start.values() for run in some)
+        for cell, by_start in tried_cells(outcomes, cells).items()
+        if all(is_finite(run) for some in by_start.values() for run in some)
     }
 
 

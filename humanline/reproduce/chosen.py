@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from humanline.reproduce.best import best_row, tuned_cells, whole_cells
 from humanline.reproduce.cells import OBJECTIVES, Cell, Objective, Variant, core
+from humanline.reproduce.edges import edges
 from humanline.reproduce.frontier import is_finite
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.paper import MARGIN_SHARE, PaperRow, blank_row, gain, verdicts, with_difference
@@ -77,6 +79,8 @@ class Choice:
         For each start model the cell that the others chose; none where every cell had a collapsed run.
     sizes : mapping of (objective, variant) to int
         How many cells there were to choose from.
+    edges : mapping of (objective, variant) to str
+        At which edges of the grid the chosen cells lie (`edges.edges`).
     before : tuple of Outcome
         The chosen cells' runs on the choosing draws.
     """
@@ -87,6 +91,7 @@ class Choice:
     draws: tuple[int, ...]
     cells: Mapping[Kind, Mapping[int, Cell]]
     sizes: Mapping[Kind, int]
+    edges: Mapping[Kind, str]
     before: tuple[Outcome, ...]
 
 
@@ -152,11 +157,12 @@ def choose(jobs: Sequence[Job], outcomes: Iterable[Outcome], draws: int) -> Choi
     cells = list(dict.fromkeys(job.cell for job in jobs))
     whole = whole_cells(found, cells)
     chosen: dict[Kind, dict[int, Cell]] = {}
-    for objective in OBJECTIVES:
-        for variant in ChosenRules().variants:
-            mine = {cell: whole[cell] for cell in cells if cell in whole and kind_of(cell) == (objective, variant)}
-            if mine:
-                chosen[objective, variant] = tuned_cells(mine)
+    at: dict[Kind, str] = {}
+    for kind in product(OBJECTIVES, ChosenRules().variants):
+        tried = [cell for cell in cells if kind_of(cell) == kind]
+        if mine := {cell: whole[cell] for cell in tried if cell in whole}:
+            chosen[kind] = tuned_cells(mine)
+            at[kind] = edges(chosen[kind], tried)
     if not chosen:
         raise ValueError(f"{name}: every cell has a collapsed run, so that there is none to choose")
     theirs = {(cell, start) for by_start in chosen.values() for start, cell in by_start.items()}
@@ -167,6 +173,7 @@ def choose(jobs: Sequence[Job], outcomes: Iterable[Outcome], draws: int) -> Choi
         draws=tuple(range(len(choosing), draws)),
         cells=chosen,
         sizes={kind: sum(kind_of(cell) == kind for cell in whole) for kind in chosen},
+        edges=at,
         before=tuple(one for one in found if (one.cell, one.start) in theirs),
     )
 
@@ -278,6 +285,7 @@ def _with_draws(
     sides = [run for kind in (first, second) for runs in fresh.get(kind, {}).values() for run in runs]
     told: dict[str, Any] = {"draws": len(choice.draws), "collapsed": sum(not is_finite(run) for run in sides)}
     told |= dict.fromkeys(("sd_of_draws", "choosing_difference"), math.nan)
+    row = replace(row, first_edges=choice.edges.get(first, ""), second_edges=choice.edges.get(second, ""))
     if not row.starts:
         return asdict(row) | told
     if told["collapsed"]:
@@ -319,7 +327,7 @@ def kind_rows(choice: Choice, outcomes: Iterable[Outcome]) -> list[dict[str, Any
         count = sum(map(len, runs.values()))
         row |= {"runs": count, "collapsed": count - sum(map(len, finite.values()))}
         mine = [one.score for one in choice.before if by_start.get(one.start) == one.cell]
-        rows.append(row | {"choosing_score": float(np.mean(mine))})
+        rows.append(row | {"choosing_score": float(np.mean(mine)), "edges": choice.edges[objective, variant]})
     return rows
 
 

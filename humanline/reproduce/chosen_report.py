@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from humanline.reproduce.chosen import Choice, ChosenRules, as_declared, chosen_rows, kind_rows, listed
+from humanline.reproduce.edges import SAYS as EDGES
+from humanline.reproduce.edges import edges_of_both
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.paper import ALPHA, MARGIN_SHARE
 from humanline.reproduce.rules import Rules
@@ -80,7 +82,8 @@ def _words(
             markdown([_shown(row) for row in compared]),
             "## The chosen cells, on fresh draws",
             "",
-            "Score is the mean over start models of means over draws, with its 95 % interval over start models.",
+            "Score is the mean over start models of means over draws, with its 95 % interval over start models. "
+            f"{EDGES}",
             "",
             markdown([dict(row) for row in kinds]),
         ]
@@ -103,4 +106,5 @@ def _shown(row: Mapping[str, Any]) -> dict[str, object]:
         "sd between draws": row["sd_of_draws"],
         "on the draws that chose": row["choosing_difference"],
         "verdict": f"**{row['verdict']}**" + (f": {row['why']}" if row["why"] else ""),
+        **edges_of_both(row["first_edges"], row["second_edges"]),
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from humanline.reproduce.best import best_rows
 from humanline.reproduce.cells import OBJECTIVES, PASSES, Cell, Objective, Variant, core, further
+from humanline.reproduce.edges import SAYS as EDGES
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.paper import ALPHA, PaperRow, paper_rows
 from humanline.reproduce.paper_claims import PaperClaim
@@ -137,7 +138,7 @@ def _words(
             f"and with humanline; {len(starts)} start models, {counted} of the pairs. Of several cells "
             "on a side the best by the *other* start models is taken; differences are means over start models with "
             f"their 95 % interval, uncorrected; verdicts by Holm's correction over the objectives, level {ALPHA:g}. "
-            "It decides no hypothesis of the grid.",
+            f"It decides no hypothesis of the grid. {EDGES}",
             "",
             "## What is asked",
             "",

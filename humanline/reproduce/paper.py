@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from humanline.reproduce.best import Runs, tuned_cells, whole_cells
+from humanline.reproduce.best import Runs, tried_cells, tuned_cells, whole_cells
 from humanline.reproduce.cells import Cell, Objective
+from humanline.reproduce.edges import edges
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.paper_claims import CLAIMS, ONLINE, PaperClaim
 from humanline.stats import Estimate, holm, mean_estimate
@@ -46,6 +47,8 @@ class PaperRow:
     starts : int
     verdict : "holds here", "does not hold here", "undecided here", "not testable here" or "not run"
     why : str
+    first_edges, second_edges : str
+        At which edges of what was tried the chosen cells of each side lie (`edges.edges`).
     """
 
     testbed: str
@@ -71,6 +74,8 @@ class PaperRow:
     why: str = ""
     differs: str = ""
     exact: str = ""
+    first_edges: str = ""
+    second_edges: str = ""
 
 
 def paper_rows(outcomes: Iterable[Outcome], claims: Sequence[PaperClaim] = CLAIMS) -> list[PaperRow]:
@@ -106,12 +111,13 @@ def _compared(claim: PaperClaim, objective: Objective, runs: Sequence[Outcome]) 
     cells = [cell for pick in (claim.first, claim.second) for cell in pick(objective)]
     if missing := len(set(cells) - {one.cell for one in runs}):
         return replace(row, why=f"{missing} of its {len(cells)} cells have no run" if missing < len(cells) else "")
-    first, second = (_tuned(pick(objective), runs) for pick in (claim.first, claim.second))
+    (first, its_edges), (second, other_edges) = (_tuned(pick(objective), runs) for pick in (claim.first, claim.second))
     if not first or not second:
         lost = "every cell of a side has a collapsed run, or none from some start model"
         why = lost if len({one.start for one in runs}) > 1 else "one start model, and others must choose"
         return replace(row, why=why)
-    margin = MARGIN_SHARE * gain(_tuned(ONLINE(objective), runs)) if claim.kind == "alike" else math.nan
+    margin = MARGIN_SHARE * gain(_tuned(ONLINE(objective), runs)[0]) if claim.kind == "alike" else math.nan
+    row = replace(row, first_edges=its_edges, second_edges=other_edges)
     return with_difference(claim, row, first, second, margin)
 
 
@@ -228,11 +234,12 @@ def _judged(claim: PaperClaim, row: PaperRow, found: Sides) -> PaperRow:
     return replace(row, verdict=found.verdict, why=why)
 
 
-def _tuned(cells: Sequence[Cell], runs: Sequence[Outcome]) -> dict[int, list[Outcome]]:
-    """Return the runs from each start model of the cell that the other start models choose."""
+def _tuned(cells: Sequence[Cell], runs: Sequence[Outcome]) -> tuple[dict[int, list[Outcome]], str]:
+    """Return the runs from each start model of the cell that the others choose; and at which edges these cells lie."""
     whole = whole_cells(runs, cells)
     inside = {cell: whole[cell] for cell in cells if cell in whole}
-    return {start: list(inside[cell][start]) for start, cell in tuned_cells(inside).items()}
+    chosen = tuned_cells(inside)
+    return {start: list(inside[cell][start]) for start, cell in chosen.items()}, edges(chosen, tried_cells(runs, cells))
 
 
 def gain(online: Runs) -> float:

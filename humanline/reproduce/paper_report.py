@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from humanline.reproduce.cells import around, paper
+from humanline.reproduce.edges import SAYS as EDGES
+from humanline.reproduce.edges import edges_of_both
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.paper import ALPHA, LEAST_CLIPPED, MARGIN_SHARE, PaperRow, paper_rows
 from humanline.reproduce.paper_claims import ELSEWHERE
@@ -49,7 +51,7 @@ def _words(outcomes: Sequence[Outcome], rows: Sequence[PaperRow]) -> str:
         f"means within {MARGIN_SHARE:.0%} of what tuned online runs gain on the start models. A claim about clipping "
         f"says something where at least {LEAST_CLIPPED:.0%} of tokens are clipped. The paper's numbers, of models of "
         "8 and 27 billion parameters, are length-controlled win rates in percent, or lengths; none is of this scale. "
-        "What is said here is of this task and this size alone.",
+        f"What is said here is of this task and this size alone. {EDGES}",
         "",
     ]
     for where in dict.fromkeys(row.where for row in rows):
@@ -75,4 +77,5 @@ def row_shown(row: PaperRow) -> dict[str, object]:
         "margin": row.margin,
         "clipped": row.clipped,
         "verdict": f"**{row.verdict}**" + (f": {row.why}" if row.why else ""),
+        **edges_of_both(row.first_edges, row.second_edges),
     }

@@ -14,6 +14,7 @@ from humanline.plots import write_figure
 from humanline.plots.frontier import Picture
 from humanline.reproduce.best import best_rows
 from humanline.reproduce.cells import OBJECTIVES, Cell, core
+from humanline.reproduce.edges import SAYS as EDGES
 from humanline.reproduce.frontier import arrange, is_finite
 from humanline.reproduce.hypotheses import CLAIMS, Finding, compare, judge
 from humanline.reproduce.outcome import Outcome
@@ -153,6 +154,8 @@ def words(
             "",
             markdown(verdicts),
             "## The best cell of each variant, chosen on the other start models",
+            "",
+            EDGES,
             "",
             markdown([dict(row) for row in best]),
             "## Curves of the offline cells, from each start model",

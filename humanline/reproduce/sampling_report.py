@@ -10,6 +10,7 @@ from typing import Any
 
 from humanline.reproduce.best import best_rows
 from humanline.reproduce.cells import sampling
+from humanline.reproduce.edges import SAYS as EDGES
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.report import MEANS, cell_rows, series_of
 from humanline.reproduce.rules import Rules
@@ -104,6 +105,8 @@ def _words(
             "",
             markdown(verdicts),
             "## Each variant at its own learning rate, chosen on the other start models",
+            "",
+            EDGES,
             "",
             markdown([dict(row) for row in best]),
             "## Differences, shown and not tested",

@@ -229,20 +229,23 @@ def test_a_suite_without_tables_is_refused_with_what_to_do(tmp_path):
 
 def test_the_folder_of_a_suite_stands_for_its_tables(tmp_path):
     """Those of the grid, and of what has tables of its own beside it."""
-    for place, table in (("letters", "findings"), ("letters/chosen", "chosen"), ("arithmetic/sampling", "findings")):
+    places = ("letters", "letters/chosen", "letters/further", "arithmetic/sampling")
+    for place, table in zip(places, ("findings", "chosen", "further", "findings"), strict=True):
         folder = tmp_path / "suite" / place
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "runs.csv").write_text("cell,score\na,0.5\n")
         (folder / f"{table}.csv").write_text("says,verdict,draws,task\nS1,holds,7,x\n")
     (tmp_path / "suite" / "results.sqlite").write_bytes(b"")
     page, facts = report(tmp_path, tmp_path / "suite")
-    assert [one["name"] for one in facts["studies"]] == ["letters", "sampling", "chosen"]
+    assert [one["name"] for one in facts["studies"]] == ["letters", "sampling", "chosen", "further"]
     (chosen,) = [one for one in facts["studies"][2]["tables"] if one["file"] == "chosen.csv"]
     assert chosen["head"] == ["says", "verdict", "draws"] and chosen["rows"] == [["S1", "holds", "7"]]
+    (further,) = [one for one in facts["studies"][3]["tables"] if one["file"] == "further.csv"]
+    assert further["head"] == ["says", "verdict"] and further["rows"] == [["S1", "holds"]]
     assert facts["studies"][1]["claims"]["S1"].startswith("sampling every 64 steps loses more")
     assert "Tuned cells on draws that did not choose them" in page.text
     _, facts = report(tmp_path, tmp_path / "suite" / "letters")
-    assert [one["name"] for one in facts["studies"]] == ["letters", "chosen"]
+    assert [one["name"] for one in facts["studies"]] == ["letters", "chosen", "further"]
 
 
 def test_runs_in_every_state_of_every_kind_and_age_make_one_page(tmp_path, capsys):
@@ -275,7 +278,9 @@ def test_runs_in_every_state_of_every_kind_and_age_make_one_page(tmp_path, capsy
     ):
         assert said in page.text
     assert len(facts["answers"]) == 1
-    assert [one["name"] for one in facts["studies"]] == ["letters", "sampling", "chosen"]
+    assert [one["name"] for one in facts["studies"]] == ["letters", "sampling", "chosen", "further"]
+    further = facts["studies"][3]["tables"][0]
+    assert further["file"] == "further.csv" and {"first_edges", "second_edges"} <= set(further["head"])
     assert main(["report", *map(str, paths), str(tmp_path / "nowhere"), "--out", str(tmp_path / "s.html")]) == 2
     assert "nowhere" in capsys.readouterr().err and not (tmp_path / "s.html").exists()
 
