@@ -37,40 +37,39 @@ def best_rows(outcomes: Sequence[Outcome], series: Mapping[Cell, str]) -> list[d
         ``score`` (mean over starts) with ``low`` and ``high`` (95 % interval over starts), ``kl_to_start`` (mean) and
         ``edges`` (`edges.edges`).
     """
-    tried, whole = tried_cells(outcomes, series), whole_cells(outcomes, series)
+    tried = tried_cells(outcomes)
+    whole = whole_cells(tried, series)
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in series:
-        if cell in tried:
+        if cell in whole:
             groups.setdefault((cell.objective, series[cell]), []).append(cell)
     rows = []
     for (objective, name), cells in groups.items():
-        inside = {cell: whole[cell] for cell in cells if cell in whole}
-        if not inside:
-            continue
-        chosen = tuned_cells(inside)
+        chosen = tuned_cells({cell: whole[cell] for cell in cells})
         told = best_row(chosen, {start: whole[cell][start] for start, cell in chosen.items()})
-        told |= {"edges": edges(chosen, cells)}
-        rows.append({"objective": objective, "series": name, "cells": len(inside)} | told)
+        side = [cell for cell in series if (cell.objective, series[cell]) == (objective, name) and cell in tried]
+        told |= {"edges": edges(chosen, side, tried)}
+        rows.append({"objective": objective, "series": name, "cells": len(cells)} | told)
     return rows
 
 
-def tried_cells(outcomes: Iterable[Outcome], cells: Iterable[Cell]) -> dict[Cell, Runs]:
-    """Return the runs of those cells that have some from every start model, collapsed ones too."""
-    rows, wanted = list(outcomes), set(cells)
+def tried_cells(outcomes: Iterable[Outcome]) -> dict[Cell, Runs]:
+    """Return the runs of every cell that has some from every start model, collapsed ones too."""
+    rows = list(outcomes)
     starts = {outcome.start for outcome in rows}
     runs: dict[Cell, dict[int, list[Outcome]]] = {}
     for outcome in rows:
-        if outcome.cell in wanted:
-            runs.setdefault(outcome.cell, {}).setdefault(outcome.start, []).append(outcome)
+        runs.setdefault(outcome.cell, {}).setdefault(outcome.start, []).append(outcome)
     return {cell: by_start for cell, by_start in runs.items() if set(by_start) == starts}
 
 
-def whole_cells(outcomes: Iterable[Outcome], cells: Iterable[Cell]) -> dict[Cell, Runs]:
-    """Return the runs of those cells that have some from every start model, none of them collapsed."""
+def whole_cells(tried: Mapping[Cell, Runs], cells: Iterable[Cell]) -> dict[Cell, Runs]:
+    """Return the runs of those of some cells that were tried (`tried_cells`), none of them collapsed."""
+    wanted = set(cells)
     return {
         cell: by_start
-        for cell, by_start in tried_cells(outcomes, cells).items()
-        if all(is_finite(run) for some in by_start.values() for run in some)
+        for cell, by_start in tried.items()
+        if cell in wanted and all(is_finite(run) for some in by_start.values() for run in some)
     }
 
 
@@ -100,7 +99,7 @@ def _mean(runs: Sequence[Outcome], name: str) -> float:
 
 
 def best_row(chosen: Mapping[int, Cell], runs: Runs) -> dict[str, Any]:
-    """Return what tuned runs came to: ``chosen`` and what follows it in `best_rows`.
+    """Return what tuned runs came to: ``chosen`` to ``kl_to_start`` of `best_rows`.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from humanline.reproduce.best import best_row, tuned_cells, whole_cells
+from humanline.reproduce.best import best_row, tried_cells, tuned_cells, whole_cells
 from humanline.reproduce.cells import OBJECTIVES, Cell, Objective, Variant, core
 from humanline.reproduce.edges import edges
 from humanline.reproduce.frontier import is_finite
@@ -155,14 +155,14 @@ def choose(jobs: Sequence[Job], outcomes: Iterable[Outcome], draws: int) -> Choi
     starts, choosing = (tuple(sorted({getattr(job, what) for job in jobs})) for what in ("start", "draw"))
     _refuse_missing(jobs, found)
     cells = list(dict.fromkeys(job.cell for job in jobs))
-    whole = whole_cells(found, cells)
+    whole = whole_cells(tried_cells(found), cells)
     chosen: dict[Kind, dict[int, Cell]] = {}
     at: dict[Kind, str] = {}
     for kind in product(OBJECTIVES, ChosenRules().variants):
-        tried = [cell for cell in cells if kind_of(cell) == kind]
-        if mine := {cell: whole[cell] for cell in tried if cell in whole}:
+        side = [cell for cell in cells if kind_of(cell) == kind]
+        if mine := {cell: whole[cell] for cell in side if cell in whole}:
             chosen[kind] = tuned_cells(mine)
-            at[kind] = edges(chosen[kind], tried)
+            at[kind] = edges(chosen[kind], side, cells)
     if not chosen:
         raise ValueError(f"{name}: every cell has a collapsed run, so that there is none to choose")
     theirs = {(cell, start) for by_start in chosen.values() for start, cell in by_start.items()}
@@ -285,9 +285,9 @@ def _with_draws(
     sides = [run for kind in (first, second) for runs in fresh.get(kind, {}).values() for run in runs]
     told: dict[str, Any] = {"draws": len(choice.draws), "collapsed": sum(not is_finite(run) for run in sides)}
     told |= dict.fromkeys(("sd_of_draws", "choosing_difference"), math.nan)
-    row = replace(row, first_edges=choice.edges.get(first, ""), second_edges=choice.edges.get(second, ""))
     if not row.starts:
         return asdict(row) | told
+    row = replace(row, first_edges=choice.edges[first], second_edges=choice.edges[second])
     if told["collapsed"]:
         row = replace(row, verdict="undecided here", why=f"{told['collapsed']} runs of both sides collapsed")
     told["sd_of_draws"] = _pooled(fresh[first], fresh[second])

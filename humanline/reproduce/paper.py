@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,7 +48,7 @@ class PaperRow:
     verdict : "holds here", "does not hold here", "undecided here", "not testable here" or "not run"
     why : str
     first_edges, second_edges : str
-        At which edges of what was tried the chosen cells of each side lie (`edges.edges`).
+        At which edges of what was run the chosen cells of each side lie (`edges.edges`); empty where none was chosen.
     """
 
     testbed: str
@@ -97,26 +97,26 @@ def paper_rows(outcomes: Iterable[Outcome], claims: Sequence[PaperClaim] = CLAIM
     runs = list(outcomes)
     if len({one.testbed for one in runs}) != 1:
         raise ValueError(f"outcomes: must be of one testbed, are of {sorted({one.testbed for one in runs}) or 'none'}")
-    found = []
+    found, tried = [], tried_cells(runs)
     for claim in claims:
-        rows = [_compared(claim, objective, runs) for objective in claim.numbers]
+        rows = [_compared(claim, objective, runs, tried) for objective in claim.numbers]
         found += verdicts(claim, rows)
     return found
 
 
-def _compared(claim: PaperClaim, objective: Objective, runs: Sequence[Outcome]) -> PaperRow:
+def _compared(claim: PaperClaim, objective: Objective, runs: Sequence[Outcome], tried: Mapping[Cell, Runs]) -> PaperRow:
     row = blank_row(claim, objective, runs[0].testbed)
     if claim.testbeds and row.testbed not in claim.testbeds:
         return replace(row, why=f"asked of {', '.join(claim.testbeds)}")
     cells = [cell for pick in (claim.first, claim.second) for cell in pick(objective)]
     if missing := len(set(cells) - {one.cell for one in runs}):
         return replace(row, why=f"{missing} of its {len(cells)} cells have no run" if missing < len(cells) else "")
-    (first, its_edges), (second, other_edges) = (_tuned(pick(objective), runs) for pick in (claim.first, claim.second))
+    (first, its_edges), (second, other_edges) = (_tuned(pick(objective), tried) for pick in (claim.first, claim.second))
     if not first or not second:
         lost = "every cell of a side has a collapsed run, or none from some start model"
         why = lost if len({one.start for one in runs}) > 1 else "one start model, and others must choose"
         return replace(row, why=why)
-    margin = MARGIN_SHARE * gain(_tuned(ONLINE(objective), runs)[0]) if claim.kind == "alike" else math.nan
+    margin = MARGIN_SHARE * gain(_tuned(ONLINE(objective), tried)[0]) if claim.kind == "alike" else math.nan
     row = replace(row, first_edges=its_edges, second_edges=other_edges)
     return with_difference(claim, row, first, second, margin)
 
@@ -234,12 +234,13 @@ def _judged(claim: PaperClaim, row: PaperRow, found: Sides) -> PaperRow:
     return replace(row, verdict=found.verdict, why=why)
 
 
-def _tuned(cells: Sequence[Cell], runs: Sequence[Outcome]) -> tuple[dict[int, list[Outcome]], str]:
+def _tuned(cells: Sequence[Cell], tried: Mapping[Cell, Runs]) -> tuple[Runs, str]:
     """Return the runs from each start model of the cell that the others choose; and at which edges these cells lie."""
-    whole = whole_cells(runs, cells)
+    whole = whole_cells(tried, cells)
     inside = {cell: whole[cell] for cell in cells if cell in whole}
     chosen = tuned_cells(inside)
-    return {start: list(inside[cell][start]) for start, cell in chosen.items()}, edges(chosen, tried_cells(runs, cells))
+    told = edges(chosen, [cell for cell in cells if cell in tried], tried)
+    return {start: list(inside[cell][start]) for start, cell in chosen.items()}, told
 
 
 def gain(online: Runs) -> float:

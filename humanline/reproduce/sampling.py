@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from humanline.reproduce.best import tuned_cells, whole_cells
+from humanline.reproduce.best import tried_cells, tuned_cells, whole_cells
 from humanline.reproduce.cells import SAMPLING_SYNCS, STALE_STEPS, Cell, sampling
 from humanline.reproduce.frontier import is_finite
 from humanline.reproduce.outcome import Outcome
@@ -153,7 +153,7 @@ def tuned_scores(rows: Sequence[Outcome]) -> dict[Variant, dict[int, float]]:
     A variant has none where each of its cells lacks runs from some start model, or has a collapsed one.
     """
     cells = sampling()
-    whole, found = whole_cells(rows, cells), {}
+    whole, found = whole_cells(tried_cells(rows), cells), {}
     for variant in dict.fromkeys(map(variant_of, cells)):
         runs = {cell: whole[cell] for cell in cells if cell in whole and variant_of(cell) == variant}
         found[variant] = {

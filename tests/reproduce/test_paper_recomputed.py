@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.reproduce.edges_again import told
+
 FOLDER = Path(__file__).resolve().parents[2] / "studies" / "frontier" / "letters"
 LATER = ("log_eps_low", "log_eps_high", "quartile", "desirable")
 CELL = ("objective", "variant", "lr", "beta", "clip_eps", "every", "passes", "data", *LATER)
@@ -183,3 +185,6 @@ def test_numbers_and_verdict_of_a_claim_are_those_of_the_runs(where, says):
             sure = {"holds here": one["adjusted"] <= 0.05, "does not hold here": one["contrary_adjusted"] <= 0.05}
             verdict = next((name for name, is_sure in sure.items() if is_sure), "undecided here")
         assert row["verdict"] == verdict, row["objective"]
+        for name, side in zip(("first_edges", "second_edges"), sides(row["says"], row["objective"]), strict=True):
+            chosen = [some[0] for some in tuned(side).values()]
+            assert set(row[name].split(", ")) == told(chosen, side, RUNS), (row["objective"], name)
