@@ -16,7 +16,7 @@ STATEMENTS = (
     *(f"Eq. {number}" for number in range(1, 8)),
 )
 #: Not built yet; take a statement off this list once it is cited on both sides.
-LATER = {"Alg. 1"}
+LATER: frozenset[str] = frozenset()
 
 KINDS = {"def": "Def.", "eq": "Eq.", "prop": "Prop.", "th": "Thm", "alg": "Alg.", "fig": "Fig."}
 NUMBER = r"\d+(?:\.\d+)?"

@@ -61,6 +61,10 @@ class Rounds:
         Returns the version of the policy's weights as they are now.
     held_out_stages : RoundStages
         Sample and score answers to held-out prompts; may be the maker's.
+
+    Notes
+    -----
+    Source: arXiv 2509.24207, Algorithm 1; where this departs from it, the top of this file says.
     """
 
     def __init__(
