@@ -319,3 +319,29 @@ def test_the_table_of_real_data():
             assert far == f"{float(distance):.{1 if float(distance) < 100 else 0}f}"
         middle, width = (float(part) for part in accuracy.split(" ± "))
         assert said[4].replace("**", "") == accuracy and said[4].startswith("**") is (abs(middle) > width)
+
+
+@pytest.mark.parametrize("bed", sorted(path.parents[1].name for path in FRONTIER.glob("*/sampling/best.csv")))
+def test_what_sampling_less_often_gives(bed):
+    """Figure 7's table on a testbed: tuned scores, differences with what is said of them, and distances."""
+    text = section(STUDY, "## Sampling 64 times less often (Figure 7)").split(f"**On {bed} the figure ")[1]
+    rows = table(text, "| sampled | score | less sampling every step")
+    best = {row["series"].split("sampled ")[1]: row for row in read(bed, "sampling", "best.csv")}
+    found = {row["claim"]: f": {row['claim']} {row['verdict']}" for row in read(bed, "sampling", "findings.csv")}
+    claims = {
+        "every 64": found["S1"],
+        "every 64, humanline, k = 12": found["S2"],
+        "every 64, humanline, k = 20": found["S3"],
+    }
+    kept = [r for r in read(bed, "sampling", "differences.csv") if (r["lr"], r["of"]) == ("its own", "score")]
+    own = {(row["variant"], row["less"]): told(row, 3, "estimate") for row in kept}
+    own["every step", "every 64"] = number(-float(kept[0]["estimate"]), 3, "+")  # its interval stands in the next row
+    assert list(rows) == ["every step", "every 64", *(f"every 64, humanline, k = {k}" for k in (1, 12, 20))]
+    for name, (score, less_every_step, less_every_64, nats) in rows.items():
+        row = best[name.replace("every step", "every 1").replace(" humanline,", "")]
+        assert (score, nats) == (number(row["score"], 3), number(row["kl_to_start"], 1)), name
+        wanted = own.get((name, "every step"), "") + claims.get(name, ""), own.get((name, "every 64"), "")
+        assert (less_every_step, less_every_64) == wanted, name
+    verdicts = {row["verdict"] for row in read(bed, "sampling", "findings.csv")}
+    whole = "fails" if "fails" in verdicts else "holds" if verdicts == {"holds"} else "is undecided"
+    assert text.startswith(f"{whole}**")
