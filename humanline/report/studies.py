@@ -16,7 +16,7 @@ TABLES = {
     "paper.csv": "The paper's figures and tables: claims, with 95 % intervals",
     "chosen.csv": "Tuned cells on draws that did not choose them: claims, with 95 % intervals",
     "further.csv": "Offline of a weaker anchor or more passes, and humanline: what is asked, with 95 % intervals",
-    "best.csv": "The best cell of each variant, chosen on the other start models",
+    "best.csv": "The best cell of each variant, chosen on the other start models; edges of what was run that it is at",
     "curves.csv": "Curves of the offline cells, from each start model",
     "differences.csv": "Differences between ways of sampling, shown and not tested",
     "shown.csv": "Mean score above the offline curve, shown and not tested",
