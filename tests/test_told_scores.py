@@ -17,7 +17,8 @@ from tests.conftest import ROOT
 FRONTIER = ROOT / "studies" / "frontier"
 EXAMPLE_RESULTS = ROOT / "examples" / "gsm8k" / "results.md"
 OBJECTIVES = ("dpo", "kto", "grpo")
-README, WHEN, STUDY = ROOT / "README.md", ROOT / "docs" / "when-does-it-help.md", FRONTIER / "README.md"
+README, WHEN = ROOT / "README.md", ROOT / "docs" / "when-does-it-help.md"
+FURTHER, SAMPLING = FRONTIER / "further.md", FRONTIER / "sampling.md"
 #: Columns of the study's tables of tuned cells, as best.csv names them.
 TUNED = (
     "offline",
@@ -93,7 +94,7 @@ def tuned(bed: str) -> dict[tuple[str, str], dict[str, str]]:
 def test_how_many_tuned_cells_lie_at_an_edge():
     """And what the study says of the comparisons, and of what is left of GRPO's gain."""
     rows = [row for bed in GRIDS for row in read(bed, "best.csv")]
-    said = section(STUDY, "## Tuned cells lie at edges of the grid")
+    said = section(FURTHER, "## Tuned cells lie at edges of the grid")
     at = [row for row in rows if row["edges"] != "none"]
     assert f"{len(at)} of the {len(rows)} tuned cells of the four whole grids lie at one" in said
     must = [row for row in rows if "online" in row["series"] or row["objective"] == "kto"]
@@ -101,7 +102,7 @@ def test_how_many_tuned_cells_lie_at_an_edge():
     assert f"{len(must)} of them must" in said and "of the other {} it is {}".format(*rest) in " ".join(said.split())
     more = [row for bed in ("letters", "instructions") for row in read(bed, "further", "best.csv")]
     counted = f"{sum(row['edges'] != 'none' for row in more)} of the {len(more)} "
-    assert counted + "tuned cells of the two folders" in STUDY.read_text(encoding="utf-8")
+    assert counted + "tuned cells of the two folders" in section(FURTHER, "## Edges that are left")
     assert counted + "cells that are best of their" in WHEN.read_text(encoding="utf-8")
     once = {
         bed: further(bed, "offline + humanline, its own k, is better than offline of one pass") for bed in GRIDS[:2]
@@ -117,6 +118,31 @@ def test_how_many_tuned_cells_lie_at_an_edge():
     gains = ", ".join(f"{bed} {number(own[bed, 'grpo']['difference'], DIGITS[bed], '+')}" for bed in GRIDS[:3])
     assert f"({gains})" in " ".join(said.split())
     assert all("clip_eps highest" in own[bed, "grpo"]["second_edges"] for bed in GRIDS[:3])
+
+
+def test_the_study_in_short():
+    """What it begins with, of each whole grid: gains, the worst and the best k, online, hypotheses."""
+    said = " ".join(section(FRONTIER / "README.md", "## In short").split())
+    own, best = {bed: own_k(bed) for bed in GRIDS}, {bed: tuned(bed) for bed in GRIDS}
+    gains = ", ".join(f"{bed} {number(own[bed]['grpo']['difference'], DIGITS[bed], '+')}" for bed in GRIDS[:3])
+    assert f"**On given pairs humanline gains for GRPO**, both tuned: {gains}; on arithmetic no difference" in said
+    assert [own[bed]["grpo"]["verdict"].split()[0] for bed in GRIDS] == ["holds", "holds", "holds", "undecided"]
+    assert max(float(own[bed]["dpo"]["difference"]) for bed in GRIDS if "holds" in own[bed]["dpo"]["verdict"]) < 0.005
+    assert all(not own[bed]["kto"]["verdict"].startswith("holds") for bed in GRIDS)
+    assert f"on letters it loses ({number(own['letters']['kto']['difference'], 3)})" in said
+    assert own["letters"]["kto"]["verdict"] == "does not hold here"
+    ks = {
+        (bed, one): [float(best[bed][one, f"humanline, k = {k}"]["score"]) for k in (1, 8, 32)]
+        for bed in GRIDS
+        for one in OBJECTIVES
+    }
+    assert all(scores[0] == min(scores) for scores in ks.values()) and "**k = 1 is the worst k** in the mean" in said
+    assert [key for key, scores in ks.items() if scores[2] != max(scores)] == [("instructions", "dpo")]
+    online = [row for bed in GRIDS for row in read(bed, "paper.csv") if row["says"] == "online is better than offline"]
+    assert all(row["verdict"] == "holds here" for row in online if row["objective"] == "grpo")
+    verdicts = {(bed, row["hypothesis"]): row["verdict"] for bed in GRIDS for row in read(bed, "findings.csv")}
+    assert [key for key, verdict in verdicts.items() if verdict == "fails"] == [("letters", "H2")]
+    assert "holds" not in verdicts.values() and "On none of the four testbeds that were run does one" in said
 
 
 def further(bed: str, says: str) -> dict[str, dict[str, str]]:
@@ -209,8 +235,9 @@ def test_tuned_scores_of_the_page(bed):
 @pytest.mark.parametrize("bed", ["letters", "instructions", *HELD_OUT])
 def test_tuned_scores_of_the_study(bed):
     """The table of tuned cells; letters' has the intervals of some levels too."""
-    heading = headed(STUDY, f"## What {bed} shows")
-    rows, digits, best = table(section(STUDY, heading), "| | offline"), DIGITS[bed], tuned(bed)
+    page = FRONTIER / f"{bed}.md"
+    rows = table(section(page, headed(page, f"# What {bed} shows")), "| | offline")
+    digits, best = DIGITS[bed], tuned(bed)
     for one in OBJECTIVES:
         for said, series in zip(rows[one.upper()], TUNED, strict=True):
             row = best[one, series]
@@ -223,7 +250,7 @@ def test_tuned_scores_of_the_study(bed):
 def test_hypotheses_of_a_held_out_task(bed):
     """Estimates, intervals, margins and verdicts, on both pages."""
     page = table(section(WHEN, headed(WHEN, f"## {bed.capitalize()}: held out")), "| hypothesis")
-    study = table(section(STUDY, f"## What {bed} shows (held out)"), "| hypothesis")
+    study = table(section(FRONTIER / f"{bed}.md", f"# What {bed} shows (held out)"), "| hypothesis")
     found = {row["hypothesis"]: row for row in read(bed, "findings.csv")}
     for name, row in found.items():
         (short,) = [cells for key, cells in page.items() if key.startswith(name)]
@@ -254,8 +281,8 @@ def test_further_cells(bed):
     )
     columns = {
         WHEN: ("## Is it distance alone?", (passes, own, own_passes, online)),
-        STUDY: (
-            "## Offline, further: is it the distance alone?",
+        FURTHER: (
+            "# Offline, further: is it the distance alone?",
             (weaker, passes, own, own_passes, like, once, online),
         ),
     }
@@ -324,7 +351,7 @@ def test_the_table_of_real_data():
 @pytest.mark.parametrize("bed", sorted(path.parents[1].name for path in FRONTIER.glob("*/sampling/best.csv")))
 def test_what_sampling_less_often_gives(bed):
     """Figure 7's table on a testbed: tuned scores, differences with what is said of them, and distances."""
-    text = section(STUDY, "## Sampling 64 times less often (Figure 7)").split(f"**On {bed} the figure ")[1]
+    text = SAMPLING.read_text(encoding="utf-8").split(f"**On {bed} the figure ")[1]
     rows = table(text, "| sampled | score | less sampling every step")
     best = {row["series"].split("sampled ")[1]: row for row in read(bed, "sampling", "best.csv")}
     found = {row["claim"]: f": {row['claim']} {row['verdict']}" for row in read(bed, "sampling", "findings.csv")}

@@ -142,7 +142,7 @@ WIDEST_CLIP, WIDER_CLIP = 1.0, 4.0
 FURTHER_GRPO_LRS = (2e-3, 3e-3)
 #: Runs of four passes over the pairs, offline and humanline at the k that was best with one: rates, and scales of each.
 #: Some lie beyond edges (a beta, a clip, a rate) at which DPO's and offline GRPO's were chosen; which edges are left is
-#: told in studies/frontier/README.md.
+#: told in studies/frontier/further.md.
 PASSES = 4
 PASSES_CELLS: tuple[tuple[Objective, Variant, tuple[float, ...], tuple[dict[str, float], ...]], ...] = (
     ("dpo", "offline", LRS, ({"beta": 0.1}, {"beta": 1.0}, {"beta": 5.0})),
