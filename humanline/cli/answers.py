@@ -184,6 +184,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise ValueError(f"--k must be >= 1; got {min(options.k)}")
     if options.preferences is not None and (options.prompts or options.samples or options.k):
         raise ValueError("--preferences has answers of its own; leave out --prompts, --samples and --k")
+    if options.samples is not None and options.prompts is not None:
+        raise ValueError("--samples has answers with their prompts; leave out --prompts")
     if options.reference is not None and options.preferences is None:
         raise ValueError("--reference is for --preferences FILE")
     if options.harness_task:
@@ -248,7 +250,8 @@ def _alpaca(options: argparse.Namespace) -> int:
 def _harness_task(options: argparse.Namespace) -> int:
     from humanline.evaluate.harness import write_task
 
-    unused = [f"--{name}" for name in ("samples", "name", "seed", "k") if getattr(options, name) not in (None, [])]
+    names = ("samples", "preferences", "reference", "name", "seed", "k")
+    unused = [f"--{name}" for name in names if getattr(options, name) not in (None, [])]
     if unused:
         raise ValueError(f"--harness-task writes a task and asks nothing: leave out {', '.join(unused)}")
     config = load(options)

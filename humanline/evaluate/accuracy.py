@@ -7,13 +7,13 @@ log-ratio of an answer's probability under it and under a reference model.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from humanline.evaluate.answers import SAMPLES, SCORED
 from humanline.evaluate.folder import held_folder
-from humanline.evaluate.model_files import files_of, files_of_rewards
+from humanline.evaluate.model_files import files_at_hand, files_of_rewards
 from humanline.evaluate.preference import Judged, items_of_verdicts, summarise_verdicts, verdict_of_scores
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, prompt_digest, write_evaluation
 from humanline.evaluate.run import as_rounds, kept_in, prompts_of, reading_of, scoring_of, whose
@@ -22,6 +22,7 @@ from humanline.system.files import output_path, write_text
 from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
+from humanline.train.data.bad_rows import BadRows
 from humanline.train.online.commands import Progress, Say, score
 from humanline.train.online.ledger import json_rows
 from humanline.train.online.stages import read_rollouts, read_scores
@@ -32,10 +33,11 @@ _NAMES = ("chosen", "rejected")
 
 
 class Pair(NamedTuple):
-    """A preference and how its answers are rated; `prompt` is a digest."""
+    """A preference and how its answers are rated; `prompt` is a digest, and `answers` that of both."""
 
     id: str
     prompt: str
+    answers: str
     chosen: Score
     rejected: Score
 
@@ -89,16 +91,21 @@ def evaluate_preferences(
         }
     else:
         rule = {"kind": "implicit", "reference": reference, "max_length": config.data.max_length}
-        plan |= rule | {"model": config.model, "files": files_of(config.model), "of reference": files_of(reference)}
+        files = {"files": files_at_hand(config.model), "of reference": files_at_hand(reference)}
+        plan |= rule | {"model": config.model} | files
     with held_folder(folder, flat(plan), say):
         if reference is None:
-            pairs = _by_scoring(prepared, preferences, folder, stop, say, progress)
+            pairs, dropped = _by_scoring(prepared, preferences, folder, stop, say, progress)
         else:
-            pairs = list(by_implicit_reward(config, preferences, reference, say=say, progress=progress("pairs")))
+            pairs, dropped = by_implicit_reward(config, preferences, reference, say=say, progress=progress("pairs"))
         judged = _by_prompt(pairs)
-        summary = summarise_pairs(judged, pairs)
+        summary = summarise_pairs(judged, pairs) | {"dropped_rows": dropped}
         found_name, found_seed = whose(Path(config.model))
-        settings = {"prompts": prompt_digest([[one.id, one.prompt] for one in judged]), "sampling": "given"}
+        settings = {
+            "prompts": prompt_digest([[one.id, one.prompt] for one in judged]),
+            "answers": prompt_digest([[one.id, one.answers] for one in pairs]),
+            "sampling": "given",
+        }
         write_evaluation(
             folder / NAME,
             Evaluation(
@@ -156,10 +163,12 @@ def _by_scoring(
     stop: StopSignal | None,
     say: Say,
     progress: Callable[[str], Progress | None],
-) -> list[Pair]:
-    """Score chosen and rejected answers as any others are."""
+) -> tuple[list[Pair], int]:
+    """Score chosen and rejected answers as any others are; return them, and how many rows were dropped as bad."""
+    rollouts, bad = _as_rollouts(prepared, preferences)
+    if bad is not None:
+        say(f"{preferences}: {bad}")
     if not (folder / SAMPLES).is_file():
-        rollouts = _as_rollouts(prepared, preferences)
         write_text(folder / SAMPLES, json_rows([one.row() for one in rollouts]))
     if (folder / SCORED).is_file():
         say(kept_in(folder))
@@ -173,19 +182,26 @@ def _by_scoring(
             progress=progress("completions"),
         )
     rollouts = read_rollouts(folder / SCORED)
-    return [
-        Pair(one.id, prompt_digest([turn.as_dict() for turn in one.prompt]), *own)
+    pairs = [
+        Pair(
+            one.id,
+            prompt_digest([turn.as_dict() for turn in one.prompt]),
+            prompt_digest([answer.text for answer in one.completions]),
+            *own,
+        )
         for one, own in zip(rollouts, read_scores(folder / SCORED, rollouts), strict=True)
     ]
+    return pairs, 0 if bad is None else bad.bad
 
 
-def _as_rollouts(config: TrainConfig, preferences: str) -> list[Rollout]:
-    """Return preference rows as prompts with two answers, the chosen one first."""
+def _as_rollouts(config: TrainConfig, preferences: str) -> tuple[list[Rollout], BadRows | None]:
+    """Return preference rows as prompts with two answers, the chosen one first, and the rows that were dropped."""
     from humanline.train.data.rows import SetReader
     from humanline.train.data.shapes import Preference
 
     rollouts = []
-    for row in SetReader.of(config.data, preferences, "preference"):
+    reader = SetReader.of(config.data, preferences, "preference")
+    for row in reader:
         assert isinstance(row, Preference)
         texts = [answer for answer in (row.chosen, row.rejected) if isinstance(answer, str)]
         if len(texts) < 2:
@@ -194,13 +210,15 @@ def _as_rollouts(config: TrainConfig, preferences: str) -> list[Rollout]:
             )
         answers = tuple(Completion(text=text, ids=(), finish="end") for text in texts)
         rollouts.append(Rollout(row.id, row.prompt, answers, row.given.columns()))
-    return rollouts
+    return rollouts, reader.left_out()
 
 
 def by_implicit_reward(
     config: TrainConfig, preferences: str, reference: str, *, say: Say = show, progress: Progress | None = None
-) -> Iterator[Pair]:
-    """Yield the pairs of a preference file, rated by sequence log-ratios of a recipe's model and a reference.
+) -> tuple[list[Pair], int]:
+    """Return the pairs of a preference file, rated by sequence log-ratios of a recipe's model and a reference.
+
+    And how many rows were dropped as bad.
 
     One model is in memory at a time. Rows go through the recipe's template and limits, as in training.
 
@@ -260,10 +278,14 @@ def by_implicit_reward(
     policy = _sums(config, batches, device, counting)
     plain = config.model_copy(update={"model": reference, "adapter": None})
     before = _sums(plain, batches, device, counting)
+    pairs = []
     for unit, ours, theirs in zip((unit for batch in batches for unit in batch.units), policy, before, strict=True):
         sequence = unit.sequences[0]
         prompt = prompt_digest([int(token) for token in sequence.ids[: len(sequence.ids) - sequence.completion_length]])
-        yield Pair(unit.id, prompt, *(_rated(a - b) for a, b in zip(ours, theirs, strict=True)))
+        answers = prompt_digest([[int(token) for token in one.ids] for one in unit.sequences])
+        ratings = (_rated(a - b) for a, b in zip(ours, theirs, strict=True))
+        pairs.append(Pair(unit.id, prompt, answers, *ratings))
+    return pairs, 0 if report.bad_rows is None else report.bad_rows.bad
 
 
 def _rated(value: float) -> Score:
@@ -288,6 +310,8 @@ def _sums(config: TrainConfig, batches: Sequence[Any], device: Any, count: Calla
 
 def _described(summary: dict[str, Any]) -> list[str]:
     lines = [f"{summary['pairs']} pairs of {summary['problems']} prompts"]
+    if summary["dropped_rows"]:
+        lines.append(f"{summary['dropped_rows']} rows were dropped as bad, and are in no number")
     for name in ("accuracy", "margin", *_NAMES):
         fact = summary[name]
         known = "interval not known" if fact["low"] is None else f"{fact['low']:.4f} to {fact['high']:.4f}"

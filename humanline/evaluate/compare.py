@@ -61,7 +61,7 @@ class Contrast:
     detectable : float
         The smallest difference that these data would have shown in 80 of 100 cases, as far as they go before a
         correction for the family; of a test with a margin, the smallest margin that they would have shown of models
-        that are truly equal.
+        that are truly equal. Infinite where the test could show none of any size.
     needed : dict
         How many items, or seeds, the wanted difference, or margin, needs for that; None where no number does.
     left_out : dict
@@ -154,7 +154,8 @@ def compare(evaluations: Sequence[Evaluation], declared: Declared | None = None)
     corrected = [
         replace(one, adjusted=float(adjusted[one.name]) if one.name in adjusted else None) for one in contrasts
     ]
-    remarks = [f"{one.name}: {count} {what}, left out" for one in contrasts for what, count in one.left_out.items()]
+    remarks = _other_templates(evaluations)
+    remarks += [f"{one.name}: {count} {what}, left out" for one in contrasts for what, count in one.left_out.items()]
     remarks += [
         f"{one.name}: {one.how} and Student's interval disagree; a difference counts as shown where both find it"
         for one in corrected
@@ -190,15 +191,33 @@ def _refuse_other_settings(evaluations: Sequence[Evaluation]) -> None:
     first = evaluations[0]
     expected = _flat(first.settings)
     for one in evaluations[1:]:
+        given = [it.name for it in (first, one) if it.settings.get("sampling") == "given"]
+        if len(given) == 1:
+            raise EvaluationError(
+                f"{first.name!r} and {one.name!r} were not evaluated alike: the answers of {given[0]!r} were given, so "
+                "that nobody knows how they were drawn; those of the other were sampled by the evaluation"
+            )
         found = _flat(one.settings)
         names = sorted(name for name in expected | found if expected.get(name) != found.get(name))
         if names:
-            listed = "; ".join(f"{name}: {expected.get(name)!r} and {found.get(name)!r}" for name in names[:5])
+            listed = "; ".join(f"{name}: {_told(expected, name)} and {_told(found, name)}" for name in names[:5])
             more = f"; and {len(names) - 5} more" if len(names) > 5 else ""
             raise EvaluationError(
                 f"{first.name!r} and {one.name!r} were not evaluated alike: {listed}{more}. Evaluate both with "
                 "the same prompts, sampling and scoring"
             )
+
+
+def _other_templates(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Return a remark where models were asked through different templates, as a chat model and its base may be."""
+    found = {one.name: str(one.summary["template"]) for one in evaluations if "template" in one.summary}
+    if len(set(found.values())) < 2:
+        return []
+    return [f"prompts were put into different templates: {'; '.join(f'{name}: {it}' for name, it in found.items())}"]
+
+
+def _told(settings: Mapping[str, Any], name: str) -> str:
+    return repr(settings[name]) if name in settings else "not said"
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -263,7 +282,9 @@ def _contrast(
         p=p,
         adjusted=None,
         margin=margin,
-        detectable=detectable_difference(estimate, power=power, level=plan.level, sides=sides),
+        detectable=math.inf
+        if (seeds if unit == "seeds" else items) < _fewest(plan, unit)
+        else detectable_difference(estimate, power=power, level=plan.level, sides=sides),
         needed=_needed(table, unit, estimate, plan),
         left_out=left_out,
     )
@@ -297,7 +318,16 @@ def _needed(table: NDArray[np.float64], unit: Unit, estimate: Estimate, plan: Pl
         }
     count = table.shape[0 if unit == "items" else 1]
     deviation = estimate.error * math.sqrt(count)
-    return {unit: needed_pairs(deviation, wanted, power=power, level=plan.level, sides=sides)}
+    enough = needed_pairs(deviation, wanted, power=power, level=plan.level, sides=sides)
+    return {unit: max(enough, _fewest(plan, unit))}
+
+
+def _fewest(plan: Plan, unit: Unit) -> int:
+    """Return how many items, or seeds, the test of a difference needs to show any at all.
+
+    Sign flips and McNemar's test of n give no p-value below 2 / 2^n.
+    """
+    return 2 if plan.test != "difference" or unit == "both" else max(2, math.ceil(math.log2(2 / plan.level)))
 
 
 def _joined(

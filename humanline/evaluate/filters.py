@@ -70,16 +70,18 @@ class JsonLines:
             )
         return int(number)
 
-    def keep(self, reasons: Mapping[int, str | None], folder: Path, label: str) -> Filtered:
+    def keep(self, reasons: Mapping[int, str | None], folder: Path, label: str, rest: str = UNUSED) -> Filtered:
         """Write the lines that have no reason to leave to LABEL.jsonl of a folder, and the others' to LABEL.left.jsonl.
 
         Parameters
         ----------
         reasons : mapping of int to str or None
-            By line, from 1 on. A line that is in none, unless it is blank, leaves since it cannot be used.
+            By line, from 1 on.
         folder : Path
             It exists.
         label : str
+        rest : str
+            Why a line leaves that is in none of them, unless it is blank.
 
         Raises
         ------
@@ -92,7 +94,7 @@ class JsonLines:
         why: Counter[str] = Counter()
         count = 0
         for number, _ in self._lines():
-            reason = reasons.get(number, UNUSED)
+            reason = reasons.get(number, rest)
             if reason is None:
                 count += 1
             else:
@@ -100,7 +102,7 @@ class JsonLines:
                 lost.append({"row": f"{self.path.name}:{number}", "why": reason})
         if not count:
             raise EvaluationError(f"no row of {self.path} would be kept: {Filtered(self.path, self.path, 0, why)}")
-        kept = Lines(lambda: (text for number, text in self._lines() if reasons.get(number, UNUSED) is None))
+        kept = Lines(lambda: (text for number, text in self._lines() if reasons.get(number, rest) is None))
         files = folder / f"{label}.jsonl", folder / f"{label}.left.jsonl"
         texts = kept, Lines(lambda: (json.dumps(row) + "\n" for row in lost))
         for file, text in zip(files, texts, strict=True):

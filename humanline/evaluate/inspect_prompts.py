@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from humanline.evaluate.filters import JsonLines
+from humanline.evaluate.answers import read_each_once
+from humanline.evaluate.filters import UNUSED, JsonLines
 from humanline.evaluate.model_files import files_of_rewards
 from humanline.evaluate.prompt_rates import PromptRates, rates_as_json, rates_of
 from humanline.evaluate.records import EvaluationError
@@ -76,8 +77,13 @@ def inspect_prompts(
         make_folder(folder)
     try:
         file = Path(scored).expanduser() if scored is not None else _scored_here(config, folder, stop, say, progress)
-        rollouts = read_rollouts(file)
-        rates = rates_of(rollouts, read_scores(file, rollouts))
+        rollouts = read_rollouts(file) if scored is None else _asked_of(config, read_each_once(file))
+        rates = rates_of(
+            rollouts,
+            read_scores(file, rollouts),
+            failed=config.rounds.scoring.failed,
+            truncated=config.rounds.truncated,
+        )
     except BaseException:
         if made and folder is not None and not any(folder.iterdir()):
             folder.rmdir()  # of an inspection of which nothing was done
@@ -85,8 +91,9 @@ def inspect_prompts(
     if folder is not None:
         write_text(folder / NAME, json.dumps(rates_as_json(rates), indent=1, allow_nan=False) + "\n")
     if lines is not None and band is not None and folder is not None:
-        _refuse_others(config, rollouts, lines)
-        say(str(lines.keep(_reasons(rates, band, lines), folder, f"kept-pass-rate-{band[0]:g}-{band[1]:g}")))
+        label = f"kept-pass-rate-{band[0]:g}-{band[1]:g}"
+        rest = UNUSED if scored is None else f"no answers in {scored}"
+        say(str(lines.keep(_reasons(rates, band, lines), folder, label, rest)))
     return rates
 
 
@@ -125,16 +132,21 @@ def _digest(plan: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _refuse_others(config: TrainConfig, rollouts: Sequence[Rollout], lines: JsonLines) -> None:
-    """Raise EvaluationError if answers are to other prompts than those of the file's lines."""
-    reader = SetReader.of(config.data, config.data.train, "prompt")
-    prompts = {example.id: example.prompt for example in reader}
+def _asked_of(config: TrainConfig, rollouts: list[Rollout]) -> list[Rollout]:
+    """Return answers; raise EvaluationError if they are to other prompts than those of data.train."""
+    prompts = {example.id: example.prompt for example in SetReader.of(config.data, config.data.train, "prompt")}
     for rollout in rollouts:
-        lines.line_of(rollout.id)
-        if rollout.id not in prompts or rollout.prompt[-1].content != prompts[rollout.id][-1].content:
+        if rollout.id not in prompts:
             raise EvaluationError(
-                f"{rollout.id}: the answers that were scored are to another prompt than that line of {lines.path} holds"
+                f"{rollout.id!r} has answers that were scored, and is no row of {config.data.train}, whose rows are "
+                f"called {next(iter(prompts), 'nothing')} and so on"
             )
+        if rollout.prompt[-1].content != prompts[rollout.id][-1].content:
+            raise EvaluationError(
+                f"{rollout.id}: the answers that were scored are to another prompt than that row of "
+                f"{config.data.train} holds"
+            )
+    return rollouts
 
 
 def _reasons(rates: PromptRates, band: tuple[float, float], lines: JsonLines) -> dict[int, str | None]:

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 from humanline.train.config.rounds import ModelReward, ScoringConfig
-from humanline.train.policy.hub import HUB
+from humanline.train.policy.hub import HUB, fetch_settings
 
 _PIECES, _PIECE = 16, 4096  # how many bytes of a file are read: 20 files of 5 GB take some milliseconds
 
@@ -26,25 +26,40 @@ def files_of(model: str) -> dict[str, str]:
     Returns
     -------
     dict
-        Empty where there are no such files.
+        Empty where there are no such files. Of a model on the hub its `config.json` and its `revision`, which name all
+        others: those are in the cache as far as somebody has asked for them.
     """
-    folder = Path(model).expanduser()
+    folder, revision = Path(model).expanduser(), {}
     if model.startswith(HUB):
         from huggingface_hub import try_to_load_from_cache
 
         cached = try_to_load_from_cache(model.removeprefix(HUB), "config.json")
         if not isinstance(cached, str):
             return {}
-        folder = Path(cached).parent  # of one revision
+        folder, revision = Path(cached).parent, {"revision": Path(cached).parent.name}
     if not folder.is_dir():
         return {}
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    return {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns} {_glance(path)}" for path in files}
+    files = [folder / "config.json"] if revision else sorted(path for path in folder.iterdir() if path.is_file())
+    found = {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns} {_glance(path)}" for path in files}
+    return found | revision
+
+
+def files_at_hand(model: str) -> dict[str, str]:
+    """Return the same before and after a model of the hub was fetched: its config.json is asked for first.
+
+    Raises
+    ------
+    ModelError
+        If that cannot be had.
+    """
+    if model.startswith(HUB):
+        fetch_settings(model.removeprefix(HUB), f"model {model!r}")
+    return files_of(model)
 
 
 def files_of_rewards(scoring: ScoringConfig) -> dict[str, dict[str, str]]:
     """Return the same of the reward models of a scoring, by their names."""
-    return {one.model: files_of(one.model) for one in scoring.rewards if isinstance(one, ModelReward)}
+    return {one.model: files_at_hand(one.model) for one in scoring.rewards if isinstance(one, ModelReward)}
 
 
 def _glance(path: Path) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from humanline.evaluate.run import reading_of
 from humanline.evaluate.score_rows import Say, score_plan
 from humanline.system.files import make_folder, write_text
 from humanline.system.stop import StopSignal
@@ -75,9 +76,11 @@ def own_answers(
     sampling = asked.rounds.sampling.model_dump(mode="json")
     # Prompts are named by what they are, for their names are in the draws: a copy of the model answers as it does.
     prompts = folder / f"own-{_digest(rows)}.prompts.jsonl"
-    plan = [score_plan(config), sampling, config.seed, config.data.max_length, rows]
+    plan = [score_plan(config), sampling, config.seed, reading_of(asked), rows]
     answers = folder / f"own-{_digest(plan)}.jsonl"
-    if not answers.is_file():
+    if answers.is_file():
+        say(f"the model's own answers are those in {answers}; without it they are drawn anew")
+    else:
         make_folder(folder)
         write_text(prompts, json_rows(rows))
         asked = asked.model_copy(update={"data": asked.data.model_copy(update={"train": str(prompts)})})

@@ -23,7 +23,7 @@ class PromptRate:
     ----------
     id : str
     values : tuple of float
-        Of the answers that have a score.
+        Of the answers that training would use.
     equal : bool
         Whether these are equal up to rounding, so that all advantages are 0.
     """
@@ -45,16 +45,22 @@ class PromptRates:
     Attributes
     ----------
     prompts : tuple of PromptRate
-        With two scored answers or more.
+        With two answers or more that training would use.
     too_few : tuple of str
         Names of prompts with fewer, of which nothing can be said.
     without_score : mapping of str to int
         Answers without a score, by status.
+    counted_as : float or None
+        What answers without a score count as; None where they are left out.
+    truncated : int
+        Truncated answers that are left out.
     """
 
     prompts: tuple[PromptRate, ...]
     too_few: tuple[str, ...]
     without_score: dict[str, int]
+    counted_as: float | None = None
+    truncated: int = 0
 
     @property
     def binary(self) -> bool:
@@ -73,8 +79,22 @@ class PromptRates:
         return (min(rates), max(rates)) if rates and self.binary else None
 
 
-def rates_of(rollouts: Sequence[Rollout], scores: Sequence[Sequence[Score]]) -> PromptRates:
-    """Return what scored answers say of their prompts.
+def rates_of(
+    rollouts: Sequence[Rollout],
+    scores: Sequence[Sequence[Score]],
+    *,
+    failed: str | float = "drop",
+    truncated: str = "keep",
+) -> PromptRates:
+    """Return what scored answers say of their prompts, as a round of training takes them.
+
+    Parameters
+    ----------
+    rollouts, scores
+    failed : str or float
+        As source.scoring.failed: what an answer without a score counts as, where it is a number.
+    truncated : str
+        As source.truncated: "drop" leaves truncated answers out.
 
     Raises
     ------
@@ -86,9 +106,13 @@ def rates_of(rollouts: Sequence[Rollout], scores: Sequence[Sequence[Score]]) -> 
     from humanline.objectives import group_advantages
 
     found, too_few, lost = list[PromptRate](), list[str](), Counter[str]()
+    instead, cut = (None if isinstance(failed, str) else float(failed)), 0
     for rollout, own in zip(rollouts, scores, strict=True):
-        values = tuple(score.value for score in own if score.value is not None)
         lost.update(score.status for score in own if score.value is None)
+        dropped = [truncated == "drop" and answer.truncated for answer in rollout.completions]
+        cut += sum(dropped)
+        each = [score.value if score.value is not None else instead for score in own]
+        values = tuple(value for value, gone in zip(each, dropped, strict=True) if value is not None and not gone)
         if len(values) < 2:
             too_few.append(rollout.id)
             continue
@@ -97,7 +121,7 @@ def rates_of(rollouts: Sequence[Rollout], scores: Sequence[Sequence[Score]]) -> 
         found.append(PromptRate(rollout.id, values, equal=not advantages.any()))
     if not found:
         raise EvaluationError(f"none of {len(rollouts)} prompts has two scored answers, which could differ")
-    return PromptRates(tuple(found), tuple(too_few), dict(sorted(lost.items())))
+    return PromptRates(tuple(found), tuple(too_few), dict(sorted(lost.items())), instead, cut)
 
 
 def describe_rates(rates: PromptRates) -> Iterator[str]:
@@ -110,7 +134,10 @@ def describe_rates(rates: PromptRates) -> Iterator[str]:
         yield f"  {len(rates.too_few)} prompts have fewer than two scored answers, and are in no number"
     if rates.without_score:
         listed = ", ".join(f"{count} {status}" for status, count in rates.without_score.items())
-        yield f"  answers without a score: {listed}"
+        what = "left out" if rates.counted_as is None else f"counted as {rates.counted_as:g} (source.scoring.failed)"
+        yield f"  answers without a score: {listed}; {what}"
+    if rates.truncated:
+        yield f"  {rates.truncated} truncated answers are left out (source.truncated: drop)"
     if not rates.binary:
         yield "  scores are not 0 or 1, so there are no pass rates"
         return
@@ -133,6 +160,8 @@ def rates_as_json(rates: PromptRates) -> dict[str, Any]:
         "equal": {"share": equal.share, "low": equal.low, "high": equal.high},
         "too_few": list(rates.too_few),
         "without_score": rates.without_score,
+        "counted_as": rates.counted_as,
+        "truncated_left_out": rates.truncated,
         "band": None if rates.band is None else list(rates.band),
         "rates": [{"id": one.id, "mean": one.rate, "answers": len(one.values)} for one in rates.prompts],
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 from humanline.evaluate.answers import SAMPLES, SCORED, read_each_once
 from humanline.evaluate.folder import held_folder
-from humanline.evaluate.model_files import files_of, files_of_rewards
+from humanline.evaluate.model_files import files_at_hand, files_of, files_of_rewards
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, in_full, prompt_digest, write_evaluation
 from humanline.evaluate.summary import describe_summary, items_of, key_of, summarise
 from humanline.system.files import output_path
@@ -69,12 +69,15 @@ def evaluate(
     Raises
     ------
     EvaluationError, ToolError, ModelError, ValueError, OSError
-        If the folder holds an evaluation of something else, there is nothing to ask or no way to score, or as
+        If the folder holds an evaluation of something else, there is nothing to ask or no way to score, there are both
+        `prompts` and `samples`, or as
         `humanline.train.online.commands.sample` and `score` do.
     StopRequested
         If `stop` was asked; what is done is kept.
     """
-    prepared = as_rounds(config, prompts)
+    if prompts is not None and samples is not None:
+        raise EvaluationError("answers that are there have their prompts with them: give prompts or samples, not both")
+    prepared = as_rounds(config, prompts, samples)
     folder = output_path(out)
     source = None if samples is None else _file(samples)
     plan = _plan(prepared, source)
@@ -92,6 +95,7 @@ def evaluate(
         _say_uneven(rollouts, prepared, say)
         scores = read_scores(folder / SCORED, rollouts)
         summary = summarise(rollouts, scores, key=key_of(scoring), ks=ks)
+        summary |= {} if source is not None else {"template": prepared.data.template}
         found_name, found_seed = whose(Path(config.model))
         write_evaluation(
             target,
@@ -108,8 +112,8 @@ def evaluate(
     return target
 
 
-def as_rounds(config: TrainConfig, prompts: str | None) -> TrainConfig:
-    """Return the configuration with the source that an evaluation samples and scores with.
+def as_rounds(config: TrainConfig, prompts: str | None, samples: str | None = None) -> TrainConfig:
+    """Return the configuration with the source that an evaluation samples and scores with; `samples` has its prompts.
 
     Raises
     ------
@@ -124,7 +128,7 @@ def as_rounds(config: TrainConfig, prompts: str | None) -> TrainConfig:
             "nothing says how answers are scored: set evaluation.scoring, for example "
             "evaluation.scoring='{rewards: [{kind: math}]}'"
         )
-    path = prompts or config.data.eval
+    path = prompts or config.data.eval or samples
     if path is None:
         raise EvaluationError("there are no prompts to ask: give --prompts FILE, or set data.eval")
     # What rounds forbid, one sample or temperature 0, would leave nothing to learn from; it can be evaluated.
@@ -191,9 +195,26 @@ def _settings(config: TrainConfig, rollouts: Sequence[Rollout], *, given: bool) 
     scoring = same_settings({"source": {"scoring": config.rounds.scoring.model_dump(mode="json")}})
     return {
         "prompts": prompt_digest([[one.id, [message.as_dict() for message in one.prompt]] for one in rollouts]),
+        "columns": _columns(config, rollouts),
         "sampling": "given" if given else sampling | {"samples": config.rounds.samples},
+        **({} if given else {"limits": limits_of(config)}),
         "scoring": {name.removeprefix("source.scoring."): value for name, value in scoring.items()},
     }
+
+
+def limits_of(config: TrainConfig) -> dict[str, int | None]:
+    """Return what cuts answers besides `max_tokens`, and prompts: how many tokens both, and a prompt, may have."""
+    return {"max_length": config.data.max_length, "max_prompt_length": config.data.max_prompt_length}
+
+
+def _columns(config: TrainConfig, rollouts: Sequence[Rollout]) -> dict[str, str]:
+    """Return digests of the columns that answers were scored against or asked with, such as reference answers."""
+    from humanline.train.data.prompts import offers_columns, scored_columns
+
+    offered = offers_columns(config)
+    named = {name for one in rollouts for name in (one.extra if offered else one.given.columns())}
+    named.update(scored_columns(config))
+    return {name: prompt_digest([one.extra.get(name) for one in rollouts]) for name in sorted(named)}
 
 
 def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
@@ -209,7 +230,7 @@ def _plan(config: TrainConfig, samples: Path | None) -> dict[str, Any]:
         plan
         | {
             "model": config.model,
-            "model files": files_of(config.model),
+            "model files": files_at_hand(config.model),
             **({} if (base := base_of(config.model)) is None else {"base": base, "base files": files_of(base)}),
             "prompts": prompts_of(config.data.train),
             "sampling": config.rounds.sampling.model_dump(mode="json", exclude={"engine"}),

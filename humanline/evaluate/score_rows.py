@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from humanline.evaluate.model_files import files_of
+from humanline.evaluate.model_files import files_at_hand
 from humanline.system.files import make_folder
 from humanline.system.stop import StopRequested, StopSignal
 from humanline.train.config import TrainConfig
@@ -45,7 +45,7 @@ def score_plan(config: TrainConfig) -> dict[str, Any]:
     training, folder = config.training, Path(config.model).expanduser()
     return {
         "model": str(folder.resolve()) if folder.is_dir() else config.model,
-        "model files": files_of(config.model),
+        "model files": files_at_hand(config.model),
         "seed of the adapter": None if config.adapter is None else config.seed,
         "adapter": None if config.adapter is None else config.adapter.model_dump(mode="json"),
         "kept in": config.kept_in,

@@ -81,6 +81,7 @@ def win_rate(
     ours, theirs = read_answers(model), read_answers(baseline)
     joined = join(ours, theirs)
     rule = _rule(ours, theirs, judge)
+    unknown = [str(one.file) for one in (ours, theirs) if judge is None and one.scoring is None]
     against = digest_of_answers(theirs, [one.baseline for one in joined])
     settings = {
         "prompts": prompt_digest([[one.id, one.prompt] for one in joined]),
@@ -111,6 +112,11 @@ def win_rate(
         )
     for line in describe_verdicts(summary):
         say(line)
+    if unknown:
+        say(
+            f"warning: how {' and '.join(unknown)} {'was' if len(unknown) == 1 else 'were'} scored is not known; the "
+            "rate means something only where the same rewards scored both (folders of humanline evaluate say it)"
+        )
     if any(left_out.values()):
         say(f"left out: {left_out['model']} prompts that only the model answered, {left_out['baseline']} the baseline")
     if judge is not None and summary["without_verdict"]:
@@ -142,7 +148,9 @@ def _rule(ours: Answers, theirs: Answers, judge: JudgeConfig | None) -> dict[str
             key for key in {*ours.scoring, *theirs.scoring} if ours.scoring.get(key) != theirs.scoring.get(key)
         )
         raise EvaluationError(f"{ours.file} and {theirs.file} were not scored alike: {', '.join(differ)}")
-    return {"kind": "scores", "of": parts[0], **(ours.scoring or theirs.scoring or {})}
+    if ours.scoring is None or theirs.scoring is None:
+        return {"kind": "scores", "of": parts[0] or parts[1], "scored": "not known"}
+    return {"kind": "scores", "of": parts[0] or parts[1], **ours.scoring}
 
 
 @contextlib.contextmanager

@@ -46,6 +46,9 @@ def changed(toy, tmp_path_factory) -> str:
     return folder
 
 
+FIXED = {"chosen": "7", "rejected": "8 9"}
+
+
 def run(*words: str) -> int:
     return main(["evaluate", *words, "--quiet"])
 
@@ -76,6 +79,31 @@ def test_a_reward_rates_both_answers(recipe):
     before = Path("a/scored.jsonl").read_bytes()
     assert run(recipe, "--preferences", pairs, "--out", "a") == 0  # nothing is scored twice
     assert Path("a/scored.jsonl").read_bytes() == before and read_evaluation("a") == found
+
+
+@pytest.mark.parametrize("reference", [[], ["--reference", "changed"]], ids=["reward", "implicit"])
+def test_pairs_with_other_answers_are_not_compared(recipe, changed, capsys, reference):
+    """Of the same prompts in the same lines of a file of the same name."""
+    reference = [changed if word == "changed" else word for word in reference]
+    for name, texts in (("a", ("1 2", "x")), ("b", ("x", "1 2"))):
+        pairs = write([{"prompt": "p", "chosen": texts[0], "rejected": texts[1]}, {"prompt": "q"} | FIXED])
+        assert run(recipe, "--preferences", pairs, *reference, "--out", name, "--name", name) == 0
+    assert main(["compare", "a", "b"]) == 2
+    assert "were not evaluated alike: answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("reference", [[], ["--reference", "changed"]], ids=["reward", "implicit"])
+def test_rows_that_are_dropped_are_counted(recipe, changed, capsys, reference):
+    """And named, and again where answers and scores are there already."""
+    reference = [changed if word == "changed" else word for word in reference]
+    rows = [{"prompt": "p", "chosen": "x"}, *({"prompt": f"q{n}"} | FIXED for n in range(9))]
+    words = [recipe, "data.bad_rows=drop", "--preferences", write(rows), *reference, "--out", "a"]
+    for _ in range(2):
+        assert main(["evaluate", *words]) == 0
+        said = capsys.readouterr().err
+        assert "1 of 10 rows dropped as bad" in said and "1 rows were dropped as bad, and are in no number" in said
+        assert read_evaluation("a").summary["dropped_rows"] == 1
+        assert read_evaluation("a").summary["pairs"] == 9
 
 
 def test_the_implicit_reward_is_that_of_training(recipe, toy, changed):

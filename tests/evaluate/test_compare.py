@@ -163,13 +163,54 @@ def test_each_unit_has_its_test_its_error_and_its_need(unit, shift):
         degrees, error = len(means) - 1, means.std(ddof=1) / math.sqrt(len(means))
         signs = np.array(list(itertools.product([1, -1], repeat=len(means))))
         expected = np.mean(np.abs(signs @ means) >= abs(means.sum()) - 1e-12)
-        assert found.needed == {unit: needed_pairs(float(means.std(ddof=1)), 0.6, level=0.1)}
+        fewest = next(n for n in range(1, 99) if 2 / 2**n <= 0.1)  # whose signs alone can have so small a p-value
+        assert found.needed == {unit: max(fewest, needed_pairs(float(means.std(ddof=1)), 0.6, level=0.1))}
         assert found.how == "sign flips"
     assert found.p == pytest.approx(expected, rel=1e-9)
     assert (found.estimate.degrees, found.estimate.error) == pytest.approx((degrees, error), rel=1e-12)
     assert found.interval.half_width == pytest.approx(scipy.stats.t.ppf(0.95, degrees) * error, rel=1e-9)
     assert found.detectable == detectable_difference(found.estimate, level=0.1)
     assert found.verdict(0.1) in ("no difference shown", "better" if table.mean() > 0 else "worse")
+
+
+@pytest.mark.parametrize(("level", "fewest"), [(0.05, 6), (0.01, 8), (0.2, 4)])
+@pytest.mark.parametrize("unit", ["items", "seeds"])
+def test_a_test_by_signs_of_few_can_show_nothing(unit, level, fewest):
+    """However large the difference: so none could have been shown, and as many are needed as have small p-values."""
+    rng = np.random.default_rng(9)
+    for count in (fewest - 1, fewest):
+        shape = (count, 1) if unit == "items" else (40, count)
+        table = 5 + 0.01 * rng.normal(size=shape)
+        seeds = range(shape[1])
+        files = [evaluation("a", [0.0] * shape[0], seed=s) for s in seeds]
+        files += [evaluation("b", table[:, s].tolist(), seed=s) for s in seeds]
+        found = compare(files, planned(unit=unit, level=level, wanted=1))
+        (one,) = found.contrasts
+        shown = count == fewest
+        assert one.how == "sign flips" and one.p == 2 / 2**count and (one.p <= level) == shown
+        assert (one.verdict(level) == "better") == math.isfinite(one.detectable) == shown
+        assert one.needed == {unit: fewest}
+        assert ("no difference of any size" in "\n".join(describe(found))) != shown
+
+
+def test_binary_items_too_few_for_mcnemars_test():
+    """Five that are all better give p = .0625."""
+    for count, shown in ((5, False), (6, True)):
+        (one,) = compare([evaluation("a", [0] * count), evaluation("b", [1] * count)]).contrasts
+        assert one.how == "McNemar's exact test" and (one.p <= 0.05) == math.isfinite(one.detectable) == shown
+
+
+def test_a_setting_that_one_file_does_not_say_is_named_so():
+    files = [evaluation("a", [1, 0]), evaluation("b", [1, 0], settings=SETTINGS | {"limits": {"max_length": 64}})]
+    with pytest.raises(EvaluationError, match=r"not evaluated alike: limits\.max_length: not said and 64"):
+        compare(files)
+
+
+def test_other_templates_are_said_and_no_refusal():
+    """A chat model and its base may be asked each in its way."""
+    files = [evaluation(name, [1, 0], summary={"template": how}) for name, how in (("a", "chat"), ("b", "plain"))]
+    assert "prompts were put into different templates: a: chat; b: plain" in compare(files).remarks
+    assert not any("templates" in one for one in compare([files[0], evaluation("b", [1, 0])]).remarks)
 
 
 def test_what_is_wanted_goes_before_the_margin():
@@ -413,8 +454,8 @@ class TestFiles:
 
 
 def test_infinite_errors_are_no_result():
-    """Two items that agree: no width, and nothing is needed to show any difference, which is said."""
-    comparison = compare([evaluation("a", [0.5, 0.5]), evaluation("b", [0.5, 0.5])])
+    """Items that agree: no width, and nothing is needed to show any difference, which is said."""
+    comparison = compare([evaluation("a", [0.5] * 6), evaluation("b", [0.5] * 6)])
     (found,) = comparison.contrasts
     assert any("all differences are 0, which tells nothing of how much they vary" in one for one in comparison.remarks)
     assert found.p == 1.0 and found.interval.half_width == 0.0 and math.isfinite(found.detectable)

@@ -88,6 +88,7 @@ def test_what_the_harness_cannot_do_is_refused(recipe, capsys):
         (["evaluation.samples=2"], "set evaluation.samples=1"),
         ([f"evaluation.sampling.engine={server}"], "leave evaluation.sampling.engine out"),
         (["--name", "a"], "leave out --name"),
+        (["--preferences", "none.jsonl", "--reference", "m"], "leave out --preferences, --reference"),
         (["data.eval=null"], "there are no prompts"),
     ]
     for words, message in cases:

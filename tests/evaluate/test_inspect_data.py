@@ -101,6 +101,21 @@ def test_a_copy_of_the_model_draws_the_same_answers(toy, tmp_path):
     assert not np.array_equal(first.own.scores.sums, other.own.scores.sums)
 
 
+def test_answers_drawn_under_another_template_are_drawn_anew(toy, tmp_path):
+    """In the folder of a first look as in a fresh one; those of the same look are said to be the same."""
+    look(toy, tmp_path / "a", own_samples=6)
+    told: list[str] = []
+    for where in ("a", "b"):
+        settings = config(toy, tmp_path / where / "run", data__template="plain")
+        found = inspect_data(settings, out=str(tmp_path / where / "look"), own_samples=6, say=told.append)
+        if where == "a":
+            plain = found
+    assert np.array_equal(plain.own.scores.sums, found.own.scores.sums)
+    assert not any("own answers are those in" in line for line in told)
+    inspect_data(settings, out=str(tmp_path / "b" / "look"), own_samples=6, say=told.append)
+    assert any("own answers are those in" in line for line in told)
+
+
 def test_all_that_scores_depend_on_tells_them_apart(toy, tmp_path):
     """And nothing else does: a longer run, or a seed where nothing is drawn, keeps them."""
 

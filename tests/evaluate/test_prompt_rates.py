@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,27 @@ def test_scores_equal_up_to_rounding_teach_nothing():
 def test_prompts_without_two_scores_tell_nothing():
     with pytest.raises(EvaluationError, match="none of 2 prompts"):
         rates_of(*prompts([[1.0], [None, None, 0.0]]))
+
+
+def test_answers_without_a_score_count_as_training_counts_them():
+    """source.scoring.failed may be a number, and source.truncated may drop answers."""
+    rollouts, scores = prompts([[1, None], [1, 1, 0], [None, None]])
+    found = rates_of(rollouts, scores, failed=0.0)
+    assert [(one.id, one.values, one.equal) for one in found.prompts] == [
+        ("p.jsonl:1", (1.0, 0.0), False),
+        ("p.jsonl:2", (1.0, 1.0, 0.0), False),
+        ("p.jsonl:3", (0.0, 0.0), True),
+    ]
+    assert found.without_score == {"timeout": 3} and found.too_few == ()
+    assert "3 timeout; counted as 0 (source.scoring.failed)" in "\n".join(describe_rates(found))
+    cut = Completion("9", (1,), "length")
+    assert cut.truncated
+    shorter = [rollouts[0], replace(rollouts[1], completions=(*rollouts[1].completions[:2], cut)), rollouts[2]]
+    found = rates_of(shorter, scores, truncated="drop")
+    assert [(one.id, one.equal) for one in found.prompts] == [("p.jsonl:2", True)]
+    assert found.too_few == ("p.jsonl:1", "p.jsonl:3") and found.truncated == 1
+    assert "1 truncated answers are left out" in "\n".join(describe_rates(found))
+    assert not rates_of(shorter, scores).prompts[0].equal
 
 
 @pytest.fixture
@@ -115,6 +137,28 @@ def test_prompts_of_a_band_are_kept(recipe, capsys, monkeypatch):
     Path("prompts.jsonl").write_bytes(b"".join([lines[1], lines[0], *lines[2:]]))
     assert main([*words, "--scored", str(scored), "--keep-pass-rate", "0:1"]) == 2
     assert "prompts.jsonl:1: the answers that were scored are to another prompt" in capsys.readouterr().err
+
+
+def test_scored_answers_are_to_the_prompts_of_the_recipe_each_once(recipe, capsys):
+    """Else the share is that of other prompts, or of some there twice; a prompt without answers is named so."""
+    rows = []
+    for number, line in enumerate(read_lines(Path("prompts.jsonl"))[:10], start=1):
+        asked = line["prompt"] if isinstance(line["prompt"], str) else line["prompt"][-1]["content"]
+        answer = {"text": "x", "ids": [], "finish": "end", "logprobs": None}
+        values = [{"value": float(n), "status": "ok", "parts": {}} for n in range(2)]
+        row = {"id": f"prompts.jsonl:{number}", "policy": "p", "prompt": [{"role": "user", "content": asked}]}
+        rows.append(row | {"extra": {}, "completions": [answer, answer], "scores": values})
+
+    def look(name: str, given: list[dict], *more: str) -> int:
+        Path(name).write_text("".join(json.dumps(row) + "\n" for row in given))
+        return main(["inspect-data", recipe, "--scored", name, "--out", f"of-{name}", *more])
+
+    assert look("foreign.jsonl", [row | {"id": f"other:{n}"} for n, row in enumerate(rows)]) == 2
+    assert "'other:0' has answers that were scored, and is no row of prompts.jsonl" in capsys.readouterr().err
+    assert look("twice.jsonl", [*rows, rows[0]]) == 2
+    assert "is there twice" in capsys.readouterr().err
+    assert look("part.jsonl", rows, "--keep-pass-rate", "0.2:0.8") == 0
+    assert "kept 10 of 48 rows; 38 left: no answers in part.jsonl" in capsys.readouterr().err
 
 
 def test_what_makes_no_sense_of_prompts_is_refused(recipe, capsys):

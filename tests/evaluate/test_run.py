@@ -10,9 +10,11 @@ import pytest
 
 from humanline.cli import main
 from humanline.evaluate import run as evaluating
+from humanline.evaluate.model_files import files_at_hand, files_of
 from humanline.evaluate.records import read_evaluation
 from humanline.system.lock import FolderLock
 from humanline.train.online.ledger import read_lines
+from humanline.train.policy.errors import ModelError
 from tests.helpers.recipes import recipe_that_evaluates
 from tests.helpers.rounds import SCORED
 from tests.helpers.scripted_server import GIVEN, NO_TEXTS, Asked, Reply, serving
@@ -62,10 +64,52 @@ def test_answers_that_are_there_are_only_scored(recipe, tmp_path, capsys):
     assert run("evaluate", recipe, "--out", "a", "--quiet") == 0
     assert run("evaluate", recipe, "--out", "again", "--samples", "a/samples.jsonl", "--name", "again", "--quiet") == 0
     ours, theirs = read_evaluation("a"), read_evaluation("again")
-    assert ours.items == theirs.items and ours.summary == theirs.summary
+    assert ours.items == theirs.items and ours.summary == theirs.summary | {"template": "chat"}
+    assert run("evaluate", recipe, "data.eval=null", "--out", "b", "--samples", "a/samples.jsonl", "--quiet") == 0
+    assert read_evaluation("b").items == ours.items
+    words = ("--samples", "a/samples.jsonl", "--prompts", "none.jsonl", "--out", "c")
+    assert run("evaluate", recipe, *words, "--quiet") == 2
+    assert "leave out --prompts" in capsys.readouterr().err and not Path("c").exists()
     assert ours.name == "model"
     assert run("compare", "a", "again") == 2
-    assert "were not evaluated alike: sampling" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the answers of 'again' were given, so that nobody knows how they were drawn" in said
+
+
+def test_answers_that_had_less_room_are_not_compared(recipe, capsys):
+    """data.max_length cuts answers as max_tokens does."""
+    assert run("evaluate", recipe, "--out", "a", "--name", "a", "--quiet") == 0
+    assert run("evaluate", recipe, "data.max_length=17", "--out", "b", "--name", "b", "--quiet") == 0
+    assert read_evaluation("b").summary["tokens"] < read_evaluation("a").summary["tokens"]
+    assert run("compare", "a", "b") == 2
+    assert "were not evaluated alike: limits.max_length: 64 and 17" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("reward", "reads"),
+    [
+        ({"kind": "number"}, "b"),
+        ({"kind": "format", "pattern": "1"}, ""),
+        (SCORED["rewards"][0], "bc"),  # a function that may be given every column
+    ],
+    ids=["number", "format", "function"],
+)
+def test_answers_scored_against_other_references_are_not_compared(recipe, capsys, reward, reads):
+    """Whose prompts and ids are the same; a column that no reward reads may differ."""
+    for name, answers, note in (("a", "123", "x"), ("b", "124", "x"), ("c", "123", "y")):
+        rows = [
+            {"id": str(n), "policy": "p", "prompt": [{"role": "user", "content": f"q{n}"}]}
+            | {"extra": {"answer": answer, "note": note}}
+            | {"completions": [{"text": answer, "ids": [], "finish": "end", "logprobs": None}]}
+            for n, answer in enumerate(answers)
+        ]
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        scoring = f"evaluation.scoring={json.dumps({'rewards': [reward], 'failed': 'drop', 'failed_share': 1})}"
+        words = ("--samples", f"{name}.jsonl", "--out", name, "--name", name, "--quiet")
+        assert run("evaluate", recipe, scoring, *words) == 0
+    for name, column in (("b", "answer"), ("c", "note")):
+        assert run("compare", "a", name) == (2 if name in reads else 0)
+        assert (f"were not evaluated alike: columns.{column}" in capsys.readouterr().err) == (name in reads)
 
 
 def test_a_declared_plan_stands_in_the_result(recipe, capsys):
@@ -113,6 +157,36 @@ def test_a_folder_of_another_evaluation_is_left_alone(recipe, capsys):
         assert run("evaluate", recipe, other, "--out", "a", "--quiet") == 2
         assert "another model, other prompts or other settings" in capsys.readouterr().err
     assert Path("a/evaluation.json").read_bytes() == before
+
+
+def test_a_model_of_the_hub_is_the_same_before_and_after_it_was_fetched(tmp_path, monkeypatch):
+    """Told by its revision, which is asked for first: its files come into the cache one by one."""
+    import huggingface_hub
+
+    from humanline.train.policy import hub
+
+    snapshot = tmp_path / "snapshots" / "abc123"
+    settings = snapshot / "config.json"
+    asked: list[str] = []
+
+    def fetch(name: str, file: str) -> str:
+        asked.append(f"{name}/{file}")
+        snapshot.mkdir(parents=True, exist_ok=True)
+        settings.write_text("{}")
+        return str(settings)
+
+    found = lambda *_: str(settings) if settings.is_file() else None  # noqa: E731
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetch)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", found)
+    monkeypatch.setattr(hub, "ask_hub", lambda *_: None)
+    assert files_of("hub:org/name") == {}
+    before = files_at_hand("hub:org/name")
+    assert asked == ["org/name/config.json"] and before["revision"] == "abc123"
+    (snapshot / "model.safetensors").write_text("weights")
+    assert files_of("hub:org/name") == before
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_: 1 / 0)
+    with pytest.raises(ModelError, match="model 'hub:org/name' cannot be loaded: ZeroDivisionError"):
+        files_at_hand("hub:org/name")
 
 
 def test_scores_of_a_reward_model_that_has_changed_are_no_scores(recipe, capsys, monkeypatch):

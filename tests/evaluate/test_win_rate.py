@@ -329,6 +329,15 @@ def test_scores_decide_where_no_judge_is_named(files, capsys):
     assert "position" not in found.summary
 
 
+def test_how_files_were_scored_is_not_taken_on_trust_without_a_word(files, capsys):
+    """Two reward models are both called "model"; folders of an evaluation say how they were scored."""
+    scored("ours.jsonl", [[1.0]] * 3)
+    scored("theirs.jsonl", [[-3.0]] * 3)
+    assert main(["win-rate", "ours.jsonl", "--against", "theirs.jsonl", "--out", "out"]) == 0
+    assert "how ours.jsonl and theirs.jsonl were scored is not known" in re.sub(r"\S*/", "", capsys.readouterr().err)
+    assert read_evaluation("out").settings["scoring"]["scored"] == "not known"
+
+
 def test_win_rates_against_one_baseline_are_compared(files):
     scored("theirs.jsonl", [[0.3]] * 8)
     for name, value in (("a", 0.2), ("b", 0.4)):

@@ -11,12 +11,13 @@ from typing import Any
 from humanline.evaluate.answers import SCORED
 from humanline.evaluate.model_files import files_of
 from humanline.evaluate.records import NAME, Evaluation, EvaluationError, read_evaluation
-from humanline.evaluate.run import as_rounds
+from humanline.evaluate.run import as_rounds, limits_of
 from humanline.reproduce.scales.plan import PlannedRun
 from humanline.reproduce.scales.write import (
     ANSWERED,
     ANSWERING,
     ANSWERS_EACH,
+    ANSWERS_LENGTH,
     EVALUATIONS,
     RUNS,
     Prepared,
@@ -26,7 +27,7 @@ from humanline.system.folders import MANIFEST
 from humanline.train.config.rounds import SamplingConfig
 from humanline.train.online.stages import read_rollouts
 from humanline.train.policy.hub import HUB
-from humanline.train.run.fingerprint import differences, same_settings
+from humanline.train.run.fingerprint import differences, flat, same_settings
 from humanline.train.run.metrics import lenient_rows, read_object
 from humanline.train.run.status import StatusError, read_status
 
@@ -130,14 +131,18 @@ def _not_the_plans(plan: Prepared, name: str, folder: Path, evaluation: Evaluati
             return f"it is of {evaluation.name!r}, scored by {kind!r}, and not AlpacaEval's of {name!r}"
         folder = folder / ANSWERED
         # How the form of answers is scored is of no interest there.
-        then, expected = read_evaluation(folder).settings, {"sampling": _drawn(ANSWERING, ANSWERS_EACH)}
+        limits = {"max_length": ANSWERS_LENGTH, "max_prompt_length": None}
+        then = read_evaluation(folder).settings
+        expected = {"sampling": _drawn(ANSWERING, ANSWERS_EACH), "limits": limits}
     else:
-        wanted = as_rounds(plan.configs[plan.scale.starts.get(name, name)], None).rounds
+        prepared = as_rounds(plan.configs[plan.scale.starts.get(name, name)], None)
+        wanted = prepared.rounds
         assert wanted is not None
         scored = same_settings({"source": {"scoring": wanted.scoring.model_dump(mode="json")}})
         then, expected = evaluation.settings, {"sampling": _drawn(wanted.sampling, wanted.samples)}
+        expected["limits"] = limits_of(prepared)
         expected["scoring"] = {one.removeprefix("source.scoring."): value for one, value in scored.items()}
-    table = differences({part: then.get(part) for part in expected}, expected)
+    table = differences(flat({part: then.get(part) for part in expected}), flat(expected))
     if table:
         return f"it was not asked as the plan asks:\n{table}"
     if name in plan.configs:
@@ -164,7 +169,8 @@ def _other_start(plan: Prepared, model: str, folder: Path) -> str:
         where = model if model.startswith(HUB) else str(plan.folder / Path(model).expanduser())
         then, now = _files_then(settings), _files_now(where)
         if model.startswith(HUB) or not now:
-            then, now = ({name: one[name] for name in one if name in then and name in now} for one in (then, now))
+            both = then.keys() & now.keys() - {"model files.revision"}  # a page of the hub may have changed since
+            then, now = ({name: one[name] for name in one if name in both} for one in (then, now))
         table = differences(then, now)
     return f"the model that was asked is not the one that runs begin with, {model}:\n{table}" if table else ""
 
@@ -197,7 +203,8 @@ def _files_now(model: str) -> dict[str, str]:
 
 
 def _untimed(text: str) -> str:
-    size, _, sha = text.split(" ")
+    """Return what is said of a file without its time; a revision as it is."""
+    size, *_, sha = text.split(" ") if " " in text else ("", text)
     return f"{size} {sha}"
 
 

@@ -25,6 +25,7 @@ INSTRUCTIONS, DIFFICULTY, ANNOTATOR = "alpaca_eval.json", "df_gamed.csv", "weigh
 _ALPACA = ("humanline", "alpaca")
 #: Of AlpacaEval's instructions: one answer each, drawn as the paper draws (its Table 1).
 ANSWERING, ANSWERS_EACH = SamplingConfig(temperature=0.7, top_p=0.95, max_tokens=2048), 1
+ANSWERS_LENGTH = 4096  # tokens, with the prompt
 _ANSWERED = f"""\
 # How a model is asked AlpacaEval's instructions: one answer each. The score of their form is of no interest here.
 model: named on the command line
@@ -34,7 +35,7 @@ data:
   train: {INSTRUCTIONS}
   eval: {INSTRUCTIONS}
   columns: {{prompt: instruction}}
-  max_length: 4096
+  max_length: {ANSWERS_LENGTH}
 training: {{steps: 1, batch_size: 1, precision: bf16}}
 optimizer: {{lr: 0}}
 evaluation:

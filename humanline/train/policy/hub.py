@@ -70,3 +70,26 @@ def refuse_out_of_reach(name: str, what: str) -> None:
             f"{what} is not in the cache of the hub, and the hub cannot be reached ({reason}): "
             f"run `hf download {name}` where there is a network, or give the folder of a copy in place of {HUB}{name}"
         ) from answer
+
+
+def fetch_settings(name: str, what: str) -> None:
+    """Have the config.json of a model in the cache of the hub, of the revision that loading the model will take.
+
+    Parameters
+    ----------
+    name, what : str
+        As in `refuse_out_of_reach`.
+
+    Raises
+    ------
+    ModelError
+        If the hub does not give it, and the cache has none.
+    """
+    from huggingface_hub import hf_hub_download
+
+    refuse_out_of_reach(name, what)
+    try:
+        hf_hub_download(name, "config.json")
+    except Exception as error:  # of whatever kind the client has
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{what} cannot be loaded: {type(error).__name__}: {reason}") from error

@@ -247,6 +247,7 @@ def judged(copy: Path, name: str) -> Path:
     shutil.move(copy / "answers", place / "answers")
     paper = {"temperature": 0.7, "top_p": 0.95, "max_tokens": 2048, "samples": 1}  # its Table 1
     edit(place / "answers/evaluation.json", lambda tree: tree["settings"]["sampling"].update(paper))
+    edit(place / "answers/evaluation.json", lambda tree: tree["settings"]["limits"].update(max_length=4096))
     rows = [
         {"instruction": f"say {n}", "preference": 1 + n / 4, "generator_1": "base", "generator_2": name}
         | {"annotator": "judge", "output_2": "x"}
@@ -273,6 +274,9 @@ def test_alpacaevals_answers_that_were_drawn_in_another_way_are_refused(copy, na
     """A win rate of answers at another temperature, or cut shorter, is none of the paper's."""
     scale, place = replace(SCALE, evaluation="alpaca"), judged(copy, name)
     assert read_found(prepare(scale, copy))[name].state == "evaluated"
+    edit(place / "evaluation.json", lambda tree: tree["settings"]["limits"].update(max_length=2048))
+    assert re.search(r"limits\.max_length +2048 +4096", read_found(prepare(scale, copy))[name].note)
+    edit(place / "evaluation.json", lambda tree: tree["settings"]["limits"].update(max_length=4096))
     edit(place / "evaluation.json", lambda tree: tree["settings"]["sampling"].update({setting: value}))
     found = read_found(prepare(scale, copy))[name]
     assert found.state == "refused" and "it was not asked as the plan asks" in found.note and found.values is None
