@@ -66,7 +66,7 @@ def _write_part(place: Path, one: PartReport, seed: int) -> list[Path]:
     columns = (found.names, found.observed, found.predicted, found.weight, found.deviation)
     paths.append(_table(place / "problems.csv", "problem observed predicted choices noise", zip(*columns, strict=True)))
     if one.comparison is not None:
-        paths.append(_table(place / "comparison.csv", _COMPARED, _compared(one)))
+        paths.append(_table(place / "comparison.csv", _COMPARED.format(*one.comparison.criteria), _compared(one)))
     for more in one.extras.values():
         paths += [_table(place / name, header, rows) for name, (header, rows) in more.tables.items()]
     for name in FIGURES:
@@ -74,9 +74,7 @@ def _write_part(place: Path, one: PartReport, seed: int) -> list[Path]:
     return paths
 
 
-_COMPARED = (
-    "model parameters log_likelihood aic bic squared_error held_out difference error degrees p holm_p verdict why"
-)
+_COMPARED = "model parameters log_likelihood {} {} squared_error held_out difference error degrees p holm_p verdict why"
 
 
 def _compared(one: PartReport) -> Iterable[Sequence[Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from humanline import _checks
-from humanline.fit.faults import DataError, Fault
+from humanline.fit.faults import DataError, Fault, is_absent
 from humanline.fit.flat import as_flat, check_prospects, grown
 from humanline.fit.prepared import Prepared, prepare
 
@@ -96,7 +96,7 @@ class Choices:
         kind : str
             "choices", "counts" or "rates".
         trials : (M,) int array
-            With counts, how many choices they are of.
+            With counts alone, how many choices they are of.
         problem : (M,) int array, optional
             To which problem each response is; by default the first to the first, and so on.
         person : (M,) array of names, optional
@@ -242,8 +242,9 @@ def _made(cls: Any, sides: Any, response: Any, kind: str, trials: Any, problem: 
         raise _checks.fail("response", "hold one number for each response", response) from None
     index = np.arange(number) if problem is None else np.asarray(problem, dtype=np.int64)
     _checks.same_shape("response", given.shape, "problem", index.shape)
-    if kind == "counts" and trials is None:
-        raise _checks.fail("trials", "be given with counts", trials)
+    if (kind == "counts") != (trials is not None):
+        rule = "be given with counts" if trials is None else f"be left out with {kind}; of counts they are the choices"
+        raise _checks.fail("trials", rule, trials)
     of = np.ones(given.shape) if trials is None else np.broadcast_to(np.asarray(trials, dtype=np.float64), given.shape)
     faults = response_faults(given, of, kind)
     faults += [
@@ -252,16 +253,18 @@ def _made(cls: Any, sides: Any, response: Any, kind: str, trials: Any, problem: 
     ]
     if not len(given):
         faults.append(Fault(None, "response", "be there at least once", "nothing"))
-    people, who = (np.array(["everyone"]), np.zeros(len(given), np.int64))
+    people, number_of = (np.array(["everyone"]), np.zeros(len(given), np.int64))
     if person is not None:
         _checks.same_shape("person", np.shape(person), "response", given.shape)
-        people, who = np.unique(np.asarray(person), return_inverse=True)
+        faults += [Fault(at, "person", "be given", who) for at, who in enumerate(person) if is_absent(who)]
+        if not faults:
+            people, number_of = np.unique(np.asarray(person), return_inverse=True)
     if names is not None and len(names) != number:
         faults.append(Fault(None, "problem_names", f"be {number} names", len(names)))
     if faults:
         raise DataError("responses", faults, unit="response")
     named = tuple(range(number)) if names is None else tuple(names)
-    return cls(outcomes, probs, start, index, given, of, kind, who, named, tuple(people.tolist()))
+    return cls(outcomes, probs, start, index, given, of, kind, number_of, named, tuple(people.tolist()))
 
 
 def response_faults(response: NDArray[np.float64], trials: NDArray[np.float64], kind: str) -> list[Fault]:

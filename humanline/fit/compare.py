@@ -110,6 +110,11 @@ class Comparison:
     separated: tuple[tuple[str, str], ...]
 
     @property
+    def criteria(self) -> tuple[str, str]:
+        """What `aic` and `bic` of the rows are: of rates quasi-criteria, of another likelihood's unit."""
+        return ("aic", "bic") if self.dispersion == 1.0 else ("qaic", "qbic")
+
+    @property
     def best(self) -> Compared:
         """The model with the smallest loss, whether or not it can be told from others."""
         return min(self.rows, key=lambda row: row.loss)

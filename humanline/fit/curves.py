@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from humanline.fit.result import Fit
+from humanline.fit.uncertainty import degrees
 
 Array = NDArray[np.float64]
 DRAWS = 400
@@ -35,9 +37,10 @@ class Band:
 def drawn_parameters(
     fit: Fit, *, errors: str = "information", draws: int = DRAWS, seed: int = 0
 ) -> list[Mapping[str, float]]:
-    """Return parameters drawn from the normal law of the estimates, on the scale of estimation, within their bounds.
+    """Return parameters drawn from the law of the estimates, on the scale of estimation, within their bounds.
 
-    Those on a bound stay as they are. Nothing is drawn, and the list is empty, where there are no standard errors.
+    A normal law, or Student's where errors are clustered. Those on a bound stay as they are. Nothing is drawn, and the
+    list is empty, where there are no standard errors.
     """
     covariance = fit.covariance(errors)
     inner = np.flatnonzero(fit.inner)
@@ -46,7 +49,10 @@ def drawn_parameters(
         return []
     size, axes = np.linalg.eigh(block)
     root = axes * np.sqrt(np.maximum(size, 0.0))
-    standard = np.random.default_rng(seed).standard_normal((draws, len(inner)))
+    rng = np.random.default_rng(seed)
+    standard = rng.standard_normal((draws, len(inner)))
+    if math.isfinite(freedom := degrees(fit, errors)):
+        standard *= np.sqrt(freedom / rng.chisquare(freedom, (draws, 1)))
     drawn = np.tile(fit.coordinates, (draws, 1))
     drawn[:, inner] += standard @ root.T
     for place, name in enumerate(fit.names):

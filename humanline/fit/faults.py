@@ -36,6 +36,20 @@ class Fault:
         return f"{where}{self.column} must {self.rule}; got {self.value!r}"
 
 
+#: Names that other programs write for a name that is missing: R, pandas, numpy, Python and SQL.
+MISSING = ("", "na", "n/a", "nan", "<na>", "none", "null")
+
+
+def is_absent(value: Any) -> bool:
+    """Return whether a name is none: None, nan, pandas' NA, an empty text, or what is written for one."""
+    if isinstance(value, str):
+        return value.strip().lower() in MISSING
+    try:
+        return bool(value is None or value != value)
+    except TypeError:  # NA is neither equal nor unequal
+        return True
+
+
 class DataError(ValueError):
     """Say everything that is wrong with data.
 

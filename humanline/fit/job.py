@@ -19,7 +19,7 @@ from humanline.fit.estimate import fit_prospect
 from humanline.fit.formats import ChoiceFile, Part
 from humanline.fit.model import Model, standard_models
 from humanline.fit.result import Fit
-from humanline.fit.shown import comparison_lines, fit_lines, usual_errors
+from humanline.fit.shown import FROM_ERRORS, FROM_PROFILES, comparison_lines, fit_lines, usual_errors
 from humanline.fit.uncertainty import KINDS, ParameterInterval, profile_interval
 
 #: Of the layout of what `FitReport.to_dict` returns.
@@ -152,8 +152,8 @@ class FitReport:
         for one in self.parts:
             units = {"problem": "problems", "person": "people"}[resampled(one.errors)]
             how = {
-                "standard": "from these",
-                "profile": "from profiles",
+                "standard": FROM_ERRORS,
+                "profile": FROM_PROFILES,
                 "bootstrap": f"from {self.asked.draws} resamples of {units}",
             }
             source = self.file.path.name + (f", {one.part.title}" if self.file.format == "cpc" else "")
@@ -299,7 +299,8 @@ def _comparison_dict(found: Comparison) -> dict[str, Any]:
         "models": [
             {
                 "title": row.title, "model": row.fit.model.to_dict(), "parameters": row.fit.parameters,
-                "free": row.fit.names, "log_likelihood": row.fit.log_likelihood, "aic": row.aic, "bic": row.bic,
+                "free": row.fit.names, "log_likelihood": row.fit.log_likelihood,
+                **dict(zip(found.criteria, (row.aic, row.bic), strict=True)),
                 "squared_error": row.fit.squared_error, "held_out": row.loss, "at_bound": row.fit.at_bound,
                 "agreeing_starts": row.fit.starts.agreeing,
                 "difference": None if row.difference is None else dataclasses.asdict(row.difference),

@@ -77,6 +77,12 @@ class Parameter:
         """Return a value on the scale of estimation."""
         return np.log(value) if self.scale == "log" else np.asarray(value, dtype=float)
 
+    def inside(self, low: float, high: float) -> tuple[float, float]:
+        """Return the natural values of two coordinates, as far as the parameter can have them."""
+        with np.errstate(over="ignore"):
+            ends = np.clip(self.natural(np.array([low, high])), *self.domain)
+        return float(ends[0]), float(ends[1])
+
     def natural(self, coordinate: Any) -> Any:
         """Return the value of a coordinate."""
         return np.exp(coordinate) if self.scale == "log" else np.asarray(coordinate, dtype=float)
@@ -136,7 +142,8 @@ NOISE = Parameter("noise", 0.2, 1e-6, 1e4, 0.1, 0.5, unit="outcome")
 def capacity_of(family: type, values: Mapping[str, Any]) -> Any:
     """Return the capacity that parameters of a model make."""
     if family is NeoAdditive:
-        slope, share = values["slope"], values["share"]
+        share = values["share"]
+        slope = choose(values["slope"] > 1, 1.0, values["slope"])  # a step of a derivative may lead beyond
         room, wanted = 1 - slope, share * (1 - slope)
         return NeoAdditive(slope, choose(wanted > room, room, wanted))  # rounding must not carry the sum above 1
     return quietly(family, values)

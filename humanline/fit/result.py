@@ -118,17 +118,18 @@ class Fit:
 
     @property
     def aic(self) -> float:
-        """Akaike's criterion, ``2 K - 2 ln L``; nan with least squares. Of rates each counts as one choice."""
+        """Akaike's criterion, ``2 K - 2 ln L``; nan without a likelihood: of least squares, and of bare rates."""
         return 2 * len(self.names) - 2 * self._log_likelihood
 
     @property
     def bic(self) -> float:
-        """Schwarz's criterion, ``K ln(responses) - 2 ln L``, with counts one by one; nan with least squares."""
+        """Schwarz's criterion, ``K ln(responses) - 2 ln L``, with counts one by one; nan as `aic` is."""
         return len(self.names) * math.log(self.choices.trials.sum()) - 2 * self._log_likelihood
 
     @property
     def _log_likelihood(self) -> float:
-        return self.log_likelihood if self.likelihood.objective == "likelihood" else math.nan
+        likely = self.choices.kind != "rates" and self.likelihood.objective == "likelihood"
+        return self.log_likelihood if likely else math.nan
 
     @functools.cached_property
     def at_bound(self) -> dict[str, str]:
@@ -170,11 +171,13 @@ class Fit:
 
     @property
     def usual_kind(self) -> str:
-        """The kind of standard errors where none is asked for: those of the information; of bare rates robust ones.
+        """The kind of standard errors where none is asked for: of the information; robust ones without a likelihood.
 
-        A share is no choice: fractional logit has the right derivatives, but not the information, of a likelihood.
+        A share is no choice: fractional logit has the right derivatives, but not the information, of a likelihood. Nor
+        have squared errors it, which are not as large everywhere.
         """
-        return "robust" if self.choices.kind == "rates" else "information"
+        likely = self.choices.kind != "rates" and self.likelihood.objective == "likelihood"
+        return "information" if likely else "robust"
 
     def covariance(self, kind: str | None = None) -> Array:
         """Return the covariance of the coordinates (logs, of positive parameters), (K, K).
@@ -217,6 +220,9 @@ class Fit:
     def interval(self, name: str, *, confidence: float = 0.95, kind: str | None = None) -> ParameterInterval:
         """Return the interval of a parameter from its standard error, made on the log scale.
 
+        By Student's law where errors are clustered, with clusters less one degrees of freedom; within the values that
+        the parameter can have.
+
         Returns
         -------
         ParameterInterval
@@ -232,6 +238,11 @@ class Fit:
         ----------
         choices : Choices, optional
             Of the same kind; by default those fitted.
+
+        Raises
+        ------
+        ValueError
+            If one are certainty equivalents and the others not: what is noise of the ones is no sensitivity.
         """
         return self._of(choices).predicted(self.coordinates)
 
@@ -243,6 +254,8 @@ class Fit:
         if choices is None:
             return self.likelihood
         own = self.likelihood
+        if (choices.kind == "equivalents") != (self.choices.kind == "equivalents"):
+            raise _checks.fail("choices", f"be of the kind that was fitted, {self.choices.kind}", choices.kind)
         return Likelihood(choices, self.model, reference_point=own.reference_point, objective=own.objective)
 
     def to_dict(self, kind: str | None = None) -> Mapping[str, Any]:

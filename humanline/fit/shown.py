@@ -9,10 +9,12 @@ import numpy as np
 
 from humanline.fit.compare import SQUARED, Comparison, loss_name
 from humanline.fit.result import Fit
-from humanline.fit.uncertainty import ParameterInterval
+from humanline.fit.uncertainty import ParameterInterval, clusters
 
 #: The medians of Tversky and Kahneman (1992), of their families.
 MEDIANS = {"curvature": 0.88, "loss_curvature": 0.88, "loss_aversion": 2.25, "gain.gamma": 0.61, "loss.gamma": 0.69}
+#: How intervals are made, as the table says it.
+FROM_ERRORS, FROM_PROFILES = "from these, made on the log scale", "from profiles"
 #: Above it the data hardly tell some combination of parameters from another.
 _ILL = 1e8
 _WIDTH = 88
@@ -55,11 +57,11 @@ def fit_lines(fit: Fit, errors: str, intervals: Mapping[str, ParameterInterval],
         score, value = "Half squared error", -value
     pairs = [
         ("Responses", f"{len(data)} {data.kind}", score, f"{value:.4f}"),
-        ("Choices", "unknown" if data.kind == "rates" else f"{data.trials.sum():.0f}", "AIC", _or_none(fit.aic, quasi)),
-        ("Problems", f"{data.problems}", "BIC", _or_none(fit.bic, quasi)),
+        ("Choices", "unknown" if data.kind == "rates" else f"{data.trials.sum():.0f}", "AIC", _or_none(fit.aic)),
+        ("Problems", f"{data.problems}", "BIC", _or_none(fit.bic)),
         ("People", f"{data.people}", "Mean squared error", f"{fit.squared_error:.5f}"),
         ("Objective", fit.likelihood.objective, "Condition", f"{fit.condition:.3g}"),
-        ("Errors", errors, "Starts at the best", f"{fit.starts.agreeing} of {len(fit.starts.values)}"),
+        ("Errors", _errors(fit, errors), "Starts at the best", f"{fit.starts.agreeing} of {len(fit.starts.values)}"),
     ]
     lines = [_title(fit).center(_WIDTH).rstrip(), source.center(_WIDTH).rstrip(), rule]
     lines += [f"{a + ':':<11}{b:<36}{c + ':':<23}{d:>18}" for a, b, c, d in pairs]
@@ -88,6 +90,10 @@ def fit_lines(fit: Fit, errors: str, intervals: Mapping[str, ParameterInterval],
     return [*lines, rule, *_wrapped(_notes(fit, errors, how, notes), _WIDTH)]
 
 
+def _errors(fit: Fit, errors: str) -> str:
+    return f"{errors} ({clusters(fit, errors)} clusters)" if errors in ("problem", "person") else errors
+
+
 def _title(fit: Fit) -> str:
     model = fit.model
     if model.name:
@@ -104,7 +110,9 @@ def _notes(fit: Fit, errors: str, how: str, notes: Sequence[str]) -> list[str]:
         "problem": "robust, clustered by problem",
         "person": "robust, clustered by person",
     }
-    lines = [f"Standard errors {kinds[errors]}; intervals {how}, made on the log scale."]
+    lines = [f"Standard errors {kinds[errors]}; intervals {how}."]
+    if how == FROM_PROFILES and errors in ("problem", "person"):
+        lines.append("Profiles take answers as independent, which these errors do not.")
     if not fit.names:
         lines = ["All parameters are fixed: nothing was estimated."]
     if fit.choices.kind == "rates" and fit.likelihood.objective == "likelihood":
@@ -133,8 +141,7 @@ def comparison_lines(found: Comparison, *, source: str) -> list[str]:
     wide = max(len(row.title) for row in found.rows) + 1
     name = loss_name(found)
     rule = "=" * (wide + 70)
-    quasi = found.dispersion != 1.0
-    criteria = ("QAIC", "QBIC") if quasi else ("AIC", "BIC")
+    criteria = [name.upper() for name in found.criteria]
     title = f"Models of {source}; held out: {found.folds} folds of {found.units} {_units(found)}"
     columns = (("K", 2), ("log-lik", 11), (criteria[0], 10), (criteria[1], 10), ("held out", 10), ("differs", 10))
     head = "".join(f"{one:>{width}}" for one, width in (*columns, ("std err", 9), ("Holm p", 8)))
@@ -228,5 +235,5 @@ def _number(value: float) -> str:
     return f"{value:.4f}" if 1e-3 <= abs(value) < 1e5 or value == 0 else f"{value:.3e}"
 
 
-def _or_none(value: float, quasi: bool) -> str:
-    return "-" if quasi or math.isnan(value) else f"{value:.3f}"
+def _or_none(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from humanline.fit.choices import Choices
-from humanline.fit.faults import DataError, Fault
+from humanline.fit.faults import DataError, Fault, is_absent
 from humanline.theory._arrays import SUM_TOLERANCE
 
 #: The response of a table, by the column that has it.
@@ -283,11 +283,13 @@ class _Reading:
 
     def _codes(self, name: str, column: NDArray[Any]) -> tuple[NDArray[np.int64], list[Any]]:
         if column.dtype.kind == "U":
-            missing = np.flatnonzero(column == "").tolist()
+            named = [str(one) for one in np.unique(column).tolist() if is_absent(one)]
+            missing = np.flatnonzero(np.isin(column, named)).tolist()
         else:
-            missing = [row for row, one in enumerate(column if column.dtype.kind in "Of" else ()) if _absent(one)]
+            missing = [row for row, one in enumerate(column if column.dtype.kind in "Of" else ()) if is_absent(one)]
         for row in missing:
-            self._fault(row, name, "be given", column[row])
+            text = isinstance(column[row], str) and column[row] != ""
+            self._fault(row, name, "be a name, not a missing one" if text else "be given", column[row])
         values = np.array([str(one) for one in column]) if column.dtype == object else column
         names, codes = np.unique(values, return_inverse=True)
         written: dict[str, str] = {}
@@ -302,14 +304,6 @@ class _Reading:
 
     def _fault(self, row: int | None, column: str, rule: str, value: Any) -> None:
         self.faults.append(Fault(row, column, rule, value))
-
-
-def _absent(value: Any) -> bool:
-    """Return whether a name is none: None, nan, pandas' NA, an empty text."""
-    try:
-        return bool(value is None or value != value or value == "")
-    except TypeError:  # NA is neither equal nor unequal
-        return True
 
 
 def _differ_within(problem: NDArray[Any], names: NDArray[Any]) -> NDArray[np.bool_]:

@@ -111,8 +111,12 @@ def _definite(information: Array) -> Scaled | None:
 
 
 def wald_interval(fit: Any, name: str, *, confidence: float, kind: str | None) -> ParameterInterval:
-    """Return the interval ``estimate exp(-+ z error)`` (on the log scale, where that is the parameter's)."""
-    from scipy.special import ndtri
+    """Return the interval ``estimate exp(-+ q error)`` (on the log scale, where that is the parameter's).
+
+    q is the quantile of Student's law with `degrees` degrees of freedom. Ends are no values that the parameter cannot
+    have.
+    """
+    from scipy.special import stdtrit
 
     place, spec = place_of(fit, name), fit.likelihood.specs[name]
     check_confidence(confidence)
@@ -122,18 +126,31 @@ def wald_interval(fit: Any, name: str, *, confidence: float, kind: str | None) -
     variance = fit.covariance(kind)[place, place]
     if not variance >= 0:
         return _none(name, confidence, _no_error(fit, kind))
-    reach = float(ndtri((1 + confidence) / 2)) * math.sqrt(variance)
+    reach = float(stdtrit(degrees(fit, kind), (1 + confidence) / 2)) * math.sqrt(variance)
     at = fit.coordinates[place]
     low, high = fit.bounds_of(name)
     if at - reach < low and at + reach > high:
         return _none(name, confidence, "it would reach beyond both bounds: these data hardly tell this parameter")
-    with np.errstate(over="ignore"):
-        return ParameterInterval(name, float(spec.natural(at - reach)), float(spec.natural(at + reach)), confidence)
+    low, high = spec.inside(at - reach, at + reach)
+    return ParameterInterval(name, low, high, confidence)
+
+
+def degrees(fit: Any, kind: str) -> float:
+    """Return the degrees of freedom of an error: clusters less one, where errors are clustered; else infinite.
+
+    The error itself is as uncertain as that: of few clusters a normal law would be too narrow.
+    """
+    return clusters(fit, kind) - 1 if kind in ("problem", "person") else math.inf
+
+
+def clusters(fit: Any, kind: str) -> int:
+    """Return how many problems, or people, have answers."""
+    return len(np.unique(fit.choices.problem if kind == "problem" else fit.choices.person))
 
 
 def _no_error(fit: Any, kind: str) -> str:
     if kind in ("problem", "person"):
-        used = len(np.unique(fit.choices.problem if kind == "problem" else fit.choices.person))
+        used = clusters(fit, kind)
         if used <= int(fit.inner.sum()):
             return f"there are {used} clusters (each {kind} is one), no more than parameters"
     if kind == "robust" and len(fit.choices) <= int(fit.inner.sum()):

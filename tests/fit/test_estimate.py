@@ -232,6 +232,13 @@ def test_other_responses():
             assert fit.standard_errors()[name] < 0.2
     assert equivalents.estimates["noise"] == pytest.approx(2.0, rel=0.3)
     assert exact[1].squared_error < 1e-12 and math.isnan(exact[1].aic)
+    told = exact[0].to_dict()
+    assert math.isnan(exact[0].aic) and told["aic"] is told["bic"] is None  # of a quasi-likelihood
+    for fit, other in ((equivalents, rates), (exact[0], equivalents.choices)):
+        with pytest.raises(ValueError, match="choices must be of the kind that was fitted"):
+            fit.predicted(other)
+        with pytest.raises(ValueError, match="choices must be of the kind that was fitted"):
+            fit.rows(other)
 
 
 def test_a_fit_that_does_not_converge_is_an_error(data, monkeypatch):

@@ -191,6 +191,11 @@ class TestCpc:
             ("B.1,B.2,B.3", "x,y,z", "B.1, B.2, ... or bRate must be there, one of them"),
             ("GameID", "game", "GameID or Problem must be there, one of them"),
             ("LotNumA", "more", "LotShapeA and LotNumA must be there both or neither; got 'one'"),
+            (
+                "LotShapeB",
+                "LotShape",
+                "LotShape must say whose it is: LotShapeB, of option B, as in the files of CPC15",
+            ),
         ],
     )
     def test_each_fault_has_its_line_column_rule_and_value(self, tmp_path, old, new, said):

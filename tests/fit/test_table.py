@@ -57,6 +57,29 @@ def test_a_table_is_the_choices_it_was_made_from():
     assert as_choices(data) is data
 
 
+@pytest.mark.parametrize("missing", ["NA", "nan", "None", "NULL", "<NA>", " "])
+def test_what_programs_write_for_a_missing_name_is_no_name(missing):
+    """R writes NA for a person that is not known: not one person more, who may be many."""
+    assert faults_of(small(person=["x", "x", "x", missing, missing, missing]))[0][:2] == (3, "person")
+    assert faults_of(small(problem=["p", "p", "p", missing, missing, missing]))[0][:2] == (3, "problem")
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), "NA"])
+def test_choices_have_people_with_names(missing):
+    with pytest.raises(DataError, match="person must be given"):
+        Choices.between(([[1.0]] * 2, [[1.0]] * 2), ([[2.0]] * 2, [[1.0]] * 2), [0, 1], person=["x", missing])
+
+
+def test_trials_are_for_counts():
+    """Of shares they would be divided by again, and of single choices make one of many."""
+    sides = ([[1.0]] * 2, [[1.0]] * 2), ([[2.0]] * 2, [[1.0]] * 2)
+    for kind, response in (("rates", [0.2, 0.4]), ("choices", [0, 1])):
+        with pytest.raises(ValueError, match=f"trials must be left out with {kind}"):
+            Choices.between(*sides, response, kind=kind, trials=[25, 25])
+    with pytest.raises(ValueError, match="trials must be given with counts"):
+        Choices.between(*sides, [5, 10], kind="counts")
+
+
 def test_every_kind_of_response():
     """Choices, counts and rates are those of the option named later; equivalents have one option."""
     read = as_choices(small())

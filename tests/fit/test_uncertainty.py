@@ -6,10 +6,15 @@ import math
 
 import numpy as np
 import pytest
-from scipy import linalg
+from scipy import linalg, stats
 
 from humanline.fit import Likelihood, Model, bootstrap, expected_value, fit_prospect, profile_interval
+from humanline.fit.curves import drawn_parameters
+from humanline.fit.parameters import capacity_of
+from humanline.theory import NeoAdditive
 from tests.helpers.choices import answered
+
+SLIGHT = {"sensitivity": 0.03}  # so that many choices are errors
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +60,52 @@ def test_intervals_are_made_on_the_log_scale(fit):
         assert interval.high / at == pytest.approx(at / interval.low)
         error = math.sqrt(fit.covariance()[fit.names.index(name), fit.names.index(name)])
         assert math.log(interval.high / at) == pytest.approx(1.6448536 * error, rel=1e-6)
+
+
+def test_intervals_of_few_clusters_are_wider():
+    """By Student's law with clusters less one degrees of freedom, as a library has it; others by the normal law."""
+    fit = fit_prospect(answered(1, 60, 7, expected_value(), SLIGHT), expected_value(), starts=1)
+    at = fit.estimates["sensitivity"]
+    for kind, quantile in (("person", stats.t.ppf(0.975, 6)), ("problem", stats.t.ppf(0.975, 59)), ("robust", 1.96)):
+        error = math.sqrt(fit.covariance(kind)[0, 0])
+        assert math.log(fit.interval("sensitivity", kind=kind).high / at) == pytest.approx(quantile * error, rel=1e-4)
+    drawn = [math.log(row["sensitivity"] / at) for row in drawn_parameters(fit, errors="person", draws=20_000)]
+    share = np.mean(np.abs(drawn) < stats.t.ppf(0.975, 6) * math.sqrt(fit.covariance("person")[0, 0]))
+    assert abs(share - 0.95) < 5 * math.sqrt(0.95 * 0.05 / 20_000)
+
+
+@pytest.mark.slow  # 400 fits
+def test_intervals_of_three_people_cover():
+    """Clustered by person, of 400 data sets of identical people; by the normal law they would in less than .85."""
+    covered = np.zeros(2)
+    for seed in range(400):
+        fit = fit_prospect(answered(seed, 40, 3, expected_value(), SLIGHT), expected_value(), starts=1)
+        error, off = math.sqrt(fit.covariance("person")[0, 0]), fit.coordinates[0] - math.log(SLIGHT["sensitivity"])
+        interval = fit.interval("sensitivity", kind="person")
+        covered += interval.low < SLIGHT["sensitivity"] < interval.high, abs(off) < 1.959964 * error
+    assert covered[0] >= stats.binom.ppf(1e-4, 400, 0.95) and covered[1] < 0.85 * 400, covered
+
+
+def test_ends_of_intervals_are_values_that_a_parameter_can_have():
+    """A slope and a share are at most 1, and so is a lapse rate, whatever the error."""
+    model = Model(gain="neo-additive", lapse=True)
+    fit = fit_prospect(answered(2, 40, 3), model, starts=2)
+    some = [name for name in fit.names if name == "lapse" or "." in name]
+    ends = [fit.interval(name, confidence=level) for name in some for level in (0.8, 0.95, 0.99, 0.999)]
+    assert all(one.why or one.high <= 1.0 for one in ends) and any(one.high == 1.0 for one in ends)
+
+
+def test_a_slope_of_one_is_no_error():
+    """Nothing is distorted there: where a derivative's step leads beyond, the capacity stays that one."""
+    beyond = capacity_of(NeoAdditive, {"slope": 1 + 1e-5, "share": 0.5})
+    assert (beyond.slope, beyond.intercept) == (1.0, 0.0)
+    several = capacity_of(NeoAdditive, {"slope": np.array([0.5, 1 + 1e-5]), "share": np.array([0.5, 0.5])})
+    np.testing.assert_array_equal(several.slope, [0.5, 1.0])
+    np.testing.assert_array_equal(several.intercept, [0.25, 0.0])
+    truth = {"curvature": 0.9, "loss_aversion": 1.5, "sensitivity": 0.1}
+    truth |= {f"{side}.{name}": value for side in ("gain", "loss") for name, value in (("slope", 1.0), ("share", 0.5))}
+    likelihood = Likelihood(answered(3, 50, 2), Model(gain="neo-additive"))
+    assert np.isfinite(likelihood.hessian(likelihood.coordinates(truth))).all()
 
 
 def test_ends_of_profiles_lose_half_a_quantile(fit):
@@ -136,6 +187,7 @@ def test_least_squares_has_errors_of_its_own_residuals():
         rates = Choices.between(first, second, share + size * noise, kind="rates")
         errors.append(fit_prospect(rates, starts=1, objective="least squares").standard_errors()["gain.gamma"])
     assert errors[1] / errors[0] == pytest.approx(2.0, rel=0.01)
+    assert fit_prospect(rates, starts=1, objective="least squares").usual_kind == "robust"
     with pytest.raises(ValueError, match="bare rates have none"):
         profile_interval(fit_prospect(rates, starts=1), "gain.gamma")
 

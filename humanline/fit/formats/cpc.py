@@ -177,6 +177,10 @@ class _Reading:
             self.faults.append(Fault(None, "B.1, B.2, ... or bRate", "be there, one of them", found))
         if "bRate" in names and "Feedback" not in names:
             self.faults.append(Fault(None, "Feedback", "be there beside bRate", "none"))
+        for name in ("LotShape", "LotNum"):
+            if name in names:
+                rule = f"say whose it is: {name}B, of option B, as in the files of CPC15, or {name}A"
+                self.faults.append(Fault(None, name, rule, name))
         for side in "AB":
             if (f"LotShape{side}" in names) != (f"LotNum{side}" in names):
                 self.faults.append(Fault(None, f"LotShape{side} and LotNum{side}", "be there both or neither", "one"))

@@ -125,6 +125,8 @@ class PeopleFit:
     def interval(self, person: Any, name: str, *, confidence: float = 0.95) -> ParameterInterval:
         """Return a person's pooled interval, ``mean -+ z error`` on the scale of estimation, shown on the natural one.
 
+        Ends are no values that the parameter cannot have.
+
         Raises
         ------
         ValueError
@@ -138,7 +140,7 @@ class PeopleFit:
         place, spec = self._number(person), self.own.everyone.specs[name]
         k = self.names.index(name)
         at, reach = self.pooled.coordinates[place, k], ndtri((1 + confidence) / 2) * self.pooled.errors[place, k]
-        return ParameterInterval(name, float(spec.natural(at - reach)), float(spec.natural(at + reach)), confidence)
+        return ParameterInterval(name, *spec.inside(at - reach, at + reach), confidence)
 
     @property
     def notes(self) -> tuple[str, ...]:
