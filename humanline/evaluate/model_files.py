@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-from pathlib import Path
-
 from humanline.train.config.rounds import ModelReward, ScoringConfig
 from humanline.train.policy.hub import HUB, fetch_settings
-
-_PIECES, _PIECE = 16, 4096  # how many bytes of a file are read: 20 files of 5 GB take some milliseconds
+from humanline.train.policy.told_apart import folder_of, glance
 
 
 def files_of(model: str) -> dict[str, str]:
     """Return what changes when another model takes a model's place: its files' sizes, times and some of their bytes.
 
-    Copying, packing and unpacking may give other weights of the same size the same time. Training moves nearly all
-    weights, so that pieces spread over a file tell them apart; to read all of it would take as long as loading it.
+    Copying, packing and unpacking may give other weights of the same size the same time; pieces of the files tell them
+    apart (`humanline.train.policy.told_apart.glance`).
 
     Parameters
     ----------
@@ -29,19 +24,12 @@ def files_of(model: str) -> dict[str, str]:
         Empty where there are no such files. Of a model on the hub its `config.json` and its `revision`, which name all
         others: those are in the cache as far as somebody has asked for them.
     """
-    folder, revision = Path(model).expanduser(), {}
-    if model.startswith(HUB):
-        from huggingface_hub import try_to_load_from_cache
-
-        cached = try_to_load_from_cache(model.removeprefix(HUB), "config.json")
-        if not isinstance(cached, str):
-            return {}
-        folder, revision = Path(cached).parent, {"revision": Path(cached).parent.name}
+    folder, revision = folder_of(model)
     if not folder.is_dir():
         return {}
     files = [folder / "config.json"] if revision else sorted(path for path in folder.iterdir() if path.is_file())
-    found = {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns} {_glance(path)}" for path in files}
-    return found | revision
+    found = {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns} {glance(path)}" for path in files}
+    return found | ({"revision": revision} if revision else {})
 
 
 def files_at_hand(model: str) -> dict[str, str]:
@@ -60,13 +48,3 @@ def files_at_hand(model: str) -> dict[str, str]:
 def files_of_rewards(scoring: ScoringConfig) -> dict[str, dict[str, str]]:
     """Return the same of the reward models of a scoring, by their names."""
     return {one.model: files_at_hand(one.model) for one in scoring.rewards if isinstance(one, ModelReward)}
-
-
-def _glance(path: Path) -> str:
-    """Return a digest of pieces of a file, from its beginning to its end: of all of it where it is small."""
-    sha, last = hashlib.sha256(), max(0, path.stat().st_size - _PIECE)
-    with contextlib.suppress(PermissionError), open(path, "rb") as file:
-        for number in range(_PIECES):
-            file.seek(last * number // (_PIECES - 1))
-            sha.update(file.read(_PIECE))
-    return sha.hexdigest()[:16]

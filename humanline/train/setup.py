@@ -25,6 +25,7 @@ from humanline.train.config.secrets import written
 from humanline.train.data.pack import pack, unpack
 from humanline.train.data.render import Renderer
 from humanline.train.data.run_data import RunData, read_data, stream_of
+from humanline.train.data.sets import Report
 from humanline.train.data.stream import Batches, FixedBatches, Stream
 from humanline.train.online.distance import Distance, make_distance
 from humanline.train.online.held_out import RolloutEvaluator, refuse_engine
@@ -43,6 +44,7 @@ from humanline.train.policy.logprobs import check_logprobs, refuse_random
 from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.policy.shard import Shards, leave_alone, let_go
 from humanline.train.policy.spread import Spread, Whole
+from humanline.train.policy.told_apart import reward_models
 from humanline.train.preflight.disk import bytes_written
 from humanline.train.preflight.exhausted import Known, explaining
 from humanline.train.preflight.fits import refuse_unfit
@@ -218,6 +220,7 @@ def _set_up(
     known.of_model(given.model.outline, given.stream, given.steps, processes.device)
     trained = _load(config, given.data, processes)
     hashes = {"template": given.model.renderer.template_hash, **given.data.hashes(config.objective)}
+    hashes |= reward_models(config)
     fingerprints = run_facts(config, given.model.tokenizer, trained.policy, hashes, processes)
     steps, observe = (given.steps, None) if trial is None else (min(given.steps, trial.steps), trial.observe)
     objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device, observe)
@@ -239,7 +242,8 @@ def _set_up(
     kind = Checkpoints if trial is None else Unsaved
     checkpoints = _checkpoints(kind, config, settings, folder, shared, own, fingerprints, processes)
     reports = given.data.sets.reports
-    for line in [*map(str, reports.values()), *describe_adapter(config, given.model.outline), *given.remarks]:
+    read = [*map(str, reports.values()), *_passed_over(reports)]
+    for line in [*read, *describe_adapter(config, given.model.outline), *given.remarks]:
         progress.say(line)
     begun.callback(batches.close)  # for which reading a window, or a round, may be the beginning
     restored = checkpoints.restore(progress.say) if folder.resume else None
@@ -353,6 +357,12 @@ def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
     optimizer = make_optimizer(spread.rows.values(), config.optimizer, config.training.weights)
     optimizer = processes.accelerator.prepare(optimizer)
     return Trained(policy, spread, optimizer, adapter, logprobs_pass(policy, spread.without_gradient()))
+
+
+def _passed_over(reports: Mapping[str, Report]) -> list[str]:
+    """Return lines about columns that nothing reads, such as a system prompt that no setting names."""
+    found = [(report.path, report.columns) for report in reports.values() if report.columns is not None]
+    return [f"{path}: columns {columns}" for path, columns in found if columns.ignored or columns.nowhere]
 
 
 def _rounds(

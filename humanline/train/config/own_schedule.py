@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from humanline.train.config.run import TrainConfig
 
 OWN_CODE, REWARD_CODE = "own code", "code of rewards"  # what tables call their files
+REWARD_MODEL = "reward model"  # and those of a model that scores
 _LOOKED_AT = 100_000  # steps of a run that are asked for ahead; later ones when their time comes
 
 

@@ -273,11 +273,11 @@ class MathReward(_Reward):
 
     kind: Literal["math"] = "math"
     answer: NonEmpty = "answer"
-    """Column of the reference: an answer, or a solution whose last box holds it."""
+    """Column of the reference: an answer, or a solution whose last box holds it, or the text behind its last `####`."""
 
 
 class NumberReward(_Reward):
-    """1 if the last number of the completion is that of the reference, else 0 (GSM8K)."""
+    """1 if the completion's number, behind its last `####` or else the last one, is that of the reference, else 0."""
 
     kind: Literal["number"] = "number"
     answer: NonEmpty = "answer"

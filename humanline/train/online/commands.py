@@ -111,7 +111,7 @@ def _sample_work(
     from humanline.train.online.stages import served_name
     from humanline.train.online.trainable import Trainable, vocabulary_of
     from humanline.train.policy.build import build_policy
-    from humanline.train.run.fingerprint import model_hash, same_settings, trained_hash
+    from humanline.train.run.fingerprint import frozen_hash, model_hash, same_settings, trained_hash
     from humanline.train.run.processes import Meeting, Processes, over_ranks
 
     torch.manual_seed(config.seed)  # of an adapter's factors, so that the same command has the same policy
@@ -121,6 +121,8 @@ def _sample_work(
     plan = {
         "model": model_hash(scorer.model),
         "policy": version,
+        # Of an adapter `policy` is its factors, and the base is as good as any other that has its shapes.
+        **({} if adapter is None else {"frozen weights": frozen_hash(scorer)}),
         "prompts": contexts_hash(contexts),
         "seed": config.seed,
         "samples": rounds.samples,

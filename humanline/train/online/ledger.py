@@ -82,6 +82,11 @@ class Ledger:
             return False
         return file is None or (file.is_file() and digest(file) == entry.sha256)
 
+    def another(self, round_: int, state: State, file: Path) -> bool:
+        """Return whether a round had reached a state with another file than the one that is there now."""
+        entry = self.entries.get(round_, {}).get(state)
+        return entry is not None and entry.sha256 != digest(file)
+
     def record(self, round_: int, state: State, file: Path | None = None) -> None:
         """Record that a round has reached a state; nothing happens if that is recorded already, of the same file."""
         sha256 = None if file is None else digest(file)

@@ -231,8 +231,16 @@ class RoundMaker:
         if self.processes.agree(self.ledger.has(number, state, file)):
             return False
         act()
-        self.processes.on_main(lambda: self.ledger.record(number, state, file))
+        self.processes.on_main(lambda: self._record(number, state, file))
         return True
+
+    def _record(self, number: int, state: State, file: Path) -> None:
+        """Record the file of a state; what was made of another one that stood in its place is discarded."""
+        if self.ledger.another(number, state, file):
+            states = tuple(_MADE)
+            for later in states[states.index(state) + 1 :]:
+                (self.of(number) / _MADE[later]).unlink(missing_ok=True)
+        self.ledger.record(number, state, file)
 
     def _tidy(self, number: int) -> None:
         """Remove what a round's folder holds for its sampling alone."""

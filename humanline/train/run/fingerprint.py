@@ -15,7 +15,7 @@ from humanline.system.terminal import HIDDEN, redacted
 from humanline.train.config import TrainConfig
 from humanline.train.config.data import DataConfig
 from humanline.train.config.objective import OBJECTIVES
-from humanline.train.config.own_schedule import REWARD_CODE, own_sources, reward_sources
+from humanline.train.config.own_schedule import REWARD_CODE, REWARD_MODEL, own_sources, reward_sources
 from humanline.train.config.rounds import EARLIER
 from humanline.train.config.secrets import hidden, settings_digest
 from humanline.train.run.processes import Processes, Reduce
@@ -150,7 +150,7 @@ def run_facts(
     tokenizer, policy
         Of the run.
     hashes : mapping
-        Of its chat template and data.
+        Of its chat template, its data and its reward models.
     processes : Processes
         All of which call this alike.
     """
@@ -171,8 +171,8 @@ def run_facts(
 
 def comparable(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of now that those of a run, as it wrote them, can tell: earlier versions kept fewer."""
-    told = any(name.startswith(REWARD_CODE) for name in then)
-    return {name: one for name, one in now.items() if told or not name.startswith(REWARD_CODE)}
+    untold = tuple(kind for kind in (REWARD_CODE, REWARD_MODEL) if not any(name.startswith(kind) for name in then))
+    return {name: one for name, one in now.items() if not name.startswith(untold)}
 
 
 def _hash(parameters: Mapping[str, nn.Parameter], reduce: Reduce | None) -> str:

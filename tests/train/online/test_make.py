@@ -30,10 +30,11 @@ class Stages:
         self.processes = alone(torch.device("cpu"))
         self.trainable = SimpleNamespace(check_rollout=lambda rollout, prompt: None)
         self.asked: list[str] = []
+        self.says = "a"
 
     def sample(self, folder, contexts, key, policy):
         self.asked.append("sample")
-        answers = tuple(Completion(f"a{n}", (7, n), "end", (-0.5, -0.25)) for n in range(2))
+        answers = tuple(Completion(f"{self.says}{n}", (7, n), "end", (-0.5, -0.25)) for n in range(2))
         rows = [Rollout(one.id, one.prompt, answers, one.extra, policy).row() for one in contexts]
         (folder / "samples-rank-0.journal.jsonl").touch()
         write_text(folder / "samples.jsonl", json_rows(rows))
@@ -108,6 +109,21 @@ def test_what_is_gone_or_changed_is_made_again_and_nothing_else(make, tmp_path, 
     assert later.stages.asked == asked
     assert {path: path.read_bytes() for path in later.files(0)} == before
     assert [unit.id for unit in again.units] == [unit.id for unit in data.units] and isinstance(again.units[0], Unit)
+
+
+def test_samples_that_come_out_otherwise_are_scored_and_selected_anew(make, tmp_path):
+    """A server may say something else the second time: what was scored and kept was another answer."""
+    first = make()
+    first.begin(0, "p")
+    first.finish(0, "p")
+    (tmp_path / "rounds" / "00000" / "samples.jsonl").unlink()
+    later = make()
+    later.stages.says = "b"
+    later.begin(0, "p")
+    later.finish(0, "p")
+    assert later.stages.asked == ["sample", "score"]
+    states = [row["state"] for row in read_lines(tmp_path / "rounds" / "ledger.jsonl")]
+    assert states == ["PLANNED", "SAMPLED", "SCORED", "PAIRED", "SAMPLED"]  # of scores the same file came out
 
 
 def test_forgotten_scores_are_given_again_to_the_same_samples(make):

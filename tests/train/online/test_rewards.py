@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from humanline.train.config.rounds import FormatReward
-from humanline.train.online.rewards.math_answer import last_box, math_verdict, readable_reference
+from humanline.train.online.rewards.math_answer import _is_prose, last_box, math_verdict, readable_reference
 from humanline.train.online.rewards.verdict import shown
 from humanline.train.online.rewards.verifiers import format_verdict, number_verdict, read_number, tag_count_verdict
 
@@ -67,6 +67,34 @@ def rows(folder, name):
         ("no number", None),
         ("", None),
         ("18\n####", None),
+        ("x = - 5", -5),
+        ("x = –5", -5),
+        (r"so -\$5", -5),
+        ("-$ 5", -5),
+        ("3 - 5", 5),
+        ("pages 3–5", 5),
+        (r"\frac{1}{2}", Fraction(1, 2)),
+        (r"-\dfrac{3}{4}", Fraction(-3, 4)),
+        (r"\frac12", Fraction(1, 2)),
+        (r"\frac{\pi}{2}", None),
+        ("2 1/2", None),
+        (r"2\frac{1}{2}", None),
+        ("#### 3 3/4", None),
+        ("10^3", None),
+        ("2^10 = 1024", 1024),
+        ("3 ** 2", None),
+        ("1{,}000", 1000),
+        (r"1\,000", 1000),
+        ("1\u202f000", 1000),
+        ("1 000", None),
+        ("1'000", None),
+        ("1 000 000", None),
+        ("#### 1 000", None),
+        ("in 2020 300 people", 300),
+        ("#### Step 2: Add\n3+4=7. The answer is 7", 7),
+        ("#### 4. Conclusion\nTotal: **18**", 18),
+        ("#### 4.5", Fraction(9, 2)),
+        ("A: 18 eggs in 3 boxes", 18),
         ("\x1b[31m18\x00", 18),
         ("\ud800 18", 18),
         ("9" * 5000, None),
@@ -381,6 +409,58 @@ def test_a_reference_that_cannot_be_read_is_no_zero(reference):
     assert math_verdict(r"\boxed{5}", reference)[:2] == (None, "no_reference")
     assert not readable_reference(reference)
     assert readable_reference("5")
+
+
+@pytest.mark.parametrize(
+    ("reference", "box"),
+    [
+        ("Janet has 16 - 3 - 4 = <<16-3-4=9>>9 eggs, of $2 each.\n#### 18", "18"),
+        ("#### 72", "72"),
+        ("3 cm", "3"),
+        ("Evelyn", "Evelyn"),
+        ("2xy", "2xy"),
+        (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    ],
+)
+def test_a_reference_may_be_a_solution_of_gsm8k_or_have_a_unit(reference, box):
+    assert math_verdict(rf"\boxed{{{box}}}", reference)[:2] == (1, "ok")
+    assert readable_reference(reference)
+
+
+@pytest.mark.parametrize("reference", ["72 clips", "The answer is 72.", "Answer: 72", "18 dollars", "1/2 cup", "pi/2"])
+def test_a_sentence_is_no_reference(reference):
+    """It would be read as a product of letters, which no right answer has."""
+    assert math_verdict(r"\boxed{72}", reference)[:2] == (None, "no_reference")
+    assert not readable_reference(reference)
+
+
+def test_every_reference_of_gsm8k_is_read(shared_data):
+    """A right answer in a box scores 1, where it scored 0 without a word."""
+    answers = [row["answer"] for row in rows(shared_data, "gsm8k-test.jsonl")][:40]
+    boxed = [rf"\boxed{{{answer.rpartition('####')[2].strip()}}}" for answer in answers]
+    assert [math_verdict(one, answer).value for one, answer in zip(boxed, answers, strict=True)] == [1] * 40
+
+
+def test_no_reference_of_math_500_is_a_sentence(shared_data):
+    assert not [row["answer"] for row in rows(shared_data, "math500-test.jsonl") if _is_prose(row["answer"])]
+
+
+@pytest.mark.parametrize("space", [r"\,", r"\ ", "~", r"\;"])
+def test_a_space_between_thousands_is_no_product(space):
+    assert math_verdict(rf"\boxed{{10{space}000}}", "10000").value == 1
+    assert math_verdict(r"\boxed{10000}", f"10{space}000").value == 1
+    assert math_verdict(r"\boxed{(1,\ 200)}", "(1,200)").value == 1
+
+
+def test_want_of_memory_is_no_verdict(monkeypatch):
+    """Neither in reading nor in comparing: the answer may be right."""
+    import math_verify
+
+    for name in ("verify", "parse"):
+        with monkeypatch.context() as patched:
+            patched.setattr(math_verify, name, lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+            with pytest.raises(MemoryError):
+                math_verdict(r"\boxed{x+1}", "1+x")
 
 
 def test_long_boxes_are_not_read():

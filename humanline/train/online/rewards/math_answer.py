@@ -23,6 +23,7 @@ from humanline.train.online.rewards.notation import (
     tidy,
 )
 from humanline.train.online.rewards.verdict import UNREAD, Verdict, shown
+from humanline.train.online.rewards.verifiers import read_number
 
 LONGEST_ANSWER = 2000  # characters of a box
 _BOX = r"\boxed{"
@@ -30,6 +31,9 @@ _TAIL = 4000  # characters at the end in which an answer without a box is looked
 _TOKEN = re.compile(r"\\f?box(?:ed)?\s*\{|\\.|[{}]", re.DOTALL)
 _JOINED = re.compile(r"[\s$]*(?:,\s*(?:and|or)?|and|or|\\text\{\s*(?:and|or)\s*\})[\s$]*")
 _LATEX = re.compile(r"\$|\\\(|\\\[")
+# Of three letters or more, standing alone; with a vowel, as `xyz` is a product. And pi, which is no p times i.
+_WORD = re.compile(r"(?<![A-Za-z0-9\\^_])(?=[A-Za-z]*[aeiouyAEIOUY])(?!xyz\b)(?:[A-Za-z]{3,}|pi\b)")
+_COMMANDS = re.compile(r"\\(?:text(?:rm|bf|it|normal)?|mbox|math(?:rm|bf|it)|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _PLAIN_NUMBER = re.compile(r"[0-9]+|(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,4})?")
 
 
@@ -40,9 +44,10 @@ def math_verdict(completion: str, reference: Any) -> Verdict:
     ----------
     completion : str
         Its answer is what stands in its last `\boxed{}` (or in the last few, joined by commas, "and" or "or"); without
-        a box, its last formula in dollar signs or the like.
+        a box, what math-verify takes for it: a formula in dollar signs or the like behind "answer is", else the last.
     reference : str, int or float
-        An answer, or a solution whose last box holds it.
+        An answer, or a solution whose last box holds it, or which ends with `####` and an answer, as those of GSM8K.
+        Without a box or dollar signs it is no sentence: words beside digits must be a unit that does not count.
 
     Returns
     -------
@@ -63,14 +68,27 @@ def math_verdict(completion: str, reference: Any) -> Verdict:
         gold, answer = _read(expected, given)
         if not answer:
             return Verdict(0.0, reason=f"{UNREAD}: {'no box' if boxed is None else _quoted(boxed)}")
-        from math_verify import verify
-
-        right = verify(gold, answer, timeout_seconds=None, raise_on_error=False)
+        right = _equal(gold, answer)
         if not right and (has_small_powers(expected) or has_small_powers(given)):
             # Not in decimals: math-verify takes these for equal where six places are.
             gold, answer = _read(in_fractions(expected, sure=True), in_fractions(given, sure=False))
-            right = verify(gold, answer, timeout_seconds=None, raise_on_error=False)
+            right = _equal(gold, answer)
         return Verdict(float(right), reason="no box" if boxed is None else f"read {_quoted(boxed)}")
+
+
+def _equal(gold: list[Any], answer: list[Any]) -> bool:
+    """Return whether an answer has the value of a reference; what cannot be computed has not, but for want of memory.
+
+    That is no verdict on the answer: MemoryError is raised.
+    """
+    from math_verify import verify
+
+    try:
+        return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
+    except MemoryError:
+        raise
+    except Exception:
+        return False
 
 
 def readable_reference(reference: Any) -> bool:
@@ -114,10 +132,33 @@ def _reference_text(reference: Any) -> str | None:
     if not isinstance(reference, str) or not reference.strip():
         return None
     boxed = last_box(reference)
-    texts = [_in_box(reference.strip() if boxed is None else boxed)]
-    if boxed is None and _LATEX.search(reference):
-        texts.insert(0, tidy(reference))
+    if boxed is not None:
+        texts = [_in_box(boxed)]
+    elif _LATEX.search(answer := answer_in(reference)):
+        texts = [tidy(answer), _in_box(answer)]
+    elif _is_prose(answer):
+        return None
+    else:
+        texts = [_in_box(answer)]
     return next((text for text in texts if _parse(Bases(text).symbols(text))), None)
+
+
+def answer_in(reference: str) -> str:
+    """Return the answer of a solution that ends with one behind `####`, and any other reference as it is."""
+    _, marker, answer = reference.rpartition("####")
+    answer = answer.strip()
+    return answer if marker and answer and "\n" not in answer else reference.strip()
+
+
+def _is_prose(reference: str) -> bool:
+    """Return whether words stand beside digits that are no unit: a product of letters would be read in them."""
+    plain = _COMMANDS.sub(" ", reference)
+    if not (re.search(r"[0-9]", plain) and _WORD.search(plain)):
+        return False
+    number = read_number(reference)
+    if number is None:
+        return True
+    return not _equal(*_read(_in_box(reference), _in_box(rf"\frac{{{number.numerator}}}{{{number.denominator}}}")))
 
 
 def _in_box(answer: str) -> str:
@@ -152,7 +193,12 @@ def _parse(text: str, *, units: bool = True) -> list[Any]:
     how = LatexExtractionConfig(boxed_match_priority=0)
     if not units:
         how = replace(how, normalization_config=replace(how.normalization_config, units=False))
-    found: list[Any] = parse(text, extraction_config=[how], parsing_timeout=None, raise_on_error=False)
+    try:
+        found: list[Any] = parse(text, extraction_config=[how], parsing_timeout=None, raise_on_error=True)
+    except MemoryError:
+        raise
+    except Exception:  # what cannot be read
+        return []
     return [one for one in found if not isinstance(one, str) or one.strip()]
 
 

@@ -2,7 +2,8 @@ r"""Answers in LaTeX, rewritten where math-verify would misread them; nothing he
 
 It takes no answer with a full stop, such as `36.`, or behind `\approx`; it drops the base of a number, so that `52_8`
 equals `52_9`; it takes a letter at the end for a unit, so that `6+9c` is 15; it reads `1e3` as 3 times Euler's number,
-and `1e-3` as 3 less than that; and it finds no formula in dollar signs that has a line end, even inside `\text`.
+and `1e-3` as 3 less than that; it takes the space in `10\,000` for a product; and it finds no formula in dollar signs
+that has a line end, even inside `\text`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _SMALL_SUBSCRIPTS = re.compile("[₀-₉]+")
 _ROUGHLY = re.compile(r"(^\s*|\$\s*|\\[(\[]\s*|\\boxed\s*\{\s*)(?:\\(?:approx|simeq)(?![A-Za-z])|[≈≃])\s*")
 _FULL_STOP = re.compile(r"(?<=[0-9A-Za-z)}\]%])\s*\.(?=\s*(?:\$|\\\)|\\\]|$))")
 _LAST_LINE_END = re.compile(r"(?:\s*(?:\\\\|\\newline(?![A-Za-z])))+\s*(?=\}*\s*$)")
+_BETWEEN_THREES = re.compile(r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9]{3}(?![0-9]))|(?<=[0-9])\s*\\[,;:! ]\s*(?=\\%)")
 _IN_TEXT = re.compile(rf"{_TEXT}\{{[^{{}}]*\}}")
 _POWER_OF_TEN = re.compile(r"(?<![\w.\\])([0-9]+)(?:\.([0-9]+))?e([0-9]{1,3})(?![\w.])")
 _SMALL_POWER = re.compile(r"(?<![\w.\\^_,])(?P<digits>[0-9]+(?:\.[0-9]+)?)e-(?P<power>[0-9]{1,3})(?![\w.])")
@@ -42,6 +44,7 @@ def tidy(text: str) -> str:
     """Return an answer, or a text with one, without what is no part of it, and powers of ten written out."""
     text = _SMALL_SUBSCRIPTS.sub(lambda match: f"_{{{match[0].translate(_SUBSCRIPTS)}}}", text)
     text = _IN_TEXT.sub(lambda match: re.sub(r"[\r\n]+", " ", match[0]), text)
+    text = _BETWEEN_THREES.sub("", text)
     text = _ROUGHLY.sub(r"\1", _FULL_STOP.sub("", _LAST_LINE_END.sub("", text)))
     return _POWER_OF_TEN.sub(_written_out, text)
 

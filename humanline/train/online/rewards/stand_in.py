@@ -7,6 +7,7 @@ from typing import Any
 
 from humanline.train.config.rounds import FunctionReward, MathReward, ModelReward, NumberReward, Reward, ScoringConfig
 from humanline.train.online.rewards.forms import Taken
+from humanline.train.online.rewards.math_answer import answer_in
 from humanline.train.online.rewards.pool import Pool
 from humanline.train.online.rewards.tasks import task_of, together
 from humanline.train.online.rewards.verdict import NOT_SCORED, Verdict, shown
@@ -67,6 +68,8 @@ def _right(reward: Reward, prompt: Rollout) -> str:
     if not isinstance(reward, MathReward | NumberReward):
         return _ANSWER
     reference = str(prompt.extra.get(reward.answer))
+    if isinstance(reward, MathReward):
+        reference = answer_in(reference)
     return rf"\boxed{{{reference}}}" if isinstance(reward, MathReward) and "boxed" not in reference else reference
 
 

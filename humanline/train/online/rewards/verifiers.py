@@ -10,16 +10,31 @@ from humanline.train.online.rewards.verdict import UNREAD, Verdict, shown
 
 _TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 _MOST_DIGITS = 1000
+_CONTEXT = 60  # characters on each side of a number that are looked at
 # A minus counts as a sign unless it stands behind something that a number can be subtracted from.
 _NUMBER = re.compile(
-    r"(?P<sign>(?<![\w.)\]}%])[-−])?[$€£]?(?P<late_sign>(?<=[$€£])[-−])?"
+    r"(?P<sign>(?<![\w.)\]}%])[-−–])?\\?[$€£]?(?P<late_sign>(?<=[$€£])[-−–])?"
     r"(?P<digits>(?:[0-9]++|(?<![.])\.[0-9]++)(?:[.,][0-9]++)*+)"
     r"(?:[eE](?P<exponent>[-+]?[0-9]++)|\s*(?:[×x*]|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*[({]?(?P<power>[-+−]?[0-9]++))?+"
     r"(?:/(?P<divisor>[0-9]++))?"
 )
 # Of commas only those between thousands: 125,96 may be a decimal, a list or a slip, and is none of these by guess.
 _DIGITS = re.compile(r"(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]*)(?P<decimals>\.[0-9]+)?")
-_MARKER = re.compile(r"####|^[ \t]*A:", re.MULTILINE)
+# A heading, "#### Step 2: Add" or "#### 2. Add", marks no answer.
+_MARKER = re.compile(
+    r"####(?=[ \t]*[-−–]?[ \t]*\\?[$€£]?[ \t]*[-−–]?\.?[0-9])(?![ \t]*[0-9]++[.)][ \t]+[^\W\d])"
+    r"|####(?=\s*\Z)|^[ \t]*A:",
+    re.MULTILINE,
+)
+_APART = re.compile(r"[=:([{,#]\s*[-−–]\s*\\?[$€£]?\s*$|^\s*[-−–]\s*\\?[$€£]?\s*$")  # a sign, and its number further on
+# What no number is read in: a mixed number, digits in groups without a comma, a power, a part of a fraction in LaTeX.
+_BEFORE = re.compile(
+    r"(?P<apart>(?<![0-9])[0-9]{1,3}[ '’])$|\^\s*[({]*$|[0-9)\]}]\s*\*\*\s*[({]*$"
+    r"|\\[dt]?frac\s*\{[^{}]*(?:\}\s*\{[^{}]*)?$"
+)
+_BEHIND = re.compile(r"(?P<apart>[ '’][0-9]{3}(?![0-9]))|\s+[0-9]+/[0-9]|\s*(?:\^|\*\*\s*[0-9(])")
+_GROUPS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,;:! ]|[\u00a0\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|\\[dt]?frac\s*([0-9])\s*([0-9])")
 
 
 def format_verdict(completion: str, pattern: str) -> Verdict:
@@ -33,11 +48,12 @@ def tag_count_verdict(completion: str) -> Verdict:
 
 
 def number_verdict(completion: str, reference: Any) -> Verdict:
-    """Return 1 if the completion's number is exactly that of the reference, else 0.
+    r"""Return 1 if the completion's number is exactly that of the reference, else 0.
 
-    A text's number is the first one behind its last marker, `####` or a line's `A:`, and without a marker its last one.
-    Thousands separators, currency and percent signs and units do not count; a/b is a fraction, and 1e3 or 1 x 10^3 is
-    1000. Where a comma stands between other digits than thousands, as in 125,96, no number is read.
+    A text's number is the first one behind its last marker, `####` before a number or a line's `A:`, and without a
+    marker its last one. Thousands separators, currency and percent signs and units do not count; a/b and `\frac{a}{b}`
+    are fractions, and 1e3 or 1 x 10^3 is 1000. No number is read where one may be meant that is not: of a comma between
+    other digits than thousands (125,96), of digits in groups apart (1 000), a mixed number (2 1/2) or a power (10^3).
 
     Parameters
     ----------
@@ -71,6 +87,8 @@ def read_number(given: Any) -> Fraction | None:
             return Fraction(str(given))  # the decimal that a float is written as
         except ValueError:  # nan, inf, too many digits
             return None
+    given = _GROUPS.sub(",", given)
+    given = _FRACTION.sub(lambda one: f"{' ' if given[: one.start()][-1:].isdigit() else ''}{_over(one)}", given)
     markers = list(_MARKER.finditer(given))
     if markers:
         match = _NUMBER.search(given, markers[-1].end())
@@ -82,12 +100,31 @@ def read_number(given: Any) -> Fraction | None:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
+    if _is_part(match):
+        return None
     digits, divisor = _DIGITS.fullmatch(match["digits"]), match["divisor"] or "1"
     exponent = (match["exponent"] or match["power"] or "0").replace("−", "-")
     if digits is None or len(match[0]) > _MOST_DIGITS or abs(int(exponent)) > _MOST_DIGITS or not int(divisor):
         return None
     value = Fraction(digits[0].replace(",", "")) * Fraction(10) ** int(exponent) / int(divisor)
-    return -value if match["sign"] or match["late_sign"] else value
+    apart = _APART.search(match.string[: match.start()][-_CONTEXT:])
+    return -value if match["sign"] or match["late_sign"] or apart else value
+
+
+def _is_part(match: re.Match[str]) -> bool:
+    """Return whether digits are a part of something that is not read: a mixed number, a power, groups of digits."""
+    before, behind = match.string[: match.start()][-_CONTEXT:], match.string[match.end() :][:_CONTEXT]
+    if match["divisor"] is not None and re.search(r"[0-9]\s+$", before):
+        return True
+    first, last = _BEFORE.search(before), _BEHIND.match(behind)
+    if first is not None and (first["apart"] is None or len(match["digits"]) == 3):
+        return True
+    return last is not None and (last["apart"] is None or len(match["digits"]) <= 3)
+
+
+def _over(match: re.Match[str]) -> str:
+    above, below = (one for one in match.groups() if one is not None)
+    return f"{above}/{below}"
 
 
 def _shown_number(value: Fraction) -> str:

@@ -177,7 +177,7 @@ async def wait_until_healthy(client: Client, model: str | None, seconds: float, 
     SamplerError
         If that takes too long.
     """
-    waited, wait, trouble = 0.0, 0.5, ""
+    begun, waited, wait, trouble = time.monotonic(), 0.0, 0.5, ""
     async with client:
         while True:
             try:
@@ -191,7 +191,7 @@ async def wait_until_healthy(client: Client, model: str | None, seconds: float, 
                 trouble = f"status {status} {quoted(content.decode('utf-8', 'replace'))}"
             except ConnectionError as error:
                 trouble = str(error)
-            if waited >= seconds:
+            if max(waited, time.monotonic() - begun) >= seconds:  # requests take time, too
                 break
             await sleep(wait)
             waited, wait = waited + wait, min(5.0, 2 * wait)
