@@ -173,8 +173,8 @@ def _kinds(recipe: Path, overrides: Sequence[str]) -> dict[str, Any]:
             continue  # load_config says so
         place = tree
         for section in sections:
-            if not isinstance(place.get(section), dict):
-                place[section] = {}
+            # A copy: what has an anchor stands in other places too.
+            place[section] = dict(place[section]) if isinstance(place.get(section), dict) else {}
             place = place[section]
         place[last] = value
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import date as Day
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from humanline._checks import refuse_twice
 from humanline.schedule import PositiveInt
 from humanline.train.config.base import Fraction, NonEmpty, Section
 from humanline.train.config.objective import Shape
+
+
+def _day(given: Any) -> Any:
+    """Return a day that is written down, YYYY-MM-DD, as one."""
+    if isinstance(given, str):
+        return Day.fromisoformat(given)
+    return given
 
 
 class DataConfig(Section):
@@ -36,6 +44,8 @@ class DataConfig(Section):
     """Keys of messages, and columns, that are left out; a key that the chat template does not write is an error."""
     template: Literal["chat", "plain"] = "chat"
     """The tokenizer's chat template, or bare text with its end token."""
+    date: Annotated[Day | None, BeforeValidator(_day)] = None
+    """The day that the chat template writes, YYYY-MM-DD, if it writes the day: the same on whatever day it is read."""
     max_length: PositiveInt = 1024
     """Tokens of prompt and answer together."""
     max_prompt_length: PositiveInt | None = None
@@ -45,7 +55,10 @@ class DataConfig(Section):
     special_tokens: Literal["error", "drop"] = "error"
     """What happens to examples whose text holds a special token of the tokenizer, which would act as control."""
 
-    later: ClassVar[dict[str, Any]] = {"format": None, "turns": "last", "bad_rows": "error", "bad_rows_limit": 0.1}
+    later: ClassVar[dict[str, Any]] = {
+        **{"format": None, "turns": "last", "bad_rows": "error", "bad_rows_limit": 0.1},
+        "date": None,
+    }
     """Settings that came later, with the value that says what held before."""
 
     def as_planned(self) -> dict[str, Any]:

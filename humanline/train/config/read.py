@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import itertools
 from collections.abc import Sequence
@@ -95,8 +96,8 @@ def read_section(kind: type[S], path: str | Path, overrides: Sequence[str] = ())
             continue
         place: Any = tree
         for key in keys[:-1]:
-            if not isinstance(place.get(key), dict):
-                place[key] = CommentedMap()
+            # A copy: a node that has an anchor stands in other places too, which the override does not name.
+            place[key] = copy.deepcopy(place[key]) if isinstance(place.get(key), dict) else CommentedMap()
             place = place[key]
         place[keys[-1]] = value
         given.add(keys)

@@ -14,6 +14,7 @@ template are refused where it has no such variable, or where they would replace 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -21,6 +22,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date as Day
 from typing import TYPE_CHECKING, Any
 
 from humanline.train.data.compiled_template import CompiledTemplate
@@ -43,7 +45,8 @@ class _Leaf:
 
 
 # What a template reads besides: the conversation, and functions that jinja and transformers give it.
-_FUNCTIONS = ("raise_exception", "strftime_now", "range", "dict", "namespace", "cycler", "joiner", "lipsum")
+NOW = "strftime_now"
+_FUNCTIONS = ("raise_exception", NOW, "range", "dict", "namespace", "cycler", "joiner", "lipsum")
 _NOT_VARIABLES = ("messages", *_FUNCTIONS)
 
 # Of a tool call they tie calls to results and to their kind; templates that write none of them lose no text.
@@ -67,6 +70,35 @@ class Unread:
     place: str
 
 
+def reads_date(tokenizer: Any) -> bool:
+    """Return whether a chat template of a tokenizer asks for the day, or the time, at which it is used."""
+    templates = tokenizer.chat_template
+    return any(NOW in str(one) for one in (templates.values() if isinstance(templates, dict) else [templates]))
+
+
+@contextlib.contextmanager
+def _telling(date: Day | None, tokenizer: Any, tools: Sequence[Any] = ()) -> Iterator[None]:
+    """Let a template be told this day for a while, by the function that tells it the day on which it is used.
+
+    The library keeps one compiled template of a source, with its functions. Its own function has no setting, and a
+    variable of that name would be made a text.
+    """
+    if date is None:
+        yield
+        return
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    with limited_templates():
+        compiled = _compile_jinja_template(tokenizer.get_chat_template(tools=list(tools) or None))
+    functions = compiled.environment.globals
+    before = functions[NOW]
+    functions[NOW] = date.strftime
+    try:
+        yield
+    finally:
+        functions[NOW] = before
+
+
 class ChatTemplate:
     """The chat template of a tokenizer.
 
@@ -74,12 +106,15 @@ class ChatTemplate:
     ----------
     tokenizer : PreTrainedTokenizerBase
         With a chat template.
+    date : datetime.date, optional
+        The day it is for a template that asks; by default the day on which it is used.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, date: Day | None = None) -> None:
         self.tokenizer = tokenizer
         self._compiled: set[bool] = set()  # with tools, and without: a tokenizer may have a template for each
-        self._plain = CompiledTemplate(tokenizer)
+        self._date = date if date is not None and reads_date(tokenizer) else None
+        self._plain = CompiledTemplate(tokenizer, {} if self._date is None else {NOW: self._date.strftime})
 
     def write(self, turns: Sequence[Message], given: Given = NOTHING, *, opening: bool = False) -> str:
         """Return the text of a conversation.
@@ -101,7 +136,8 @@ class ChatTemplate:
         """
         if not (given.tools or given.kwargs or _has_keys(turns)):
             try:
-                text = self._plain.write(turns, opening)
+                with _telling(self._date, self.tokenizer):
+                    text = self._plain.write(turns, opening)
             except TooMuchError as error:
                 raise self._too_much(error, _place(turns, given)) from None
             if text is not None:
@@ -208,11 +244,12 @@ class ChatTemplate:
         def write() -> str:
             return str(apply(tree["turns"], tokenize=False, add_generation_prompt=opening, **more, **tree["kwargs"]))
 
-        if bool(more) in self._compiled:
-            return within_limits(write)
-        with limited_templates():
-            text = within_limits(write)
-        self._compiled.add(bool(more))
+        with _telling(self._date, self.tokenizer, tree[TOOLS]):
+            if bool(tree[TOOLS]) in self._compiled:
+                return within_limits(write)
+            with limited_templates():
+                text = within_limits(write)
+        self._compiled.add(bool(tree[TOOLS]))
         return text
 
     def _too_much(self, error: TooMuchError, place: str) -> TooMuchError:

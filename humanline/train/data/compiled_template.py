@@ -7,7 +7,7 @@ the template raises or the tokenizer has ways of its own, nothing is written her
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from humanline.train.data.messages import Message
@@ -22,10 +22,12 @@ class CompiledTemplate:
     Parameters
     ----------
     tokenizer : PreTrainedTokenizerBase
+    functions : mapping
+        In place of those that the library gives a template.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, functions: Mapping[str, Any]) -> None:
+        self._tokenizer, self._functions = tokenizer, functions
         self._source: Any = None
         self._template: Any = None
         self._globals: dict[str, Any] = {}
@@ -72,7 +74,7 @@ class CompiledTemplate:
 
             with limited_templates():
                 template = _compile_jinja_template(source)
-            self._globals = dict(template.globals)
+            self._globals = {**template.globals, **self._functions}
             self._around = {**self._globals, "tools": None, "documents": None, **special}
         except Exception:  # not there in this version, or no template: apply_chat_template says what is wrong with it
             return

@@ -13,9 +13,11 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
+from datetime import date as Day
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from humanline._checks import one_of
+from humanline.train.data.chat_template import reads_date
 from humanline.train.data.dialogue import first_difference
 from humanline.train.data.messages import NOTHING, Answer, Given, Messages
 from humanline.train.data.sequences import TokenSequence, joined
@@ -45,12 +47,14 @@ class Renderer:
         As in `LengthLimits`.
     special_tokens : "error" or "drop"
         What `tokenize` does with examples whose text holds a special token.
+    date : datetime.date, optional
+        What a chat template that writes the day is told it is.
 
     Raises
     ------
     ValueError
         If an argument is outside its domain, the tokenizer has no end token, or the template is "chat" and the
-        tokenizer has no chat template.
+        tokenizer has no chat template, or one that writes the day and there is no `date`.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Renderer:
         too_long: TooLong = "error",
         max_prompt_length: int | None = None,
         special_tokens: SpecialTokens = "error",
+        date: Day | None = None,
     ) -> None:
         one_of("template", template, get_args(Template))
         one_of("special_tokens", special_tokens, get_args(SpecialTokens))
@@ -72,8 +77,15 @@ class Renderer:
                 "the tokenizer has no chat template; set template: plain, or use a tokenizer with one "
                 "(instruction-tuned models have it)"
             )
+        self.dated = template == "chat" and reads_date(tokenizer)
+        if self.dated and date is None:
+            raise ValueError(
+                "the chat template writes the day on which it is used (strftime_now), so that the same rows would be "
+                f"other tokens tomorrow; set data.date, for example data.date={Day.today().isoformat()}"
+            )
         self.tokenizer = tokenizer
-        self.writer = Writer(tokenizer, template)
+        self.date = date
+        self.writer = Writer(tokenizer, template, date)
         self.template = template
         self.special_tokens = special_tokens
         added = list(tokenizer.added_tokens_decoder.values())
@@ -92,6 +104,7 @@ class Renderer:
         """Return the SHA-256 of the template and the special tokens, to be kept in checkpoints."""
         chat = self.tokenizer.chat_template if self.template == "chat" else None
         content = {"template": self.template, "chat_template": chat, "special": self.tokenizer.special_tokens_map}
+        content |= {"date": str(self.date)} if self.dated else {}
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
     def render_prompt(self, prompt: Messages, given: Given = NOTHING) -> tuple[int, ...]:
@@ -116,12 +129,15 @@ class Renderer:
             own prompt or opens another turn after the answer.
         Unfit
             (A RenderError.) If the content holds a special token, or the completion is blank.
+        UnknownText
+            (A ValueError.) If the tokenizer has no token for a part of the text.
         ValueError
             If the tokenizer loses text, or two begin tokens come out.
         """
         prompt_text, *texts = self._texts(prompt, completion, given)
         prompt_ids = self._prompt_ids(prompt_text)
         ids, said = joined([self._text_ids.one(self.anchor + text)[self.skipped :] for text in texts])
+        self._text_ids.refuse_unknown(ids, "".join(texts))
         if self._unchecked:
             self._check_lossless((prompt_text, *texts), (*prompt_ids, *ids))
             self._unchecked -= 1
@@ -157,6 +173,7 @@ class Renderer:
     def _prompt_ids(self, text: str) -> tuple[int, ...]:
         if self._last_prompt_ids is None or self._last_prompt_ids[0] != text:
             ids = tuple(self._text_ids.one(text))
+            self._text_ids.refuse_unknown(ids, text)
             self.refuse_begin_twice(ids)
             self._last_prompt_ids = (text, ids)
         return self._last_prompt_ids[1]

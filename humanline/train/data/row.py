@@ -64,6 +64,8 @@ class RowReader:
     lacks_column: bool = False
     sides: Mapping[str, str] = field(default_factory=dict)  # our column -> the file's, of this row alone
     marked: int = 0  # rows whose prompt is a text with turn marks
+    cut: int = 0  # rows whose answers begin with their prompt, which has no column
+    asked: int = 0  # rows of two texts with a prompt in a column
 
     def wrong(self, what: str, expected: str, *at: str | int) -> T | None:
         """Note a problem of the value under the keys `at` and return None, typed so that any getter can return it."""
@@ -336,6 +338,7 @@ class RowReader:
             if not answer.strip():
                 return self.wrong(f"the answer in {column!r} is {'blank' if answer else 'empty'}", "some text", column)
         self.marked += opens_answer(chosen[:at])
+        self.cut += 1
         return chosen[:at], *rest
 
 
@@ -385,6 +388,7 @@ def _three_texts(row: RowReader) -> tuple[str, str, str] | None:
         return None
     if not row.has("prompt") and row.column("prompt") not in row.values and "prompt" not in row.columns:
         return row.cut_prompt(chosen, rejected)
+    row.asked += 1
     prompt = row.plain("prompt")
     return None if prompt is None or chosen == rejected else (prompt, chosen, rejected)
 
@@ -395,7 +399,8 @@ def _two_strings(row: RowReader) -> bool:
 
 def _scores(row: RowReader) -> tuple[float | None, float | None]:
     """Return the scores of a pair, where it has both."""
-    present = [name for name in ("chosen_score", "rejected_score") if row.has(name)]
+    names = ("chosen_score", "rejected_score")
+    present = [name for name in names if row.has(name) and row.column(name) not in row.ignore]
     if len(present) < 2:
         if present:
             row.wrong(f"{row.column(present[0])!r} stands alone", "both scores or none", row.column(present[0]))

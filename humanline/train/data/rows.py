@@ -277,6 +277,13 @@ class SetReader:
                 broken = True
                 break  # as does every other row
         count(rows, 1.0)
+        if row.cut and row.asked:
+            raise DataError(
+                f"{source.name}: {row.cut} rows have no prompt, and {row.asked} have one",
+                [],
+                "Where no row has a prompt, it is what both answers begin with; where some have one, it is missing in "
+                "the others. Give all of them one, or none.",
+            )
         self.marked, self._first = row.marked, [*first, *problems[seen_problems:]]
         self._refuse(problems, right, broken or source.broken)
         self._columns = Columns(

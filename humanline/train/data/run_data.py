@@ -30,7 +30,7 @@ def renderer_of(config: TrainConfig, tokenizer: Any) -> Renderer:
     """Return the template path of a run; raise ValueError as `Renderer` does."""
     data = config.data
     return Renderer(
-        tokenizer, data.template, data.max_length, data.too_long, data.max_prompt_length, data.special_tokens
+        tokenizer, data.template, data.max_length, data.too_long, data.max_prompt_length, data.special_tokens, data.date
     )
 
 

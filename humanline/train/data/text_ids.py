@@ -16,6 +16,10 @@ from humanline.train.data.word_ids import Encode, WordIds, pieces_by, treats_wor
 _THREADS = "TOKENIZERS_PARALLELISM"
 
 
+class UnknownText(ValueError):
+    """A text that a tokenizer cannot write down."""
+
+
 class TextIds:
     """The token ids of texts by a tokenizer, with no special tokens added.
 
@@ -30,9 +34,22 @@ class TextIds:
         own = [getattr(type(tokenizer), name, None) for name in ("encode", "_encode_plus")]
         known = all(str(getattr(one, "__module__", "")).startswith("transformers.") for one in own)
         self._many: Encode | None = None
+        special = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+        unknown = tokenizer.unk_token_id
+        #: The token of text that there is no other token for; None where there is none, or it has another meaning.
+        self.unknown: int | None = None if unknown in special else unknown
         if backend is not None and known:  # a tokenizer that encodes in a way of its own does so text by text
             self._backend = getattr(backend, "encode_batch_fast", None) or backend.encode_batch
             self._many = WordIds(self._whole, pieces_by(backend)).many if treats_words_apart(backend) else self._whole
+
+    def refuse_unknown(self, ids: Sequence[int], text: str) -> None:
+        """Raise UnknownText if a text, whose ids these are, holds what the tokenizer has no token for."""
+        if self.unknown is not None and self.unknown in ids:
+            mark, read = self._tokenizer.unk_token, self._tokenizer.decode(list(ids))
+            raise UnknownText(
+                f"the tokenizer has no tokens for a part of {text[:60]!r}, and reads {read[:60]!r}: leave such rows "
+                f"out (data.bad_rows: drop), or use a tokenizer that writes no {mark}"
+            )
 
     def one(self, text: str) -> list[int]:
         """Return the ids of a text."""

@@ -19,7 +19,7 @@ from humanline.train.data.render import Renderer
 from humanline.train.data.sequences import Sequences, Span, TokenSequence, joined, said_within
 from humanline.train.data.shapes import Group, Preference, PromptOnly, Unpaired
 from humanline.train.data.source import DataError
-from humanline.train.data.text_ids import TextIds
+from humanline.train.data.text_ids import TextIds, UnknownText
 from humanline.train.data.write import Unfit
 
 E = TypeVar("E", Preference, Unpaired, PromptOnly, Group)
@@ -154,6 +154,7 @@ class _Text:
     length: int
     start: int = -1
     hash: int = 0  # of the ids; 0 = not made yet
+    unknown: bool = False  # whether it holds what the tokenizer has no token for
 
 
 class Tokenizing(Generic[E]):
@@ -224,6 +225,8 @@ class Tokenizing(Generic[E]):
             try:
                 if isinstance(texts, Unfit):
                     raise texts
+                if self._refused(example, texts):
+                    continue
                 self._fit(example, texts)
             except Unfit as error:
                 self._reasons[error.reason] += 1
@@ -245,9 +248,23 @@ class Tokenizing(Generic[E]):
             return [found[0][:1], *(tuple(renderer.anchor + part for part in parts) for _, *parts in found)]
         except Unfit as error:
             return error
-        except RenderError as error:
-            (self.dropped if self._dropping else self._problems).append(f"{error.place or example.id}: {error}")
+        except (RenderError, UnknownText) as error:
+            self._note(example, error)
             return []
+
+    def _refused(self, example: E, texts: list[tuple[str, ...]]) -> bool:
+        """Note an example of which the tokenizer would lose text, and return whether it is one."""
+        for text in (text for parts in texts for text in parts if self._batch[text].unknown):
+            try:
+                self._text_ids.refuse_unknown(self._text_ids.one(text), text)
+            except UnknownText as error:
+                self._note(example, error)
+                return True
+        return False
+
+    def _note(self, example: E, error: RenderError | UnknownText) -> None:
+        place = error.place if isinstance(error, RenderError) else ""
+        (self.dropped if self._dropping else self._problems).append(f"{place or example.id}: {error}")
 
     def _encode(self, texts: Iterable[str]) -> None:
         """Put the texts of a batch, each once, into `_batch`, with their ids if they are not remembered."""
@@ -260,9 +277,10 @@ class Tokenizing(Generic[E]):
                     known = _Text(None, 0)
                     new.append(text)
                 self._batch[text] = known
+        unknown = self._text_ids.unknown
         for text, ids in zip(new, self._text_ids.many(new), strict=True):
             one = self._batch[text]
-            one.ids, one.length = ids, len(ids)
+            one.ids, one.length, one.unknown = ids, len(ids), unknown is not None and unknown in ids
 
     def _remember(self) -> None:
         """Remember the texts of a batch whose ids are kept, and forget those of long ago."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import date as Day
 from typing import TYPE_CHECKING, Any, Literal
 
 from humanline.train.data.chat_template import ChatTemplate, RenderError, holds
@@ -41,12 +42,12 @@ class Writer:
     ----------
     tokenizer : PreTrainedTokenizerBase
         With an end-of-sequence token, and with a chat template if that is the template.
-    template : "chat" or "plain"
+    template, date
         As in `Renderer`.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template) -> None:
-        self.tokenizer, self.template, self.chat = tokenizer, template, ChatTemplate(tokenizer)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template, date: Day | None = None) -> None:
+        self.tokenizer, self.template, self.chat = tokenizer, template, ChatTemplate(tokenizer, date)
         added = tokenizer.added_tokens_decoder.values()
         special = {str(token) for token in added if token.special} | set(map(str, tokenizer.all_special_tokens))
         longest_first = sorted(special, key=len, reverse=True)

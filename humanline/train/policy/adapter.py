@@ -17,6 +17,7 @@ from humanline.system.imports import quiet
 from humanline.system.paths import absolute_utf8
 from humanline.train.config.run import AdapterConfig
 from humanline.train.policy.errors import ModelError
+from humanline.train.policy.told_apart import weights_digest
 from humanline.train.run.fingerprint import base_hash
 from humanline.train.run.state import trained_parameters
 
@@ -59,6 +60,7 @@ class Adapter:
             self._wrapped = get_peft_model(model, lora)  # adapter weights are float32, whatever the model's are
         saved = self._wrapped.peft_config["default"]
         saved.base_model_name_or_path = base
+        self._base_weights = weights_digest(base)  # now, as they were read just before
         _keep_names(saved, [name for name in wanted if name not in experts], self._wrapped.get_base_model())
         self._layers = [layer for layer in self._wrapped.modules() if isinstance(layer, BaseTunerLayer)]
         if len(self._layers) != len(wanted):
@@ -90,7 +92,8 @@ class Adapter:
     def save_pretrained(self, folder: Path, factors: Mapping[str, Tensor] | None = None) -> None:
         """Write the adapter in peft's format, weights as safetensors; the network is not asked for anything.
 
-        Beside it lies a hash of the settings of its base (`refuse_other_base`).
+        Beside it lie a hash of the settings of its base (`refuse_other_base`) and, of a base in a folder, one of its
+        weights (`refuse_other_weights`).
 
         Parameters
         ----------
@@ -100,6 +103,7 @@ class Adapter:
         """
         self._wrapped.save_pretrained(folder, save_embedding_layers=False, state_dict=factors)
         facts = {"sha256": base_hash(self._wrapped.get_base_model())}
+        facts |= {} if self._base_weights is None else {"weights": self._base_weights}
         (folder / _BASE).write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
 
@@ -321,4 +325,25 @@ def refuse_other_base(folder: str | Path, model: Any) -> None:
         raise ModelError(
             f"adapter {str(folder)!r} was trained on a model with other settings (config.json) than this base: give "
             f"the right base; if they differ in nothing that is computed with, remove {path.name} there"
+        )
+
+
+def refuse_other_weights(folder: str | Path, base: str) -> None:
+    """Compare the weight files of a base with those that an adapter was trained on, where both are known.
+
+    Raises
+    ------
+    ModelError
+        If they differ.
+    """
+    path = Path(folder) / _BASE
+    try:
+        trained_on = json.loads(path.read_text(encoding="utf-8")).get("weights")
+    except (OSError, ValueError, AttributeError):
+        return  # none is told, or `refuse_other_base` says that it cannot be read
+    now = weights_digest(base)
+    if trained_on is not None and now is not None and trained_on != now:
+        raise ModelError(
+            f"adapter {str(folder)!r} was trained on other weights than those in {base!r}: give the right base; if "
+            f"they are the same in other files, remove {path.name} there"
         )

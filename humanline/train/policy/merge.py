@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from humanline.system.imports import quiet
-from humanline.train.policy.adapter import adapter_base, names_as_given, refuse_other_base
+from humanline.train.policy.adapter import adapter_base, names_as_given, refuse_other_base, refuse_other_weights
 from humanline.train.policy.errors import ModelError
 from humanline.train.run.card import FACTS, merged_files
 
 
 def merge(adapter: str, out: str, base: str | None = None) -> Path:
     """Write the model that an adapter makes of its base, whole, with its tokenizer and card, and return its folder.
+
+    Tokenizer and template are those beside the adapter, which it was trained with; else the base's.
 
     ``weight + alpha / rank * B A``, computed in float32 and rounded once, to the type of the base's own weights.
 
@@ -28,7 +31,7 @@ def merge(adapter: str, out: str, base: str | None = None) -> Path:
     ------
     ModelError
         If the folder holds no adapter, or base and adapter cannot be loaded or do not fit together, in their tensors
-        or in the settings of the base that the adapter was trained on.
+        or in the settings or, of a folder, the weights of the base that the adapter was trained on.
     OutputError
         If `out` is in use.
     """
@@ -45,6 +48,7 @@ def merge(adapter: str, out: str, base: str | None = None) -> Path:
         hint = f"; did you mean {str(final)!r}?" if adapter_base(final) is not None else ""
         raise ModelError(f"{adapter!r} holds no adapter: no adapter_config.json in {Path(adapter).resolve()}{hint}")
     refuse_used_folder(out)
+    refuse_other_weights(adapter, base or named)
     kept = stored_type(base or named)
     model = load_model(base or named, torch.float32)
     refuse_other_base(adapter, model)
@@ -63,7 +67,20 @@ def merge(adapter: str, out: str, base: str | None = None) -> Path:
             f"no place there, and {len(wanted - there)} are missing (such as {min(wanted ^ there)})"
         )
     merged = whole.merge_and_unload(safe_merge=True).to(kept)
-    return create_model(out, merged, load_tokenizer(base or named), lambda: _card(Path(adapter)))
+    tokenizer = _own_tokenizer(adapter) or load_tokenizer(base or named)
+    return create_model(out, merged, tokenizer, lambda: _card(Path(adapter)))
+
+
+def _own_tokenizer(adapter: str) -> Any:
+    """Return the tokenizer, with the template, that an adapter was trained with, where its folder has it; else None."""
+    if not (Path(adapter) / "tokenizer_config.json").is_file():
+        return None
+    from transformers import AutoTokenizer
+
+    from humanline.train.policy.load import loading
+
+    with loading(f"adapter {adapter!r}: its tokenizer"):
+        return AutoTokenizer.from_pretrained(adapter, local_files_only=True, trust_remote_code=False)
 
 
 def _card(adapter: Path) -> dict[str, str]:

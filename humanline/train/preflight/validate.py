@@ -123,6 +123,8 @@ def validate(config: TrainConfig, *, processes: int = 1) -> Validation:
     parameters = 0 if outline is None else sum(parameter.numel() for parameter in outline.parameters())
     sized = outline is not None and _look_at_size(config, outline, parameters, findings)
     resumable = _look_at_output(config, findings)
+    if resumable and renderer is not None and data is not None:
+        _look_at_start(config, renderer, data, findings)
     if sized and data is not None and batches is not None and resumable is not None:  # else that was said
         _look_at_disk(config, outline, data, batches, processes, findings)
     if renderer is not None and data is not None:
@@ -323,6 +325,21 @@ def _look_at_output(config: TrainConfig, findings: _Findings) -> bool | None:
         resumable, state = _state_of_output(config)
         findings.show(f"output       {config.output}: {state}")
     return resumable
+
+
+def _look_at_start(config: TrainConfig, renderer: Renderer, data: RunData, findings: _Findings) -> None:
+    """See whether data, template and code are those that the run in the output folder began with."""
+    from humanline.train.config.own_schedule import own_digests
+    from humanline.train.policy.told_apart import reward_models
+    from humanline.train.run.fingerprint import tokenizer_hash
+    from humanline.train.run.folder import RunFolder
+
+    folder = RunFolder(config.output, resume=True)
+    if folder.final.exists():
+        return  # it is left as it is, and its data are not read
+    with findings.about("output"):
+        facts = {"template": renderer.template_hash, "tokenizer": tokenizer_hash(renderer.tokenizer)}
+        folder.refuse_other_start(facts | data.hashes(config.objective) | own_digests(config) | reward_models(config))
 
 
 def _state_of_output(config: TrainConfig) -> tuple[bool, str]:

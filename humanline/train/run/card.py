@@ -216,6 +216,11 @@ def _held_out(facts: Mapping[str, Any]) -> list[str]:
     for name in shown_metrics(last["metrics"]):
         rows.append((WORDS.get(name, name), *(estimate(look, name) for _, look in columns)))
     said = [_table(rows)]
+    if facts["weights"] == "merged" and facts["settings"].get("adapter.base") == "nf4":
+        said.append(
+            "These numbers are of the adapter on its base in 4 bits, as it was trained. The weights here were made of "
+            "the base's own, so that they compute something slightly else."
+        )
     if any(interval(look, name) for _, look in columns for name in look["metrics"]):
         said.append("In brackets: 95 % intervals, 1.96 standard errors to either side, over held-out rows of one run.")
     if len(columns) == 3:

@@ -154,6 +154,26 @@ class RunFolder:
                 "Put the code of then back, or start a new run in another folder."
             )
 
+    def refuse_other_start(self, now: dict[str, str]) -> None:
+        """Raise OutputError, with a table, if a resumed run would be refused for its data, template or code.
+
+        Parameters
+        ----------
+        now : dict
+            Those facts of `run_facts` that are known without the weights.
+        """
+        try:
+            begun = json.loads(self.start.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return  # of an earlier version, or killed before it was written
+        there = {name: one for name, one in comparable(begun, now).items() if name in begun}
+        table = differences({name: begun[name] for name in there}, there)
+        if table:
+            raise OutputError(
+                f"the run in {self._given!r} began with other data or code than is here now, so that --resume would be "
+                f"refused:\n{table}\nPut those of then back, or start a new run in another folder."
+            )
+
     def is_finished(self) -> int:
         """Return 1 if the finished model is there and whole, whatever else was put beside it.
 

@@ -63,6 +63,27 @@ def test_a_recipe_becomes_types(tmp_path):
     assert config.reference.storage == "score_ahead" and config.data_shape == "preference"
 
 
+def test_an_override_changes_what_it_names_and_not_what_shares_its_anchor(tmp_path):
+    """Two sections written once, with an anchor: each of them may be another one then."""
+    shared = "{kind: beta_rejection, policy: &b {a: 1.5, b: 2.0}, ref: *b"
+    shared += ", policy_ratio_bound: 2.0, ref_ratio_bound: 2.0}"
+    text = GOOD.replace("transform:\n  kind: clip\n", f"transform: {shared}\n")
+    plain = load(tmp_path, text).transform
+    assert plain.policy == plain.ref
+    for side, other in (("policy", "ref"), ("ref", "policy")):
+        changed = load(tmp_path, text, f"transform.{side}.a=3.0").transform
+        assert getattr(changed, side).a == 3.0 and getattr(changed, other) == getattr(plain, other)
+
+
+@pytest.mark.parametrize("day", ["2026-11-28", "'2026-11-28'"])
+def test_a_day_may_be_written_with_and_without_quotes(tmp_path, day):
+    config = load(tmp_path, GOOD.replace("pairs.jsonl", f"pairs.jsonl, date: {day}"))
+    assert str(config.data.date) == "2026-11-28" == config.model_dump(mode="json")["data"]["date"]
+    assert load(tmp_path, GOOD, f"data.date={day}").data.date == config.data.date
+    with pytest.raises(ConfigError, match=r"data\.date"):
+        load(tmp_path, GOOD, "data.date=20261128")
+
+
 def test_overrides_are_part_of_the_same_tree(tmp_path):
     """Dotted overrides replace values, make sections, and replace a whole section in braces."""
     config = load(

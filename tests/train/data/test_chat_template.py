@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from datetime import date
 
 import pytest
 
@@ -327,6 +328,31 @@ def test_arguments_that_the_template_does_not_read_are_refused(refused, kwargs, 
     """An unknown variable, and one of the library's or the tokenizer's own, is refused by name with its place."""
     row = {"prompt": "q", "completion": "a", "chat_template_kwargs": kwargs}
     assert refused("thinking", row) == f"1:{column_of(row, '{', 'kwargs')}: chat_template_kwargs: {told}"
+
+
+DATED = (
+    "{{ bos_token }}Today is {{ strftime_now('%d %b %Y') }}.\n{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}"
+    + TURNS.removeprefix("{{ bos_token }}")
+)
+
+
+@pytest.mark.parametrize("tools", [[], [TOOL]], ids=["plain", "tools"])
+def test_a_template_that_writes_the_day_writes_the_day_that_is_set(tokenizer, write, tools):
+    """On whatever day rows are read; without one set it is refused, as the same rows would be other tokens tomorrow."""
+    other = with_template(tokenizer, DATED)
+    with pytest.raises(ValueError, match=r"writes the day on which it is used .* set data\.date"):
+        Renderer(other, "chat", 4096)
+    row = {"prompt": "Hello", "completion": "Hi"} | ({"tools": tools} if tools else {})
+    texts, hashes = [], []
+    for day in (date(2024, 7, 26), date(2025, 1, 2)):
+        renderer = Renderer(other, "chat", 4096, date=day)
+        (one,) = tokenize(read_rows(write(row), "completion"), renderer).sequences[0]
+        texts.append(other.decode(list(one.ids)))
+        hashes.append(renderer.template_hash)
+    assert "Today is 26 Jul 2024." in texts[0] and "Today is 02 Jan 2025." in texts[1]
+    assert hashes[0] != hashes[1] and Renderer(other, "plain", 4096).template_hash not in hashes
+    plain = [Renderer(tokenizer, "chat", 4096, date=day).template_hash for day in (None, date(2024, 7, 26))]
+    assert plain[0] == plain[1]  # of a template that writes none
 
 
 def test_a_templates_own_variables_are_not_for_rows(tokenizer, write):

@@ -113,6 +113,31 @@ def test_texts_without_one_prompt_are_named(write, row, expected):
     assert problem.startswith(placed(expected, row)), problem
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("more", [{}, {"bad_rows": "drop"}])
+def test_a_row_that_lost_its_prompt_is_not_given_one_of_its_answers(write, order, more):
+    """Where some rows have a prompt, the others have lost theirs: what both answers begin with is not it."""
+    given = {"prompt": "What is the capital of France?", "chosen": "Paris", "rejected": "Rome"}
+    lost = {"chosen": "The capital is Paris", "rejected": "The capital is Rome"}
+    path = write(*[given, given, lost][::order])
+    with pytest.raises(DataError, match="1 rows have no prompt, and 2 have one") as caught:
+        read_rows(path, "preference", how=Reading(**more))
+    assert "Give all of them one, or none" in str(caught.value)
+    assert len(read_rows(write(lost, lost, name="none.jsonl"), "preference")) == 2
+
+
+def test_scores_that_are_ignored_are_not_read(write):
+    """Neither taken over nor checked: preferences alone are left."""
+    names = ("chosen_score", "rejected_score")
+    row = {"prompt": "q", "chosen": "a", "rejected": "b", "chosen_score": 2, "rejected_score": 3}
+    (found,) = read_rows(write(row), "preference", ignore=names)
+    assert (found.chosen_score, found.rejected_score) == (None, None)
+    with pytest.raises(DataError, match="the chosen score 2 is below the rejected one 3"):
+        read_rows(write(row), "preference")
+    with pytest.raises(DataError, match="'rejected_score' stands alone"):
+        read_rows(write(row), "preference", ignore=names[:1])
+
+
 def test_other_rules_hold_for_texts_that_were_cut(write):
     """Scores, tools and the system prompt are read as of any other pair."""
     row = texts("q a", "q b", score_chosen=2, score_rejected=1, tools=[{"name": "f"}], system="be brief")

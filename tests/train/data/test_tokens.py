@@ -17,7 +17,7 @@ from humanline.train.data.render import Renderer
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.shapes import Group, Preference, PromptOnly, Unpaired
 from humanline.train.data.source import DataError
-from humanline.train.data.tokenize import tokenize
+from humanline.train.data.tokenize import Tokenizing, tokenize
 from humanline.train.data.write import Unfit
 from tests.helpers import strategies
 from tests.helpers.rows import render
@@ -337,6 +337,26 @@ def test_a_tokenizer_that_loses_or_adds_text_is_refused():
         ValueError, match=r"does not give back the text it was given: .* became .*; load it without added"
     ):
         render(Renderer(metaspace_tokenizer("always"), "plain", 64), USER, "A mat.")
+
+
+@pytest.mark.parametrize("place", [0, 6])
+@pytest.mark.parametrize("column", ["prompt", "answer"])
+def test_text_that_the_tokenizer_has_no_token_for_is_named_wherever_it_stands(place, column):
+    """A row alone is refused, so that it is not `<unk>` behind others; it may be dropped and counted."""
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    backend.decoder = decoders.Fuse()
+    trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=["<s>", "</s>", "<unk>"], show_progress=False)
+    backend.train_from_iterator([SEEN], trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    rows = [Unpaired(f"f:{n}", USER, "The cat sat on the mat") for n in range(7)]
+    lost = {"prompt": ((Message("user", "the 東京 cat?"),), "The mat"), "answer": (USER, "the 東京 mat")}[column]
+    rows[place] = Unpaired("f:lost", *lost)
+    with pytest.raises(DataError, match=r"f:lost: the tokenizer has no tokens for a part of '.*the 東京") as caught:
+        tokenize(rows, Renderer(tokenizer, "plain", 200))
+    assert len(caught.value.problems) == 1
+    dropping = Tokenizing(Renderer(tokenizer, "plain", 200), dropping=True)
+    assert [row.id for row in dropping.add(rows)] == [row.id for row in rows if row.id != "f:lost"]
+    assert len(dropping.dropped) == 1 and "f:lost" in dropping.dropped[0]
 
 
 def test_spaces_swallowed_by_special_tokens_are_no_loss(tokenizer):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from humanline.cli import main
 from humanline.objectives import dpo_loss, token_log_ratio
@@ -327,6 +327,33 @@ def test_a_base_that_computes_something_else_is_not_merged(toy, tmp_path, name):
         merge(str(result.model), str(tmp_path / "whole"), base=str(other))
     (result.model / "base_settings.json").unlink()
     merge(str(result.model), str(tmp_path / "whole"), base=str(other))
+
+
+def test_a_base_with_other_weights_is_not_merged(toy, tmp_path):
+    """Of the same shapes and settings: what was trained on it would be added to another model."""
+    base = tmp_path / "base"
+    shutil.copytree(toy["model"], base)
+    result = run(toy | {"model": str(base)}, tmp_path / "run", adapter=LORA, training__steps=1)
+    merge(str(result.model), str(tmp_path / "same"), base=toy["model"])  # which it is a copy of
+    tensors = load_file(base / "model.safetensors")
+    save_file({name: 1.5 * one for name, one in tensors.items()}, base / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"was trained on other weights than those in .*base"):
+        merge(str(result.model), str(tmp_path / "whole"))
+    assert not (tmp_path / "whole").exists()
+    (result.model / "base_settings.json").unlink()
+    merge(str(result.model), str(tmp_path / "whole"))
+
+
+def test_a_merged_model_has_the_template_that_it_was_trained_with(toy, tmp_path):
+    """That beside the adapter, whatever the base's has become, or another copy of it has."""
+    base = tmp_path / "base"
+    shutil.copytree(toy["model"], base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.chat_template = "{{ bos_token }}" + tokenizer.chat_template.replace("{{ bos_token }}", "") + "{# mine #}"
+    tokenizer.save_pretrained(base)
+    result = run(toy | {"model": str(base)}, tmp_path / "run", adapter=LORA, training__steps=1)
+    merge(str(result.model), str(tmp_path / "whole"), base=toy["model"])
+    assert AutoTokenizer.from_pretrained(tmp_path / "whole").chat_template == tokenizer.chat_template
 
 
 HOW = {

@@ -395,6 +395,22 @@ def test_a_run_that_can_be_resumed_is_told_from_one_that_cannot(toy, tmp_path, c
     assert files(tmp_path) == {path: facts for path, facts in before.items() if "/final/" not in path}
 
 
+def test_a_run_that_resuming_would_refuse_for_its_data_is_not_ready(toy, tmp_path):
+    """What `train --resume` says is said before; of a finished run nothing is read."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(Path(toy["pairs"]).read_text())
+    given = config(toy, tmp_path / "run", training__steps=1, data__train=str(rows))
+    result = run(toy, tmp_path / "run", training__steps=1, data__train=str(rows))
+    lines = rows.read_text().splitlines(keepends=True)
+    rows.write_text("".join([*lines[1:], lines[0]]))
+    assert validate.validate(given).resumable
+    shutil.rmtree(result.model)
+    with pytest.raises(NotReadyError, match=r"began with other data or code .*(.|\n)*training data"):
+        validate.validate(given)
+    rows.write_text("".join(lines))
+    assert validate.validate(given).resumable
+
+
 def test_the_disk_estimate():
     """Two checkpoints and a third one, each with the metrics, then the metrics, the model, rounds and trackers."""
     writes = Writes("run", keep=2, checkpoint=1000, metrics=10, model=300, rounds=7, trackers=5)

@@ -51,6 +51,16 @@ def test_a_finished_model_has_a_card_of_its_run(finished):
     assert all(f"| {name} | {version} |" in text for name, version in [("torch", facts["software"]["torch"])])
 
 
+def test_a_merged_model_whose_base_was_in_4_bits_says_whose_numbers_it_has():
+    rows = [{"updates": n, "held_out": {"loss": 0.5}} for n in (0, 4)]
+    settings = {"adapter.base": "nf4"}
+    said = "These numbers are of the adapter on its base in 4 bits"
+    for weights, there in (("merged", True), ("adapter", False)):
+        facts = facts_of({}, {}, {}, rows) | {"weights": weights, "settings": settings}
+        assert (said in card(facts)) == there
+    assert said not in card(facts_of({}, {}, {}, rows) | {"weights": "merged"})
+
+
 def test_intervals_are_of_the_standard_errors_that_the_run_has_measured():
     """They are 1.96 standard errors to either side; none is told of a start's accuracy, which is 1/2 by definition."""
     rows = [
