@@ -21,15 +21,15 @@ def files_of(model: str) -> dict[str, str]:
     Returns
     -------
     dict
-        Empty where there are no such files. Of a model on the hub its `config.json` and its `revision`, which name all
-        others: those are in the cache as far as somebody has asked for them.
+        Empty where there are no such files. Of a model on the hub its `config.json` alone: other files are in the cache
+        as far as somebody has asked for them.
     """
-    folder, revision = folder_of(model)
+    folder = folder_of(model)
     if not folder.is_dir():
         return {}
-    files = [folder / "config.json"] if revision else sorted(path for path in folder.iterdir() if path.is_file())
-    found = {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns} {glance(path)}" for path in files}
-    return found | ({"revision": revision} if revision else {})
+    alone = [folder / "config.json"] if model.startswith(HUB) else folder.iterdir()
+    files = sorted(path for path in alone if path.is_file())
+    return {path.name: f"{path.stat().st_size} {path.stat().st_mtime_ns} {glance(path)}" for path in files}
 
 
 def files_at_hand(model: str) -> dict[str, str]:

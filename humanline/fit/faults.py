@@ -37,13 +37,13 @@ class Fault:
 
 
 #: Names that other programs write for a name that is missing: R, pandas, numpy, Python and SQL.
-MISSING = ("", "na", "n/a", "nan", "<na>", "none", "null")
+MISSING = ("", "NA", "N/A", "NaN", "nan", "<NA>", "None", "NULL", "null")
 
 
 def is_absent(value: Any) -> bool:
     """Return whether a name is none: None, nan, pandas' NA, an empty text, or what is written for one."""
     if isinstance(value, str):
-        return value.strip().lower() in MISSING
+        return value.strip() in MISSING
     try:
         return bool(value is None or value != value)
     except TypeError:  # NA is neither equal nor unequal

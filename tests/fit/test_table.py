@@ -57,6 +57,11 @@ def test_a_table_is_the_choices_it_was_made_from():
     assert as_choices(data) is data
 
 
+@pytest.mark.parametrize("name", ["Na", "Null", "none"])
+def test_names_that_only_look_like_missing_ones_are_names(name):
+    assert as_choices(small(person=["x", "x", "x", name, name, name])).people == 2
+
+
 @pytest.mark.parametrize("missing", ["NA", "nan", "None", "NULL", "<NA>", " "])
 def test_what_programs_write_for_a_missing_name_is_no_name(missing):
     """R writes NA for a person that is not known: not one person more, who may be many."""

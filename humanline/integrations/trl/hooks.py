@@ -175,14 +175,17 @@ class Humanline(TrainerCallback):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _scoring(self) -> Iterator[None]:
-        """Switch off, for the reference's pass, gradient checkpointing, which warns where there is no gradient."""
-        model = self.trainer.model
+        """Switch off, for the reference's pass, gradient checkpointing, which warns where there is no gradient.
+
+        In the modules themselves: the model's own switch adds a hook to its embedding each time it is turned on, and
+        takes none away, so that a long run would slow down.
+        """
+        on = [one for one in self.trainer.model.modules() if getattr(one, "gradient_checkpointing", False)]
         with log_probs_alone():
-            if not model.is_gradient_checkpointing:
-                yield
-                return
-            model.gradient_checkpointing_disable()
             try:
+                for module in on:
+                    module.gradient_checkpointing = False
                 yield
             finally:
-                model.gradient_checkpointing_enable(self.trainer.args.gradient_checkpointing_kwargs)
+                for module in on:
+                    module.gradient_checkpointing = True

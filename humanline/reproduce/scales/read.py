@@ -169,8 +169,7 @@ def _other_start(plan: Prepared, model: str, folder: Path) -> str:
         where = model if model.startswith(HUB) else str(plan.folder / Path(model).expanduser())
         then, now = _files_then(settings), _files_now(where)
         if model.startswith(HUB) or not now:
-            both = then.keys() & now.keys() - {"model files.revision"}  # a page of the hub may have changed since
-            then, now = ({name: one[name] for name in one if name in both} for one in (then, now))
+            then, now = ({name: one[name] for name in one if name in then and name in now} for one in (then, now))
         table = differences(then, now)
     return f"the model that was asked is not the one that runs begin with, {model}:\n{table}" if table else ""
 
@@ -203,8 +202,7 @@ def _files_now(model: str) -> dict[str, str]:
 
 
 def _untimed(text: str) -> str:
-    """Return what is said of a file without its time; a revision as it is."""
-    size, *_, sha = text.split(" ") if " " in text else ("", text)
+    size, _, sha = text.split(" ")
     return f"{size} {sha}"
 
 

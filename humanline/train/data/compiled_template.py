@@ -8,6 +8,7 @@ the template raises or the tokenizer has ways of its own, nothing is written her
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from humanline.train.data.messages import Message
@@ -26,7 +27,7 @@ class CompiledTemplate:
         In place of those that the library gives a template.
     """
 
-    def __init__(self, tokenizer: Any, functions: Mapping[str, Any]) -> None:
+    def __init__(self, tokenizer: Any, functions: Mapping[str, Any] = MappingProxyType({})) -> None:
         self._tokenizer, self._functions = tokenizer, functions
         self._source: Any = None
         self._template: Any = None

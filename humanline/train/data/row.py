@@ -64,7 +64,7 @@ class RowReader:
     lacks_column: bool = False
     sides: Mapping[str, str] = field(default_factory=dict)  # our column -> the file's, of this row alone
     marked: int = 0  # rows whose prompt is a text with turn marks
-    cut: int = 0  # rows whose answers begin with their prompt, which has no column
+    cut: list[str] = field(default_factory=list)  # rows whose answers begin with their prompt, which has no column
     asked: int = 0  # rows of two texts with a prompt in a column
 
     def wrong(self, what: str, expected: str, *at: str | int) -> T | None:
@@ -325,6 +325,9 @@ class RowReader:
         there = self.source.columns(self.values)
         if any(name in there and name not in self.ignore for name in _ASKING):
             return self.missing("prompt", _TEXT)
+        if self.asked:
+            what = f"no column 'prompt' among {listed(there)}, which {self.asked} rows before have"
+            return self.wrong(what, f"{_TEXT}: where some rows have one, it is not what both answers begin with")
         at = common_prompt(chosen, rejected)
         if not at:
             what = f"no column 'prompt' among {listed(there)}"
@@ -338,7 +341,7 @@ class RowReader:
             if not answer.strip():
                 return self.wrong(f"the answer in {column!r} is {'blank' if answer else 'empty'}", "some text", column)
         self.marked += opens_answer(chosen[:at])
-        self.cut += 1
+        self.cut.append(self.name)
         return chosen[:at], *rest
 
 

@@ -279,8 +279,8 @@ class SetReader:
         count(rows, 1.0)
         if row.cut and row.asked:
             raise DataError(
-                f"{source.name}: {row.cut} rows have no prompt, and {row.asked} have one",
-                [],
+                f"{source.name}: {len(row.cut)} rows have no prompt, and {row.asked} behind them have one",
+                [f"{name}: no column 'prompt'" for name in row.cut],
                 "Where no row has a prompt, it is what both answers begin with; where some have one, it is missing in "
                 "the others. Give all of them one, or none.",
             )

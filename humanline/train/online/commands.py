@@ -282,6 +282,7 @@ def _check_of(config: TrainConfig) -> Callable[[Rollout], None]:
     """Return a check that raises Untrainable for a rollout that the model of a recipe cannot be trained on."""
     from humanline.train.data.chat_template import RenderError
     from humanline.train.data.run_data import renderer_of
+    from humanline.train.data.text_ids import UnknownText
     from humanline.train.online.trainable import Trainable, vocabulary_of
     from humanline.train.policy.load import load_outline, load_tokenizer
 
@@ -295,7 +296,7 @@ def _check_of(config: TrainConfig) -> Callable[[Rollout], None]:
             return  # of a file from elsewhere, with texts alone
         try:
             prompt = len(trainable().renderer.encode_prompt(rollout.prompt, rollout.given).ids)
-        except RenderError:  # a prompt that this recipe does not sample from: what is said of its answers still holds
+        except (RenderError, UnknownText):  # this recipe does not sample from it; what is said of answers still holds
             prompt = 0
         trainable().check_rollout(rollout, prompt)
 

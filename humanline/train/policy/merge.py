@@ -67,7 +67,9 @@ def merge(adapter: str, out: str, base: str | None = None) -> Path:
             f"no place there, and {len(wanted - there)} are missing (such as {min(wanted ^ there)})"
         )
     merged = whole.merge_and_unload(safe_merge=True).to(kept)
-    tokenizer = _own_tokenizer(adapter) or load_tokenizer(base or named)
+    tokenizer = _own_tokenizer(adapter)
+    if tokenizer is None or len(tokenizer) > merged.get_input_embeddings().weight.shape[0]:  # of other software
+        tokenizer = load_tokenizer(base or named)
     return create_model(out, merged, tokenizer, lambda: _card(Path(adapter)))
 
 

@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from humanline.train.config import TrainConfig
 from humanline.train.config.own_schedule import REWARD_MODEL
-from humanline.train.policy.hub import HUB, fetch_settings
+from humanline.train.policy.errors import ModelError
+from humanline.train.policy.hub import HUB
 
+_TOLD = (".safetensors", ".json", ".model", ".txt", ".jinja")  # a card, or what somebody puts beside it, tells nothing
 _PIECES, _PIECE = 16, 4096  # how many bytes of a file are read: 20 files of 5 GB take some milliseconds
 
 
-def folder_of(model: str) -> tuple[Path, str]:
-    """Return the folder of a model, and the revision of one on the hub, as far as the cache has its config.json.
+def folder_of(model: str) -> Path:
+    """Return the folder of a model, which need not exist; of one on the hub that in the cache, if that has it.
 
     Parameters
     ----------
     model : str
         A folder, or `hub:` and a name on the hub.
-
-    Returns
-    -------
-    folder : Path
-        It need not exist.
-    revision : str
-        Empty for a folder, and of a model that the cache has nothing of.
     """
     if not model.startswith(HUB):
-        return Path(model).expanduser(), ""
+        return Path(model).expanduser()
     from huggingface_hub import try_to_load_from_cache
 
     cached = try_to_load_from_cache(model.removeprefix(HUB), "config.json")
-    if not isinstance(cached, str):
-        return Path(model), ""
-    return Path(cached).parent, Path(cached).parent.name
+    return Path(cached).parent if isinstance(cached, str) else Path(model)
 
 
 def glance(path: Path) -> str:
@@ -52,37 +46,38 @@ def glance(path: Path) -> str:
     return sha.hexdigest()[:16]
 
 
-def model_digest(model: str) -> str:
-    """Return what differs between models, and not between copies of one: its revision on the hub, or its files.
+def model_digest(folder: str) -> str:
+    """Return what differs between models in folders, and not between copies of one: of weights, settings, tokenizer.
 
     Raises
     ------
     ModelError
-        If it is on the hub, which does not give it.
+        If there is no such folder.
     """
-    if model.startswith(HUB):
-        fetch_settings(model.removeprefix(HUB), f"model {model!r}")
-    folder, revision = folder_of(model)
-    if revision:
-        return revision
-    sha = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.suffix != ".md":  # a card may be edited
-            sha.update(f"{path.name} {path.stat().st_size} {glance(path)}\n".encode())
-    return sha.hexdigest()
+    place = Path(folder).expanduser()
+    if not place.is_dir():
+        raise ModelError(f"model {folder!r}: there is no such folder")
+    return _digest(path for path in place.iterdir() if path.suffix in _TOLD)
 
 
 def weights_digest(base: str) -> str | None:
     """Return what differs between the weight files of models in folders, and not between copies; None of another."""
-    files = sorted(Path(base).expanduser().glob("*.safetensors"))
-    if not files:
-        return None
-    return hashlib.sha256(
-        "".join(f"{one.name} {one.stat().st_size} {glance(one)}\n" for one in files).encode()
-    ).hexdigest()
+    files = list(Path(base).expanduser().glob("*.safetensors"))
+    return _digest(files) if files else None
+
+
+def _digest(files: Iterable[Path]) -> str:
+    sha = hashlib.sha256()
+    for path in sorted(files):
+        sha.update(f"{path.name} {path.stat().st_size} {glance(path)}\n".encode())
+    return sha.hexdigest()
 
 
 def reward_models(config: TrainConfig) -> dict[str, str]:
-    """Return digests of the models that score a run's answers, by what tables call them; raise as `model_digest`."""
+    """Return digests of the models that score a run's answers, by what tables call them; raise as `model_digest`.
+
+    Of those in folders: a name on the hub is told by itself, and its page may change while its weights do not.
+    """
     rewards = () if config.rounds is None else config.rounds.scoring.rewards
-    return {f"{REWARD_MODEL}: {one.model}": model_digest(one.model) for one in rewards if one.kind == "model"}
+    models = [one.model for one in rewards if one.kind == "model" and not one.model.startswith(HUB)]
+    return {f"{REWARD_MODEL}: {model}": model_digest(model) for model in models}

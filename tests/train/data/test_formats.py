@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -113,16 +114,20 @@ def test_texts_without_one_prompt_are_named(write, row, expected):
     assert problem.startswith(placed(expected, row)), problem
 
 
-@pytest.mark.parametrize("order", [1, -1])
-@pytest.mark.parametrize("more", [{}, {"bad_rows": "drop"}])
-def test_a_row_that_lost_its_prompt_is_not_given_one_of_its_answers(write, order, more):
+def test_a_row_that_lost_its_prompt_is_not_given_one_of_its_answers(write):
     """Where some rows have a prompt, the others have lost theirs: what both answers begin with is not it."""
     given = {"prompt": "What is the capital of France?", "chosen": "Paris", "rejected": "Rome"}
     lost = {"chosen": "The capital is Paris", "rejected": "The capital is Rome"}
-    path = write(*[given, given, lost][::order])
-    with pytest.raises(DataError, match="1 rows have no prompt, and 2 have one") as caught:
-        read_rows(path, "preference", how=Reading(**more))
-    assert "Give all of them one, or none" in str(caught.value)
+    behind = write(*[given] * 19, lost)
+    with pytest.raises(DataError, match="1 problem, 19 right rows") as caught:
+        read_rows(behind, "preference")
+    assert re.match(r"rows\.jsonl:20:1: no column 'prompt' among .*, which 19 rows before", caught.value.problems[0])
+    reader = SetReader(behind, "preference", how=Reading(bad_rows="drop"))
+    assert len(list(reader)) == 19 and reader.left_out().bad == 1
+    before = write(lost, lost, given, name="before.jsonl")
+    with pytest.raises(DataError, match="2 rows have no prompt, and 1 behind them have one") as caught:
+        read_rows(before, "preference", how=Reading(bad_rows="drop"))
+    assert list(caught.value.problems) == [f"before.jsonl:{n}: no column 'prompt'" for n in (1, 2)]
     assert len(read_rows(write(lost, lost, name="none.jsonl"), "preference")) == 2
 
 

@@ -251,6 +251,15 @@ def test_hostile_answers_are_bounded():
     assert statuses[-2] == "too_long"
 
 
+def test_texts_that_repeat_themselves_are_read_for_their_number(here):
+    """A policy that has broken writes such texts: each has a score within a verifier's time, however long it is."""
+    pieces = ["#### ", "####", "1 ", "1,", "^", "**", "{,}", "-", "(", r"\frac{", "\nA:", "#### 1. a\n", "9", "1/2 "]
+    texts = [piece * (60_000 // len(piece)) for piece in pieces]
+    texts += ["####" + " " * 60_000 + "x", "x =" + " " * 60_000 + "- 5"]
+    tasks = [{"kind": "number", "completion": text, "reference": "5"} for text in texts]
+    assert {verdict.status for verdict in in_pool(tasks, seconds=5)} == {"ok"}
+
+
 def test_code_in_an_answer_is_not_run(here):
     """A command in an answer, which would make a file, makes none."""
     made = here / "made"

@@ -31,9 +31,14 @@ _TAIL = 4000  # characters at the end in which an answer without a box is looked
 _TOKEN = re.compile(r"\\f?box(?:ed)?\s*\{|\\.|[{}]", re.DOTALL)
 _JOINED = re.compile(r"[\s$]*(?:,\s*(?:and|or)?|and|or|\\text\{\s*(?:and|or)\s*\})[\s$]*")
 _LATEX = re.compile(r"\$|\\\(|\\\[")
-# Of three letters or more, standing alone; with a vowel, as `xyz` is a product. And pi, which is no p times i.
-_WORD = re.compile(r"(?<![A-Za-z0-9\\^_])(?=[A-Za-z]*[aeiouyAEIOUY])(?!xyz\b)(?:[A-Za-z]{3,}|pi\b)")
-_COMMANDS = re.compile(r"\\(?:text(?:rm|bf|it|normal)?|mbox|math(?:rm|bf|it)|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
+# Of four letters or more with a vowel, or a common shorter one, standing alone: others are products of letters.
+_WORD = re.compile(
+    r"(?<![A-Za-z0-9\\^_])(?!(?:and|or|if|otherwise|inf|infty|infinity)\b)"
+    r"(?=[A-Za-z]*[aeiouyAEIOUY])(?:[A-Za-z]{4,}|(?:the|are|cup|box|day|egg|cat|dog|pen|pie|pi)s?\b)"
+)
+_COMMANDS = re.compile(
+    r"\\(?:text(?:rm|bf|it|normal)?|mbox|math[a-z]+|operatorname\*?|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+"
+)
 _PLAIN_NUMBER = re.compile(r"[0-9]+|(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,4})?")
 
 

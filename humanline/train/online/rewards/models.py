@@ -12,7 +12,7 @@ import torch
 
 from humanline.system.imports import import_transformers
 from humanline.train.config.rounds import ModelReward
-from humanline.train.data.chat_template import ChatTemplate, holds
+from humanline.train.data.chat_template import ChatTemplate, holds, reads_date
 from humanline.train.data.messages import NOTHING, Given, Message, Messages, texts_in
 from humanline.train.data.template_limits import TooMuchError
 from humanline.train.online.rewards.cache import content_key
@@ -179,12 +179,17 @@ def left_out(template: ChatTemplate, turns: Messages, given: Given) -> str:
 
 
 def reward_tokenizer(path: str) -> Any:
-    """Load a reward model's tokenizer; raise ModelError if there is none or it has no chat template."""
+    """Load a reward model's tokenizer; raise ModelError if it has no chat template, or one that writes the day."""
     tokenizer = load_tokenizer(path)
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             f"reward model {path!r}: its tokenizer has no chat template, so how it reads a conversation is not known; "
             "add the template it was trained with (chat_template.jinja) to its folder"
+        )
+    if reads_date(tokenizer):
+        raise ModelError(
+            f"reward model {path!r}: its chat template writes the day on which it is used (strftime_now), so that "
+            "scores would change from day to day; give a copy of its folder whose template has a day written out"
         )
     return tokenizer
 

@@ -20,19 +20,25 @@ _NUMBER = re.compile(
 )
 # Of commas only those between thousands: 125,96 may be a decimal, a list or a slip, and is none of these by guess.
 _DIGITS = re.compile(r"(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]*)(?P<decimals>\.[0-9]+)?")
-# A heading, "#### Step 2: Add" or "#### 2. Add", marks no answer.
+# With a number on its line, or nothing behind it at all; a heading, "#### Step 2" or "#### 2. Add", marks no answer.
+_HEADING = (
+    r"[ \t]*+[*_]*+(?:(?:Step|Part|Case|Question|Problem|Section|Example|Task)[ \t]++[0-9]"
+    r"|[0-9]{1,2}[.)][ \t]++[^\W\d])[^\n]{0,100}\n\s*+\S"
+)
 _MARKER = re.compile(
-    r"####(?=[ \t]*[-−–]?[ \t]*\\?[$€£]?[ \t]*[-−–]?\.?[0-9])(?![ \t]*[0-9]++[.)][ \t]+[^\W\d])"
-    r"|####(?=\s*\Z)|^[ \t]*A:",
+    rf"####(?=[^\n]{{0,100}}[0-9]|\s*+\Z)(?!{_HEADING})|^[ \t]*+A:",
     re.MULTILINE,
 )
-_APART = re.compile(r"[=:([{,#]\s*[-−–]\s*\\?[$€£]?\s*$|^\s*[-−–]\s*\\?[$€£]?\s*$")  # a sign, and its number further on
+# A sign, and its number further on; not at the beginning of a line, where a dash is a bullet.
+_APART = re.compile(r"(?:[=:([{,][ \t]*|\#[ \t]+)[-−–][ \t]*\\?[$€£]?[ \t]*$|(?:^|\n)[-−–]\\?[$€£][ \t]*$")
 # What no number is read in: a mixed number, digits in groups without a comma, a power, a part of a fraction in LaTeX.
 _BEFORE = re.compile(
-    r"(?P<apart>(?<![0-9])[0-9]{1,3}[ '’])$|\^\s*[({]*$|[0-9)\]}]\s*\*\*\s*[({]*$"
+    r"(?P<apart>(?<![0-9])[0-9]{1,3}[ '’])$|\^\s*[({]*$|[0-9)\]}]\s?\*\*\s?[({]*$"
     r"|\\[dt]?frac\s*\{[^{}]*(?:\}\s*\{[^{}]*)?$"
 )
-_BEHIND = re.compile(r"(?P<apart>[ '’][0-9]{3}(?![0-9]))|\s+[0-9]+/[0-9]|\s*(?:\^|\*\*\s*[0-9(])")
+_BEHIND = re.compile(
+    r"(?P<apart>[ '’][0-9]{3}(?![0-9]))|\s+[0-9]+/[0-9]|\s?\^(?!\s*\{?\s*(?:\\circ|°))\s*[\w({+-]|\s?\*\*\s?[0-9]"
+)
 _GROUPS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,;:! ]|[\u00a0\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|\\[dt]?frac\s*([0-9])\s*([0-9])")
 
@@ -117,6 +123,8 @@ def _is_part(match: re.Match[str]) -> bool:
     if match["divisor"] is not None and re.search(r"[0-9]\s+$", before):
         return True
     first, last = _BEFORE.search(before), _BEHIND.match(behind)
+    if first is not None and first[0].lstrip("0123456789)]} ").startswith("**") and behind.startswith("**"):
+        first = None  # in bold, not a power
     if first is not None and (first["apart"] is None or len(match["digits"]) == 3):
         return True
     return last is not None and (last["apart"] is None or len(match["digits"]) <= 3)

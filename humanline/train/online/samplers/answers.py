@@ -18,6 +18,7 @@ from humanline.train.config.rounds import SamplingConfig
 from humanline.train.data.chat_template import RenderError
 from humanline.train.data.messages import Message
 from humanline.train.data.prompts import Context
+from humanline.train.data.text_ids import UnknownText
 from humanline.train.online.samplers.http import BadAnswer, parse, quoted
 from humanline.train.online.trainable import Trainable, Untrainable
 from humanline.train.online.types import Completion, Finish, SamplerError
@@ -214,7 +215,7 @@ class Completer:
         """Return the ids of a text as training would write them, with the end token if it ended."""
         try:
             sequence = self.renderer.encode(context.prompt, text, context.given)
-        except RenderError:  # blank, or nothing the template takes: its plain tokens, none of them special
+        except (RenderError, UnknownText):  # blank, or nothing that is taken: its plain tokens, none of them special
             ids = tuple(self.renderer.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
             return (*ids, self.end) if ended else ids
         ids = sequence.ids[sequence.prompt_length :]
