@@ -335,6 +335,20 @@ def test_gradient_checkpointing_changes_nothing(base, tmp_path, accumulation, ad
     assert runs[0] == pytest.approx(runs[1], abs=1e-6)
 
 
+@pytest.mark.parametrize("adapted", [False, True])
+def test_the_reference_s_pass_leaves_no_hook_behind(base, tmp_path, adapted):
+    """With gradient checkpointing: the model's switch adds one each time, so that a long run would slow down."""
+    counts = []
+    for mine in (False, True):
+        more = {"peft_config": lora()} if adapted else {}
+        trainer = dpo(base, tmp_path / str(mine), 2, gradient_checkpointing=True, **more)
+        if mine:
+            apply_humanline(trainer, CLIP)
+        trained(trainer)
+        counts.append(len(trainer.model.get_input_embeddings()._forward_hooks))
+    assert counts[1] <= counts[0]  # those that the trainer itself leaves
+
+
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("name", ["DPO", "KTO", "GRPO"])
 def test_every_log_ratio_is_0_while_weights_stand_still(base, tmp_path, name, bf16):
