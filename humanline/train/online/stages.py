@@ -28,7 +28,7 @@ from humanline.train.run.processes import Processes
 
 BY_RESUMING = (
     "All samples and the other scores are kept: mend what scores, then add --resume to the same command to have these "
-    "scored again. (A function's own code may not change within a run: another one begins with it.)"
+    "scored again. (A function's own code, and a reward model in a folder, may not change within a run.)"
 )
 
 

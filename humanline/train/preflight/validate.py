@@ -335,8 +335,10 @@ def _look_at_start(config: TrainConfig, renderer: Renderer, data: RunData, findi
     from humanline.train.run.folder import RunFolder
 
     folder = RunFolder(config.output, resume=True)
-    if folder.final.exists():
-        return  # it is left as it is, and its data are not read
+    if folder.final.exists():  # it is left as it is, and its data are not read
+        with findings.about("output"):
+            folder.refuse_other_code(own_digests(config))
+        return
     with findings.about("output"):
         facts = {"template": renderer.template_hash, "tokenizer": tokenizer_hash(renderer.tokenizer)}
         folder.refuse_other_start(facts | data.hashes(config.objective) | own_digests(config) | reward_models(config))

@@ -329,7 +329,7 @@ class RunFolder:
         if self.resume and self.start.is_file():
             with contextlib.suppress(ValueError):
                 before = json.loads(self.start.read_text(encoding="utf-8"))
-        table = differences(before, now)
+        table = differences(before, comparable(before, now))
         if table:
             raise OutputError(
                 f"the run in {self._given!r} has no checkpoint, and began with other weights or data than it would "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import signal
 import sys
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from email.utils import format_datetime
 from urllib.parse import quote
 
@@ -21,7 +22,7 @@ from humanline.train.data.prompts import Context
 from humanline.train.data.render import Renderer
 from humanline.train.online.samplers.answers import Answer, Completer
 from humanline.train.online.samplers.copies import GREEDY_AFTER
-from humanline.train.online.samplers.dialect import seed
+from humanline.train.online.samplers.dialect import Dialect, seed
 from humanline.train.online.samplers.server import ServerSampler
 from humanline.train.online.trainable import Trainable, Untrainable
 from humanline.train.online.types import SamplerError
@@ -29,6 +30,7 @@ from tests.helpers.scripted_server import Asked, Reply, script, serving
 
 KEY = (3, 1)
 UPDATE = {"kind": "request", "path": "/update", "body": {"model_path": "{path}"}}
+SERVER = {"kind": "server", "url": "http://127.0.0.1:1", "new_weights": UPDATE}
 
 
 @pytest.fixture
@@ -118,6 +120,23 @@ def test_a_request_says_all_of_the_sampling_section(renderer):
     }
     assert expected.items() <= asked.body.items()
     assert "n" not in asked.body
+
+
+def test_a_template_that_writes_the_day_writes_it_here(tokenizer):
+    """By itself a server is sent token ids then: its own template would write the day on which it is asked."""
+    dated = copy.deepcopy(tokenizer)
+    dated.chat_template = "{{ strftime_now('%d %b %Y') }}" + str(tokenizer.chat_template)
+    for template, endpoint, path in (
+        ("chat", None, "/v1/completions"),
+        ("chat", "completions", "/v1/completions"),
+        ("plain", None, "/v1/completions"),
+    ):
+        config = SamplingConfig.model_validate({"engine": SERVER | {"endpoint": endpoint}})
+        assert Dialect(config, Renderer(dated, template, 64, date=date(2025, 1, 2))).path == path
+    config = SamplingConfig.model_validate({"engine": SERVER | {"endpoint": "chat"}})
+    with pytest.raises(ValueError, match="has the server write prompts, with the day on which it is asked"):
+        Dialect(config, Renderer(dated, "chat", 64, date=date(2025, 1, 2)))
+    assert Dialect(config, Renderer(tokenizer, "chat", 64)).path == "/v1/chat/completions"
 
 
 def test_plain_prompts_are_sent_as_the_tokens_of_training(tokenizer):

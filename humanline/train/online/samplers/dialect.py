@@ -51,6 +51,11 @@ class Dialect:
         Its engine must be a ServerEngine.
     renderer : Renderer
 
+    Raises
+    ------
+    ValueError
+        If the server is to write prompts by a template that writes the day.
+
     Attributes
     ----------
     path : str
@@ -60,7 +65,13 @@ class Dialect:
     def __init__(self, config: SamplingConfig, renderer: Renderer) -> None:
         assert isinstance(config.engine, ServerEngine)
         self.config, self.renderer = config, renderer
-        self._chat = (config.engine.endpoint or ("chat" if renderer.template == "chat" else "completions")) == "chat"
+        by_itself = "chat" if renderer.template == "chat" and not renderer.dated else "completions"
+        self._chat = (config.engine.endpoint or by_itself) == "chat"
+        if self._chat and renderer.dated:
+            raise ValueError(
+                "source.sampling.engine.endpoint: chat has the server write prompts, with the day on which it is asked "
+                "(strftime_now in the chat template) in place of data.date; leave endpoint out, which sends token ids"
+            )
         self.path = "/v1/chat/completions" if self._chat else "/v1/completions"
         self._refused: set[str] = set()  # fields that this server does not take
         self._prompt_as_text = False
