@@ -232,6 +232,20 @@ class TestLong:
         assert data.response.tolist() == [0.0, 1.0, 1.0]
         assert found.notes == ("1 of 2 people gave a single answer",)
 
+    def test_columns_that_nothing_reads_are_said(self, tmp_path):
+        """Among them a name for people that is not ours, without which all answers are one person's."""
+        lines = ["problem,option,outcome,probability,choice,subject,trial,age"]
+        lines += [
+            f"{problem},{option},{n + 1},1,{n},s{problem},{problem},30"
+            for problem in "pq"
+            for n, option in enumerate("AB")
+        ]
+        found = read_choices(write(tmp_path / "rows.csv", "\n".join(lines) + "\n"))
+        assert found.notes == (
+            "Columns that are not read: subject, age",
+            "There is no column person: all answers are taken for one person's",
+        )
+
     @pytest.mark.parametrize("delimiter", [";", "\t"])
     def test_marks_and_delimiters_of_spreadsheets(self, tmp_path, delimiter):
         """A byte order mark, other delimiters and line ends, blank lines and blanks around cells change nothing."""

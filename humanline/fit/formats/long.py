@@ -62,7 +62,16 @@ def read_long(table: CsvTable, *, least_responses: int = 1, per_rate: int | None
         number = total[rows] if per_rate is None and total is not None else np.full(len(choices), per_rate)
         noise = choices.response * (1 - choices.response) / np.maximum(number - 1, 1)
     alone = int((np.bincount(choices.person) == 1).sum()) if choices.people > 1 else 0
-    notes = (f"{alone} of {choices.people} people gave a single answer",) if alone else ()
+    passed = [name for name in table.names if name not in (*NEEDED, *RESPONSES, "person", "trial", "n")]
+    notes = tuple(
+        note
+        for note, said in (
+            (f"{alone} of {choices.people} people gave a single answer", alone),
+            (f"Columns that are not read: {', '.join(passed)}", passed),
+            ("There is no column person: all answers are taken for one person's", "person" not in table.names),
+        )
+        if said
+    )
     part = Part("choices", choices.kind, choices, noise)
     return ChoiceFile(table.path, "long", table.size, table.sha256, len(table), {}, notes, (part,))
 

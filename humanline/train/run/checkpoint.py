@@ -170,7 +170,8 @@ class Contents:
             If a state does not fit this run or cannot be read.
         """
         facts = _facts(folder)
-        changed = differences(facts["software"], self.software)
+        told = {name: version for name, version in self.software.items() if name in facts["software"]}
+        changed = differences(facts["software"], told)  # earlier versions told of fewer
         if changed:
             say(f"note: other software than the checkpoint's, so the last bits may differ:\n{changed}")
         before = facts["processes"]

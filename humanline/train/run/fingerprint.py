@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
@@ -209,19 +210,30 @@ def _checksum(share: Share) -> int:
     return int(total)
 
 
+#: The order of rows is numpy's, tokens are tokenizers', and the others compute or keep what is trained, where they are.
+_ALSO = ("numpy", "tokenizers", "peft", "torchao", "bitsandbytes", "liger-kernel")
+
+
 def software() -> dict[str, str]:
     """Return the versions that the last bits of a result depend on."""
+    from importlib.metadata import PackageNotFoundError, version
+
     import accelerate
     import transformers
 
     import humanline
 
+    more = {}
+    for name in _ALSO:
+        with contextlib.suppress(PackageNotFoundError):
+            more[name] = version(name)
     return {
         "humanline": humanline.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "accelerate": accelerate.__version__,
+        **more,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
         "threads": str(torch.get_num_threads()),
     }

@@ -337,6 +337,24 @@ class TestOtherRuns:
                 show_progress=False,
             )
 
+    def test_other_software_is_said_as_far_as_the_checkpoint_told_of_its_own(self, toy, stopped, tmp_path, capsys):
+        """Of numpy too, which draws the order of rows; what an earlier version did not tell of is no difference."""
+        folder = max((tmp_path / "run/checkpoints").iterdir())
+        state, manifest = (json.loads((folder / name).read_text()) for name in ("state.json", "manifest.json"))
+        assert {"numpy", "tokenizers", "torch"} <= set(state["software"])
+        state["software"] |= {"numpy": "0.9"}
+        del state["software"]["tokenizers"]
+        (folder / "state.json").write_text(json.dumps(state))
+        files = manifest["files"] | {"state.json": facts_of(folder / "state.json")}
+        (folder / "manifest.json").write_text(json.dumps({"files": files, "digest": system_folders._digest(files)}))
+        changes = {"checkpoint": {"every": 2, "keep": 3}}
+        capsys.readouterr()
+        train(case(toy, tmp_path / "run", "kto", "before_3", "score_ahead", **changes), resume=True)
+        said = "".join(capsys.readouterr())
+        assert (
+            re.search(r"other software than the checkpoint's.*\n.*\n? *numpy +0\.9", said) and "tokenizers" not in said
+        )
+
     def test_a_checkpoint_of_micro_batches_of_groups_is_refused(self, toy, tmp_path):
         """What an earlier version saved of GRPO, whose micro-batches were of groups, is not gone on with by rows."""
         training = {"steps": 3, "batch_size": 8, "micro_batch_size": 4}
