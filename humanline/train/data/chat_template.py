@@ -20,6 +20,7 @@ import functools
 import inspect
 import json
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date as Day
@@ -70,6 +71,9 @@ class Unread:
     place: str
 
 
+_ONE_DAY = threading.RLock()
+
+
 def reads_date(tokenizer: Any) -> bool:
     """Return whether a chat template of a tokenizer asks for the day, or the time, at which it is used."""
     templates = tokenizer.chat_template
@@ -77,26 +81,38 @@ def reads_date(tokenizer: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _telling(date: Day | None, tokenizer: Any, tools: Sequence[Any] = ()) -> Iterator[None]:
+def _telling(date: Day | None, source: Any) -> Iterator[None]:
     """Let a template be told this day for a while, by the function that tells it the day on which it is used.
 
     The library keeps one compiled template of a source, with its functions. Its own function has no setting, and a
-    variable of that name would be made a text.
+    variable of that name would be made a text. One thread at a time: another would put back what this one needs.
     """
     if date is None:
         yield
         return
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
-    with limited_templates():
-        compiled = _compile_jinja_template(tokenizer.get_chat_template(tools=list(tools) or None))
-    functions = compiled.environment.globals
-    before = functions[NOW]
-    functions[NOW] = date.strftime
-    try:
-        yield
-    finally:
-        functions[NOW] = before
+    with _ONE_DAY:
+        with limited_templates():
+            functions = _compile_jinja_template(source).environment.globals
+        before = functions[NOW]
+        functions[NOW] = date.strftime
+        try:
+            yield
+        finally:
+            functions[NOW] = before
+
+
+def _refuse_untold(tokenizer: Any) -> None:
+    """Raise ValueError if a tokenizer's template would not be told the day, as by another version of the library."""
+    source, day = f"{{{{ {NOW}('%Y') }}}}", Day(1999, 12, 31)
+    with _telling(day, source):
+        said = tokenizer.apply_chat_template([{"role": "user", "content": "a"}], chat_template=source, tokenize=False)
+    if said != "1999":
+        raise ValueError(
+            f"a chat template that writes the day cannot be told data.date here: told {day} it writes {said!r} for the "
+            "year; give a copy of the model's folder whose template has a day written out"
+        )
 
 
 class ChatTemplate:
@@ -114,6 +130,8 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         self._compiled: set[bool] = set()  # with tools, and without: a tokenizer may have a template for each
         self._date = date if date is not None and reads_date(tokenizer) else None
+        if self._date is not None:
+            _refuse_untold(tokenizer)
         self._plain = CompiledTemplate(tokenizer, {} if self._date is None else {NOW: self._date.strftime})
 
     def write(self, turns: Sequence[Message], given: Given = NOTHING, *, opening: bool = False) -> str:
@@ -136,7 +154,8 @@ class ChatTemplate:
         """
         if not (given.tools or given.kwargs or _has_keys(turns)):
             try:
-                with _telling(self._date, self.tokenizer):
+                source = self.tokenizer.chat_template  # or several, of which none is written here
+                with _telling(self._date if isinstance(source, str) else None, source):
                     text = self._plain.write(turns, opening)
             except TooMuchError as error:
                 raise self._too_much(error, _place(turns, given)) from None
@@ -244,7 +263,8 @@ class ChatTemplate:
         def write() -> str:
             return str(apply(tree["turns"], tokenize=False, add_generation_prompt=opening, **more, **tree["kwargs"]))
 
-        with _telling(self._date, self.tokenizer, tree[TOOLS]):
+        source = None if self._date is None else self.tokenizer.get_chat_template(tools=tree[TOOLS] or None)
+        with _telling(self._date, source):
             if bool(tree[TOOLS]) in self._compiled:
                 return within_limits(write)
             with limited_templates():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 
 import pytest
 
+from humanline.train.data import chat_template
 from humanline.train.data.chat_template import ChatTemplate, RenderError
 from humanline.train.data.messages import Given, Message
 from humanline.train.data.render import Renderer
@@ -353,6 +356,36 @@ def test_a_template_that_writes_the_day_writes_the_day_that_is_set(tokenizer, wr
     assert hashes[0] != hashes[1] and Renderer(other, "plain", 4096).template_hash not in hashes
     plain = [Renderer(tokenizer, "chat", 4096, date=day).template_hash for day in (None, date(2024, 7, 26))]
     assert plain[0] == plain[1]  # of a template that writes none
+
+
+def test_a_library_that_does_not_tell_the_day_is_refused(tokenizer, monkeypatch):
+    """That it is told is tried: else the day on which it is used would be written without a word."""
+    other = with_template(tokenizer, DATED)
+    monkeypatch.setattr(chat_template, "_telling", lambda date, source: contextlib.nullcontext())
+    with pytest.raises(ValueError, match=r"cannot be told data\.date here: told 1999-12-31 it writes"):
+        Renderer(other, "chat", 4096, date=date(2024, 7, 26))
+
+
+def test_the_day_is_told_to_each_of_several_templates(tokenizer):
+    """A tokenizer may have one for conversations with tools, and one for others."""
+    other = with_template(tokenizer, {"default": DATED, "tool_use": DATED})
+    text = ChatTemplate(other, date(2024, 7, 26)).write((Message("user", "q"),), Given.of({"tools": [TOOL]}))
+    assert "Today is 26 Jul 2024." in text
+    assert "26 Jul 2024" in ChatTemplate(other, date(2024, 7, 26)).write((Message("user", "q"),))
+
+
+def test_two_threads_are_told_their_own_day(tokenizer):
+    """One that ends must not put back what another one needs."""
+    other = with_template(tokenizer, DATED)
+    days = [date(2024, 7, day) for day in range(1, 9)]
+
+    def written(day):
+        template = ChatTemplate(other, day)
+        return {template.write((Message("user", f"q {n}"),)).split(".")[0] for n in range(60)}
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(written, days))
+    assert found == [{f"{other.bos_token}Today is {day:%d %b %Y}"} for day in days]
 
 
 def test_a_templates_own_variables_are_not_for_rows(tokenizer, write):
