@@ -128,8 +128,12 @@ class Fit:
 
     @property
     def _log_likelihood(self) -> float:
-        likely = self.choices.kind != "rates" and self.likelihood.objective == "likelihood"
-        return self.log_likelihood if likely else math.nan
+        return self.log_likelihood if self.has_likelihood else math.nan
+
+    @property
+    def has_likelihood(self) -> bool:
+        """Whether what was maximised is a likelihood: not with least squares, nor of bare rates."""
+        return self.choices.kind != "rates" and self.likelihood.objective == "likelihood"
 
     @functools.cached_property
     def at_bound(self) -> dict[str, str]:
@@ -176,8 +180,7 @@ class Fit:
         A share is no choice: fractional logit has the right derivatives, but not the information, of a likelihood. Nor
         have squared errors it, which are not as large everywhere.
         """
-        likely = self.choices.kind != "rates" and self.likelihood.objective == "likelihood"
-        return "information" if likely else "robust"
+        return "information" if self.has_likelihood else "robust"
 
     def covariance(self, kind: str | None = None) -> Array:
         """Return the covariance of the coordinates (logs, of positive parameters), (K, K).

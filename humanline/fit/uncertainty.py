@@ -206,7 +206,7 @@ def profile_interval(fit: Any, name: str, *, confidence: float = 0.95) -> Parame
 
     place, spec = place_of(fit, name), fit.likelihood.specs[name]
     check_confidence(confidence)
-    if fit.likelihood.objective != "likelihood" or fit.choices.kind == "rates":
+    if not fit.has_likelihood:
         raise _checks.fail("fit", "have a likelihood: bare rates have none; see the robust interval", fit.choices.kind)
     if name in fit.at_bound:
         return _none(name, confidence, f"the estimate is on its {fit.at_bound[name]} bound")

@@ -18,6 +18,7 @@ from humanline.train.online.rewards.notation import (
     ends_in_variable,
     has_small_powers,
     has_variables,
+    has_words_and_digits,
     in_fractions,
     is_quantity,
     tidy,
@@ -31,14 +32,6 @@ _TAIL = 4000  # characters at the end in which an answer without a box is looked
 _TOKEN = re.compile(r"\\f?box(?:ed)?\s*\{|\\.|[{}]", re.DOTALL)
 _JOINED = re.compile(r"[\s$]*(?:,\s*(?:and|or)?|and|or|\\text\{\s*(?:and|or)\s*\})[\s$]*")
 _LATEX = re.compile(r"\$|\\\(|\\\[")
-# Of four letters or more with a vowel, or a common shorter one, standing alone: others are products of letters.
-_WORD = re.compile(
-    r"(?<![A-Za-z0-9\\^_])(?!(?:and|or|if|otherwise|inf|infty|infinity)\b)"
-    r"(?=[A-Za-z]*[aeiouyAEIOUY])(?:[A-Za-z]{4,}|(?:the|are|cup|box|day|egg|cat|dog|pen|pie|pi)s?\b)"
-)
-_COMMANDS = re.compile(
-    r"\\(?:text(?:rm|bf|it|normal)?|mbox|math[a-z]+|operatorname\*?|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+"
-)
 _PLAIN_NUMBER = re.compile(r"[0-9]+|(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,4})?")
 
 
@@ -157,8 +150,7 @@ def answer_in(reference: str) -> str:
 
 def _is_prose(reference: str) -> bool:
     """Return whether words stand beside digits that are no unit: a product of letters would be read in them."""
-    plain = _COMMANDS.sub(" ", reference)
-    if not (re.search(r"[0-9]", plain) and _WORD.search(plain)):
+    if not has_words_and_digits(reference):
         return False
     number = read_number(reference)
     if number is None:

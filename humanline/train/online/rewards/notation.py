@@ -36,6 +36,13 @@ _POWER_OF_TEN = re.compile(r"(?<![\w.\\])([0-9]+)(?:\.([0-9]+))?e([0-9]{1,3})(?!
 _SMALL_POWER = re.compile(r"(?<![\w.\\^_,])(?P<digits>[0-9]+(?:\.[0-9]+)?)e-(?P<power>[0-9]{1,3})(?![\w.])")
 _DECIMAL = re.compile(r"(?<![\w.\\^_,])[0-9]*\.[0-9]+(?![\w.])")
 _COMMANDS = re.compile(rf"{_TEXT}\{{[^{{}}]*\}}|\\[A-Za-z]+")
+# Their arguments are names, and no text that stands in an answer by itself.
+_NAMES = re.compile(r"\\(?:math[a-z]+|operatorname\*?|begin|end)\s*\{[^{}]*\}")
+# Of four letters or more with a vowel, or a common shorter one, standing alone: others are products of letters.
+_WORD = re.compile(
+    r"(?<![A-Za-z0-9\\^_])(?!(?:and|or|if|otherwise|inf|infty|infinity)\b)"
+    r"(?=[A-Za-z]*[aeiouyAEIOUY])(?:[A-Za-z]{4,}|(?:the|are|cup|box|day|egg|cat|dog|pen|pie|pi)s?\b)"
+)
 _LAST_WORD = re.compile(r"(?:[0-9}]|\s)\s*(?P<word>[A-Za-z]{1,2})\s*$")
 _UNITS_OF_TWO_LETTERS = frozenset(["cc", "cm", "dm", "ft", "gm", "hr", "kg", "km", "lb", "mm", "pm", "am", "yr"])
 
@@ -59,6 +66,12 @@ def _written_out(match: re.Match[str]) -> str:
 def has_small_powers(text: str) -> bool:
     """Return whether a text holds what may be a negative power of ten, as `1e-3`."""
     return _SMALL_POWER.search(text) is not None
+
+
+def has_words_and_digits(text: str) -> bool:
+    """Return whether words stand beside digits in an answer, besides those of LaTeX: a sentence, or a unit."""
+    plain = _COMMANDS.sub(" ", _NAMES.sub(" ", text))
+    return re.search(r"[0-9]", plain) is not None and _WORD.search(plain) is not None
 
 
 def in_fractions(text: str, *, sure: bool) -> str:
