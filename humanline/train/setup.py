@@ -300,7 +300,7 @@ def _read(config: TrainConfig, processes: Processes, show: bool, *, saves: bool)
     """Read all but the weights, and refuse what cannot be trained, or not here."""
     processes.alike(lambda: check_own_parts(config, processes.device))
     model = processes.alike(lambda: checked_model(config, processes.device))
-    for remark in remarks_on(config, model.outline, processes.device):
+    for remark in remarks_on(config, model.outline, model.renderer, processes.device):
         RunProgress(0, show).say(f"remark: {remark}")
     data = _data(config, model.renderer, processes, show)
 

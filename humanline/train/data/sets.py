@@ -17,7 +17,7 @@ from humanline.train.data.duplicates import DuplicateReport, Duplicates
 from humanline.train.data.layout import shape_of, with_hint
 from humanline.train.data.render import Renderer
 from humanline.train.data.rows import Columns, SetReader
-from humanline.train.data.shapes import group_scores, pairs_to_unpaired, refuse_single_label
+from humanline.train.data.shapes import group_scores, pairs_to_unpaired, refuse_single_label, refuse_some_scores
 from humanline.train.data.source import DataError
 from humanline.train.data.tokenize import LengthReport, Tokenizing, in_batches
 from humanline.train.data.units import BothSides, Names, Units, prompt_hashes
@@ -147,6 +147,7 @@ def read_units(
     # Pairs as pairs: answers cut to the same tokens are found.
     tokenizing: Tokenizing[Any] = Tokenizing(renderer, dropping=reader.dropping)
     units = Units(tokenizing.sequences, Names(), taken_apart=from_pairs)
+    unscored, first = 0, ""
     try:
         with contextlib.closing(iter(reader)) as examples, contextlib.closing(in_batches(examples)) as batches:
             for batch in batches:
@@ -160,6 +161,8 @@ def read_units(
                         units.labels.append(bool(example.label))
                     elif objective.grouping is not None:
                         units.scores.extend(group_scores(example))
+                        if example.chosen_score is None:
+                            unscored, first = unscored + 1, first or example.id
     except DataError as error:
         raise with_hint(error, config, shape, reader.there) from None
     name = reader.source.name
@@ -170,13 +173,14 @@ def read_units(
     except DataError as error:
         raise DataError(f"{name}: {error.heading}", error.problems, error.advice) from None
     # After the lengths, which may leave out all examples of one label.
-    if shape == "unpaired" and objective.needs_both_labels:
-        desirable = sum(units.labels)
-        try:
+    try:
+        if shape == "unpaired" and objective.needs_both_labels:
+            desirable = sum(units.labels)
             refuse_single_label(desirable, len(units) - desirable)
-        except DataError as error:
-            lost = f" ({lengths})" if lengths.kept < lengths.total else ""
-            raise DataError(f"{name}: {error.heading}{lost}", error.problems, error.advice) from None
+        refuse_some_scores(unscored, len(units), first)
+    except DataError as error:
+        lost = f" ({lengths})" if lengths.kept < lengths.total else ""
+        raise DataError(f"{name}: {error.heading}{lost}", error.problems, error.advice) from None
     beyond = len(names) - len(tokenizing.dropped) - lengths.total
     different = len(prompt_hashes(units))
     report = Report(name, lengths, found, different, columns=reader.columns, beyond_limit=beyond)

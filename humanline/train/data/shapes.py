@@ -78,6 +78,17 @@ def group_scores(pair: Preference) -> tuple[float, float]:
     return pair.chosen_score, pair.rejected_score
 
 
+def refuse_some_scores(without: int, pairs: int, first: str) -> None:
+    """Raise DataError if some pairs have scores and others, of which `first` names the first, have none."""
+    if 0 < without < pairs:
+        raise DataError(
+            f"{without} of {pairs} pairs have no scores, the first of them {first}; their answers would count 1 and 0 "
+            "beside the scores of the others",
+            advice="Give every pair chosen_score and rejected_score, or set data.ignore to leave them out of all: "
+            "every pair counts 1 and 0 then.",
+        )
+
+
 def refuse_single_label(desirable: int, undesirable: int) -> None:
     """Raise DataError if there are no desirable or no undesirable examples."""
     if not (desirable and undesirable):

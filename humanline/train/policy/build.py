@@ -109,12 +109,22 @@ def outline_checks(
     return checks
 
 
-def remarks_on(config: TrainConfig, outline: Any, device: torch.device) -> list[str]:
-    """Say what of a run's passes will be slower than it might on a device; nothing of that changes a result."""
-    if config.training.padding != "free":
-        return []
-    slower = slower_without_kernel(outline, device, config.training.precision)
-    return [] if slower is None else [slower]
+def remarks_on(config: TrainConfig, outline: Any, renderer: Renderer | None, device: torch.device) -> list[str]:
+    """Say what is slower on a device than it might be, and what has no effect on this model; no result is changed."""
+    remarks = []
+    if config.training.padding == "free":
+        slower = slower_without_kernel(outline, device, config.training.precision)
+        remarks += [] if slower is None else [slower]
+    if renderer is not None and config.data.date is not None and not renderer.dated:
+        remarks.append(
+            f"data.date ({config.data.date}) has no effect: "
+            + (
+                "data.template: plain writes no day"
+                if config.data.template == "plain"
+                else "this chat template writes no day"
+            )
+        )
+    return remarks
 
 
 @dataclass(frozen=True, slots=True)

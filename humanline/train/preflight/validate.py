@@ -165,7 +165,7 @@ def _look_at_model(config: TrainConfig, findings: _Findings) -> tuple[Any, Rende
                 "pad and eos are the same token: fine here, masks go by position, so the end of an answer is trained"
             )
     if outline is not None and not findings.problems:
-        findings.remarks += remarks_on(config, outline, device)
+        findings.remarks += remarks_on(config, outline, renderer, device)
     if renderer is not None:
         with findings.about("template"):
             findings.show(f"template     {config.data.template}, SHA-256 {renderer.template_hash}")

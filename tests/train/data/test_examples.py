@@ -140,6 +140,23 @@ def test_a_single_label_is_an_error_unless_allowed(sets):
     assert len(sets([*rows, labelled(3, False)], objective="kto", shape="unpaired").train) == 4
 
 
+def test_scores_of_some_pairs_alone_are_an_error_of_grpo(sets, tmp_path):
+    """Where the others would count 1 and 0 beside them; none at all, and what does not read them, go on."""
+    scores = {"chosen_score": 0.9, "rejected_score": 0.2}
+    rows = [pair(0, **scores), pair(1), pair(2, **scores), pair(3)]
+    with pytest.raises(
+        DataError, match=r"2 of 4 pairs have no scores, the first of them .*2; .*\nGive every pair"
+    ) as caught:
+        sets(rows, objective="grpo")
+    assert str(caught.value).startswith(f"{tmp_path / 'train.jsonl'}: ")
+    with pytest.raises(DataError, match=r"eval\.jsonl: 1 of 2 pairs"):
+        sets(rows[::2], rows[:2], objective="grpo")
+    left_out = sets(rows, objective="grpo", ignore=list(scores))
+    assert [unit.scores for unit in left_out.train] == [(1.0, 0.0)] * 4
+    assert [unit.scores for unit in sets(rows[::2], objective="grpo").train] == [(0.9, 0.2)] * 2
+    assert len(sets(rows).train) == 4
+
+
 def test_a_label_lost_to_lengths_is_an_error_that_says_so(sets, tmp_path):
     """KTO data that keep one label only once long answers are left out are refused, with the counts."""
     rows = [labelled(0, True), labelled(1, True), labelled(2, False, LONG)]

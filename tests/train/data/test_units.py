@@ -42,7 +42,7 @@ def text(rng, most=20):
 
 
 def make_rows(shape, count=60, seed=0):
-    """Rows with prompts and answers that come again, scores in the second half, message lists in between."""
+    """Rows with prompts and answers that come again, scores where asked for, message lists in between."""
     rng = random.Random(seed)
     prompts = [text(rng) for _ in range(count // 3)]
     rows = []
@@ -54,7 +54,7 @@ def make_rows(shape, count=60, seed=0):
             row |= {"completion": f"{text(rng)} {i % 9}", "label": i % 3 == 0}
         else:
             row |= {"chosen": f"{text(rng)} {i % 5}", "rejected": f"{text(rng)}! {i % 7}"}
-            row |= {"chosen_score": 2.0 + i, "rejected_score": -1.5} if shape == "scored" and i % 2 else {}
+            row |= {"chosen_score": 2.0 + i, "rejected_score": -1.5} if shape == "scored" else {}
         rows.append(row)
     return rows
 

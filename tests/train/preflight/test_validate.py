@@ -480,6 +480,22 @@ def test_variants_have_the_papers_names(toy, tmp_path, objective, transform, sch
     assert describe_variant(given) == name and len(describe_config(given).splitlines()) <= 12
 
 
+@pytest.mark.parametrize(
+    "template,why", [("chat", "this chat template writes no day"), ("plain", "plain writes no day")]
+)
+def test_a_day_that_nothing_writes_is_told(toy, tmp_path, capsys, template, why):
+    """`data.date` changes no token there; `validate` and the run say so, and not where no day is set."""
+    for day in ("2026-11-28", None):
+        given = config(toy, tmp_path / f"{day}", data__template=template, data__date=day, training__steps=1)
+        said = [one for one in validate.validate(given).remarks if "data.date" in one]
+        assert [why in one for one in said] == [True] * (day is not None)
+        capsys.readouterr()
+        recipe = tmp_path / f"{day}.yaml"
+        recipe.write_text(given.model_dump_json())
+        assert main(["train", str(recipe)]) == 0
+        assert ("data.date (2026-11-28) has no effect" in "".join(capsys.readouterr())) is (day is not None)
+
+
 def test_sharding_is_told_and_what_it_does_in_one_process(toy, tmp_path, capsys):
     """Weights that are shared out are said to be; one process alone is told that it has nobody to share with."""
     given = config(toy, tmp_path / "run", "dpo", training={"sharding": "full", "steps": 1, "batch_size": 4})
