@@ -90,7 +90,8 @@ def test_the_parts_of_a_cpc_file_are_fitted_apart(tmp_path, capsys):
     assert main(["fit", GAMES, "--per-rate", "25", "--out", str(out), *QUICK]) == 0
     said = capsys.readouterr().out
     assert "Dropped: 4 rows, ambiguous (Amb = 1)" in said and "Corr does not enter" in said
-    assert "without feedback (block B.1)" in said and "with feedback (the mean of B.2 to B.3)" in said
+    assert "without feedback (block B.1), 25 choices behind each rate" in said
+    assert "with feedback (the mean of B.2 to B.3), 25 choices behind each rate" in said
     assert (out / "without-feedback" / "fit_curves.png").stat().st_size > 10_000
     parts = json.loads((out / "fit.json").read_text())["parts"]
     assert [part["name"] for part in parts] == ["without-feedback", "with-feedback"]

@@ -108,7 +108,8 @@ def read_cpc(table: CsvTable, *, per_rate: int | None = None) -> ChoiceFile:
         LotShapeB, LotNumB``, and of rates of choosing B either ``B.1, B.2, ...`` (the first is without feedback; of the
         others the mean is taken) or ``bRate`` with ``Feedback`` in every row. ``Amb`` and ``Corr`` may be there.
     per_rate : int, optional
-        How many independent choices each rate is of, for the noise of the data.
+        How many independent choices each rate is of, for the noise of the data: each that is fitted, so that it is of
+        the mean of several blocks, too.
 
     Returns
     -------
@@ -299,6 +300,8 @@ class _Reading:
             rest = [block for block in self.wide if block != "B.1"]
             several = f"the mean of {rest[0]} to {rest[-1]}" if len(rest) > 1 else "".join(rest)
             title += " (block B.1)" if name == WITHOUT else f" ({several})"
+        if self.per_rate is not None:
+            title += f", {self.per_rate} choices behind each rate"
         return Part(name, title, choices, None if noise is None else noise[places])
 
     def _each(self, bad: Any, column: str, rule: str) -> None:
