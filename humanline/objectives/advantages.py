@@ -49,6 +49,8 @@ def group_advantages(
     _checks.same_shape("group", group.shape, "scores", scores.shape)
     if scores.ndim != 1 or not scores.is_floating_point():
         raise _checks.fail("scores", "be a 1-d floating tensor", (tuple(scores.shape), scores.dtype))
+    if not len(scores):
+        return scores
     same = group[:, None] == group[None, :]
     members = torch.where(same, scores[None, :], 0.0)
     size = same.sum(1).to(scores.dtype)
@@ -57,8 +59,9 @@ def group_advantages(
     low = torch.where(same, scores[None, :], torch.inf).amin(1)
     info, width = torch.finfo(scores.dtype), high - low
     equal = width <= 8 * (info.eps * torch.maximum(high.abs(), low.abs()) + info.tiny)
+    equal = equal & width.isfinite()
     if std == "none":
-        return torch.where(equal, 0.0, centred)
+        return torch.where(equal, 0.0, torch.where(width.isfinite(), centred, torch.nan))
     width = torch.where(equal, 1.0, width)  # in units of the width no square underflows
     scaled = centred / width
     squares = torch.where(same, scaled.square()[None, :], 0.0).sum(1)

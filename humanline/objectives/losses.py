@@ -2,7 +2,8 @@
 
 A loss never sees a model, a reference, a config or a clip range: log-ratios arrive transformed. Every loss and every
 metric is a sum over this batch divided by `denominator`, so that adding them up over micro-batches and ranks with one
-global denominator gives the loss of the whole step, exactly.
+global denominator gives the loss of the whole step, exactly. Sums are taken in the type that is given: that of float16
+ends at 65504, so give float32 in its place (training does).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def nll_loss(
     Raises
     ------
     ValueError
-        If shapes differ or the mask is not bool.
+        If shapes differ, the mask is not bool, or the denominator is not > 0 or not one number (as in all losses).
 
     Notes
     -----
@@ -405,7 +406,7 @@ def grpo_loss(
     loss : 0-d tensor
     metrics : dict of 0-d tensors
         ``ratio`` (mean of r), ``inner_clipped`` (share of tokens where the clipped branch is the minimum and has no
-        gradient; a token with advantage 0 counts by its ratio alone), ``kl`` (the k3 estimate, nats a token; absent
+        gradient; a token with advantage 0 counts if its ratio is above 1 + eps), ``kl`` (the k3 estimate, nats a token; absent
         where kl_coef is 0).
 
     Raises
@@ -452,6 +453,7 @@ def _pair_sums(
     _checks.same_shape(
         "rejected_log_ratio's batch", rejected_log_ratio.shape[:-1], "chosen_log_ratio's", chosen_log_ratio.shape[:-1]
     )
+    _two_axes("chosen_log_ratio", chosen_log_ratio)
     chosen = fill_masked(chosen_log_ratio, chosen_mask, "chosen_log_ratio").sum(-1)
     return chosen, fill_masked(rejected_log_ratio, rejected_mask, "rejected_log_ratio").sum(-1)
 
@@ -460,15 +462,25 @@ def _labelled_sums(
     log_ratio: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], desirable: Bool[Tensor, "*shape"]
 ) -> Float[Tensor, " B"]:
     """Return the sequence log-ratios (B,) of labelled examples."""
+    _two_axes("log_ratio", log_ratio)
     _checks.same_shape("desirable", desirable.shape, "log_ratio's batch", log_ratio.shape[:-1])
     if desirable.dtype != torch.bool:
         raise _checks.fail("desirable", "be bool", desirable.dtype)
     return fill_masked(log_ratio, mask, "log_ratio").sum(-1)
 
 
+def _two_axes(name: str, log_ratio: Float[Tensor, "B T"]) -> None:
+    """Raise unless there is one axis of sequences and one of tokens: the batch is what its first axis counts."""
+    if log_ratio.ndim != 2:
+        raise _checks.fail(name, "have two axes, (B, T)", tuple(log_ratio.shape))
+
+
 def _denominator(given: Denominator, own: Real[Tensor, ""] | int) -> Real[Tensor, ""] | float:
-    if given is not None:
+    if isinstance(given, Tensor):
+        _checks.same_shape("denominator", given.shape, "one number", ())
         return given
+    if given is not None:
+        return _checks.positive("denominator", given)
     if isinstance(own, int) and own == 0:
         raise ValueError("an empty batch needs a denominator")
     return own

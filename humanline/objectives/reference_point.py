@@ -69,7 +69,7 @@ def given_or_mismatched(
         raise ValueError("give exactly one of kl_log_ratio (with kl_mask) and reference_point")
     if kl_log_ratio is None:
         if isinstance(reference_point, Tensor):
-            return reference_point.detach()
+            return _single(reference_point)
         return _checks.non_negative("reference_point", reference_point)
     if kl_mask is None:
         raise ValueError("kl_mask must be given with kl_log_ratio; got None")
@@ -82,5 +82,11 @@ def given_or_own(reference_point: Float[Tensor, ""] | float | None, z: Float[Ten
     if reference_point is None:
         return z.detach().mean()
     if isinstance(reference_point, Tensor):
-        return reference_point.detach()
+        return _single(reference_point)
     return torch.as_tensor(_checks.finite("reference_point", reference_point), dtype=z.dtype, device=z.device)
+
+
+def _single(reference_point: Tensor) -> Float[Tensor, ""]:
+    """Return a z_0 without gradient; raise unless it is one number, as others would be broadcast over the batch."""
+    _checks.same_shape("reference_point", reference_point.shape, "one number", ())
+    return reference_point.detach()

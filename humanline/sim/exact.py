@@ -115,7 +115,8 @@ def expected_loss(
     # every pair is a batch of one group, and the objectives treat batches independently
     first = torch.arange(count).repeat_interleave(count)
     pairs = torch.stack([first, torch.arange(count).repeat(count)], -1)
-    scores = world.scores[..., pairs].flatten(0, 2)[:, None]
+    labels = world.scores if world.labels is None else world.labels  # as training sees them
+    scores = labels[..., pairs].flatten(0, 2)[:, None]
     responses = pairs.repeat(seeds * contexts, 1)[:, None]
     batch = Batch(torch.zeros(1, dtype=torch.long), responses, scores)
     rows = objective.rows(batch) + count * torch.arange(seeds * contexts).repeat_interleave(count**2)[:, None, None]

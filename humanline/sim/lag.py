@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from humanline import _checks
 from humanline.sim.world import at_least, settle
 
 
@@ -14,7 +16,7 @@ class Lag:
 
     ``BeforeStep(every=k)`` has references that are 1, 2, ..., k updates old, over and over: they age until a sync.
     ``Lag(a)`` has one that is always a updates old. ``Lag(k, stride)`` has each of the ages 1 to k once in k steps, in
-    the order of ``1 + stride s mod k``: as old as the synced one in every respect, but none ages and none is synced.
+    the order of ``1 + stride s mod k``, stride and k without a common divisor: as old as the synced one in every respect, but none ages and none is synced.
     ``Lag(1)`` is ``BeforeStep(every=1)``.
 
     Parameters
@@ -27,7 +29,7 @@ class Lag:
     Raises
     ------
     ValueError
-        If a number is out of its range.
+        If a number is out of its range, or stride and updates have a common divisor: some ages would never come.
 
     Notes
     -----
@@ -40,6 +42,8 @@ class Lag:
 
     def __post_init__(self) -> None:
         settle(self, updates=at_least(1), stride=at_least(0))
+        if self.stride and math.gcd(self.stride, self.updates) > 1:
+            raise _checks.fail("stride", f"share no divisor with updates ({self.updates})", self.stride)
 
     def snapshot(self, step: int) -> int:
         """Return ``max(0, step - age)``."""

@@ -117,6 +117,7 @@ class Run:
     objective : Dpo, Kto, Grpo, or Own (`humanline.sim.own`) with a loss of one's own
     source : Fixed or Rollouts
     schedule : Never, BeforeStep, AfterStep, EachRound or Lag
+        EachRound without its length takes that of the Rollouts; with Fixed it needs one.
     transform : ClipRange, BetaRejection, function or None
         A function is called with token log-ratios (R, T) in nats and ``mask=``, bool, and returns as many; not with
         Kto, whose reference point is a mean of transformed log-ratios of other answers.
@@ -143,9 +144,9 @@ class Run:
     Raises
     ------
     ValueError
-        If a number is out of its range, there is no next group for KTO, KTO is to have a transform of one's own, or the
-        schedule would have no effect (rounds of
-        one step that begin with a sync, unless it is EachRound).
+        If a number is out of its range, there is no next group for KTO, KTO is to have a transform of one's own,
+        EachRound has no length and Fixed data have no rounds, or the schedule would have no effect (rounds of one step
+        that begin with a sync, unless it is EachRound).
     TypeError
         If a part is of another type.
     """
@@ -175,6 +176,12 @@ class Run:
             raise _checks.fail("groups", "be >= 2 for KTO (z_0 comes from the next group)", self.groups)
         if isinstance(self.objective, Kto) and callable(self.transform):
             raise ValueError("Kto's reference point needs a transform of the house (ClipRange, BetaRejection) or None")
+        if self.schedule == EachRound():
+            if isinstance(self.source, Fixed):
+                raise ValueError(
+                    "EachRound() does not say how long a round is: give round_steps, or Rollouts as source"
+                )
+            object.__setattr__(self, "schedule", EachRound(round_steps=self.source.every))
         if self.source == Rollouts(1, "sync") and not isinstance(self.schedule, EachRound):
             raise ValueError(
                 "rounds of one step that begin with a sync make every log-ratio 0, so the schedule has no effect; "
@@ -207,8 +214,8 @@ class Trace:
     world : World
     measured_at : list of int
         Updates done when each score was taken: 0 first, the run's last step last.
-    scores : (S, measurements + 1) tensor
-        Exact expected true score of the policy.
+    scores : (S, M + 1) tensor
+        Exact expected true score of the policy; M is `measurements`, or the steps where these are fewer.
     outside : (S,) tensor
         Share of the run's tokens whose raw log-ratio lay outside the clip range, or that were detached.
     saturation : (S,) tensor

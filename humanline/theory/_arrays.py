@@ -35,6 +35,10 @@ def floats(**values: Any) -> tuple[Any, list[Any]]:
 
 def float64(name: str, value: Any) -> NDArray[np.float64]:
     """Return an argument of a function whose results are numpy's, so that no gradient could come back."""
+    if is_array_api_obj(value) and not isinstance(value, np.ndarray):
+        xp = array_namespace(value)
+        if xp.isdtype(value.dtype, ("bool", "integral")):  # the kind's default float may hold fewer digits
+            value = xp.astype(value, xp.float64)
     xp, (array,) = floats(**{name: value})
     _checks.no_gradient(name, array)
     return np.asarray(array if isinstance(array, np.ndarray) else xp.astype(array, xp.float64), dtype=np.float64)

@@ -8,6 +8,8 @@ from typing import Any
 _TERMS = 12
 #: Below this the series is summed, whose first term left out is then less than a rounding error.
 _NEAR = 0.05
+#: Below this an exponential is 0 in every type; what is multiplied by it need not be larger.
+_GONE = -1e4
 
 
 def exp_excess(xp: Any, x: Any) -> Any:
@@ -22,6 +24,23 @@ def log_excess(xp: Any, x: Any) -> Any:
     near = x < _NEAR
     far = xp.where(near, 1.0, x)
     return xp.where(near, _series(-x, _LOG), (xp.log1p(far) - far / (1 + far)) / far / far)
+
+
+def exp_excess_of(xp: Any, size: Any, rate: Any) -> Any:
+    """Return ``size**2 exp_excess(rate size)`` for size >= 0 and rate < 0, also where the square is too large."""
+    x = rate * size
+    near = x > -_NEAR
+    small = xp.where(near, size, 0.0)
+    far = xp.where(near, -1.0, xp.where(x < _GONE, _GONE, x))
+    return xp.where(near, small**2 * _series(rate * small, _EXP), (far * xp.exp(far) - xp.expm1(far)) / rate / rate)
+
+
+def log_excess_of(xp: Any, size: Any, rate: Any) -> Any:
+    """Return ``size**2 log_excess(rate size)`` for size >= 0 and rate > 0, also where the square is too large."""
+    x = rate * size
+    near = x < _NEAR
+    small, far = xp.where(near, size, 0.0), xp.where(near, 1.0, x)
+    return xp.where(near, small**2 * _series(-rate * small, _LOG), (xp.log1p(far) - far / (1 + far)) / rate / rate)
 
 
 def _series(x: Any, coefficients: list[float]) -> Any:

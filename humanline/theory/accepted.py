@@ -272,20 +272,25 @@ def accepted_sequence_law(
     if resample == "token":
         probs, proposed = np.ones(()), 0.0
         for step in zip(*trees, strict=True):
-            # What follows a prefix that never occurs does not matter, so it may be anything.
-            reached = [np.where((probs > 0)[..., None], array, 1 / array.shape[-1]) for array in step]
-            law = _accepted_law(reached[0], reached[1], rejection, reached[2], truncate, rounding)
+            policies, refs, proposals = _reached(step, probs > 0)
+            law = _accepted_law(policies, refs, rejection, proposals, truncate, rounding)
             proposed += float(np.where(probs > 0, probs * law.proposed_tokens, 0.0).sum())
             probs = probs[..., None] * law.probs
         return AcceptedLaw(probs, steps / proposed, proposed)
     log_weights = np.zeros(())
     for step in zip(*trees, strict=True):
-        log_weights = log_weights[..., None] + _log_accepted(step[0], step[1], rejection, step[2], truncate, rounding)
+        policies, refs, proposals = _reached(step, log_weights > -np.inf)
+        log_weights = log_weights[..., None] + _log_accepted(policies, refs, rejection, proposals, truncate, rounding)
     log_rate = logsumexp(log_weights)
     if log_rate == -np.inf:
         raise _checks.fail("rejection", "accept a sequence that can be proposed", 0.0)
     with np.errstate(over="ignore"):  # a rate too small for a float costs infinitely many tokens
         return AcceptedLaw(np.exp(log_weights - log_rate), float(np.exp(log_rate)), float(steps * np.exp(-log_rate)))
+
+
+def _reached(step: Sequence[NDArray[np.float64]], occurs: NDArray[np.bool_]) -> list[NDArray[np.float64]]:
+    """Return conditionals whose rows behind a prefix that never occurs, which may be anything, are uniform."""
+    return [np.where(occurs[..., None], array, 1 / array.shape[-1]) for array in step]
 
 
 def _log(probs: NDArray[np.float64]) -> NDArray[np.float64]:

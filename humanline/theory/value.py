@@ -12,7 +12,7 @@ import numpy as np
 
 from humanline import _checks
 from humanline.theory._arrays import floats, plain
-from humanline.theory._excess import exp_excess, log_excess
+from humanline.theory._excess import exp_excess_of, log_excess_of
 
 F = TypeVar("F", bound="_TwoSided")
 
@@ -383,7 +383,7 @@ class ExponentialValue(_TwoSided):
         return 1 / curvature
 
     def _size_by_curvature(self, xp: Any, size: Any, curvature: float) -> Any:
-        return -(size**2) * exp_excess(xp, -curvature * size)
+        return -exp_excess_of(xp, size, -curvature)
 
     def _size_slope(self, xp: Any, size: Any, curvature: float) -> Any:
         return xp.exp(-curvature * size)
@@ -437,7 +437,7 @@ class LogarithmicValue(_TwoSided):
             return xp.expm1(curvature * size) / curvature
 
     def _size_by_curvature(self, xp: Any, size: Any, curvature: float) -> Any:
-        return -(size**2) * log_excess(xp, curvature * size)
+        return -log_excess_of(xp, size, curvature)
 
     def _size_slope(self, xp: Any, size: Any, curvature: float) -> Any:
         return 1 / (1 + curvature * size)
@@ -523,6 +523,6 @@ def _power(xp: Any, size: Any, exponent: float) -> Any:
     """Return size**exponent for size >= 0, with a 0 without gradient at 0 if the slope there is infinite."""
     if not _checks.has_axes(exponent) and exponent >= 1:
         return size**exponent
-    zero = size == 0
+    zero = (size == 0) & (exponent < 1)
     # The argument is replaced too: autograd multiplies the untaken branch's slope by 0, and 0 * inf is nan.
     return xp.where(zero, 0.0, xp.where(zero, 1.0, size) ** exponent)

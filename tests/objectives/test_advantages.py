@@ -69,3 +69,18 @@ def test_bad_arguments_are_named(scores, group, options, message):
     """Every refused argument is named with its rule and its value."""
     with pytest.raises(ValueError, match=message):
         group_advantages(scores, group, **options)
+
+
+@pytest.mark.parametrize("std", ["population", "sample", "none"])
+@pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan")])
+def test_a_score_that_is_not_finite_spoils_its_group_for_all_to_see(std, bad):
+    """It is nan, where a width of inf had passed for equal scores; other groups are what they were."""
+    scores, group = torch.tensor([1.0, bad, 2.0, 1.0]), torch.tensor([0, 0, 1, 1])
+    found = group_advantages(scores, group, std=std)
+    assert found[:2].isnan().all()
+    assert torch.equal(found[2:], group_advantages(scores[2:], group[2:], std=std))
+
+
+def test_no_scores_have_no_advantages():
+    """An empty batch is empty, not an error of torch's."""
+    assert group_advantages(torch.zeros(0), torch.zeros(0, dtype=torch.long)).shape == (0,)

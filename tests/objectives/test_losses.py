@@ -420,3 +420,32 @@ class TestRefusals:
         """Every refused argument is named with its rule and its value."""
         with pytest.raises(ValueError, match=message):
             call(*batch(0))
+
+
+@pytest.mark.wrong_shapes
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (1,)])
+def test_a_reference_point_or_denominator_of_several_numbers_is_refused(shape):
+    """They would be broadcast over the batch: a sum of B x B terms, or a loss of another shape."""
+    values, mask = batch(1, 3)
+    desirable, several = torch.tensor([True, False, True]), torch.full(shape, 0.3, dtype=torch.float64)
+    for loss in (kto_loss, bco_loss):
+        given = partial(loss, values, mask=mask, desirable=desirable, beta=0.3)
+        given = partial(given, desirable_weight=1.0, undesirable_weight=1.0) if loss is kto_loss else given
+        with pytest.raises(ValueError, match=r"^reference_point must have the shape of one number \(\); got"):
+            given(reference_point=several)
+        with pytest.raises(ValueError, match=r"^denominator must have the shape of one number \(\); got"):
+            given(reference_point=several.sum(), denominator=several)
+    for denominator in (0, -1, math.nan):
+        with pytest.raises(ValueError, match="^denominator must be"):
+            nll_loss(values, mask=mask, denominator=denominator)
+
+
+@pytest.mark.wrong_shapes
+@pytest.mark.parametrize("shape", [(4,), (2, 3, 4)])
+def test_sequences_have_one_axis_and_tokens_another(shape):
+    """With more, the mean would be over the first alone; with one, there is no batch."""
+    values, mask = torch.zeros(shape), torch.ones(shape, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"^chosen_log_ratio must have two axes, \(B, T\); got"):
+        dpo_loss(values, values, chosen_mask=mask, rejected_mask=mask, beta=0.1)
+    with pytest.raises(ValueError, match=r"^log_ratio must have two axes, \(B, T\); got"):
+        bco_loss(values, mask=mask, desirable=torch.ones(shape[:-1], dtype=torch.bool), beta=0.1)

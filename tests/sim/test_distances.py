@@ -326,6 +326,8 @@ def test_a_reference_one_update_old_is_the_one_that_is_synced_before_every_step(
         Lag(0)
     with pytest.raises(ValueError, match="stride"):
         Lag(3, -1)
+    with pytest.raises(ValueError, match=r"stride must share no divisor with updates \(4\); got 2"):
+        Lag(4, 2)
 
 
 def test_a_blind_rejection_keeps_every_ratio_alike_and_as_many_as_the_other_at_1():

@@ -339,3 +339,19 @@ def test_the_anchor_of_the_penalty_is_the_start_unless_given():
     assert torch.equal(default, expected_loss(world, objective, table, reference, law, start=world.table(world.start)))
     assert default > plain
     assert expected_loss(world, objective, table, reference, law, start=table).item() == pytest.approx(plain.item())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(
+    "task", [Bandit(contexts=3, arms=4, features=3, proxy=0.3), Sequences(vocab=2, length=3, contexts=2, proxy=0.3)]
+)
+def test_groups_are_ordered_by_what_training_sees(task, name):
+    """Where a proxy labels, the loss is that of a world whose scores are the labels: another one, often of other sign."""
+    world = task.draw([3])
+    assert world.labels is not None
+    noise = normals(3, "test", *world.start.shape)
+    at, law = world.table(world.start + 0.7 * noise), behaviour_law(world, Fixed(), [3])
+    reference = world.table(world.start - 0.3 * noise)
+    seen, true = replace(world, scores=world.labels, labels=None), replace(world, labels=None)
+    losses = [expected_loss(one, OBJECTIVES[name], at, reference, law) for one in (world, seen, true)]
+    assert torch.equal(losses[0], losses[1]) and not torch.equal(losses[0], losses[2])

@@ -485,3 +485,13 @@ def test_rounds_of_one_step_that_begin_with_a_sync_leave_a_schedule_nothing_to_d
     with pytest.raises(ValueError, match="the schedule has no effect"):
         replace(SMALL, source=Rollouts(1, "sync"), schedule=schedule)
     replace(SMALL, source=Rollouts(1, "sync"), schedule=EachRound(round_steps=1))
+
+
+def test_online_rounds_say_how_long_each_round_is():
+    """`EachRound()` takes the length of the Rollouts, where it was Never without a word; fixed data have no rounds."""
+    run = replace(SMALL, source=Rollouts(4), schedule=EachRound())
+    assert run == replace(run, schedule=EachRound(round_steps=4))
+    scores = [simulate(replace(run, schedule=one), [0]).scores for one in (EachRound(), Never())]
+    assert not torch.equal(*scores)
+    with pytest.raises(ValueError, match="does not say how long a round is: give round_steps, or Rollouts"):
+        replace(run, source=Fixed(), schedule=EachRound())

@@ -502,3 +502,13 @@ def test_a_rate_below_the_smallest_float_costs_infinitely_many_tokens():
     law = accepted_sequence_law([[0.5, 0.5]], [[0.5, 0.5]], BetaTest(BetaShape(3000, 1), 4), resample="sequence")
     np.testing.assert_allclose(law.probs, [0.5, 0.5], rtol=1e-9)
     assert law.acceptance_rate == 0 and law.proposed_tokens == np.inf
+
+
+def test_a_ratio_that_cannot_occur_is_not_refused():
+    """Behind a prefix of probability 0 a ratio beyond the bound matters no more to whole sequences than to tokens."""
+    policy, ref = [[1.0, 0.0], [[0.5, 0.5], [0.9, 0.1]]], [[1.0, 0.0], [[0.5, 0.5], [0.1, 0.9]]]
+    test = BetaTest(BetaShape(0.61, 1), 2)
+    by_token, whole = (accepted_sequence_law(policy, ref, test, resample=how) for how in ("token", "sequence"))
+    np.testing.assert_allclose(whole.probs, by_token.probs, rtol=1e-14)
+    with pytest.raises(ValueError, match="ratio_bound must be at least the largest ratio, 9"):
+        accepted_sequence_law([[0.5, 0.5], policy[1]], [[0.5, 0.5], ref[1]], test, resample="sequence")

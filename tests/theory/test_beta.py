@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mpmath import mpf
 
 from humanline.theory import (
     BetaShape,
 )
+from humanline.theory.beta import log_cdf
 from tests import oracles
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
@@ -64,3 +67,17 @@ def test_distribution_function_outside_its_domain(shape):
     ours = BetaShape(*shape).cdf(np.array([[-1.0, -0.0, 1.0], [2.0, np.inf, np.nan]]))
     np.testing.assert_array_equal(ours, [[0, 0, 1], [1, 1, np.nan]])
     assert BetaShape(*shape).cdf([]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "log_x"),
+    [(1e7, 3, -1e-4), (5e4, 3, -0.05), (1e8, 1e-5, -1e-5), (2, 1e-300, math.log1p(-1e-3)), (1e9, 2.5, -1e-6)],
+)
+def test_a_tail_next_to_1_takes_no_longer_than_another(a, b, log_x):
+    """Where its series would take up to 40 / (1 - x) terms, each over all of an array: minutes, or no end."""
+    with mpmath.workdps(60):
+        exact = mpmath.log(mpmath.betainc(mpf(a), mpf(b), 0, mpmath.exp(mpf(log_x)), regularized=True))
+    near = math.log(0.1)  # beside it an element whose series is short
+    found = log_cdf(np.array([a, 3e3]), np.array([b, 2.0]), np.array([log_x, near]))
+    assert found[0] == pytest.approx(float(exact), rel=1e-12)
+    assert found[1] == log_cdf(3e3, 2.0, near)

@@ -305,3 +305,14 @@ def test_what_takes_numbers_gives_numpy_arrays_or_floats():
     assert type(LIMIT.disagreement_constant(0.1, 0.1)) is float
     assert dataclasses.is_dataclass(LIMIT.rejection(8.0)) and type(LIMIT.rejection(8.0).policy.a) is float
     assert type(BetaRejection.near(CLIP, 8, policy_ratio_bound=6, ref_ratio_bound=6).ref.b) is float
+
+
+def test_whole_numbers_of_a_tensor_keep_their_digits():
+    """They are float64 as of an array, where torch's default float had made a tie of neighbours, and a gain of a loss."""
+    large, near, probs = [16777216, 16777217], [100000001, 100000003], [0.5, 0.5]
+    gain, other = TverskyKahneman(0.61), TverskyKahneman(0.69)
+    for outcomes, options in ((large, {}), (near, {"loss": other, "reference_point": 100000002})):
+        of_array, of_tensor = (
+            decision_weights(kind(outcomes), probs, gain=gain, **options) for kind in (np.array, torch.tensor)
+        )
+        assert (of_array == of_tensor).all() and of_array[0] != of_array[1]

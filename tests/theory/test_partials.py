@@ -250,3 +250,19 @@ def test_separable_weights_are_capacities_of_single_probabilities():
     np.testing.assert_allclose(1 - likely, float(exact), rtol=1e-9)
     with pytest.raises(ValueError, match="loss must be given"):
         separable_weights([-1.0, 1.0], [0.5, 0.5], gain=gain)
+
+
+@pytest.mark.parametrize("family", [ExponentialValue, LogarithmicValue])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float32", 1e20), ("float32", 1e30), ("float64", 1e160), ("float64", 1e300)]
+)
+def test_partials_of_outcomes_whose_square_is_too_large(family, dtype, size):
+    """They are what mpmath has, as the values are; the square had made them infinite."""
+    c, s = mpf(0.5), mpf(size)
+    exact = {
+        ExponentialValue: (c * s * mpmath.exp(-c * s) + mpmath.expm1(-c * s)) / c**2,
+        LogarithmicValue: (c * s / (1 + c * s) - mpmath.log1p(c * s)) / c**2,
+    }[family]
+    outcomes = torch.tensor(size, dtype=getattr(torch, dtype))
+    found = family(0.5).partials(outcomes)[1]["curvature"]
+    assert float(found) == pytest.approx(float(exact), rel=1e-6)

@@ -273,3 +273,14 @@ def test_other_names_of_parameters_are_answered_with_ours(family, named, ours):
     with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
         family(nothing=0.5)
     assert next(iter(inspect.signature(family).parameters)) == "curvature"
+
+
+def test_arrays_of_curvatures_have_the_slope_of_each_at_the_reference_point():
+    """1 where the curvature is 1 and 0 above, as of one number; below 1, where it is infinite, 0."""
+    at = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    curvatures = torch.tensor([1.0, 2.0, 1.0, 0.5], dtype=torch.float64)
+    PowerValue(curvatures, loss_aversion=1.0)(at).sum().backward()
+    assert at.grad.tolist() == [1.0, 0.0, 1.0, 0.0]
+    several = curvatures.clone().requires_grad_()
+    PowerValue(several, loss_aversion=1.0)(torch.zeros(4, dtype=torch.float64)).sum().backward()
+    assert several.grad.tolist() == [0.0] * 4
