@@ -141,26 +141,19 @@ FURTHER_BETAS: dict[Objective, tuple[float, ...]] = {"dpo": (0.01, 0.03), "kto":
 WIDEST_CLIP, WIDER_CLIP = 1.0, 4.0
 FURTHER_GRPO_LRS = (2e-3, 3e-3)
 #: Runs of four passes over the pairs, offline and humanline at the k that was best with one: rates, and scales of each.
-#: Some lie beyond edges (a beta, a clip, a rate) at which DPO's and offline GRPO's were chosen; which edges are left is
-#: told in studies/frontier/further.md.
+#: Some lie beyond edges (a beta, a clip, a rate) at which DPO's, KTO's and offline GRPO's were chosen; which edges are
+#: left is told in studies/frontier/further.md.
 PASSES = 4
 PASSES_CELLS: tuple[tuple[Objective, Variant, tuple[float, ...], tuple[dict[str, float], ...]], ...] = (
     ("dpo", "offline", LRS, ({"beta": 0.1}, {"beta": 1.0}, {"beta": 5.0})),
     ("dpo", "humanline", LRS[:3], ({"beta": 1.0}, {"beta": 5.0})),
     ("dpo", "humanline", LRS[1:], ({"beta": 25.0},)),
-    ("kto", "offline", LRS[:3], ({"beta": 0.25}, {"beta": 1.0})),
-    ("kto", "humanline", LRS[:3], ({"beta": 0.25}, {"beta": 1.0})),
+    ("kto", "offline", LRS, ({"beta": 0.25}, {"beta": 1.0})),
+    ("kto", "offline", LRS[1:], ({"beta": 0.05}, {"beta": 0.1})),
+    ("kto", "humanline", LRS, ({"beta": 0.25}, {"beta": 1.0})),
+    ("kto", "humanline", LRS[1:], ({"beta": 5.0}, {"beta": 25.0})),
     ("grpo", "offline", LRS, ({"clip_eps": WIDEST_CLIP}, {"clip_eps": WIDER_CLIP})),
     ("grpo", "humanline", LRS, ({"clip_eps": 0.15}, {"clip_eps": 0.5})),
-)
-#: The same of KTO, beyond the edges at which its cells were chosen: declared in studies/frontier/README.md before the
-#: first of them, run on letters and in part on instructions. They join `PASSES_CELLS` once both testbeds have them, as
-#: tables of a testbed that lacks some would say "not run".
-NEXT_PASSES_CELLS: tuple[tuple[Objective, Variant, tuple[float, ...], tuple[dict[str, float], ...]], ...] = (
-    ("kto", "offline", LRS[3:], ({"beta": 0.25}, {"beta": 1.0})),
-    ("kto", "offline", LRS[1:], ({"beta": 0.05}, {"beta": 0.1})),
-    ("kto", "humanline", LRS[3:], ({"beta": 0.25}, {"beta": 1.0})),
-    ("kto", "humanline", LRS[1:], ({"beta": 5.0}, {"beta": 25.0})),
 )
 #: How often is sampled (`sampling`). Two passes over 2560 prompts, 16 a step, are 320 steps: five whole rounds of 64,
 #: where one pass has two and a half. k and GRPO's own clip are those of the paper's mathematics and of its recipes.
@@ -215,11 +208,6 @@ def further() -> list[Cell]:
     cells += [Cell("grpo", "offline", lr, clip_eps=WIDEST_CLIP) for lr in FURTHER_GRPO_LRS]
     cells += [Cell("grpo", "offline", lr, clip_eps=WIDER_CLIP) for lr in FURTHER_LRS]
     return cells + _several_passes(PASSES_CELLS)
-
-
-def further_next() -> list[Cell]:
-    """Return the cells that are declared for `further`, and in none of its tables yet."""
-    return _several_passes(NEXT_PASSES_CELLS)
 
 
 def _several_passes(

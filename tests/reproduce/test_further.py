@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from humanline.cli import main
-from humanline.reproduce.cells import OBJECTIVES, core, further, further_next
+from humanline.reproduce.cells import OBJECTIVES, core, further
 from humanline.reproduce.further import further_claims, write_further_report
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.plan import cells_of
@@ -120,8 +120,7 @@ def test_a_cell_that_collapsed_is_not_chosen_and_is_counted(tmp_path):
 
 
 def test_the_cells_are_others_than_the_grids_and_can_be_run(tmp_path):
-    assert len(further()) == len(set(further())) == 66
-    assert len(set(further_next())) == 16 and not set(further_next()) & {*further(), *core()}
+    assert len(further()) == len(set(further())) == 82
     also = set(further()) & set(cells_of("letters", everything=True))  # runs that `--all` has are taken over from there
     assert {(cell.objective, cell.variant, cell.passes) for cell in also} == {
         ("dpo", "offline", 4),
@@ -158,7 +157,7 @@ def test_the_command_takes_the_grid_over_and_writes_the_tables(tmp_path, capsys)
     file.write_text(outcomes_csv([*grid(), *more()]), encoding="utf-8")
     assert main(["reproduce", "--further", "--known", str(file), "--out", str(out), "--quiet"]) == 0
     told = capsys.readouterr().out
-    assert "654 runs of " in told and str(out / "letters" / "further" / "further.md") in told
+    assert "702 runs of " in told and str(out / "letters" / "further" / "further.md") in told
     write_further_report(tmp_path / "same", grid(), more())
     for path in (tmp_path / "same").iterdir():
         assert (out / "letters" / "further" / path.name).read_bytes() == path.read_bytes()
