@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
 
 from humanline._checks import fail
@@ -106,10 +107,21 @@ def processes_of(options: argparse.Namespace) -> int:
     return int(options.processes)
 
 
+def folder_of(options: argparse.Namespace, usual: str) -> Path:
+    """Return the folder to write to; raise ValueError for a name that is empty, such as a variable that is not set."""
+    if options.out == "":
+        raise ValueError(f"--out must name a folder, and is empty; without it the folder is {usual}")
+    return Path(usual if options.out is None else options.out)
+
+
 def runs_until_stopped(
-    options: argparse.Namespace, out: str | os.PathLike[str], work: Callable[[Callable[[int, int], None]], Found]
+    options: argparse.Namespace,
+    out: str | os.PathLike[str],
+    work: Callable[[Callable[[int, int], None]], Found],
+    *,
+    keeps: bool = True,
 ) -> Found | None:
-    """Do runs that are kept one by one; return what `work` returns, or None once it was stopped, which is said.
+    """Do runs one by one; return what `work` returns, or None once it was stopped, which is said.
 
     Parameters
     ----------
@@ -119,6 +131,8 @@ def runs_until_stopped(
         Where they are kept, for the message.
     work : callable
         Takes what it is to call with (done, total) at the beginning and after every run.
+    keeps : bool
+        Whether each is kept as soon as it is there.
     """
     from humanline.system.progress import CountProgress
     from humanline.system.stop import StopRequested, StopSignal
@@ -137,7 +151,7 @@ def runs_until_stopped(
                 return work(finished)
         except StopRequested as request:
             kept = f"{progress.done} of {progress.total} runs are kept in {out}; the same command goes on"
-            complain(options, f"{request}: {kept}")
+            complain(options, f"{request}: {kept if keeps else 'nothing is kept; the same command begins anew'}")
             return None
 
 

@@ -15,6 +15,7 @@ from humanline.cli.common import (
     EXIT_USER_ERROR,
     Commands,
     complain,
+    folder_of,
     processes_of,
     quiet_libraries,
     runs_until_stopped,
@@ -104,7 +105,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     _refuse_what_excludes(options)
     check_figures()  # now, and not when all is run
-    folder = _folder(options, DEMO if options.quick else "reproduce-out")
+    folder = folder_of(options, DEMO if options.quick else "reproduce-out")
     jobs, processes = _jobs(options), processes_of(options)
     until = math.inf if options.minutes is None else time.monotonic() + 60 * positive("--minutes", options.minutes)
     is_first = True
@@ -119,9 +120,11 @@ def _reproduce(options: argparse.Namespace) -> int:
         nonlocal jobs
         how: dict[str, Any] = {"processes": processes, "progress": finished, "before": in_time}
         if options.quick:
+            _refuse_loss(options, jobs, folder)
             _demo(folder, how)
             return True
         jobs, choices = _prepared(options, jobs, folder)
+        _refuse_loss(options, jobs, folder)
         _grid(options, jobs, choices, folder, how)
         return True
 
@@ -130,13 +133,6 @@ def _reproduce(options: argparse.Namespace) -> int:
     for path in _leave_tables(jobs, folder, options):
         complain(options, f"the runs that are kept, as a table: {path}")
     return EXIT_STOPPED
-
-
-def _folder(options: argparse.Namespace, usual: str) -> Path:
-    """Return the folder to write to; raise ValueError for a name that is empty, such as a variable that is not set."""
-    if options.out == "":
-        raise ValueError(f"--out must name a folder, and is empty; without it the folder is {usual}")
-    return Path(usual if options.out is None else options.out)
 
 
 def _scale(options: argparse.Namespace) -> int:
@@ -152,7 +148,7 @@ def _scale(options: argparse.Namespace) -> int:
     if given := [name for name, is_given in others.items() if is_given]:
         raise ValueError(f"--scale is of larger models, and starts none of them; leave out {' and '.join(given)}")
     quiet_libraries()
-    folder = _folder(options, f"{options.scale}-out")
+    folder = folder_of(options, f"{options.scale}-out")
     plan = prepare(SCALES[options.scale](), folder, options.only or (), options.set)
     found = read_found(plan)
     paths = [*write_plan(plan), *write_scale_report(plan, found)]
@@ -225,10 +221,12 @@ def _demo(folder: Path, how: dict[str, Any]) -> None:
 def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tuple[list[Job], dict[str, Choice]]:
     """Take known runs over; return the runs to make, and, with --chosen, by testbed which cells they are of."""
     from humanline.reproduce.chosen import choose, chosen_jobs
+    from humanline.reproduce.known import check_known, writers_elsewhere
     from humanline.reproduce.suite import kept_results, refuse_other_starts, start_scores
 
     known = {path: _read_known(path) for path in options.known or ()}
     _bring_all(known, jobs, folder)  # first: where start models or pairs are refused no run has been taken over
+    own = check_known(jobs, {f"--known {path}": outcomes for path, outcomes in known.items()}, folder)
     used = {path: _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
     choices = {}
     if options.chosen is not None:
@@ -240,8 +238,11 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
         jobs = [job for choice in choices.values() for job in chosen_jobs(choice)]
         _bring_all(known, jobs, folder)
         used = {path: used[path] + _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
+    writers_elsewhere(jobs, folder)  # refuses what would be mixed
     for path, count in used.items():
         _show_taken(path, known[path], count, jobs)
+        if differ := own.get(f"--known {path}"):
+            show(f"{differ} of these were run here before, with other numbers, and stay as they are here")
     return jobs, choices
 
 
@@ -298,7 +299,7 @@ def _read_known(path: str) -> list[Outcome]:
 
 def _has_any(path: str, outcomes: list[Outcome], jobs: list[Job]) -> bool:
     """Return whether a table has outcomes of these jobs."""
-    from humanline.reproduce.suite import of_jobs
+    from humanline.reproduce.known import of_jobs
 
     with _naming(path):
         return bool(of_jobs(jobs, outcomes))
@@ -306,7 +307,7 @@ def _has_any(path: str, outcomes: list[Outcome], jobs: list[Job]) -> bool:
 
 def _taken(path: str, outcomes: list[Outcome], jobs: list[Job], folder: Path) -> int:
     """Keep the outcomes of a table that are of these jobs, and return how many are."""
-    from humanline.reproduce.suite import take_over
+    from humanline.reproduce.known import take_over
 
     with _naming(path):
         return take_over(jobs, outcomes, folder)
@@ -343,6 +344,15 @@ def _grid(
         mine = [job for job in jobs if job.testbed.name == name]
         for path in [*paths, *_foretold(options, folder, place, mine, outcomes, between)]:
             print(visible(str(path)))
+
+
+def _refuse_loss(options: argparse.Namespace, jobs: list[Job], folder: Path) -> None:
+    """Raise before hours of runs if the tables at their end would take the place of ones that have more."""
+    from humanline.reproduce.known import refuse_loss
+
+    for name in dict.fromkeys(job.testbed.name for job in jobs):
+        mine = [job for job in jobs if job.testbed.name == name]
+        refuse_loss(_report_folder(options, folder, name) / "runs.csv", mine, folder)
 
 
 def _report_folder(options: argparse.Namespace, folder: Path, testbed: str) -> Path:
@@ -386,13 +396,25 @@ def _foretold(
     """Write whether what is said of data foretells a run's end, where runs on several sets were asked for."""
     if not options.all:
         return []
-    from humanline.reproduce.foretold import find_levels, write_foretold
+    from humanline.reproduce.foretold import find_levels, read_levels, write_foretold
+    from humanline.reproduce.known import writers_elsewhere
     from humanline.reproduce.suite import refuse_other_starts, start_scores
 
     bed, starts = jobs[0].testbed, folder / "starts"
     kept = folder / "levels" / bed.name
+    elsewhere = writers_elsewhere(jobs, folder)
+    known = [Path(path).parent / "levels.csv" for path in options.known or ()]
+    beside = [one for file in known if elsewhere and file.is_file() for one in read_levels(file)]
+    if elsewhere and not beside:
+        show(
+            f"{bed.name}: what is said of its data is not told: no levels.csv lies beside the table that was taken "
+            "over, and the models that wrote far and better pairs are not kept"
+        )
+        return []
 
     def find(places: Sequence[tuple[int, int]]) -> list[DataLevel]:
+        if elsewhere:
+            return [one for one in beside if (one.start, one.draw) in places]
         levels = find_levels(bed, places, starts, kept, before=before)
         refuse_other_starts(outcomes, start_scores(jobs, starts))  # where none had to be there for the runs
         return levels

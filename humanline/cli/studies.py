@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
-from humanline.cli.common import Commands, processes_of, runs_until_stopped
+from humanline.cli.common import Commands, folder_of, processes_of, runs_until_stopped
 from humanline.system.terminal import visible
 
 
@@ -31,7 +31,7 @@ def study_commands(commands: Commands) -> None:
     figures = commands.add_parser("figures", help="make the figures of theory and simulator: CSV, SVG, PNG")
     of_torch = f"{', '.join(NEED_TORCH)} need torch"
     figures.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(FIGURES)}; {of_torch}")
-    figures.add_argument("--out", default="figures", help="folder to write to, made if need be (default: figures)")
+    figures.add_argument("--out", help="folder to write to, made if need be (default: figures)")
     figures.set_defaults(run=_figures)
 
 
@@ -43,10 +43,13 @@ def _sim(options: argparse.Namespace) -> int:
     special = "worlds" if options.worlds else "people" if options.people else ""
     if special and options.claims:
         raise ValueError(f"--{special} judges claims of its own; name none with it")
-    out = options.out or (f"sim-{special}" if special else "sim-quick" if options.quick else "sim-out")
+    usual = f"sim-{special}" if special else "sim-quick" if options.quick else "sim-out"
+    out = str(folder_of(options, usual))
+    if options.people and options.processes is not None:
+        raise ValueError("--people goes on in one process; leave --processes out")
     judged = {"worlds": _worlds, "people": _people}.get(special, _claims)
     work = functools.partial(judged, options, out)
-    lines = runs_until_stopped(options, out, work)
+    lines = runs_until_stopped(options, out, work, keeps=not options.people)
     for line in lines or ():
         print(line)
     return EXIT_STOPPED if lines is None else 0
@@ -91,6 +94,6 @@ def _claims(options: argparse.Namespace, out: str, finished: Callable[[int, int]
 def _figures(options: argparse.Namespace) -> int:
     from humanline.plots import write_figures
 
-    for path in write_figures(options.out, options.names):
+    for path in write_figures(folder_of(options, "figures"), options.names):
         print(visible(str(path)))
     return 0

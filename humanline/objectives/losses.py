@@ -406,8 +406,8 @@ def grpo_loss(
     loss : 0-d tensor
     metrics : dict of 0-d tensors
         ``ratio`` (mean of r), ``inner_clipped`` (share of tokens where the clipped branch is the minimum and has no
-        gradient; a token with advantage 0 counts if its ratio is above 1 + eps), ``kl`` (the k3 estimate, nats a token; absent
-        where kl_coef is 0).
+        gradient; a token with advantage 0 counts if its ratio is above 1 + eps), ``kl`` (the k3 estimate, nats a
+        token; absent where kl_coef is 0).
 
     Raises
     ------

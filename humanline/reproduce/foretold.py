@@ -9,6 +9,7 @@ sample. The paper's proxy holds where the line rises.
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,15 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from humanline._workers import worker_processes
 from humanline.reproduce.cells import FEW_LRS, FEW_SCALE, FEW_SYNC, OBJECTIVES, Cell, Objective, Variant
 from humanline.reproduce.outcome import Outcome
 from humanline.reproduce.paper import ALPHA, both_sides
 from humanline.reproduce.shown import markdown
-from humanline.reproduce.start import Pairs, has_pairs, has_start, make_pairs, make_start
+from humanline.reproduce.start import make_start
+from humanline.reproduce.suite import pairs_at
 from humanline.reproduce.tables import rows_csv
 from humanline.reproduce.testbeds.base import Source, Testbed
-from humanline.reproduce.worker import prepare_worker
 from humanline.stats import mean_estimate
 from humanline.system.files import make_folder, write_text
 
@@ -102,7 +102,7 @@ def find_levels(
             place = folder / f"{source}-{start}-{draw}"
             if before is not None and not (place / NAME).is_file():
                 before()
-            pairs = _pairs(testbed, source, start, draw, starts)
+            pairs = pairs_at(testbed, source, start, draw, starts)
             model = make_start(testbed, "near", start, starts).model
             short = f"evaluation.sampling={{max_tokens: {testbed.max_tokens}}}"
             config = config_of_file(str(pairs.file), str(model), [short, f"data.max_length={testbed.max_length}"])
@@ -122,13 +122,12 @@ def find_levels(
     return found
 
 
-def _pairs(testbed: Testbed, source: Source, start: int, draw: int, starts: Path) -> Pairs:
-    """Return the pairs of a place; these and start models that are not there are made as suites make them."""
-    if not (has_start(testbed, "near", start, starts) and has_pairs(testbed, source, start, draw, starts)):
-        with worker_processes(1, begin=prepare_worker, then="the same command goes on") as pool:
-            pool.submit(make_start, testbed, "near", start, starts).result()
-            pool.submit(make_pairs, testbed, source, start, draw, starts).result()
-    return make_pairs(testbed, source, start, draw, starts)
+def read_levels(file: Path) -> list[DataLevel]:
+    """Return the levels that `write_foretold` wrote."""
+    with open(file, encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    kinds = {"start": int, "draw": int, "level": float, "own": float, "gap": float}
+    return [DataLevel(**{name: kinds.get(name, str)(text) for name, text in row.items()}) for row in rows]
 
 
 def foretold_rows(outcomes: Iterable[Outcome], levels: Iterable[DataLevel]) -> list[dict[str, object]]:

@@ -26,7 +26,7 @@ from humanline.reproduce.report import series_of
 from humanline.reproduce.rule import Rule, read_rule
 from humanline.reproduce.run import Job
 from humanline.reproduce.start import Start, make_start, pairs_of, write_rows
-from humanline.reproduce.suite import Progress, held, run_suite
+from humanline.reproduce.suite import Progress, held, pairs_at, run_suite
 from humanline.reproduce.tables import write_outcomes
 from humanline.reproduce.testbeds.base import as_rows
 from humanline.reproduce.testbeds.letters import SMALL
@@ -92,8 +92,9 @@ def quick(
     jobs = demo_jobs()
     show(f"3. {len(jobs)} alignment runs, one pass each, {processes} at a time")
     results = run_suite(jobs, folder, processes=processes, keep_runs=True, progress=progress, before=before)
-    start = make_start(SMALL, "near", 0, folder / "starts")
     with held(folder):
+        pairs_at(SMALL, "near", 0, 0, folder / "starts")  # where all runs were kept, these may not be there
+        start = make_start(SMALL, "near", 0, folder / "starts")
         leave_for_recipes(folder, start)
     text = "\n".join(found_lines(results.outcomes, rule))
     write_outcomes(folder / "runs.csv", results.outcomes)
@@ -104,9 +105,11 @@ def quick(
     show(f"4. what came\n{text}")
     if results.older:
         show(f"{results.older} of the runs were kept from other code of training or other libraries than are here now")
+    there = sum((folder / "runs" / job.name).is_dir() for job in jobs)
+    models = f"model and metrics of {'every run' if there == len(jobs) else f'{there} of the {len(jobs)} runs'}"
     show(
-        f"table {folder / 'table.txt'}, figure {figure[-1]}, all numbers {folder / 'runs.csv'}, every run's model and "
-        f"metrics in {folder / 'runs'}; the whole grid: studies/frontier; {time.perf_counter() - started:.0f} s"
+        f"table {folder / 'table.txt'}, figure {figure[-1]}, all numbers {folder / 'runs.csv'}, {models} in "
+        f"{folder / 'runs'}; the whole grid: studies/frontier; {time.perf_counter() - started:.0f} s"
     )
     return results.outcomes
 

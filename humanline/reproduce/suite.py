@@ -16,8 +16,17 @@ from humanline._workers import as_made, worker_processes
 from humanline.reproduce.cells import Cell
 from humanline.reproduce.outcome import Outcome, as_text, from_text
 from humanline.reproduce.run import Job, run
-from humanline.reproduce.start import has_pairs, has_start, kept_start, make_pairs, make_start, prompt_files, told_start
-from humanline.reproduce.testbeds.base import Source
+from humanline.reproduce.start import (
+    Pairs,
+    has_pairs,
+    has_start,
+    kept_start,
+    make_pairs,
+    make_start,
+    prompt_files,
+    told_start,
+)
+from humanline.reproduce.testbeds.base import Source, Testbed
 from humanline.reproduce.versions import code_digest, made_by
 from humanline.reproduce.worker import prepare_worker
 from humanline.sim.world import whole
@@ -28,7 +37,7 @@ from humanline.system.terminal import show
 
 STORE = "results.sqlite"
 Progress = Callable[[int, int], None]
-_ELSEWHERE = "elsewhere"  # in place of a digest of the code
+ELSEWHERE = "elsewhere"  # in place of a digest of the code, of a result that was taken over
 _NEAR: tuple[Source, ...] = ("near",)  # where every run starts
 _THEN = "what is finished is kept, and the same command goes on"
 
@@ -157,47 +166,6 @@ def kept_results(jobs: Sequence[Job], folder: Path) -> Results:
     return read_results(jobs, store.read() if store.path.is_file() else {}, code_digest())
 
 
-def of_jobs(jobs: Sequence[Job], outcomes: Iterable[Outcome]) -> list[tuple[Job, Outcome]]:
-    """Return those of outcomes from elsewhere, such as a committed table, that are of these jobs, each with its job.
-
-    Raises
-    ------
-    ValueError
-        If one is of a task that has changed since.
-    """
-    wanted, found = {place_of(job): job for job in jobs}, []
-    for outcome in outcomes:
-        job = wanted.get((outcome.testbed, outcome.cell, outcome.start, outcome.draw))
-        if job is None:
-            continue
-        if outcome.task != (now := made_by(job.testbed)):
-            raise ValueError(
-                f"{job.name} was run on another {job.testbed.name} task, or in another way ({outcome.task}), than "
-                f"now ({now}): its result says nothing of this one; run it anew"
-            )
-        found.append((job, outcome))
-    return found
-
-
-def take_over(jobs: Sequence[Job], outcomes: Iterable[Outcome], folder: Path) -> int:
-    """Keep outcomes `of_jobs` as if they had been run here; return how many.
-
-    Raises
-    ------
-    ValueError
-        As `of_jobs` does; then, as where none is used, nothing is written.
-    OSError
-        If they cannot be kept.
-    """
-    if used := of_jobs(jobs, outcomes):
-        make_folder(folder)
-        store = KeptResults(folder / STORE)
-        store.read()
-        for job, outcome in used:
-            store.keep(key_of(job), job.name, f"{_ELSEWHERE} {as_text(outcome)}")
-    return len(used)
-
-
 def refuse_other_starts(outcomes: Iterable[Outcome], here: Mapping[tuple[str, int], float] | None = None) -> None:
     """Raise if runs of one start began from different start models: what they differ in is not their settings alone.
 
@@ -271,6 +239,15 @@ def _begin(
 
 def _begin_run(pool: ProcessPoolExecutor, folder: Path, keep_runs: bool, job: Job) -> Future[Outcome]:
     return pool.submit(run, job, folder, keep_runs=keep_runs)
+
+
+def pairs_at(testbed: Testbed, source: Source, start: int, draw: int, starts: Path) -> Pairs:
+    """Return the pairs of a place; these and start models that are not there are made as suites make them."""
+    if not (has_start(testbed, "near", start, starts) and has_pairs(testbed, source, start, draw, starts)):
+        with worker_processes(1, begin=prepare_worker, then=_THEN) as pool:
+            pool.submit(make_start, testbed, "near", start, starts).result()
+            pool.submit(make_pairs, testbed, source, start, draw, starts).result()
+    return make_pairs(testbed, source, start, draw, starts)
 
 
 def key_of(job: Job) -> str:

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -20,6 +21,7 @@ _CELL = [one.name for one in fields(Cell)]
 _REST = [one.name for one in fields(Outcome) if one.name != "cell"]
 _WHOLE = {"every", "passes", "round_steps", "quartile", "start", "draw", "updates", "scorer_calls"}
 _OR_NONE = {"every", "beta", "clip_eps", *LATER}  # tables have a column of LATER where a run has it; older ones, none
+_MEASURED = ("score", "kl_to_start")  # what verdicts and curves are made of
 _DIGEST = re.compile(r"-?\d+-[0-9a-f]{16}")
 _TEXT = {"objective", "variant", "data", "testbed", "status", "task"}
 
@@ -72,6 +74,8 @@ def read_outcomes(path: Path) -> list[Outcome]:
             missing = [name for name in needed if name not in (reader.fieldnames or ())]
             if missing:
                 raise ValueError(f"it has no column {missing[0]!r}")
+            if twice := [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]:
+                raise ValueError(f"it has the column {twice[0]!r} twice")
             rows = [(reader.line_num, row) for row in reader]
         except (csv.Error, ValueError) as error:  # text that is no UTF-8 among them
             raise ValueError(f"{path}: no table of runs: {error}") from None
@@ -94,6 +98,11 @@ def _outcome(row: dict[str, Any]) -> Outcome:
     cell = Cell(**{name: _read(name, row[name]) for name in _CELL if name in row})
     found = Outcome(cell=cell, **{name: _read(name, row[name]) for name in _REST})
     one_of("status", found.status, STATUSES)
+    if found.status == "done" and (bad := [name for name in _MEASURED if not math.isfinite(getattr(found, name))]):
+        raise ValueError(f"{bad[0]} must be a number where the status is done; got {row[bad[0]]!r}")
+    for name in ("kl_to_start_se", "kl_from_start_se", "truncated", "length", "entropy", "temperature", "seconds"):
+        if getattr(found, name) < 0:
+            raise ValueError(f"{name} must be >= 0; got {row[name]!r}")
     if found.task and not _DIGEST.fullmatch(found.task):
         raise ValueError(f"task must be a number and 16 hexadecimal digits, got {found.task!r}: is the row cut off?")
     return found

@@ -41,13 +41,14 @@ def code_digest() -> str:
 
     Results of other code are used and counted: most changes there change no number.
     """
-    import torch
-    import transformers
+    from importlib.metadata import version
 
-    parts = ("train", "objectives", "theory")
+    parts = ("train", "objectives", "theory", "stats")
     files = [path for part in parts for path in sorted((_PACKAGE / part).rglob("*.py"))]
     files += [_PACKAGE / "reproduce" / f"{name}.py" for name in _DECIDE]
-    return _digest([*files, _PACKAGE / "schedule.py"], f"{torch.__version__} {transformers.__version__}")
+    # numpy orders rows, tokenizers makes tokens of them, scipy finds the temperature of matched answers.
+    libraries = " ".join(version(name) for name in ("torch", "transformers", "numpy", "tokenizers", "scipy"))
+    return _digest([*files, _PACKAGE / "schedule.py"], libraries)
 
 
 def _digest(files: Iterable[Path], said: str = "") -> str:

@@ -16,8 +16,8 @@ class Lag:
 
     ``BeforeStep(every=k)`` has references that are 1, 2, ..., k updates old, over and over: they age until a sync.
     ``Lag(a)`` has one that is always a updates old. ``Lag(k, stride)`` has each of the ages 1 to k once in k steps, in
-    the order of ``1 + stride s mod k``, stride and k without a common divisor: as old as the synced one in every respect, but none ages and none is synced.
-    ``Lag(1)`` is ``BeforeStep(every=1)``.
+    the order of ``1 + stride s mod k``, stride and k without a common divisor: as old as the synced one in every
+    respect, but none ages and none is synced. ``Lag(1)`` is ``BeforeStep(every=1)``.
 
     Parameters
     ----------

@@ -42,6 +42,7 @@ from humanline.train.policy.build import (
 from humanline.train.policy.fused import check_fused
 from humanline.train.policy.logprobs import check_logprobs, refuse_random
 from humanline.train.policy.optimizer import make_optimizer
+from humanline.train.policy.reached import tell_unreached
 from humanline.train.policy.shard import Shards, leave_alone, let_go
 from humanline.train.policy.spread import Spread, Whole
 from humanline.train.policy.told_apart import reward_models
@@ -218,7 +219,8 @@ def _set_up(
             return RunResult.read(folder)
     given = _read(config, processes, show, saves=trial is None)
     known.of_model(given.model.outline, given.stream, given.steps, processes.device)
-    trained = _load(config, given.data, processes)
+    trained = _load(config, given.data, processes, given.remarks)
+    RandomState(processes.device, config.seed).begin(processes.rank)
     hashes = {"template": given.model.renderer.template_hash, **given.data.hashes(config.objective)}
     hashes |= reward_models(config)
     fingerprints = run_facts(config, given.model.tokenizer, trained.policy, hashes, processes)
@@ -338,8 +340,8 @@ def _data(config: TrainConfig, renderer: Renderer, processes: Processes, show: b
     return found[0] if found else unpack(packed, config, renderer)
 
 
-def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
-    """Load the policy, look whether training would work on it, and make its optimizer."""
+def _load(config: TrainConfig, data: RunData, processes: Processes, remarks: list[str]) -> Trained:
+    """Load the policy, look whether training would work on it, say what would not, and make its optimizer."""
     sharded = config.training.sharding == "full"
     policy, adapter = (build_sharded_policy if sharded else build_policy)(config, processes.device)
     check_logprobs(policy, data.probe)
@@ -351,7 +353,8 @@ def _load(config: TrainConfig, data: RunData, processes: Processes) -> Trained:
         let_go(policy)  # after the checks
         spread = Shards(policy)
     else:
-        spread = Whole(policy, processes.accelerator)
+        looks = processes.ranks > 1 or config.adapter is not None
+        spread = Whole(policy, processes.accelerator, unreached=looks and tell_unreached(policy, data.probe, remarks))
         policy = spread.policy
     spread.wrapped.train()
     optimizer = make_optimizer(spread.rows.values(), config.optimizer, config.training.weights)

@@ -436,7 +436,7 @@ def test_a_reference_point_or_denominator_of_several_numbers_is_refused(shape):
         with pytest.raises(ValueError, match=r"^denominator must have the shape of one number \(\); got"):
             given(reference_point=several.sum(), denominator=several)
     for denominator in (0, -1, math.nan):
-        with pytest.raises(ValueError, match="^denominator must be"):
+        with pytest.raises(ValueError, match=r"^denominator must be"):
             nll_loss(values, mask=mask, denominator=denominator)
 
 

@@ -292,7 +292,7 @@ def test_start_models_beside_a_table_of_other_runs_come_along(there, tmp_path, m
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_of_two_tables_each_brings_what_its_own_runs_are_of(there, tmp_path, monkeypatch, capsys, order):
     """Both have both start models beside them, and whichever is named first, runs go on from those they began with."""
-    score = make_start(MICRO, "near", 0, there / "starts").measured.score
+    scores = [make_start(MICRO, "near", number, there / "starts").measured.score for number in (0, 1)]
     tables = []
     for number in (0, 1):
         place = tmp_path / f"of-{number}"
@@ -301,7 +301,7 @@ def test_of_two_tables_each_brings_what_its_own_runs_are_of(there, tmp_path, mon
             facts = place / "starts" / "micro" / name / "facts.json"
             facts.write_text(json.dumps(json.loads(facts.read_text()) | {"whose": number}))
         tables.append(place / "runs.csv")
-        write_outcomes(tables[-1], [dataclasses.replace(an_outcome(score), start=number)])
+        write_outcomes(tables[-1], [dataclasses.replace(an_outcome(scores[number]), start=number)])
     jobs = [Job(MICRO, OFFLINE, number, 0) for number in (0, 1)]
     monkeypatch.setattr("humanline.cli.reproduce._jobs", lambda options: jobs)
     monkeypatch.setattr("humanline.cli.reproduce._grid", lambda *_: None)

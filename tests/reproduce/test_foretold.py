@@ -156,9 +156,7 @@ def test_an_inspection_that_may_begin_one_set_each_time_gets_to_its_end(tmp_path
     monkeypatch.setattr("humanline.evaluate.inspect_run.inspect_data", inspect)
     monkeypatch.setattr("humanline.evaluate.inspect_run.config_of_file", lambda *_: None)
     monkeypatch.setattr(module, "make_start", lambda *one: made.append(one) or SimpleNamespace(model="m"))
-    monkeypatch.setattr(module, "make_pairs", lambda *one: SimpleNamespace(file="f"))
-    for name in ("has_start", "has_pairs"):
-        monkeypatch.setattr(module, name, lambda *_: True)
+    monkeypatch.setattr(module, "pairs_at", lambda *one: SimpleNamespace(file="f"))
     given = (MICRO, [(0, 0)], tmp_path / "starts", tmp_path / "levels")
     for number in range(1, 3):
         asked.clear()

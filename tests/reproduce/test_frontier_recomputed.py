@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import io
 import re
@@ -15,7 +14,7 @@ from humanline.plots import _style, _table, frontier
 from humanline.reproduce.cells import core, sampling
 from humanline.reproduce.chosen import ChosenRules, choose, choosing_jobs
 from humanline.reproduce.chosen_report import write_chosen_report
-from humanline.reproduce.foretold import DataLevel, write_foretold
+from humanline.reproduce.foretold import read_levels, write_foretold
 from humanline.reproduce.further import write_further_report
 from humanline.reproduce.paper_report import write_paper_report
 from humanline.reproduce.report import write_report
@@ -53,13 +52,6 @@ def test_a_run_that_two_tables_have_is_one_run():
     assert len(both) == 36 and all(wider[place] == more[place] for place in both)
 
 
-def levels_in(file: Path) -> list[DataLevel]:
-    with open(file, encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    kinds = {"start": int, "draw": int, "level": float, "own": float, "gap": float}
-    return [DataLevel(**{name: kinds.get(name, str)(text) for name, text in row.items()}) for row in rows]
-
-
 def write_again(folder: Path, out: Path) -> None:
     """Write all that a folder's runs say, as `humanline reproduce` does at its end; nothing is trained."""
     outcomes = read_outcomes(folder / "runs.csv")
@@ -75,7 +67,7 @@ def write_again(folder: Path, out: Path) -> None:
         write_report(out, outcomes, Rules())
         write_paper_report(out, outcomes)
         if (folder / "levels.csv").is_file():
-            write_foretold(out, outcomes, lambda places: levels_in(folder / "levels.csv"))
+            write_foretold(out, outcomes, lambda places: read_levels(folder / "levels.csv"))
 
 
 def differing(folder: Path, out: Path) -> list[str]:

@@ -19,6 +19,7 @@ from humanline.cli import main
 from humanline.reproduce import suite as module
 from humanline.reproduce.answers import Model, entropy, measure, temperature_of
 from humanline.reproduce.cells import VARIANTS, Cell, around, core, paper
+from humanline.reproduce.known import take_over
 from humanline.reproduce.outcome import as_text, from_text
 from humanline.reproduce.plan import SECONDS, grid_jobs, said_time
 from humanline.reproduce.recipe import recipe
@@ -35,7 +36,7 @@ from humanline.reproduce.start import (
     prompt_files,
 )
 from humanline.reproduce.subsets import some_pairs
-from humanline.reproduce.suite import held, kept_results, run_suite, take_over
+from humanline.reproduce.suite import held, kept_results, run_suite
 from humanline.reproduce.tables import read_outcomes, write_outcomes
 from humanline.reproduce.testbeds.registry import OTHERS, TESTBEDS
 from humanline.reproduce.versions import made_by

@@ -346,7 +346,7 @@ def test_the_anchor_of_the_penalty_is_the_start_unless_given():
     "task", [Bandit(contexts=3, arms=4, features=3, proxy=0.3), Sequences(vocab=2, length=3, contexts=2, proxy=0.3)]
 )
 def test_groups_are_ordered_by_what_training_sees(task, name):
-    """Where a proxy labels, the loss is that of a world whose scores are the labels: another one, often of other sign."""
+    """Where a proxy labels, the loss is that of a world whose scores are the labels, which is another."""
     world = task.draw([3])
     assert world.labels is not None
     noise = normals(3, "test", *world.start.shape)

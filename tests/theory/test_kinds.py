@@ -308,7 +308,7 @@ def test_what_takes_numbers_gives_numpy_arrays_or_floats():
 
 
 def test_whole_numbers_of_a_tensor_keep_their_digits():
-    """They are float64 as of an array, where torch's default float had made a tie of neighbours, and a gain of a loss."""
+    """They are float64 as of an array, where torch's default float had made ties of neighbours."""
     large, near, probs = [16777216, 16777217], [100000001, 100000003], [0.5, 0.5]
     gain, other = TverskyKahneman(0.61), TverskyKahneman(0.69)
     for outcomes, options in ((large, {}), (near, {"loss": other, "reference_point": 100000002})):

@@ -150,11 +150,15 @@ def fill(path: str, policy: LogprobModel, found: dict[str, Stored], empty: set[s
     try:
         broken = []
         for names in same.values():
-            stored = next(one for name in names if (one := stored_name(name)) in found)
+            kept = [one for name in names if (one := stored_name(name)) in found]
+            if not kept:
+                problem = f"its files have no {stored_name(names[0])}, which {names[0]} would be read from"
+                break
+            stored = kept[0]
             if not _read(policy.get_parameter(names[0]), stored, found[stored]):
                 broken.append(stored)
-        for stored, buffer in buffers.items():
-            _read(buffer, stored, found[stored])
+        for place, buffer in buffers.items():
+            _read(buffer, place, found[place])
         if broken:
             problem = f"weights in its files are nan or infinite: {first_few(broken)}"
     except (OSError, SafetensorError) as error:
@@ -175,5 +179,8 @@ def _read(tensor: Tensor, name: str, stored: Stored) -> bool:
 
 
 def stored_name(name: str) -> str:
-    """Return the name that a parameter of a policy has in the model's files."""
-    return name.removeprefix("model.").replace(".base_layer.", ".")
+    """Return the name that a parameter of a policy has in the model's files.
+
+    An adapter that is beside two parameters of one module stands around it twice.
+    """
+    return ".".join(part for part in name.removeprefix("model.").split(".") if part != "base_layer")

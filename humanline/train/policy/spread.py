@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from humanline.train.policy.errors import ModelError
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.precision import SharedCopies
 from humanline.train.run.state import trained_parameters
@@ -52,10 +53,18 @@ class Whole:
     ----------
     policy : LogprobModel
     accelerator
+    unreached : bool
+        Whether some trained parameters get no gradient (`humanline.train.policy.reached`): then the processes look, in
+        every pass, which of them do; else they would wait for all, and go on with gradients of their own.
     """
 
-    def __init__(self, policy: LogprobModel, accelerator: Any) -> None:
+    def __init__(self, policy: LogprobModel, accelerator: Any, *, unreached: bool = False) -> None:
+        if unreached:
+            from accelerate import DistributedDataParallelKwargs
+
+            accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=True)
         self.accelerator, self.wrapped = accelerator, accelerator.prepare(policy)
+        self._must_reach = accelerator.num_processes > 1 and not unreached
         self.policy = accelerator.unwrap_model(self.wrapped)
         self.rows = trained_parameters(self.policy)
         self._copies = SharedCopies.of(self.policy)
@@ -68,7 +77,19 @@ class Whole:
         return contextlib.nullcontext() if last else context
 
     def clip(self, limit: float) -> Tensor:
-        """Scale gradients down to a norm, and return the norm that they had."""
+        """Scale gradients down to a norm, and return the norm that they had.
+
+        Raises
+        ------
+        ModelError
+            If a parameter that its first pass had reached has no gradient, with several processes: theirs are then not
+            averaged.
+        """
+        if self._must_reach and (lost := [name for name, weight in self.rows.items() if weight.grad is None]):
+            raise ModelError(
+                f"{len(lost)} trained tensors got no gradient in this step, {lost[0]} among them, so that processes "
+                "would go on with gradients of their own: set training.sharding: full, or train in one process"
+            )
         norm: Tensor = self.accelerator.clip_grad_norm_(self.policy.parameters(), limit)
         return norm
 

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from humanline.system.files import DamagedError
 from humanline.train.run.shares import Saved, Share, described, is_shard, place_of, share_of
 
+_NONE = "none"  # the kind of what stands for a parameter without a state
 _HELD = re.compile(r".*@\d+/\d+")  # a name of what one process holds, and which one that is
 
 
@@ -134,7 +135,9 @@ class OptimizerState:
     def state(self) -> dict[str, Tensor]:
         """Return the live tensors, as `kind/parameter`, or `kind:part/parameter`."""
         kept = self.optimizer.state_dict()["state"]
-        state = {}
+        # What no gradient has reached is named, so that a part that is lost is told from one that never was.
+        left_out = [name for i, name in enumerate(self.names) if kept and i not in kept]
+        state = {f"{_NONE}/{name}": torch.zeros(1, dtype=torch.uint8) for name in left_out}
         for i, one in kept.items():
             like: Any = self.parameters[self.names[i]]
             for kind, value in one.items():
@@ -153,8 +156,12 @@ class OptimizerState:
         """Replace the optimizer's state; its settings stay those of the configuration."""
         saved, places = Saved.of(state), {name: i for i, name in enumerate(self.names)}
         kept: dict[int, dict[str, Tensor]] = {}
+        without = 0
         for name in saved:
             kind, _, parameter = name.partition("/")
+            if kind == _NONE and parameter in places:
+                without += 1
+                continue
             process = ""
             if held_by_one(name):
                 parameter, _, process = parameter.rpartition("@")
@@ -165,7 +172,7 @@ class OptimizerState:
         for i, parts in kept.items():
             kept[i] = self._whole(i, parts)
         kinds = {frozenset(one) for one in kept.values()}
-        if kept and (len(kept) < len(places) or len(kinds) > 1):
+        if kept and (len(kept) + without < len(places) or len(kinds) > 1):
             raise DamagedError("the optimizer's state covers a part of the parameters only")
         for index, (group, weight) in enumerate(self._places()):
             if index in kept:  # load_state_dict would round float32 states to the type of bf16 weights
@@ -263,10 +270,15 @@ class RandomState:
             state[self.device.type] = getattr(torch, self.device.type).get_rng_state()
         return state
 
+    def begin(self, rank: int) -> None:
+        """Give a process that is not the first one numbers of its own, or dropout would be the same in all."""
+        if rank:
+            torch.manual_seed(int.from_bytes(hashlib.blake2b(f"{self.seed} {rank}".encode(), digest_size=7).digest()))
+
     def load_states(self, states: Sequence[Mapping[str, Tensor]], rank: int) -> None:
         """Set the generators; one of another kind of device is left out."""
         if rank >= len(states):
-            torch.manual_seed(int.from_bytes(hashlib.blake2b(f"{self.seed} {rank}".encode(), digest_size=7).digest()))
+            self.begin(rank)
             return
         state = states[rank]
         require_same({"cpu"}, state.keys() & {"cpu"})

@@ -268,6 +268,16 @@ def test_computing_activations_of_experts_again_changes_nothing(mixtures, tmp_pa
     assert same(adapter_weights(kept), adapter_weights(again))
 
 
+def test_adapters_over_experts_may_be_shared_out(mixtures, tmp_path):
+    """Two additions in one module nest, and their base's weights are still found in the files."""
+    whole, shared = (
+        run(mixtures["gpt_oss"], tmp_path / how, adapter=LORA, training=TRAINING | {"sharding": how})
+        for how in ("none", "full")
+    )
+    one, other = adapter_weights(whole), adapter_weights(shared)
+    assert one.keys() == other.keys() and all((one[name] - other[name]).abs().max() < 1e-6 for name in one)
+
+
 @pytest.mark.slow
 def test_a_stopped_run_over_experts_goes_on_to_the_same_bits(mixtures, tmp_path):
     """Stopped in the middle and resumed, a run ends with the same bits."""
