@@ -25,10 +25,23 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 FORMAT, VERSION = "humanline report", 1
+#: Distances from the start, that of the policy's own answers first: two numbers, none of which stands for the other.
+_DISTANCES = {"kl_to_start": "policy || start", "kl_from_start": "start || policy"}
 
 
-def run_tree(run: RunReport) -> dict[str, Any]:
-    """Return what a report says of a run."""
+def run_trees(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
+    """Return what a report says of runs, their distances in one direction where all that have any have that one."""
+    had = [own for run in runs if (own := _distances_of(run))]
+    shared = next((name for name in _DISTANCES if all(name in own for own in had)), None)
+    return [_run_tree(run, shared) for run in runs]
+
+
+def _distances_of(run: RunReport) -> list[str]:
+    """Return the distances that a run's last look has, by the names of their metrics."""
+    return [name for name in _DISTANCES if run.looks and name in run.looks[-1]["metrics"]]
+
+
+def _run_tree(run: RunReport, shared: str | None) -> dict[str, Any]:
     facts = run.facts
     looks = facts["looks"]
     columns = look_columns(looks, "at the end" if run.state == "finished" else "last look") if looks else []
@@ -57,7 +70,7 @@ def run_tree(run: RunReport) -> dict[str, Any]:
         "looks": facts["count"],
         "judged_by": WORDS.get(judge, judge),
         "ends": _ends(looks, judge) if judge is not None else [],
-        "distance": _distance(looks.get("last")),
+        "distance": _distance(run, shared),
         "level": _level(run.level),
         "software": facts["software"],
         "settings": facts["settings"],
@@ -76,12 +89,10 @@ def _estimate(look: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"value": look["metrics"][name]} | ({} if ends is None else {"low": ends[0], "high": ends[1]})
 
 
-def _distance(look: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the distance from the start at a look; that of the policy's own answers where it was measured."""
-    for name in ("kl_to_start", "kl_from_start"):
-        if look is not None and name in look["metrics"]:
-            return {"which": "policy || start" if name == "kl_to_start" else "start || policy", **_estimate(look, name)}
-    return None
+def _distance(run: RunReport, shared: str | None) -> dict[str, Any] | None:
+    """Return the distance from the start at the last look: the one that all runs share, or else the run's first."""
+    name = next((name for name in _distances_of(run) if shared in (name, None)), None)
+    return None if name is None else {"which": _DISTANCES[name], **_estimate(run.looks[-1], name)}
 
 
 def _level(tree: Mapping[str, Any] | None) -> list[dict[str, Any]]:

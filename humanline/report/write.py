@@ -19,7 +19,7 @@ from humanline.report.page import (
     evaluation_tree,
     group_trees,
     render,
-    run_tree,
+    run_trees,
     study_tree,
     whole_tree,
 )
@@ -80,7 +80,7 @@ def write_report(paths: Sequence[str], out: str = "report.html", *, prompts: int
         study_trees.append(tree)
         charts[f"study-{place}"] = drawn
     tree = whole_tree(
-        runs=[run_tree(run) for run in runs],
+        runs=run_trees(runs),
         groups=groups,
         evaluations=[evaluation_tree(one) for one in given],
         answers=answers_tree(side_by_side([*given, *of_rounds], prompts)),

@@ -169,7 +169,8 @@ def test_every_number_of_a_run_stands_where_its_rows_have_it(tmp_path, monkeypat
         return f"{value:g} ({value - 1.96 * 0.05:.4g} to {value + 1.96 * 0.05:.4g})"
 
     head, *listed = tables[0]
-    assert head == ["run", "method", "updates", "judged by", "before", "at the last look", "distance from the start"]
+    distance = "distance from the start KL(start || policy)"
+    assert head == ["run", "method", "updates", "judged by", "before", "at the last look", distance]
     by = "preference accuracy"
     assert listed == [
         ["one", "DPO, offline", "3", by, "0.5", interval(0.75), "0.3"],

@@ -332,6 +332,30 @@ def test_what_a_look_lacks_is_not_taken_from_another(tmp_path):
     assert [run["columns"][0]["name"] for run in facts["runs"]] == ["before"] * 2 + ["first look"] * 2
 
 
+def test_distances_of_one_column_have_one_direction(tmp_path):
+    """That of the policy's own answers where all runs have it, else the other one; what none shares names its own."""
+    both = make_run(tmp_path / "both", rows=[look(0, 0.5), step(0), look(1, 0.6, kl_to_start=0.7)])
+    more = make_run(tmp_path / "more", rows=[look(0, 0.5), step(0), look(1, 0.6, kl_to_start=0.9)])
+    data = make_run(tmp_path / "data", rows=[look(0, 0.5), step(0), look(1, 0.6)])
+    none = make_run(tmp_path / "none", rows=[step(0)])
+    own = {"updates": 1, "held_out": {"accuracy": 0.6, "kl_to_start": 0.8}}
+    only = make_run(tmp_path / "only", rows=[look(0, 0.5), step(0), own])
+
+    def shown(*runs):
+        page, facts = report(tmp_path, *runs)
+        found = [run["distance"] and (run["distance"]["which"], run["distance"]["value"]) for run in facts["runs"]]
+        return plain(page).partition("Learning curves")[0], found
+
+    to, of = "policy || start", "start || policy"
+    text, found = shown(both, more, none)
+    assert found == [(to, 0.7), (to, 0.9), None] and f"distance from the start KL({to})" in text and of not in text
+    text, found = shown(both, data, none)
+    assert found == [(of, 0.1), (of, 0.1), None] and f"distance from the start KL({of})" in text and to not in text
+    text, found = shown(both, data, only)
+    assert found == [(to, 0.7), (of, 0.1), (to, 0.8)] and "distance from the start both" in text
+    assert f"0.7 KL({to})" in text and f"0.1 KL({of})" in text and "neither was measured in all" in text
+
+
 def test_numbers_that_json_does_not_have_are_texts(tmp_path):
     """Settings of a damaged or changed config.json may be infinite; the tree beside the page is JSON all the same."""
     _, facts = report(tmp_path, make_run(tmp_path / "run", settings() | {"clip": [float("inf"), float("nan")]}))
