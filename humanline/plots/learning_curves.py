@@ -16,10 +16,10 @@ from humanline.plots._table import Row, Table, points, write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: How the lines of runs are told apart, in order: by colour, and by dashes in grey.
+#: How the lines of runs are told apart, in order: by colour, then by dashes too; as many as a report has runs.
 LOOKS = tuple(
     (colour, dashes)
-    for dashes in ("", "5 2", "1.5 1.5")
+    for dashes in ("", "5 2", "1.5 1.5", "7 2 1.5 2", "1.5 4.5", "7 1.5 1.5 1.5 1.5 1.5", "10 5", "7 1.5 3.5 1.5")
     for colour in (
         _style.BLUE,
         _style.RED,
@@ -47,11 +47,11 @@ def _named(name: str) -> Callable[[Mapping[str, float]], float | None]:
 #: Panels of steps, of held-out looks and of rounds: their titles, and what they show of a row.
 STEPS = {
     "loss": _named("loss"),
-    "margin (chosen over rejected), nats": _named("margin"),
+    "margin (chosen over rejected), times beta": _named("margin"),
     "share of tokens beyond humanline's clip": _clipped,
     "share of tokens beyond GRPO's own clip": _named("inner_clipped"),
     "distance from the reference, nats a token (rms)": _named("log_ratio_rms"),
-    "KL from the reference, nats a token": _named("kl"),
+    "KL from the anchor of the penalty, nats a token": _named("kl"),
     "gradient norm": _named("grad_norm"),
 }
 LOOKED = {
@@ -176,7 +176,7 @@ def _draw(table: Table, panel: str, looks: Mapping[str, tuple[str, str]]) -> Fig
         colour, dashes = looks[name]
         across, up = table.xy(panel, name)
         style: dict[str, Any] = {"color": colour, "linestyle": _dashed(dashes), "linewidth": 1.4}
-        if panel not in STEPS:
+        if panel not in STEPS or len(across) == 1:  # of a single point no line is drawn
             style |= {"marker": "o", "markersize": 3.5}
         axis.plot(across, up, **style)
         if name in ends[0] & ends[1]:

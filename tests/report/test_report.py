@@ -11,7 +11,8 @@ from html.parser import HTMLParser
 import pytest
 
 from humanline.cli import main
-from humanline.report.find import ReportError, find
+from humanline.plots import learning_curves
+from humanline.report.find import MOST, ReportError, find
 from humanline.report.write import write_report
 from humanline.system.install import install
 from humanline.system.lock import FolderLock
@@ -79,7 +80,7 @@ def test_a_page_shows_method_data_curves_and_numbers_with_intervals(tmp_path, dr
     assert "0.75 (0.652 to 0.848)" in text and "0.8125 (0.7145 to 0.9105)" in text
     assert "at best 2 updates" in text and "flatters" in text
     titles = [attributes["aria-label"] for tag, attributes in page.elements if tag == "figure"]
-    assert {"loss", "margin (chosen over rejected), nats", "held out: preference accuracy"} <= set(titles)
+    assert {"loss", "margin (chosen over rejected), times beta", "held out: preference accuracy"} <= set(titles)
     assert len([tag for tag, _ in page.elements if tag == "svg"]) == len(titles) + 1  # and one line in the legend
     (run,) = facts["runs"]
     assert run["ends"][-1]["value"] == 0.75 and run["state"] == "finished" and run["notes"] == []
@@ -110,6 +111,31 @@ def test_a_long_run_is_drawn_by_means_of_neighbours(tmp_path):
     with open(tmp_path / "out" / "report-curves.csv", newline="") as file:
         found = [row for row in csv.DictReader(file) if row["panel"] == "loss"]
     assert len(found) == 200 and sum(float(row["x"]) for row in found) / 200 == pytest.approx(499.5)
+
+
+def test_what_a_curve_shows_is_named_as_what_it_is(tmp_path):
+    """A margin of training is times beta, one held out in nats; the KL penalty's is that from its own anchor."""
+    rows = [look(0, 0.5, margin=0.0), step(0, kl=0.1), step(1, kl=0.2), look(2, 0.75, margin=3.0)]
+    page, _ = report(tmp_path, make_run(tmp_path / "mine", rows=rows))
+    titles = [attributes["aria-label"] for tag, attributes in page.elements if tag == "figure"]
+    assert [one for one in titles if "margin" in one] == [
+        "margin (chosen over rejected), times beta",
+        "held out: margin, nats",
+    ]
+    assert next(one for one in titles if "KL" in one) == "KL from the anchor of the penalty, nats a token"
+
+
+def test_as_many_runs_as_a_page_takes_are_told_apart():
+    """No two lines of a group look alike: neither their colour and dashes nor, of one colour, their dashes' lengths."""
+    assert len({(colour, tuple(map(float, dashes.split()))) for colour, dashes in learning_curves.LOOKS}) >= MOST
+
+
+def test_a_run_of_one_step_is_seen_beside_a_longer_one(tmp_path):
+    """Its only point is a marker, where the other run has a line."""
+    lines = {"long": {0: {"loss": 0.7}, 1: {"loss": 0.6}}, "short": {0: {"loss": 0.5}}}
+    rows = learning_curves.rows(learning_curves.Lines(name, own, [], {}) for name, own in lines.items())
+    (axis,) = learning_curves.draw(rows, "loss", list(lines)).axes
+    assert [line.get_marker() for line in axis.lines] == ["None", "o"]
 
 
 def test_the_same_folders_give_the_same_bytes(tmp_path, draws):
