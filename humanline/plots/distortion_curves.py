@@ -181,12 +181,13 @@ def _draw(table: Table) -> Figure:
     proposals, policy = (
         table.value(f"{law} beyond a bound", "bounds inside the spread") for law in ("proposals", "policy")
     )
-    fitted = (table.setting("gamma"), table.setting("spread")) == FITTED_AT
+    is_there = (table.setting("gamma"), table.setting("spread")) == FITTED_AT
+    fitted = ".  " if is_there else " at gamma {:g} and spread {:g}.\n".format(*FITTED_AT)
     notes = (
         "d: standard deviations of the log-ratio by which the sampler is better than the policy.  "
         f"{count:,} atoms of equal width.  {_convergence(table)}\n"
-        "Green rules propose from the reference and are fitted to the human curve"
-        f"{'' if fitted else ' at gamma 0.61 and spread 1'}.  Def. 4.2 needs bounds that no ratio exceeds: "
+        f"Green rules propose from the reference and are fitted to the human curve{fitted}"
+        "Def. 4.2 needs bounds that no ratio exceeds: "
         f"its outcomes end {CUT:g} standard deviations from the policy’s mean.\n"
         f"Of the other rule {100 * proposals:.0f} % of the proposals and {100 * policy:.1f} % of the policy’s outcomes "
         "lie beyond a bound and always pass that test.\n"
@@ -212,9 +213,7 @@ def _draw_by_tilt(table: Table, axes: Any) -> None:
         low, high = _edges(d, kl)
         axes.axvspan(low, high, color="#f3d9cb", linewidth=0, zorder=0)
         axes.annotate(
-            f"closer in KL than\non-policy (gains):\n {low:+.2f} < d < {high:+.2f}".replace("+0.00", "0").replace(
-                " -", " −"
-            ),
+            f"closer in KL than\non-policy (gains):\n {_between(low, high, d)}",
             xy=((low + high) / 2, 0.04),
             xytext=(0.66, 0.02),
             textcoords="axes fraction",
@@ -223,12 +222,14 @@ def _draw_by_tilt(table: Table, axes: Any) -> None:
             va="bottom",
             arrowprops={"arrowstyle": "-", "color": _style.GREY, "linewidth": 0.8},
         )
-        title = "“On-policy is closest” is no theorem:\na slightly worse model is closer, for gains only"
+        side = "better" if not low else "worse" if not high else "worse or better"
+        slightly = "slightly " if max(-low, high) < 1 else ""
+        title = f"“On-policy is closest” is no theorem:\na {slightly}{side} model is closer, for gains only"
     for y, colour in ((kl, _style.BLACK), (mixed, _style.GREY), (sup, _style.ORANGE)):
         axes.plot(d[y.argmin()], y.min(), "o", color=colour, markersize=4)
     axes.set(
         xlim=(d[0], d[-1]),
-        ylim=(0, 1.4),
+        ylim=(0, max(1.4, 1.2 * float(kl[np.abs(d).argmin()]))),
         xlabel="tilt d of the sampler: worse  ←  0 = on-policy  →  better",
         ylabel="distance to the human curve",
         title=title,
@@ -237,13 +238,24 @@ def _draw_by_tilt(table: Table, axes: Any) -> None:
 
 
 def _edges(d: NDArray[Any], kl: NDArray[Any]) -> tuple[float, float]:
-    """Return where KL crosses its on-policy value, by straight lines between the points."""
+    """Return between which tilts KL is below its on-policy value, by straight lines between the points.
+
+    Where it is still below at the first or the last tilt, that is the edge.
+    """
     excess = kl - kl[np.abs(d).argmin()]
     excess[np.abs(d).argmin()] = 0.0
-    crossings = [0.0]
+    crossings = [0.0, *(float(d[end]) for end in (0, -1) if excess[end] < 0)]
     for i in np.flatnonzero(excess[:-1] * excess[1:] < 0):
         crossings.append(float(d[i] - excess[i] * (d[i + 1] - d[i]) / (excess[i + 1] - excess[i])))
     return min(crossings), max(crossings)
+
+
+def _between(low: float, high: float, d: NDArray[Any]) -> str:
+    """Return in signs between which edges a tilt is; an end of those that are drawn bounds nothing."""
+    names = [f"{end:+.2f}".replace("+0.00", "0").replace("-", "−") for end in (low, high)]
+    is_bound = low > d[0], high < d[-1]
+    sides = [names[0] + " < " if is_bound[0] else "", " < " + names[1] if is_bound[1] else ""]
+    return ("d".join(sides) if any(is_bound) else "every d") + ("" if all(is_bound) else ",\nas far as drawn")
 
 
 def _tilt(table: Table, name: str) -> float:

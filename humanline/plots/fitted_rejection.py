@@ -179,15 +179,14 @@ def _draw(table: Table) -> Figure:
 
 
 def _title(table: Table) -> str:
+    """Say what the nearest range does at the figure's own gamma, which need not be one of the last panel's."""
     at, lows = table.xy("nearest low", "sup")
-    known = np.isfinite(lows)
-    if not known.any():
-        return "No clip range is closer to the human curve than none, for any gamma"
-    _, none = table.xy("without", "sup")
-    _, nearest = table.xy("nearest", "sup")
-    here = int(np.argmin(np.abs(at - table.setting("gamma"))))
-    less = 100 * (1 - nearest[here] / none[here])
-    return (
-        f"The nearest clip range lowers the largest difference by {less:.0f} %; "
-        "the less people distort, the more it drops"
-    )
+    none = table.value("none", "sup")
+    less = 1 - table.xy("by low end", "sup")[1].min() / none
+    if less <= 1e-9:
+        which = f"at gamma {table.setting('gamma'):g}" if np.isfinite(lows).any() else "for any gamma"
+        return f"No clip range is closer to the human curve than none, {which}"
+    drops = 1 - table.xy("nearest", "sup")[1] / table.xy("without", "sup")[1]
+    grow = len(at) > 1 and at.max() <= 1 and (np.diff(drops[np.argsort(at)]) >= 0).all()
+    trend = "; the less people distort, the more it drops" if grow else ""
+    return f"The nearest clip range lowers the largest difference by {100 * less:.0f} %{trend}"

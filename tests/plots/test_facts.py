@@ -18,6 +18,7 @@ from humanline.plots import (
     capacity_families,
     clipping_limit,
     distortion_curves,
+    fitted_rejection,
     rejection_training,
     sequence_utility,
 )
@@ -321,10 +322,72 @@ def test_capacity_families_in_the_figure():
     assert table.value("fixed point", names[0]) == pytest.approx(0.338781144319, abs=1e-12)
 
 
+def texts_outside(rows):
+    """The texts of figure 2 that do not lie within the picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = distortion_curves.draw(rows)
+    with _style.style():
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        boxes = {
+            text.get_text(): text.get_window_extent(canvas.get_renderer())
+            for text in (*figure.texts, *(text for axes in figure.axes for text in axes.texts))
+        }
+    inside = figure.bbox.padded(1)
+    return [text for text, box in boxes.items() if not (inside.contains(*box.min) and inside.contains(*box.max))]
+
+
+@pytest.mark.parametrize(
+    ("gamma", "said", "title"),
+    [
+        (0.3, "d < 0,\nas far as drawn", "a worse model is"),
+        (0.5, "−1.10 < d < 0", "a worse model is"),
+        (0.61, "−0.53 < d < 0", "a slightly worse model is"),
+    ],
+)
+def test_where_the_grid_ends_figure_2_says_so(gamma, said, title):
+    """A range of tilts that goes on beyond the grid has no end on that side; on-policy's distance is in the picture."""
+    rows = distortion_curves.rows(gamma=gamma, atoms=(400, 800))
+    axes = distortion_curves.draw(rows).axes[1]
+    (text,) = (text.get_text() for text in axes.texts)
+    assert text.endswith(f"\n {said}") and title in axes.get_title(loc="left")
+    d, kl = Table(rows).xy("KL by tilt", "gains only")
+    assert axes.get_ylim()[1] > kl[np.abs(d).argmin()]
+    assert not texts_outside(rows)
+
+
+def test_edges_of_tilts_that_are_closer():
+    """The grid's ends where KL is still below its on-policy value there; words say which side is bounded."""
+    d = np.linspace(-2, 2, 5)
+    for kl, edges, said in (
+        ([1, 2, 3, 4, 5], (-2, 0), "d < 0,\nas far as drawn"),
+        ([5, 4, 3, 2, 1], (0, 2), "0 < d,\nas far as drawn"),
+        ([1, 2, 3, 2, 1], (-2, 2), "every d,\nas far as drawn"),
+        ([4, 2, 3, 2, 1], (-1.5, 2), "−1.50 < d,\nas far as drawn"),
+        ([4, 2, 3, 4, 5], (-1.5, 0), "−1.50 < d < 0"),
+    ):
+        found = distortion_curves._edges(d, np.array(kl, float))
+        assert found == edges and distortion_curves._between(*found, d) == said
+
+
+@pytest.mark.parametrize("gamma", [0.45, 0.61, 0.8])
+def test_the_drop_in_the_title_is_of_the_figures_own_gamma(gamma):
+    """Whatever gammas the last panel has: no range is so near as the title says, of those the figure tries."""
+    from humanline.theory.clip_distances import clip_distances
+
+    table = Table(fitted_rejection.rows(gamma=gamma, gammas=(0.6, 0.7)))
+    found = clip_distances(TverskyKahneman(gamma), -fitted_rejection.ENDS, [math.inf]).distances.sup[:, 0]
+    title = fitted_rejection._title(table)
+    assert f"largest difference by {100 * (1 - found.min() / found[-1]):.0f} %" in title
+    assert "for any gamma" in fitted_rejection._title(Table(fitted_rejection.rows(gamma=0.38, gammas=(0.38,))))
+
+
 def test_settings_change_the_figure_and_its_title():
     """Sliders: at a tilt of .2 the worse model is closer, and the title says so."""
     rows = distortion_curves.rows(gamma=0.6, tilt=0.2, spread=0.5, atoms=(400, 800))
     assert "the worse model lies closer" in distortion_curves.draw(rows).get_suptitle()
+    assert not texts_outside(rows)
     for low, high in ((-0.3, 3.0), (-3.0, 0.3)):
         clipping_limit.draw(clipping_limit.rows(low=low, high=high, ratio_bound=2.0))
 
