@@ -67,7 +67,7 @@ def read_answer_set(found: Found) -> AnswerSet:
                 evaluation = read_evaluation(path)
                 summary = dict(evaluation.summary)
             except EvaluationError as error:
-                notes.append(str(error))
+                notes.append(str(error).replace(str(path), name))
     answers, said = _answers(file, None)
     return AnswerSet(name, answers, summary, [*notes, *said])
 

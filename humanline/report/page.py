@@ -7,7 +7,7 @@ the files beside it. It needs no network and no script.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from humanline.report.runs import RunReport
 from humanline.report.studies import Study
 from humanline.system.terminal import redacted, visible
 from humanline.train.run.card import SETS, WORDS, look_columns, number
-from humanline.train.run.facts import json_numbers
+from humanline.train.run.facts import json_numbers, placeless_text
 from humanline.train.run.looks import interval, is_number, shown_metrics
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _run_tree(run: RunReport, shared: str | None) -> dict[str, Any]:
         "name": run.name,
         "title": facts["title"] or "a run",
         "state": run.state,
-        "notes": run.notes,
+        "notes": notes_of(run.notes),
         "objective": facts["objective"],
         "words": facts["words"],
         "model": facts["model"],
@@ -75,6 +75,11 @@ def _run_tree(run: RunReport, shared: str | None) -> dict[str, Any]:
         "software": facts["software"],
         "settings": facts["settings"],
     }
+
+
+def notes_of(notes: Iterable[str]) -> list[str]:
+    """Return what is to be said, for a page that may be handed on: without the places of files on this machine."""
+    return [placeless_text(note) for note in notes]
 
 
 def _ends(looks: Mapping[str, Any], judge: str) -> list[dict[str, Any] | None]:
@@ -136,7 +141,7 @@ def evaluation_tree(one: AnswerSet) -> dict[str, Any]:
         if isinstance(fact, Mapping) and is_number(fact.get("value"))
     }
     counts = {name: fact for name, fact in one.summary.items() if isinstance(fact, int | float | str)}
-    return {"name": one.name, "estimates": estimates, "counts": counts, "notes": list(one.notes)}
+    return {"name": one.name, "estimates": estimates, "counts": counts, "notes": notes_of(one.notes)}
 
 
 def study_tree(study: Study) -> dict[str, Any]:
@@ -147,7 +152,7 @@ def study_tree(study: Study) -> dict[str, Any]:
     ]
     return {
         "name": study.name,
-        "notes": study.notes,
+        "notes": notes_of(study.notes),
         "claims": study.claims,
         "tables": tables,
         "text": study.text,

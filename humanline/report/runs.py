@@ -10,12 +10,12 @@ from typing import Any
 from humanline import __version__
 from humanline.plots.learning_curves import Lines, Look
 from humanline.report.find import Found
-from humanline.system.folders import MANIFEST
-from humanline.system.lock import seen_at_work
+from humanline.system.log import RUN_LOG
 from humanline.train.run.card import FACTS
 from humanline.train.run.facts import facts_of
 from humanline.train.run.looks import count, interval, looks_of, numbers
 from humanline.train.run.metrics import FoundRows, lenient_rows, read_object
+from humanline.train.run.status import how_it_ended, state_of
 
 _LAST_BYTES = 4000  # of an error log that are looked at
 
@@ -114,21 +114,38 @@ def _software(folder: Path) -> dict[str, Any]:
 
 
 def _state(folder: Path, facts: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return how a run stands, and what is to be said of it."""
-    broke = facts["broke"]
+    """Return how a run stands, as `humanline status` says it, and what is to be said of it."""
+    broke, state = facts["broke"], state_of(folder)
     notes = []
+    if state == "going on":
+        notes = [f"It is still going on: what is shown is of its first {facts['updates']} updates."]
+    elif state == "not finished":
+        said = f"It has not finished: it was stopped, killed, or failed, after {facts['updates']} updates or more."
+        notes = [f"{said} `humanline train ... --resume` goes on with it where it can.", *_end(folder)]
     if broke is not None:
         notes.append(f"It was seen to break: {', '.join(f'{name} {value}' for name, value in broke.items())}.")
-    if (folder / "final" / MANIFEST).is_file():
-        return "finished", notes
-    if seen_at_work(folder):
-        return "going on", [f"It is still going on: what is shown is of its first {facts['updates']} updates.", *notes]
-    said = f"It has not finished: it was stopped, killed, or failed, after {facts['updates']} updates or more."
-    fault = _last_line(folder / "error.log")
-    notes.insert(0, f"{said} `humanline train ... --resume` goes on with it where it can.")
-    if fault:
-        notes.insert(1, f"The last line of its error.log: {fault}")
-    return "not finished", notes
+    return state, notes
+
+
+def _end(folder: Path) -> list[str]:
+    """Return what the last process of a run ended by: as run.log says it, and error.log where it says more than that.
+
+    Lines are only ever added to error.log, so that its last one may be of a failure that a later process went on from.
+    """
+    ended, fault = how_it_ended(folder), _last_line(folder / "error.log")
+    notes = [f"It ended by: {ended}"] if ended else []
+    is_newer = _written(folder / "error.log") >= _written(folder / RUN_LOG)
+    if fault and fault not in ended and (is_newer or not ended):
+        which = "" if is_newer else ", older than that of its run.log"
+        notes.append(f"The last line of its error.log{which}: {fault}")
+    return notes
+
+
+def _written(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _last_line(file: Path) -> str:

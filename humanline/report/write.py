@@ -18,6 +18,7 @@ from humanline.report.page import (
     answers_tree,
     evaluation_tree,
     group_trees,
+    notes_of,
     render,
     run_trees,
     study_tree,
@@ -84,7 +85,7 @@ def write_report(paths: Sequence[str], out: str = "report.html", *, prompts: int
         groups=groups,
         evaluations=[evaluation_tree(one) for one in given],
         answers=answers_tree(side_by_side([*given, *of_rounds], prompts)),
-        answer_notes=[f"{one.name}: {note}" for one in of_rounds for note in one.notes],
+        answer_notes=notes_of(f"{one.name}: {note}" for one in of_rounds for note in one.notes),
         studies=study_trees,
     )
     page, facts, points = files
@@ -143,5 +144,5 @@ def _study(study: Study, place: int) -> tuple[dict[str, Any], list[dict[str, str
                 charts.append({"title": title, "svg": inline(figure, f"s{place}-{number}")})
                 points += [list(row) for row in own]
         except (OSError, ValueError) as error:
-            tree["notes"] = [*tree["notes"], f"{study.figure.name} cannot be drawn: {error}"]
+            tree["notes"] += notes_of([f"{study.figure.name} cannot be drawn: {error}"])
     return tree | {"points": [[None if isinstance(x, float) and x != x else x for x in row] for row in points]}, charts

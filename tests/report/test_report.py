@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -16,6 +17,8 @@ from humanline.report.find import MOST, ReportError, find
 from humanline.report.write import write_report
 from humanline.system.install import install
 from humanline.system.lock import FolderLock
+from humanline.train.run.facts import placeless_text
+from humanline.train.run.status import read_status
 from tests.conftest import ROOT
 from tests.report.support import DATA, ROWS, START, answer_row, look, make_answers, make_run, settings, step
 
@@ -334,6 +337,84 @@ def test_a_run_that_failed_or_broke_says_how(tmp_path):
     (run / "error.log").write_text("Traceback\n  in f\nRuntimeError: it went <wrong>\n\n")
     page, _ = report(tmp_path, run)
     assert "RuntimeError: it went <wrong>" in page.text and "seen to break: what score" in page.text
+
+
+LOG = "2026-01-01 00:00:00 UTC  ---- {}\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "fault_is", "said"),
+    [
+        ("begun", "newer", ["The last line of its error.log: RuntimeError: broke"]),
+        ("resumed", "older", ["The last line of its error.log, older than that of its run.log: RuntimeError: broke"]),
+        ("ended: stopped by SIGTERM", "older", ["It ended by: stopped by SIGTERM, at 2026-01-01 00:00:00 UTC"]),
+        ("ended: RuntimeError: broke", "newer", ["It ended by: RuntimeError: broke, at 2026-01-01 00:00:00 UTC"]),
+        (
+            "ended: stopped by SIGTERM",
+            "newer",
+            [
+                "It ended by: stopped by SIGTERM, at 2026-01-01 00:00:00 UTC",
+                "The last line of its error.log: RuntimeError: broke",
+            ],
+        ),
+    ],
+)
+def test_a_run_says_what_its_last_process_ended_by(tmp_path, log, fault_is, said):
+    """As `humanline status` does; an error log, to which lines are only added, counts where it is newer or alone."""
+    run = make_run(tmp_path / "run", finished=False)
+    (run / "error.log").write_text("RuntimeError: broke\n")
+    (run / "run.log").write_text(LOG.format("begun") + LOG.format("ended: RuntimeError: old") + LOG.format(log))
+    os.utime(run / "error.log", (1000, 1000))
+    os.utime(run / "run.log", (2000, 2000) if fault_is == "older" else (500, 500))
+    _, facts = report(tmp_path, run)
+    assert facts["runs"][0]["notes"][1:] == said
+
+
+def test_a_finished_run_whose_folder_is_held_goes_on(tmp_path):
+    """A report and `humanline status` say the same of it."""
+    run = make_run(tmp_path / "run")
+    lock = FolderLock(run)
+    lock.take(wait=False, say=print)
+    try:
+        _, facts = report(tmp_path, run)
+        assert facts["runs"][0]["state"] == read_status(run).state == "going on"
+    finally:
+        lock.release()
+    _, facts = report(tmp_path, run)
+    assert facts["runs"][0]["state"] == read_status(run).state == "finished"
+
+
+def test_no_place_on_this_machine_is_on_a_page(tmp_path):
+    """Of whole paths in messages two parts stay, in quotes and out of them, of runs, evaluations and suites."""
+    place = tmp_path / "Jane Roe" / "private"
+    run = make_run(place / "run", finished=False)
+    (run / "error.log").write_text(f"OSError: [Errno 5] cannot read '{place}/a b.json', file://{tmp_path}/c/d\n")
+    answers = make_answers(place / "answers" / "scored.jsonl", answer_row("1", "question", "mine"))
+    (answers.parent / "evaluation.json").write_text("{}")
+    (run / "rounds" / "00001" / "samples.jsonl").mkdir(parents=True)
+    (place / "rows.jsonl").write_text("{}\n")
+    suite = place / "suite"
+    (suite / "frontier.csv").mkdir(parents=True)
+    (suite / "runs.csv").write_text("cell,score\n")
+    (suite / "best.csv").mkdir()
+    page, facts = report(tmp_path, run, answers.parent, place / "rows.jsonl", suite)
+    assert "cannot read '.../private/a b.json', .../c/d" in page.text and "answers: no evaluation file" in page.text
+    assert str(tmp_path) not in page.text and str(tmp_path) not in json.dumps(facts) and "Jane" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/a/b/c/d.json: item 3", ".../c/d.json: item 3"),
+        ("at (~/runs/one/x.py:3), ~me/x", "at (.../one/x.py:3), .../~me/x"),
+        ("in \"/a b/c d/e f\" or '~/a/b c'", "in \".../c d/e f\" or '.../a/b c'"),
+        ("file:///a/b/c", ".../b/c"),
+        ("https://host/a/b, 3 tokens/s, and/or, 1 / 2, a/b/c, ./a/b, -1/2", None),
+    ],
+)
+def test_whole_paths_in_messages_are_shortened(text, expected):
+    """Addresses, shares and paths that are not whole stay."""
+    assert placeless_text(text) == (text if expected is None else expected)
 
 
 def test_damaged_lines_are_counted_and_left_out(tmp_path):

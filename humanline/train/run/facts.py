@@ -7,6 +7,7 @@ told, so that runs that are equal bit for bit have equal facts.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -20,6 +21,11 @@ FORMAT = 1
 #: Lines of a configuration in words that name no folder, no server and nothing that may change on --resume.
 _WORDS = ("variant", "transform", "reference", "training", "rounds", "adapter")
 _HASHES = {"train": "training data", "held_out": "held-out data", "distance": "prompts of evaluation.distance"}
+#: A whole path in a sentence: in quotes, or up to what ends a word. The double slash of an address begins none.
+_PATH = re.compile(
+    r"""(?<=')[~/][^'\n]*(?=')|(?<=")[~/][^"\n]*(?=")"""
+    r"""|(?<![\w/.~\\-])(?:file://)?(?:~[\w.-]*)?/(?!/)[^\s'"`<>|:;,()\[\]{}]+"""
+)
 _LEFT_OUT = {
     "dropped_too_long": "too long",
     "dropped_prompt_too_long": "prompt too long",
@@ -90,6 +96,11 @@ def placeless(value: Any) -> Any:
     if isinstance(value, list):
         return [placeless(one) for one in value]
     return {name: placeless(one) for name, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def placeless_text(text: str) -> str:
+    """Return a message with whole paths in it shortened as `placeless` does it; one with spaces where it is quoted."""
+    return _PATH.sub(lambda found: placeless(found[0].removeprefix("file://")), text)
 
 
 def json_numbers(value: Any) -> Any:

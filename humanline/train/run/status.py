@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from humanline.system.folders import MANIFEST
 from humanline.system.lock import last_holder, seen_at_work
@@ -15,6 +15,7 @@ from humanline.system.terminal import told
 from humanline.train.run.looks import best_look, count, interval, is_number, looks_of, shown_metrics, updates_of
 from humanline.train.run.metrics import lenient_rows, read_object
 
+State = Literal["finished", "going on", "not finished"]
 _LONGEST_STEP = 1e9  # seconds: a clock that says more was wrong
 _RECENT = 50  # steps whose time tells that of the next ones
 _LAST_BYTES = 1 << 16  # of a log that are looked at
@@ -31,6 +32,7 @@ class Status:
     Parameters
     ----------
     state : {"finished", "going on", "not finished"}
+        As `state_of` tells it.
     updates : int
         Done, as far as rows of metrics tell.
     steps : int or None
@@ -51,7 +53,7 @@ class Status:
         What its last process ended by; empty while that goes on, or where nothing tells.
     """
 
-    state: str
+    state: State
     updates: int
     steps: int | None
     seconds: float | None
@@ -111,10 +113,9 @@ def read_status(folder: str | Path) -> Status:
     rows = found.rows
     looks = looks_of(rows)
     judge, best = best_look(looks)
-    is_held = seen_at_work(folder)
-    finished = (folder / "final" / MANIFEST).is_file()
+    state = state_of(folder)
     return Status(
-        state="going on" if is_held else "finished" if finished else "not finished",
+        state=state,
         updates=updates_of(rows),
         steps=_total(folder),
         seconds=_seconds(rows),
@@ -124,8 +125,15 @@ def read_status(folder: str | Path) -> Status:
         judged_by=judge,
         broke=next((row["broke"] for row in rows if isinstance(row.get("broke"), Mapping)), None),
         holder=last_holder(folder),
-        ended="" if is_held else _ended(folder),
+        ended="" if state == "going on" else how_it_ended(folder),
     )
+
+
+def state_of(folder: Path) -> State:
+    """Return how a run stands: one whose folder is held goes on, even where an earlier process has finished it."""
+    if seen_at_work(folder):
+        return "going on"
+    return "finished" if (folder / "final" / MANIFEST).is_file() else "not finished"
 
 
 def _total(folder: Path) -> int | None:
@@ -154,8 +162,8 @@ def _seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
     return sum(recent) / len(recent) + sum(rounds) / len(steps)
 
 
-def _ended(folder: Path) -> str:
-    """Return what the last process of a run ended by, as its log says it."""
+def how_it_ended(folder: Path) -> str:
+    """Return what the last process of a run ended by, as its log says it; empty where it does not."""
     try:
         with open(folder / RUN_LOG, "rb") as log:
             log.seek(max(0, log.seek(0, 2) - _LAST_BYTES))
