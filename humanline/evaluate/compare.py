@@ -154,7 +154,7 @@ def compare(evaluations: Sequence[Evaluation], declared: Declared | None = None)
     corrected = [
         replace(one, adjusted=float(adjusted[one.name]) if one.name in adjusted else None) for one in contrasts
     ]
-    remarks = _other_templates(evaluations)
+    remarks = other_templates(evaluations)
     remarks += [f"{one.name}: {count} {what}, left out" for one in contrasts for what, count in one.left_out.items()]
     remarks += [
         f"{one.name}: {one.how} and Student's interval disagree; a difference counts as shown where both find it"
@@ -188,27 +188,29 @@ def _by_name(evaluations: Sequence[Evaluation]) -> _Systems:
 
 
 def _refuse_other_settings(evaluations: Sequence[Evaluation]) -> None:
-    first = evaluations[0]
-    expected = _flat(first.settings)
     for one in evaluations[1:]:
-        given = [it.name for it in (first, one) if it.settings.get("sampling") == "given"]
-        if len(given) == 1:
-            raise EvaluationError(
-                f"{first.name!r} and {one.name!r} were not evaluated alike: the answers of {given[0]!r} were given, so "
-                "that nobody knows how they were drawn; those of the other were sampled by the evaluation"
-            )
-        found = _flat(one.settings)
-        names = sorted(name for name in expected | found if expected.get(name) != found.get(name))
-        if names:
-            listed = "; ".join(f"{name}: {_told(expected, name)} and {_told(found, name)}" for name in names[:5])
-            more = f"; and {len(names) - 5} more" if len(names) > 5 else ""
-            raise EvaluationError(
-                f"{first.name!r} and {one.name!r} were not evaluated alike: {listed}{more}. Evaluate both with "
-                "the same prompts, sampling and scoring"
-            )
+        if unlike := not_alike(evaluations[0], one):
+            raise EvaluationError(f"{unlike}. Evaluate both with the same prompts, sampling and scoring")
 
 
-def _other_templates(evaluations: Sequence[Evaluation]) -> list[str]:
+def not_alike(first: Evaluation, other: Evaluation) -> str:
+    """Return why two evaluations, of which only names and settings are read, cannot be compared; empty if they can."""
+    expected, found = _flat(first.settings), _flat(other.settings)
+    names = sorted(name for name in expected | found if expected.get(name) != found.get(name))
+    if not names:
+        return ""
+    listed = "; ".join(f"{name}: {_told(expected, name)} and {_told(found, name)}" for name in names[:5])
+    why = f"{listed}; and {len(names) - 5} more" if len(names) > 5 else listed
+    given = [one.name for one in (first, other) if one.settings.get("sampling") == "given"]
+    if len(given) == 1:
+        why = (
+            f"the answers of {given[0]!r} were given, so that nobody knows how they were drawn; those of the other "
+            "were sampled by the evaluation"
+        )
+    return f"{first.name!r} and {other.name!r} were not evaluated alike: {why}"
+
+
+def other_templates(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return a remark where models were asked through different templates, as a chat model and its base may be."""
     found = {one.name: str(one.summary["template"]) for one in evaluations if "template" in one.summary}
     if len(set(found.values())) < 2:

@@ -9,7 +9,7 @@ would bring the judge's bias back.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,15 +174,19 @@ def describe_verdicts(summary: dict[str, Any]) -> list[str]:
             f"the two orders disagree on {_told(position['disagree'])} of {position['pairs']} pairs; "
             f"{_told(position['first_shown'])} of verdicts are for the answer shown first"
         )
-        place = "first" if position["lean_first"] > position["lean_second"] else "second"
         if position["biased"]:
-            lines.append(
-                f"warning: the judge is biased to the answer shown {place}: it leans to the first on "
-                f"{position['lean_first']} prompts, to the second on {position['lean_second']} (p = "
-                f"{position['p']:.2g}). Both orders are in the win rate, so that this favours neither model, but hides "
-                "differences between them"
-            )
+            lines.append(f"warning: {of_bias(position)}")
     return lines
+
+
+def of_bias(position: Mapping[str, Any]) -> str:
+    """Return what is to be said where ``position`` of a summary of verdicts is ``biased``."""
+    place = "first" if position["lean_first"] > position["lean_second"] else "second"
+    return (
+        f"the judge is biased to the answer shown {place}: it leans to the first on {position['lean_first']} prompts, "
+        f"to the second on {position['lean_second']} (p = {position['p']:.2g}). Both orders are in the win rate, so "
+        "that this favours neither model, but hides differences between them"
+    )
 
 
 def _told(fact: dict[str, Any]) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,8 @@ from typing import Any
 
 from humanline.system.files import write_text
 from humanline.system.paths import PathError, absolute
+from humanline.system.terminal import shorten
+from humanline.train.run.looks import is_number
 
 FORMAT = 1
 NAME = "evaluation.json"
@@ -180,10 +181,9 @@ def _items(path: str | Path, rows: Any) -> Iterator[Item]:
         if not (isinstance(values, list) and isinstance(status, list) and 0 < len(values) == len(status)):
             raise EvaluationError(f"{where}: {name!r} must have one status for each value, and at least one")
         for value, word in zip(values, status, strict=True):
-            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not isinstance(word, str) or not (is_number if word == "ok" else value is None):
+            if not isinstance(word, str) or not (is_number(value) if word == "ok" else value is None):
                 raise EvaluationError(
                     f"{where}: {name!r} must have a finite number where its status is ok, and null elsewhere; got "
-                    f"{value!r} with {word!r}"
+                    f"{shorten(repr(value))} with {word!r}"
                 )
         yield Item(name, row["prompt"], tuple(values), tuple(status))

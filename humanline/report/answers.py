@@ -8,12 +8,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from humanline.evaluate.answers import SAMPLES, SCORED
-from humanline.evaluate.records import NAME, EvaluationError, read_evaluation
+from humanline.evaluate.compare import not_alike, other_templates
+from humanline.evaluate.preference import of_bias
+from humanline.evaluate.records import NAME, Evaluation, EvaluationError, read_evaluation
 from humanline.report.find import Found
 from humanline.train.online.ledger import LedgerError, each_line
 from humanline.train.online.types import Rollout
@@ -40,12 +42,19 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class AnswerSet:
-    """The answers of one model: by prompt, in the order of their file; and what its evaluation says."""
+    """The answers of one model: by prompt, in the order of their file; and its evaluation, under this name."""
 
     name: str
     answers: Mapping[str, Shown]  # by the prompt as JSON
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    evaluation: Evaluation | None = None  # without its items
     notes: Sequence[str] = ()
+
+    def measures(self) -> dict[str, Mapping[str, Any]]:
+        """Return what the evaluation has measured: facts with a value, by name."""
+        summary = {} if self.evaluation is None else self.evaluation.summary
+        return {
+            name: fact for name, fact in summary.items() if isinstance(fact, Mapping) and is_number(fact.get("value"))
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +67,42 @@ class Block:
 
 def read_answer_set(found: Found) -> AnswerSet:
     """Return the answers of a file, or of a folder of `humanline evaluate`; what is unreadable is said in the notes."""
-    path, notes, summary, name = found.path, [], {}, found.name
+    path, notes, evaluation, name = found.path, [], None, found.name
     file = path
     if path.is_dir():
         file = next((path / one for one in (SCORED, SAMPLES) if (path / one).is_file()), path / SCORED)
         if (path / NAME).is_file():
             try:
-                evaluation = read_evaluation(path)
-                summary = dict(evaluation.summary)
+                evaluation = replace(read_evaluation(path), name=name, items=())
+                notes += _bias(evaluation)
             except EvaluationError as error:
                 notes.append(str(error).replace(str(path), name))
     answers, said = _answers(file, None)
-    return AnswerSet(name, answers, summary, [*notes, *said])
+    return AnswerSet(name, answers, evaluation, [*notes, *said])
+
+
+def _bias(evaluation: Evaluation) -> list[str]:
+    """Return what is to be said of a judge that goes by the place at which an answer is shown."""
+    position = evaluation.summary.get("position")
+    if not (isinstance(position, Mapping) and position.get("biased") is True):
+        return []
+    try:
+        return [of_bias(position)]
+    except (KeyError, TypeError, ValueError):  # of another version
+        return ["the judge is biased to the place at which an answer is shown"]
+
+
+def unlike(sets: Sequence[AnswerSet]) -> list[str]:
+    """Return why numbers of one name, of which each is held against the first one's, are not of the same thing.
+
+    It is what `humanline compare` refuses, or says, of the same evaluations.
+    """
+    notes: dict[str, None] = {}
+    for name in dict.fromkeys(itertools.chain.from_iterable(one.measures() for one in sets)):
+        first, *others = (one.evaluation for one in sets if one.evaluation is not None and name in one.measures())
+        notes |= dict.fromkeys(why for other in others if (why := not_alike(first, other)))
+        notes |= dict.fromkeys(other_templates([first, *others]))
+    return list(notes)
 
 
 def rounds_of(found: Found) -> list[AnswerSet]:
@@ -79,7 +112,7 @@ def rounds_of(found: Found) -> list[AnswerSet]:
     for folder in dict.fromkeys([*folders[:1], *folders[-1:]]):
         answers, notes = _answers(folder / SAMPLES, folder / _SCORES)
         when = f"round {int(folder.name)}" + ("" if int(folder.name) else ", its start")
-        sets.append(AnswerSet(f"{found.name}, {when}", answers, {}, notes))
+        sets.append(AnswerSet(f"{found.name}, {when}", answers, notes=notes))
     return sets
 
 

@@ -18,7 +18,7 @@ from humanline.report.runs import RunReport
 from humanline.report.studies import Study
 from humanline.system.terminal import redacted, visible
 from humanline.train.run.card import SETS, WORDS, look_columns, number
-from humanline.train.run.facts import json_numbers, placeless_text
+from humanline.train.run.facts import json_numbers, placeless, placeless_text
 from humanline.train.run.looks import interval, is_number, shown_metrics
 
 if TYPE_CHECKING:
@@ -119,6 +119,24 @@ def group_trees(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
     return [{"title": kind or "settings that cannot be read", "names": names} for kind, names in groups.items()]
 
 
+def unlike_data(runs: Sequence[RunReport]) -> list[str]:
+    """Return where runs were not measured on the same data, so that their numbers are not of the same thing."""
+    notes = []
+    for name in ("held_out", "distance"):
+        found: dict[str, list[str]] = {}
+        for run in runs:
+            for one in run.facts["data"]:
+                if one["set"] == name and one["sha256"] is not None:
+                    found.setdefault(one["sha256"], []).append(run.name)
+        if len(found) > 1:
+            listed = "; ".join(f"SHA-256 {digest[:12]} {', '.join(names)}" for digest, names in found.items())
+            notes.append(
+                f"Not all of these runs were measured on the same data ({SETS[name]}), and numbers of those that were "
+                f"not cannot be held against each other: {listed}."
+            )
+    return notes
+
+
 def answers_tree(blocks: Sequence[Block]) -> list[dict[str, Any]]:
     """Return answers side by side."""
     return [
@@ -134,14 +152,25 @@ def answers_tree(blocks: Sequence[Block]) -> list[dict[str, Any]]:
 
 
 def evaluation_tree(one: AnswerSet) -> dict[str, Any]:
-    """Return what an evaluation says: its numbers with their intervals, and its counts."""
+    """Return what an evaluation says: its numbers with their intervals, its counts, and what it was made with."""
+    measures = one.measures()
     estimates = {
-        name: {key: fact.get(key) for key in ("value", "low", "high", "problems")}
-        for name, fact in one.summary.items()
-        if isinstance(fact, Mapping) and is_number(fact.get("value"))
+        name: {key: fact.get(key) for key in ("value", "low", "high", "problems")} for name, fact in measures.items()
     }
-    counts = {name: fact for name, fact in one.summary.items() if isinstance(fact, int | float | str)}
-    return {"name": one.name, "estimates": estimates, "counts": counts, "notes": notes_of(one.notes)}
+    counts: dict[str, Any] = {}
+    for name, fact in (one.evaluation.summary if one.evaluation is not None else {}).items():
+        if isinstance(fact, int | float | str):
+            counts[name] = fact
+        elif isinstance(fact, Mapping) and name not in measures:  # such as answers without a score, by their status
+            own = {key: value.get("value") if isinstance(value, Mapping) else value for key, value in fact.items()}
+            counts |= {f"{name}: {key}": value for key, value in own.items() if is_number(value)}
+    return {
+        "name": one.name,
+        "estimates": estimates,
+        "counts": counts,
+        "settings": {} if one.evaluation is None else placeless(one.evaluation.settings),
+        "notes": notes_of(one.notes),
+    }
 
 
 def study_tree(study: Study) -> dict[str, Any]:

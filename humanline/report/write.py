@@ -11,7 +11,7 @@ from humanline.plots import check as check_figures
 from humanline.plots import frontier
 from humanline.plots.inline import inline
 from humanline.plots.learning_curves import draw, panels, rows, write_rows
-from humanline.report.answers import read_answer_set, rounds_of, side_by_side
+from humanline.report.answers import read_answer_set, rounds_of, side_by_side, unlike
 from humanline.report.find import ReportError, find
 from humanline.report.page import (
     FORMAT,
@@ -22,6 +22,7 @@ from humanline.report.page import (
     render,
     run_trees,
     study_tree,
+    unlike_data,
     whole_tree,
 )
 from humanline.report.runs import RunReport, read_run
@@ -82,8 +83,10 @@ def write_report(paths: Sequence[str], out: str = "report.html", *, prompts: int
         charts[f"study-{place}"] = drawn
     tree = whole_tree(
         runs=run_trees(runs),
+        run_notes=unlike_data(runs),
         groups=groups,
         evaluations=[evaluation_tree(one) for one in given],
+        evaluation_notes=notes_of(unlike(given)),
         answers=answers_tree(side_by_side([*given, *of_rounds], prompts)),
         answer_notes=notes_of(f"{one.name}: {note}" for one in of_rounds for note in one.notes),
         studies=study_trees,

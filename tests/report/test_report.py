@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from humanline.cli import main
+from humanline.evaluate.records import Evaluation, EvaluationError, Item, read_evaluation, write_evaluation
 from humanline.plots import learning_curves
 from humanline.report.find import MOST, ReportError, find
 from humanline.report.write import write_report
@@ -546,6 +547,78 @@ def test_files_that_hold_no_answers_say_so(tmp_path):
     (nothing,), (other,) = (one["notes"] for one in facts["evaluations"])
     assert nothing == "empty.jsonl holds no answers" and "rows.jsonl: row 1 is none of answers" in other
     assert "object with role and content" in other
+
+
+def make_evaluation(folder, summary, name="a", **settings):
+    """A folder of `humanline evaluate` with a single scored item."""
+    folder.mkdir(parents=True)
+    items = (Item("1", "p", (0.5,), ("ok",)),)
+    write_evaluation(folder / "evaluation.json", Evaluation(name, None, settings, items, summary))
+    make_answers(folder / "scored.jsonl", answer_row("1", "question", "mine"))
+    return folder
+
+
+SCORE = {"score": {"value": 0.5, "low": 0.4, "high": 0.6, "se": 0.05, "problems": 8}}
+ALIKE = {"prompts": "p1", "sampling": {"temperature": 0.7}, "scoring": {"rewards": ["/home/me/x/y.py:f"]}}
+
+
+def test_evaluations_that_are_not_alike_are_said_to_be_so(tmp_path):
+    """What `humanline compare` refuses is named where numbers of one name stand in one table; settings are kept."""
+    asked = {"one": ALIKE, "two": ALIKE, "three": ALIKE | {"sampling": {"temperature": 1.0}}}
+    paths = [make_evaluation(tmp_path / name, SCORE, **settings) for name, settings in asked.items()]
+    other = make_evaluation(tmp_path / "win", {"win_rate": SCORE["score"]}, prompts="p2")
+    page, facts = report(tmp_path, *paths, other)
+    (said,) = facts["evaluation_notes"]
+    assert said == "'one' and 'three' were not evaluated alike: sampling.temperature: 0.7 and 1.0" and said in page.text
+    assert facts["evaluations"][0]["settings"]["sampling"] == {"temperature": 0.7}
+    assert facts["evaluations"][0]["settings"]["scoring"] == {"rewards": [".../x/y.py:f"]}
+    _, facts = report(tmp_path, *paths[:2], other)
+    assert facts["evaluation_notes"] == []
+
+
+def test_templates_that_differ_are_said(tmp_path):
+    """As `humanline compare` remarks it."""
+    paths = [make_evaluation(tmp_path / name, SCORE | {"template": how}) for name, how in (("a", "x"), ("b", "y"))]
+    assert report(tmp_path, *paths)[1]["evaluation_notes"] == ["prompts were put into different templates: a: x; b: y"]
+
+
+def test_a_biased_judge_and_answers_without_a_score_are_on_the_page(tmp_path):
+    """A judge that goes by the place of an answer is named with its counts; answers without a value by their status."""
+    position = {"pairs": 8, "lean_first": 7, "lean_second": 0, "p": 0.0156, "biased": True}
+    position["disagree"] = SCORE["score"] | {"value": 0.875}
+    summary = {"win_rate": SCORE["score"], "without_verdict": {"timeout": 3}, "position": position}
+    biased = make_evaluation(tmp_path / "biased", summary)
+    older = make_evaluation(tmp_path / "older", summary | {"position": {"biased": True}})
+    fair = make_evaluation(tmp_path / "fair", summary | {"position": position | {"biased": False}})
+    page, facts = report(tmp_path, biased, older, fair)
+    told, short, none = (one["notes"] for one in facts["evaluations"])
+    assert told[0].startswith("the judge is biased to the answer shown first: it leans to the first on 7 prompts")
+    assert short == ["the judge is biased to the place at which an answer is shown"] and none == []
+    text = plain(page)
+    assert "without verdict: timeout 3" in text and "position: disagree 0.875" in text and told[0] in text
+
+
+def test_an_evaluation_with_a_number_beyond_what_a_float_holds_is_said_to_be_none(tmp_path):
+    """As nan and infinity are."""
+    folder = make_evaluation(tmp_path / "a", SCORE)
+    text = (folder / "evaluation.json").read_text()
+    (folder / "evaluation.json").write_text(text.replace("[0.5]", f"[1{'0' * 400}]"))
+    with pytest.raises(EvaluationError, match="'1' must have a finite number where its status is ok"):
+        read_evaluation(folder)
+    _, facts = report(tmp_path, folder)
+    assert facts["evaluations"][0]["notes"][0].startswith("a: item 1: '1' must have a finite number")
+
+
+def test_runs_that_were_measured_on_other_data_are_told_apart(tmp_path):
+    """Where hashes of held-out data differ a note says which runs have which; what is not known is no difference."""
+    hashes = {"a": "ab" * 32, "b": "cd" * 32, "c": "ab" * 32}
+    runs = [make_run(tmp_path / name, start=START | {"held-out data": digest}) for name, digest in hashes.items()]
+    runs.append(make_run(tmp_path / "old", start={}))
+    page, facts = report(tmp_path, *runs)
+    (said,) = facts["run_notes"]
+    assert said.endswith(": SHA-256 abababababab a, c; SHA-256 cdcdcdcdcdcd b.") and "held out" in said
+    assert said in page.text
+    assert report(tmp_path, runs[0], *runs[2:])[1]["run_notes"] == []
 
 
 def test_rounds_show_what_the_policy_answered_first_and_last(tmp_path):
