@@ -14,6 +14,7 @@ from humanline.system.paths import PathError, absolute
 Kind = Literal["run", "answers", "study"]
 MOST = 64  # of one kind in a report, as many as can be told apart
 _RUN = {"config.json", "metrics.jsonl"}
+_TRACES = ("config.json", "results.sqlite", "runs.csv")  # what a folder holds that may have been meant
 #: Of a testbed: folders in which `humanline reproduce` leaves tables of their own.
 _PARTS = ("sampling", "chosen", "further")
 _STUDY = ("runs.csv", "findings.csv", "frontier.csv", "paper.csv", "chosen.csv", "further.csv")
@@ -54,7 +55,29 @@ def find(paths: Sequence[str]) -> list[Found]:
     return [Found(kind, path, names[kind][path]) for path, kind in found.items()]
 
 
+def overlooked(paths: Sequence[str]) -> list[str]:
+    """Return what `find` leaves out of the folders it looks into, though it looks like a run or a suite, and why."""
+    notes: dict[str, None] = {}
+    for given in paths:
+        for child, kind in _looked_into(given)[2]:
+            if kind is None and any((child / name).is_file() for name in _TRACES):
+                notes[f"{child.parent.name}/{child.name} is left out; it {_why(child)}."] = None
+    return list(notes)
+
+
 def _of(given: str) -> Iterator[tuple[Path, Kind]]:
+    path, kind, inside = _looked_into(given)
+    children = [(child, of_child) for child, of_child in inside if of_child is not None]
+    if kind is not None and kind != "study":
+        yield path, kind
+    elif children:
+        yield from children
+    else:
+        raise ReportError(f"{given!r} {_why(path)}")
+
+
+def _looked_into(given: str) -> tuple[Path, Kind | None, list[tuple[Path, Kind | None]]]:
+    """Return a path, what it is, and what is looked at in its place where it is none of runs and answers itself."""
     try:
         path = absolute(given).resolve()
     except PathError as error:
@@ -66,15 +89,9 @@ def _of(given: str) -> Iterator[tuple[Path, Kind]]:
         inside = sorted(path.iterdir()) if kind is None and path.is_dir() else []
         inside += [path] if kind == "study" else []
         inside += [child / part for child in inside for part in _PARTS if (child / part).is_dir()]
-        children = [(child, kind_of) for child in inside if (kind_of := _kind(child, child=True)) is not None]
+        return path, kind, [(child, _kind(child, child=True)) for child in inside]
     except OSError as error:
         raise ReportError(f"{given!r} cannot be read: {error.strerror}") from None
-    if kind is not None and kind != "study":
-        yield path, kind
-    elif children:
-        yield from children
-    else:
-        raise ReportError(f"{given!r} {_why(path)}")
 
 
 def _kind(path: Path, *, child: bool = False) -> Kind | None:

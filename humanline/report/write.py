@@ -12,7 +12,7 @@ from humanline.plots import frontier
 from humanline.plots.inline import inline
 from humanline.plots.learning_curves import draw, panels, rows, write_rows
 from humanline.report.answers import read_answer_set, rounds_of, side_by_side, unlike
-from humanline.report.find import ReportError, find
+from humanline.report.find import ReportError, find, overlooked
 from humanline.report.page import (
     FORMAT,
     answers_tree,
@@ -82,6 +82,7 @@ def write_report(paths: Sequence[str], out: str = "report.html", *, prompts: int
         study_trees.append(tree)
         charts[f"study-{place}"] = drawn
     tree = whole_tree(
+        notes=notes_of(overlooked(paths)),
         runs=run_trees(runs),
         run_notes=unlike_data(runs),
         groups=groups,

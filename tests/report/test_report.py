@@ -220,6 +220,25 @@ def test_a_folder_of_runs_stands_for_all_of_them(tmp_path):
     assert [one.name for one in find([str(tmp_path / "runs")])] == ["a", "b"]
 
 
+def test_what_looks_like_a_run_in_a_folder_and_is_none_is_named(tmp_path):
+    """A run that lost its metrics and a suite without tables are left out with the reason; what else there is, too."""
+    runs = tmp_path / "runs"
+    for name in ("good", "lost"):
+        make_run(runs / name)
+    (runs / "lost" / "metrics.jsonl").unlink()
+    for name, file in (("suite", "results.sqlite"), ("bare", "runs.csv"), ("notes", "notes.txt")):
+        (runs / name).mkdir()
+        (runs / name / file).write_text("")
+    page, facts = report(tmp_path, runs, runs, runs / "good")
+    assert [run["name"] for run in facts["runs"]] == ["good"]
+    assert [note.partition(":")[0] for note in facts["notes"]] == [
+        "runs/bare is left out; it holds runs.csv and no table made of it",
+        "runs/lost is left out; it holds a config.json, but no metrics.jsonl",
+        "runs/suite is left out; it is a suite that has no tables yet",
+    ]
+    assert all(note in page.text for note in facts["notes"])
+
+
 def refused(tmp_path, name: str) -> str:
     with pytest.raises(ReportError) as error:
         write_report([str(tmp_path / name)], str(tmp_path / "report.html"))
