@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from humanline.train.run.metrics import FoundRows, lenient_rows, read_object
 from humanline.train.run.status import how_it_ended, state_of
 
 _LAST_BYTES = 4000  # of an error log that are looked at
+_LARGEST = 1e300  # of what is drawn: axes reach beyond their points, and differences of points must be finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,14 @@ def read_run(found: Found) -> RunReport:
         notes.append(f"Made by version {version} of humanline, read by {__version__}.")
     state, why = _state(folder, facts)
     looks = looks_of(metrics.rows)
+    lines, beyond = _lines(found.name, metrics.rows, looks)
     return RunReport(
         name=found.name,
         state=state,
-        notes=[*why, *notes],
+        notes=[*why, *notes, *beyond],
         facts=facts,
         looks=looks,
-        lines=_lines(found.name, metrics.rows, looks),
+        lines=lines,
         level=_tree(folder / "levels.json") or None,
     )
 
@@ -158,17 +161,27 @@ def _last_line(file: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _lines(name: str, rows: list[dict[str, Any]], looks: list[dict[str, Any]]) -> Lines:
-    return Lines(
+def _lines(name: str, rows: list[dict[str, Any]], looks: list[dict[str, Any]]) -> tuple[Lines, list[str]]:
+    """Return what is drawn of a run, and which numbers of it are too large to be."""
+    beyond: Counter[str] = Counter()
+
+    def drawn(row: Mapping[str, Any]) -> dict[str, float]:
+        found = numbers(row)
+        large = {one for one, value in found.items() if abs(value) > _LARGEST}
+        beyond.update(large)
+        return {one: value for one, value in found.items() if one not in large}
+
+    lines = Lines(
         name=name,
-        steps={step: numbers(row) for row in rows if (step := count(row, "step")) is not None},
-        looks=[
-            Look(
-                look["updates"],
-                look["metrics"],
-                {name: ends for name in look["metrics"] if (ends := interval(look, name)) is not None},
-            )
-            for look in looks
-        ],
-        rounds={number: numbers(row) for row in rows if (number := count(row, "round")) is not None},
+        steps={step: drawn(row) for row in rows if (step := count(row, "step")) is not None},
+        looks=[_drawn_look({**look, "metrics": drawn(look["metrics"])}) for look in looks],
+        rounds={number: drawn(row) for row in rows if (number := count(row, "round")) is not None},
     )
+    listed = ", ".join(f"{times} of {one}" for one, times in sorted(beyond.items()))
+    return lines, [f"Numbers beyond {_LARGEST:g} are in no curve: {listed}."] if beyond else []
+
+
+def _drawn_look(look: Mapping[str, Any]) -> Look:
+    metrics = look["metrics"]
+    ends = {name: found for name in metrics if (found := interval(look, name)) is not None}
+    return Look(look["updates"], metrics, ends)

@@ -490,6 +490,16 @@ def test_numbers_that_json_does_not_have_are_texts(tmp_path):
     assert "Infinity" not in (tmp_path / "out" / "report.json").read_text()
 
 
+def test_numbers_too_large_to_be_drawn_are_counted(tmp_path, draws):
+    """A gradient of 1.7e308 and losses whose differences no float holds leave a page, with all else that it shows."""
+    rows = [step(0), step(1, grad_norm=1.7e308), step(2, loss=-9e307), step(3, loss=9e307), step(4, loss=-1e300)]
+    rows += [look(0, 0.5), look(5, 0.5, margin=1.0, margin_se=1.7e308), look(6, 0.5, margin=-1.7e308)]
+    page, facts = report(tmp_path, make_run(tmp_path / "run", rows=rows))
+    said = "Numbers beyond 1e+300 are in no curve: 1 of grad_norm, 2 of loss, 1 of margin, 1 of margin_se."
+    assert facts["runs"][0]["notes"] == [said] and said in page.text and "-1.7e+308" in page.text
+    assert "e+307" not in (tmp_path / "out" / "report-curves.csv").read_text()
+
+
 def test_steps_that_no_run_has_are_left_out(tmp_path):
     """A number of a step below 0, or beyond what a float holds, is none."""
     rows = [*ROWS, step(0) | {"step": 10**400}, step(0) | {"step": -4}, look(0, 0.5) | {"updates": 10**400}]
