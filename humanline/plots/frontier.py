@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,8 @@ def _draw(table: Table, names: list[str], columns: int | None) -> Figure:
     for axis, name in zip(axes, names, strict=True):
         _panel(axis, table, name)
         axis.set_title(name)
+    if lost := _not_drawn(table, names):
+        _style.note(figure, "\n".join(textwrap.wrap(lost, 64 * len(names))))
     axes[0].set_ylabel("score")
     shown: dict[str, Any] = {}
     for axis in axes:
@@ -115,6 +118,17 @@ def _draw(table: Table, names: list[str], columns: int | None) -> Figure:
     most = 2 * len(names) + 1 if columns is None else columns
     figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=min(len(shown), most))
     return figure
+
+
+def _not_drawn(table: Table, names: Sequence[str]) -> str:
+    """Return how many points an axis of logarithms has no place for: a KL that is estimated may be 0 or less."""
+    counts = {
+        f"{series} ({panel})" if len(names) > 1 else series: int((~(table.xy(panel, series)[0] > 0)).sum())
+        for panel in names
+        for series in table.series(panel)
+    }
+    listed = ", ".join(f"{count} of {series}" for series, count in counts.items() if count)
+    return f"Not drawn, as their KL is not above 0: {listed}." if listed else ""
 
 
 def _panel(axis: Axes, table: Table, panel: str) -> None:

@@ -131,7 +131,7 @@ def _answers(file: Path, scores: Path | None) -> tuple[dict[str, Shown], list[st
             prompt = json.dumps([[message.role, message.content] for message in rollout.prompt])
             first = rollout.completions[0]
             own = row if "scores" in row else apart if apart.get("id") == rollout.id else {}
-            shown = Shown(_cut(first.text), _first_score(own), first.truncated, len(rollout.completions))
+            shown = Shown(cut(first.text), _first_score(own), first.truncated, len(rollout.completions))
             found.setdefault(prompt, shown)
     except (LedgerError, OSError) as error:
         notes.append(f"{file.name} cannot be read further: {error}")
@@ -157,8 +157,9 @@ def _first_score(row: Mapping[str, Any]) -> float | None:
     return value if is_number(value) else None
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} [... {len(text) - LONGEST:,} more characters]"
+def cut(text: str, longest: int = LONGEST) -> str:
+    """Return the beginning of a text, and how much more there is of it."""
+    return text if len(text) <= longest else f"{text[:longest]} [... {len(text) - longest:,} more characters]"
 
 
 def side_by_side(sets: Sequence[AnswerSet], count: int) -> list[Block]:
@@ -181,7 +182,7 @@ def side_by_side(sets: Sequence[AnswerSet], count: int) -> list[Block]:
         if not set(who) <= seen:
             seen |= set(who)
             shown = [
-                ([(role, _cut(text)) for role, text in json.loads(one)], [sets[place].answers[one] for place in who])
+                ([(role, cut(text)) for role, text in json.loads(one)], [sets[place].answers[one] for place in who])
                 for one in prompts[:count]
             ]
             blocks.append(Block(tuple(sets[place].name for place in who), shown))

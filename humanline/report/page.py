@@ -240,5 +240,5 @@ def _told(fact: Mapping[str, Any] | None) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a cell of a CSV: of a number with many digits the first four."""
-    return number(float(text)) if re.fullmatch(r"-?\d+\.\d{4,}(e[-+]?\d+)?", text) else text
+    """Return a cell of a CSV: of a number with many digits the first four, if a float can hold it."""
+    return (number(float(text)) if re.fullmatch(r"-?\d+\.\d{4,}(e[-+]?\d+)?", text) else "") or text

@@ -6,6 +6,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
+from humanline.report.answers import cut
 from humanline.report.find import Found
 from humanline.reproduce.hypotheses import CLAIMS
 from humanline.reproduce.sampling import CLAIMS as SAMPLING
@@ -85,7 +86,7 @@ def read_study(found: Found) -> Study:
             tables.append(Table(name, title, rows[0], rows[1 : LONGEST + 1], len(rows) - 1))
     text = ""
     try:
-        text = (folder / TEXT).read_text(encoding="utf-8")[:_LONGEST_TEXT]
+        text = cut((folder / TEXT).read_text(encoding="utf-8"), _LONGEST_TEXT)
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:

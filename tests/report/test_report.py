@@ -13,7 +13,8 @@ import pytest
 
 from humanline.cli import main
 from humanline.evaluate.records import Evaluation, EvaluationError, Item, read_evaluation, write_evaluation
-from humanline.plots import learning_curves
+from humanline.plots import frontier, learning_curves
+from humanline.plots._table import read
 from humanline.report.find import MOST, ReportError, find
 from humanline.report.write import write_report
 from humanline.system.install import install
@@ -691,6 +692,32 @@ def test_a_plan_of_larger_models_is_shown_with_its_claims(tmp_path):
     page, facts = report(tmp_path, folder)
     assert "small-out: runs and claims" in page.text and "<b>" in page.text
     assert facts["studies"][0]["tables"][0]["rows"] == [["Figure 8", "<b>", "not run"], []]
+
+
+def test_what_is_cut_or_beyond_a_float_in_a_suite_is_not_lost_in_silence(tmp_path):
+    """Of a long text it is said how much more there is; a number that no float holds is shown as it is written."""
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    (folder / "runs.csv").write_text("cell,score\na,1.23456e999\nb,-0.123456\n")
+    (folder / "paper.csv").write_text("says\na\n")
+    (folder / "table.txt").write_text("x" * 21_234)
+    page, facts = report(tmp_path, folder)
+    assert facts["studies"][0]["text"] == "x" * 20_000 + " [... 1,234 more characters]"
+    assert "1.23456e999" in page.text and "-0.1235" in page.text and "1,234 more characters" in page.text
+
+
+def test_points_that_a_figure_has_no_place_for_are_counted(tmp_path, draws):
+    """On an axis of logarithms a KL of 0 or less is no point: the chart says how many of which series are not drawn."""
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    (folder / "runs.csv").write_text("cell,score\n")
+    points = {"setting,start": "nan,0.1", "DPO,offline": "0.5,0.2", "DPO,online": "-0.01,0.3", "KTO,online": "2,0.3"}
+    rows = [f"{name},{point}" for name, point in points.items()] + ["DPO,online,0,0.4"]
+    (folder / "frontier.csv").write_text("\n".join(["panel,series,x,y", *rows]) + "\n")
+    page, _ = report(tmp_path, folder)
+    assert page.text.count("Not drawn") == 1 and "Not drawn, as their KL is not above 0: 2 of online." in page.text
+    figure = frontier.draw(read(folder / "frontier.csv"))
+    assert figure.get_supxlabel() == "Not drawn, as their KL is not above 0: 2 of online (DPO)."
 
 
 def test_a_suite_whose_figure_is_damaged_is_shown_without_it(tmp_path):
