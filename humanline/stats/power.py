@@ -13,6 +13,7 @@ from humanline import _checks
 from humanline.stats.crossed import mean_squares, of_mean_squares
 from humanline.stats.intervals import Estimate, t_quantile
 
+_FAR = 1e4  # noncentrality: from about ten times of it scipy's noncentral t is wrong
 _MOST = 2**40  # pairs: a difference that needs more is not distinguishable from none
 
 
@@ -162,13 +163,19 @@ def _fewest(shows: Callable[[int], bool], most: int) -> int | None:
 
 def _noncentrality(degrees: float, power: float, level: float, sides: int) -> float:
     """Return by how many standard errors a mean must differ from 0 for a power."""
-    from scipy.special import nctdtr, ndtr
+    from scipy.special import gammaincc, nctdtr, ndtr
 
     bound = -t_quantile(degrees, level / sides)
 
     def missed(shift: float) -> float:
-        # With more degrees t is as good as normal, and the noncentral one slow.
-        return float(ndtr(bound - shift) if degrees > 1e5 else nctdtr(degrees, shift, bound))
+        if degrees > 1e5:  # t is as good as normal, and the noncentral one slow
+            return float(ndtr(bound - shift))
+        if shift < _FAR:
+            return float(nctdtr(degrees, shift, bound))
+        # The chance that the standard deviation is above (z + shift) / bound, averaged over z by Gauss and Hermite: it
+        # hardly varies with z, whose own spread is 1.
+        ratio = (np.array([-math.sqrt(3), 0.0, math.sqrt(3)]) + shift) / bound
+        return float(gammaincc(degrees / 2, degrees / 2 * ratio**2) @ [1 / 6, 2 / 3, 1 / 6])
 
     low, high = 0.0, bound + 1.0
     while missed(high) > 1 - power:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.special
 import scipy.stats
 
 from humanline.stats import Estimate, detectable_difference, mean_estimate, needed_crossed, needed_pairs
@@ -60,6 +61,29 @@ def test_many_pairs_need_no_noncentral_t():
     low, high = (detectable_difference(Estimate(0.0, 1.0, degrees)) for degrees in (1e5, 1e5 + 1))
     assert low == pytest.approx(high, rel=1e-4) == 2.8016
     assert needed_pairs(1.0, 1e-4) == pytest.approx(2.8016e4**2, rel=1e-4)
+
+
+@pytest.mark.parametrize("power", [0.01, 0.5, 0.8, 0.999])
+@pytest.mark.parametrize("level", [1e-5, 1e-6, 1e-8, 1e-20, 1e-100])
+@pytest.mark.parametrize("degrees", [1, 1.5, 2, 3])
+def test_a_level_that_few_degrees_hardly_reach(degrees, level, power):
+    """Far out the mean's own spread is small beside the bound: power is the chance of a standard deviation below it.
+
+    Left out are terms of the order of the degrees over the squares of bound and difference.
+    """
+    bound = -scipy.special.stdtrit(degrees, level / 2)
+    expected = bound * math.sqrt(scipy.stats.chi2.ppf(power, degrees) / degrees)
+    found = detectable_difference(Estimate(0.0, 1.0, degrees), power=power, level=level)
+    assert found == pytest.approx(expected, rel=1e-9 + degrees * (1 / bound**2 + 1 / expected**2))
+
+
+def test_about_the_seam_of_the_far_out_nothing_jumps():
+    """On both sides of it noncentral t and mean over z agree with the closed form of two degrees."""
+    powers = np.linspace(0.08, 0.11, 13)
+    bound = -scipy.special.stdtrit(2, 1e-9 / 2)
+    found = [detectable_difference(Estimate(0.0, 1.0, 2), power=power, level=1e-9) for power in powers]
+    assert min(found) < 1e4 < max(found)
+    np.testing.assert_allclose(found, bound * np.sqrt(-np.log1p(-powers)), rtol=1e-7)
 
 
 def test_the_ends():
