@@ -253,6 +253,15 @@ class Sequences:
             self._lengths[place] - sum(end - start for start, end in self._said.get(place, ())) for place in places
         )
 
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return of every sequence length, prompt's length and tokens learned, and of every row where its own begin."""
+        ends, learned = np.array(self._ends), np.array(self._lengths, dtype=np.int64)
+        prompts = np.repeat(np.array(self._prompt_lengths, dtype=np.int64), np.diff(ends))
+        lengths = prompts + learned
+        for place, spans in self._said.items():
+            learned[place] -= sum(end - start for start, end in spans)
+        return lengths, prompts, learned, ends[:-1]
+
     def prompt_length(self, number: int) -> int:
         """Return the length of a row's prompt."""
         return self._prompt_lengths[number]

@@ -229,6 +229,12 @@ class Stream:
         """Return the batch of a step as each rank sees it."""
         return self._step(step, range(self.ranks))
 
+    def places(self, steps: int) -> np.ndarray:
+        """Return which units the first steps draw, (steps, batch_size): no batch is formed for that."""
+        count = steps * self.batch_size
+        epochs = [self._order(epoch) for epoch in range(-(-count // len(self.units)))]
+        return np.concatenate(epochs)[:count].reshape(steps, self.batch_size)
+
     def _step(self, step: int, ranks: range) -> list[StepBatch]:
         units = self._draw(step * self.batch_size, self.batch_size)
         mismatched = self._mismatched(units, step) if self.objective.mismatched else []

@@ -206,6 +206,16 @@ def lengths_of(units: Sequence[Unit]) -> Iterator[tuple[int, ...]]:
         yield from (tuple(len(one.ids) for one in unit.sequences) for unit in units)
 
 
+def columns_of(units: Sequence[Unit]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return of every sequence length, prompt's length and tokens learned, and of every unit where its own begin."""
+    if isinstance(units, Units):
+        lengths, prompts, learned, starts = units.sequences.columns()
+        return lengths, prompts, learned, np.arange(len(units)) if units.taken_apart else starts
+    facts = [(len(one.ids), one.prompt_length, one.learned) for unit in units for one in unit.sequences]
+    lengths, prompts, learned = np.array(facts, dtype=np.int64).T
+    return lengths, prompts, learned, np.cumsum([0, *(len(unit.sequences) for unit in units)])[:-1]
+
+
 def count_tokens(units: Sequence[Unit]) -> tuple[int, int]:
     """Count the tokens of all sequences, and those of them that are learned."""
     if isinstance(units, Units):

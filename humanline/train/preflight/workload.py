@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from humanline.train.config import TrainConfig
 from humanline.train.data.batch import Block
 from humanline.train.data.prompts import Context
-from humanline.train.data.stream import Stream
+from humanline.train.data.stream import StepBatch, Stream
+from humanline.train.preflight.largest import cells, largest_steps
 
-LOOKED_AT = 64  # steps of a run whose batches are formed to find the largest
+LOOKED_AT = 64  # first steps of a run, whose batches are formed whatever is in them; averages are of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Workload:
     def of_stream(
         cls, stream: Stream, steps: int, held_out: Sequence[Block] = (), travelled: Block | None = None
     ) -> Workload:
-        """Look at the first batches of a run; raise ValueError as the stream does.
+        """Look at the first batches of a run and at the largest; raise ValueError as the stream does.
 
         Parameters
         ----------
@@ -108,18 +110,19 @@ class Workload:
         """
         size = functools.partial(_size, padding=stream.padding)
         looked_at = min(steps, LOOKED_AT)
-        batches = [batch for step in range(looked_at) for batch in stream.of_all(step)]
-        micros = [micro for batch in batches for micro in batch.micro_batches]
-        trained = [micro.block for micro in micros]
-        mismatched = [micro.mismatched for micro in micros if micro.mismatched is not None]
+        typical = [batch for step in range(looked_at) for batch in stream.of_all(step)]
+        others = sorted(step for step in largest_steps(stream, steps) if step >= looked_at)
+        batches = typical + [batch for step in others for batch in stream.of_all(step)]
+        trained, mismatched = _blocks(batches)
+        work, other = (Work.of(blocks, looked_at) for blocks in _blocks(typical))
         return cls(
             first=max((batch.micro_batches[0].block for batch in batches), key=size),
             later=max((m.block for b in batches for m in b.micro_batches[1:]), key=size, default=None),
             without_gradient=max([*trained, *mismatched], key=size),
             held_out=max(held_out, key=size) if held_out else None,
             passes=max(len(batch.micro_batches) for batch in batches),
-            work=Work.of(trained, looked_at),
-            other=Work.of(mismatched, looked_at),
+            work=work,
+            other=other,
             window=max(
                 sum(_logprob_bytes(m.block) + _logprob_bytes(m.mismatched) for m in b.micro_batches) for b in batches
             ),
@@ -248,11 +251,17 @@ def _cut(block: Block, share: float) -> Block:
     )
 
 
+def _blocks(batches: Iterable[StepBatch]) -> tuple[list[Block], list[Block]]:
+    """Return the blocks that are trained on, and those of mismatched pairs."""
+    micros = [micro for batch in batches for micro in batch.micro_batches]
+    return [one.block for one in micros], [one.mismatched for one in micros if one.mismatched is not None]
+
+
 def _size(block: Block, padding: str) -> float:
-    """Return the size by which blocks are compared: tokens, and a little for attention that holds all pairs of them."""
+    """Return the size by which blocks are compared."""
     rows, width = block.input_ids.shape
-    lengths = block.lengths if padding == "free" else [width] * rows
-    return sum(n * (1 + n / 2048) for n in lengths) + int(block.mask.sum()) / 2048
+    lengths = np.array(block.lengths if padding == "free" else [width] * rows)
+    return float(cells(lengths).sum()) + int(block.mask.sum()) / 2048
 
 
 def shape_of(block: Block) -> tuple[Any, ...]:

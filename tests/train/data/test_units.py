@@ -31,7 +31,7 @@ from humanline.train.data.shapes import Group, Preference, Unpaired
 from humanline.train.data.stream import Stream
 from humanline.train.data.text_ids import TextIds
 from humanline.train.data.tokenize import tokenize
-from humanline.train.data.units import SIDES, Names, count_tokens, lengths_of, units_hash
+from humanline.train.data.units import SIDES, Names, columns_of, count_tokens, lengths_of, units_hash
 from tests.helpers.rows import render
 
 WORDS = "the cat sat on a mat and two dogs ran home; Grüße aus Köln 東京 🙂 42 = 40 + 2".split()  # noqa: SIM905
@@ -139,6 +139,7 @@ def test_a_set_read_in_batches_is_each_row_by_itself(
         assert units == expected and units[-1] == expected[-1] and units[3:5] == expected[3:5]
         assert units_hash(units) == units_hash(expected) == plain_hash(expected)
         assert [*lengths_of(units)] == [*lengths_of(expected)] and count_tokens(units) == count_tokens(expected)
+        assert [*map(list, columns_of(units))] == [*map(list, columns_of(expected))]
         assert report.prompts == len({u.sequences[0].ids[: u.sequences[0].prompt_length] for u in expected})
     if kind == "kto" and shape == "preference":
         assert units.pairs() == plain_units(path, "dpo", shape, Renderer(tokenizer, template, 40, too_long))
