@@ -13,7 +13,17 @@ import torch
 from humanline.train.config import TrainConfig
 from humanline.train.data.prompts import Context
 from humanline.train.data.stream import Stream
-from humanline.train.preflight.hardware import GIB, TYPICAL, Device, EstimateError, capacity, device_of, swap
+from humanline.train.preflight.hardware import (
+    GIB,
+    TYPICAL,
+    Device,
+    EstimateError,
+    capacity,
+    device_of,
+    named_share,
+    sharing,
+    swap,
+)
 from humanline.train.preflight.memory import Estimate, Estimator, generous_bytes
 from humanline.train.preflight.suggest import gpus_needed, suggest
 from humanline.train.preflight.workload import Workload, block_of_answers, cheap_shape, lengths_of_prompts
@@ -37,7 +47,8 @@ def describe(
     free = config.training.padding == "free"
     largest = f"{sum(workload.first.lengths):,} tokens in {rows} rows, end to end" if free else f"{rows} x {width}"
     yield f"model        {type(outline).__name__}: {static.parameters:,} parameters, {what}"
-    processes = f" on each of {workload.ranks} GPUs" if workload.ranks > 1 else ""
+    one, several = ("GPU", "GPUs") if device.cuda else ("process", "processes")
+    processes = f" on each of {workload.ranks} {several}" if workload.ranks > 1 else ""
     yield (
         f"step         about {workload.work.laid_out(config.training.padding)[0]:,.0f} tokens, "
         f"{workload.work.counted:,.0f} of them in the loss, in {workload.passes} pass(es){processes}; "
@@ -50,7 +61,7 @@ def describe(
         (f"weights, frozen ({config.kept_in})" if config.adapter else "", static.frozen),
         ("gradients", static.gradients),
         (f"optimizer states ({config.optimizer.states})", static.states),
-        ("gradients on their way between GPUs", static.buckets),
+        (f"gradients on their way between {several}", static.buckets),
         ("second model(s) (reference.storage: model)", static.second_models),
         ("drawing completions, at most: their cache, copies of weights to compute with, and a pass", estimate.drawing),
         ("weights of the start, for a look (evaluation.distance.to_start)", estimate.start),
@@ -59,7 +70,7 @@ def describe(
         ("output head, at most: a chunk of logits, head weight and its gradient", estimate.logits),
     ]
     share = f", 1/{estimate.sharded.parts} of weights, gradients and states" if estimate.sharded else ""
-    yield "memory       GiB" + (f" on each GPU{share}" if workload.ranks > 1 else "")
+    yield "memory       GiB" + (f" on each {one}{share}" if workload.ranks > 1 else "")
     for name, size in lines:
         if name and size:
             yield f"{size / GIB:>14,.2f}   {name}"
@@ -80,8 +91,8 @@ def describe(
     if estimate.sharded is not None and workload.ranks > 1:
         weights, gradients = estimate.received
         yield (
-            f"traffic      {_bytes(weights + gradients)} a step into each GPU, and as much out of it: weights gathered "
-            f"{_bytes(weights)}, gradients reduced {_bytes(gradients)}"
+            f"traffic      {_bytes(weights + gradients)} a step into each {one}, and as much out of it: weights "
+            f"gathered {_bytes(weights)}, gradients reduced {_bytes(gradients)}"
         )
     model = sum(estimate.flops[name] for name in ("scoring", "forward", "backward"))
     parts = ", ".join(f"{name} {_flops(size)}" for name, size in estimate.flops.items() if size)
@@ -188,7 +199,7 @@ def estimate_run(
 
     if gpus < 1:
         raise EstimateError(f"--gpus must be >= 1; got {gpus}")
-    device = device_of(gpu_memory, tflops, config.training.precision)
+    device = device_of(gpu_memory, tflops, config.training.precision, gpus)
     shape, tokenizer = shipped_shape(config.model), None
     outline = load_outline(config.model, shape)
     with contextlib.suppress(ModelError):  # then rows are taken to be as long as they may be
@@ -267,7 +278,8 @@ def refuse_unfit(
 
     A run that is small beside the device is let through at once. Any other is let through unless its weights,
     gradients and optimizer states and nine tenths of what its passes are estimated to hold are more than all the
-    memory there is; a model that no estimate can be made of is let through, too.
+    memory there is, of a host the share of each of the run's processes there; a model that no estimate can be made of
+    is let through, too.
 
     Parameters
     ----------
@@ -288,7 +300,8 @@ def refuse_unfit(
     DoesNotFitError
         If it cannot fit; with the estimate, and what to change.
     """
-    memory = capacity(device) + swap(device)
+    whole, processes = capacity(device) + swap(device), sharing(device)
+    memory = whole / processes
     try:
         if generous_bytes(config, outline, *cheap_shape(stream, config)) < memory / 4:
             return
@@ -297,7 +310,8 @@ def refuse_unfit(
         estimate = estimator.estimate(config, workload)
         if estimate.lower_bound <= memory:
             return
-        at = Device("the device of this run", memory, device.type == "cuda")
+        name = named_share(whole, processes) or "the device of this run"
+        at = Device(name, memory, device.type == "cuda")
         lines = [line for line in describe(config, outline, workload, estimate, at) if not line.startswith("step time")]
         lines += describe_suggestions(estimator, config, workload, at)
     except Exception:  # an estimate that fails is no reason against a run

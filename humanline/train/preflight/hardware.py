@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from humanline.system.launcher import local_processes
 from humanline.system.memory import host_memory, in_proc
 
 GIB = 2**30
@@ -46,8 +47,8 @@ class Device:
     measured: str = ""
 
 
-def device_of(gpu_memory: float | None, tflops: float | None, precision: str) -> Device:
-    """Return the device that a run is compared with.
+def device_of(gpu_memory: float | None, tflops: float | None, precision: str, processes: int = 1) -> Device:
+    """Return the device that each process of a run is compared with.
 
     Parameters
     ----------
@@ -57,6 +58,8 @@ def device_of(gpu_memory: float | None, tflops: float | None, precision: str) ->
         Rate of a large matrix product, 1e12 floating-point operations a second; None = measured, if the device is here.
     precision : {"float32", "bf16"}
         What is computed in.
+    processes : int
+        How many there are: of a processor, unlike GPUs, they have one memory between them.
 
     Raises
     ------
@@ -73,10 +76,21 @@ def device_of(gpu_memory: float | None, tflops: float | None, precision: str) ->
         rate, measured = matmul_rate(here, precision), "measured here"
     if gpu_memory is not None:
         return Device(f"a GPU of {gpu_memory:g} GiB", gpu_memory * GIB, True, CUDA_ITSELF, rate, measured)
-    name = torch.cuda.get_device_name() if cuda else "this machine's memory"
-    return Device(
-        name, capacity(here), cuda, CUDA_ITSELF if cuda else in_proc("self/status", "VmRSS") or 0.0, rate, measured
-    )
+    if cuda:
+        return Device(torch.cuda.get_device_name(), capacity(here), True, CUDA_ITSELF, rate, measured)
+    whole = capacity(here)
+    name = named_share(whole, processes) or "this machine's memory"
+    return Device(name, whole / processes, False, in_proc("self/status", "VmRSS") or 0.0, rate, measured)
+
+
+def sharing(device: torch.device) -> int:
+    """Return how many processes of this run have the memory of a device between them: those of a host its own."""
+    return local_processes() if device.type == "cpu" else 1
+
+
+def named_share(whole: float, processes: int) -> str:
+    """Return words for what each of several processes has of a machine's memory; none for a single one."""
+    return f"1/{processes} of {whole / GIB:,.2f} GiB, this machine's memory" if processes > 1 else ""
 
 
 def swap(device: torch.device) -> float:
@@ -89,7 +103,7 @@ def swap(device: torch.device) -> float:
 
 
 def capacity(device: torch.device) -> float:
-    """Return the bytes of memory a device has in all; on the CPU what the process may use of them."""
+    """Return the bytes of memory a device has in all; on the CPU what processes here may use of them."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[1])
     if device.type == "mps":
@@ -102,7 +116,7 @@ def used(device: torch.device) -> tuple[float, float]:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return float(torch.cuda.max_memory_allocated(device)), float(free + torch.cuda.memory_reserved(device))
-    return in_proc("self/status", "VmHWM") or 0.0, capacity(device)
+    return in_proc("self/status", "VmHWM") or 0.0, capacity(device) / sharing(device)
 
 
 def seconds_here(work: float, device: torch.device, precision: str) -> float:

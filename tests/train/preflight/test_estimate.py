@@ -27,6 +27,7 @@ from humanline.train.policy.load import load_outline, load_policy, load_tokenize
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.preflight import fits as budget
+from humanline.train.preflight import hardware
 from humanline.train.preflight import suggest as changes
 from humanline.train.preflight.dry_run import FLOPS, STRETCHES, DryRunError, _run, dry_run
 from humanline.train.preflight.fits import DoesNotFitError, refuse_unfit, workload_of
@@ -643,6 +644,36 @@ def test_only_what_cannot_fit_is_refused(toy, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(budget, "Estimator", lambda *_, **__: pytest.fail("a dry run was made for a tiny model"))
     refuse_unfit(given, outline, stream, 2, cpu)
+
+
+def test_processes_on_one_host_have_its_memory_between_them(toy, tmp_path, monkeypatch):
+    """Each may take its share, which the refusal names; a GPU, of which each has its own, is not divided."""
+    given = config(toy, tmp_path / "run", training={"steps": 2, "batch_size": 8, "micro_batch_size": 8})
+    outline, stream, cpu = load_outline(given.model), stream_of(given), torch.device("cpu")
+    bound = Estimator(outline, cuda=False).estimate(given, Workload.of_stream(stream, 2)).lower_bound
+    monkeypatch.setattr(budget, "capacity", lambda device: 6 * bound)
+    monkeypatch.setattr(budget, "swap", lambda device: 1.5 * bound)
+    monkeypatch.setattr(changes, "_CHANGES", ())
+    for name, value in {"WORLD_SIZE": 16, "RANK": 9, "LOCAL_WORLD_SIZE": 7, "LOCAL_RANK": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    refuse_unfit(given, outline, stream, 2, cpu)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    with pytest.raises(DoesNotFitError, match=r"\(1/8 of \d+\.\d\d GiB, this machine's memory\)"):
+        refuse_unfit(given, outline, stream, 2, cpu)
+    monkeypatch.setattr(hardware, "capacity", lambda device: 8 * 2.0**30)
+    assert hardware.used(cpu)[1] == GIB
+    assert hardware.sharing(torch.device("cuda")) == 1
+
+
+def test_an_estimate_divides_the_memory_of_a_host_by_processes(recipe, monkeypatch, capsys):
+    """Without a GPU each of `--gpus` processes is held against a part of this machine's memory, and called so."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(hardware, "capacity", lambda device: 80 * 2.0**30)
+    assert main(["estimate", str(recipe), "--gpus", "2", "--tflops", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "GiB of 40.00 GiB (1/2 of 80.00 GiB, this machine's memory)" in out
+    assert "on each of 2 processes" in out and "GPU" not in out
+    assert device_of(None, 1.0, "float32").name == "this machine's memory"
 
 
 def test_a_model_that_no_dry_run_can_run_is_let_through(toy, tmp_path, monkeypatch):
