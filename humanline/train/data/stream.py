@@ -195,9 +195,9 @@ class Stream:
         self.padding = padding
         self.grouping = objective.grouping
         self.splits = self.grouping is not None and not (self.grouping.whole or whole_units)
-        if not self.splits:
-            self._refuse_uneven(micro_batch_size, micro_batch_tokens, batch_size, ranks)
         whole = self.grouping is not None and not self.splits
+        if not self.splits and (why := why_uneven(micro_batch_size, micro_batch_tokens, batch_size, ranks, whole)):
+            raise ValueError(why)
         self.dealer = Dealer(micro_batch_size, micro_batch_tokens, padding, ranks, groups_whole=whole)
         if micro_batch_tokens is not None:
             self._refuse_budget(units, micro_batch_tokens)
@@ -268,22 +268,6 @@ class Stream:
         rows = [row for i in sorted(cut) for row in pieces[i]]  # unit by unit
         return make_micro_batch(rows, self.pad_id, mismatched)
 
-    def _refuse_uneven(self, size: int | None, budget: int | None, batch_size: int, ranks: int) -> None:
-        """Refuse a batch of whole units of which each rank cannot have as many micro-batches."""
-        if budget is not None or (size is not None and self.grouping is not None):
-            if batch_size % ranks:
-                raise ValueError(
-                    f"training.batch_size {batch_size} is not a multiple of the {ranks} processes, which then cannot "
-                    f"share its micro-batches evenly; {-(-batch_size // ranks) * ranks} is"
-                )
-            return
-        size = size or -(-batch_size // ranks)
-        if -(-batch_size // size) % ranks:
-            raise ValueError(
-                f"a batch of {batch_size} in micro-batches of {size} makes {-(-batch_size // size)} of them, which "
-                f"{ranks} processes cannot share evenly; change training.batch_size or training.micro_batch_size"
-            )
-
     def _refuse_budget(self, units: Sequence[Unit], budget: int) -> None:
         """Refuse a budget of tokens into which a unit, or where groups are split a row, does not fit."""
         largest = above = place = member = 0
@@ -347,6 +331,24 @@ class Stream:
             pair = TokenSequence(ids, len(prompt), len(ids) < len(whole), said)
             pairs.append((f"{unit.id}#mismatched", pair))
         return pairs
+
+
+def why_uneven(size: int | None, budget: int | None, batch_size: int, ranks: int, grouped: bool) -> str:
+    """Return why ranks cannot have equally many micro-batches of a batch of whole units; nothing if they can."""
+    if budget is not None or (size is not None and grouped):
+        if batch_size % ranks:
+            return (
+                f"training.batch_size {batch_size} is not a multiple of the {ranks} processes, which then cannot "
+                f"share its micro-batches evenly; {-(-batch_size // ranks) * ranks} is"
+            )
+        return ""
+    size = size or -(-batch_size // ranks)
+    if -(-batch_size // size) % ranks:
+        return (
+            f"a batch of {batch_size} in micro-batches of {size} makes {-(-batch_size // size)} of them, which "
+            f"{ranks} processes cannot share evenly; change training.batch_size or training.micro_batch_size"
+        )
+    return ""
 
 
 def _next_other(prompts: Sequence[tuple[int, ...]]) -> list[int]:

@@ -124,7 +124,7 @@ def describe_suggestions(
     if not suggestions:
         yield "change       nothing known makes it smaller: take a smaller model, shorter rows or a larger device"
         return
-    yield "change       what costs least first; GiB with this alone, and with all above it too"
+    yield "change       what costs least first; GiB with this alone, and with those above that have two numbers"
     for one in suggestions:
         size = (one.alone.peak + aside) / GIB
         both = "" if one.together is None else f"{(one.together.peak + aside) / GIB:,.2f}"

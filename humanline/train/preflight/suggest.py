@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from humanline.train.config import TrainConfig
+from humanline.train.data.stream import why_uneven
 from humanline.train.preflight.memory import Estimate, Estimator
 from humanline.train.preflight.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A change that makes a run smaller, as words of the command line, and what is needed then."""
+    """A change that makes a run smaller, as words of the command line, and what is needed then.
+
+    The words make the change alone, after those suggestions before it that have `together`, and after all before it.
+    """
 
     overrides: tuple[str, ...]
     what: str
     alone: Estimate
-    together: Estimate | None  # with all suggestions before it; None once those are enough
+    together: Estimate | None  # with those before it that have one; None once these are enough, or if it adds nothing
 
 
 def suggest(
@@ -38,20 +43,25 @@ def suggest(
     start = estimator.estimate(config, workload).peak
     suggestions: list[Suggestion] = []
     so_far, so_far_work, so_far_peak = config, workload, float(start)
+    listed = config  # with every suggestion, which a user may take all together
     for what, changes in _CHANGES:
-        alone = _changed(config, workload, changes(config, workload))
-        if alone is None or (estimate := _estimated(estimator, alone)) is None or estimate.peak > 0.99 * start:
+        new = changes(config, workload)
+        alone, after_all = _changed(config, workload, new), _changed(listed, workload, new)
+        if alone is None or after_all is None:
             continue
-        together = None
+        if (estimate := _estimated(estimator, alone)) is None or estimate.peak > 0.99 * start:
+            continue
+        words, together = _words((config, so_far, listed), new), None
         if so_far_peak + aside > memory:
-            joined = _changed(so_far, so_far_work, changes(so_far, so_far_work))
+            joined = _changed(so_far, so_far_work, new)
             together = None if joined is None else _estimated(estimator, joined)
             if joined is None or together is None or together.peak > 0.99 * so_far_peak:
                 together = None
             else:
-                so_far, so_far_work, _ = joined
+                so_far, so_far_work = joined
                 so_far_peak = together.peak
-        suggestions.append(Suggestion(alone[2], what, estimate, together))
+        suggestions.append(Suggestion(words, what, estimate, together))
+        listed = after_all[0]
     return suggestions
 
 
@@ -66,7 +76,7 @@ def smaller_passes(
         As in `suggest`.
     """
     training = config.training
-    least = next(iter(_smaller_passes(config).values()), 0)
+    least = next(iter(_smaller_passes(config, workload).values()), 0)
     if training.micro_batch_tokens is not None:
         name, now, share = "training.micro_batch_tokens", training.micro_batch_tokens, 0
     else:
@@ -75,13 +85,11 @@ def smaller_passes(
         )
         name, now = "training.micro_batch_size", min(training.micro_batch_size or share, share)
     what = "another loss" if _is_mean_of_passes(config) else "equal results up to rounding"
-    while least and (now := max(least, _next_smaller(now, share))):
+    while 0 < least < now and (now := max(least, _next_smaller(now, share))):
         changed = _changed(config, workload, {name: now})
         estimate = None if changed is None else _estimated(estimator, changed)
         if changed is not None and estimate is not None and estimate.peak + aside <= memory:
-            return Suggestion(changed[2], what, estimate, None)
-        if now == least:
-            break
+            return Suggestion(_words((config,), {name: now}), what, estimate, None)
     return None
 
 
@@ -113,30 +121,30 @@ def gpus_needed(
         return None
     every = workload.passes * workload.ranks  # over all processes
     for gpus in (2**power for power in range(1, 11)):
-        if gpus <= workload.ranks or config.training.batch_size % gpus:
+        if gpus <= workload.ranks or config.training.batch_size % gpus or _is_uneven(config, gpus):
             continue
         if gpus > every:
             break
         passes = -(-every // gpus)
         shared = replace(workload, ranks=gpus, passes=passes, later=workload.later if passes > 1 else None)
-        estimate = _estimated(estimator, (config, shared, ()))
+        estimate = _estimated(estimator, (config, shared))
         if estimate is not None and estimate.peak + aside <= memory:
             return gpus, estimate
     return None
 
 
 _Changes = dict[str, Any]
-_Changed = tuple[TrainConfig, Workload, tuple[str, ...]]
+_Changed = tuple[TrainConfig, Workload]
 
 
-def _more_passes(config: TrainConfig, _: Workload) -> _Changes:
+def _more_passes(config: TrainConfig, workload: Workload) -> _Changes:
     """Make passes smaller where that changes rounding alone."""
-    return {} if _is_mean_of_passes(config) else _smaller_passes(config)
+    return {} if _is_mean_of_passes(config) else _smaller_passes(config, workload)
 
 
-def _other_passes(config: TrainConfig, _: Workload) -> _Changes:
+def _other_passes(config: TrainConfig, workload: Workload) -> _Changes:
     """Make passes smaller where that changes the loss."""
-    return _smaller_passes(config) if _is_mean_of_passes(config) else {}
+    return _smaller_passes(config, workload) if _is_mean_of_passes(config) else {}
 
 
 def _is_mean_of_passes(config: TrainConfig) -> bool:
@@ -144,13 +152,25 @@ def _is_mean_of_passes(config: TrainConfig) -> bool:
     return groups is not None and groups.whole
 
 
-def _smaller_passes(config: TrainConfig) -> _Changes:
+def _smaller_passes(config: TrainConfig, workload: Workload) -> _Changes:
+    """Make passes as small as they may be; none of the processes is to have more of them than others."""
     training = config.training
     if training.micro_batch_tokens is not None:
         least = config.rows_together * config.data.max_length  # which alone has to fit
         return {} if training.micro_batch_tokens <= least else {"training.micro_batch_tokens": least}
     least = 1 if config.objective.grouping is None else config.rows_together
-    return {} if training.micro_batch_size == least else {"training.micro_batch_size": least}
+    most = config.rows_a_pass(workload.ranks)  # at least the pieces of a pass
+    size = next((size for size in range(least, most + 1) if not _is_uneven(config, workload.ranks, size)), None)
+    return {} if size in (None, training.micro_batch_size) else {"training.micro_batch_size": size}
+
+
+def _is_uneven(config: TrainConfig, ranks: int, size: int | None = None) -> bool:
+    """Return whether so many processes cannot share the micro-batches of a step, of another size if one is given."""
+    training, groups = config.training, config.objective.grouping
+    if groups is not None and not groups.whole:  # rows are dealt one by one
+        return False
+    size = size or training.micro_batch_size
+    return bool(why_uneven(size, training.micro_batch_tokens, training.batch_size, ranks, groups is not None))
 
 
 def _fewer_together(config: TrainConfig, _: Workload) -> _Changes:
@@ -202,28 +222,42 @@ _CHANGES: tuple[tuple[str, Any], ...] = (
 
 
 def _changed(config: TrainConfig, workload: Workload, changes: _Changes) -> _Changed | None:
-    """Return configuration and workload with some values changed and the words for it; None if nothing changes."""
-    tree = config.model_dump(mode="json")
-    words = []
-    for name, value in changes.items():
-        *sections, key = name.split(".")
-        within = tree
-        for section in sections:
-            within = within[section]
-        if within.get(key) == value:
-            continue
-        within[key] = value
-        shown = value if not isinstance(value, dict) else "{" + ", ".join(f"{k}: {v}" for k, v in value.items()) + "}"
-        shown = str(shown).lower() if isinstance(shown, bool) else shown
-        words.append(f'{name}="{shown}"' if isinstance(value, dict) else f"{name}={shown}")
-    if not words:
+    """Return configuration and workload with some values changed; None if nothing changes, or it is none any more."""
+    if not _words((config,), changes):
         return None
+    tree = config.model_dump(mode="json")
+    for name, value in changes.items():
+        within, key = _place(tree, name)
+        within[key] = value
     try:
         changed = TrainConfig.model_validate(tree)
     except ValueError:  # not in this configuration
         return None
+    if _is_uneven(changed, workload.ranks):
+        return None
     now, then = _a_pass(config, workload), _a_pass(changed, workload)
-    return changed, workload if now == then else workload.with_rows(then / now), tuple(words)
+    return changed, workload if now == then else workload.with_rows(then / now)
+
+
+def _words(configs: Iterable[TrainConfig], changes: _Changes) -> tuple[str, ...]:
+    """Return the words for those of some changes that are one to any of the configurations."""
+    words, trees = [], [config.model_dump(mode="json") for config in configs]
+    for name, value in changes.items():
+        places = [_place(tree, name) for tree in trees]
+        if all(within.get(key) == value for within, key in places):
+            continue
+        shown = value if not isinstance(value, dict) else "{" + ", ".join(f"{k}: {v}" for k, v in value.items()) + "}"
+        shown = str(shown).lower() if isinstance(shown, bool) else shown
+        words.append(f'{name}="{shown}"' if isinstance(value, dict) else f"{name}={shown}")
+    return tuple(words)
+
+
+def _place(tree: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
+    """Return the section of a configuration in which a name is, and its key there."""
+    *sections, key = name.split(".")
+    for section in sections:
+        tree = tree[section]
+    return tree, key
 
 
 def _a_pass(config: TrainConfig, workload: Workload) -> float:

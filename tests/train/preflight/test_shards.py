@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from humanline.cli import main
-from humanline.train.config import TrainConfig
+from humanline.train.config import TrainConfig, load_config
 from humanline.train.policy.load import load_outline
 from humanline.train.preflight import suggest as changes
 from humanline.train.preflight.dry_run import FLOPS, STRETCHES
@@ -22,7 +22,7 @@ from humanline.train.preflight.fits import workload_of
 from humanline.train.preflight.hardware import GIB
 from humanline.train.preflight.memory import Estimator, static_bytes
 from humanline.train.preflight.shards import Sharded, share_of
-from humanline.train.preflight.suggest import gpus_needed, suggest
+from humanline.train.preflight.suggest import gpus_needed, smaller_passes, suggest
 from tests.conftest import ROOT
 from tests.helpers.peak_run import write_data, write_model
 from tests.helpers.processes import free_port
@@ -256,3 +256,74 @@ def peaks_of_processes(tree: dict[str, Any], processes: int) -> list[float]:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [float(line) for line in done.stdout.split()]
+
+
+DRY = dict.fromkeys([*STRETCHES, "held", *FLOPS])
+GIVEN: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "second model": {"reference": AHEAD | {"storage": "model"}},
+    "float32": {"training": {"precision": "float32", "micro_batch_size": 8}},
+    "tokens": {"training": {"micro_batch_size": None, "micro_batch_tokens": 65536}},
+    "shared out": {"training": FULL},
+    "bf16 weights": {"training": {"weights": "bf16"}},
+    "bf16 weights, 8 bit": {"training": {"weights": "bf16"}, "optimizer": {"lr": 1e-6, "states": "8bit"}},
+    "adapter": {"adapter": {"rank": 4}},
+    "adapter, shared out": {"adapter": {"rank": 4, "base": "float32"}, "training": FULL | {"precision": "float32"}},
+    "grpo": {"objective": {"kind": "grpo"}, "training": {"micro_batch_size": 16}},
+    "local": {"objective": {"kind": "grpo", "normalise": "local"}, "training": {"micro_batch_size": 16}},
+}
+
+
+@pytest.mark.parametrize("memory", [0, 25, 60])
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", GIVEN)
+def test_all_that_is_suggested_can_be_taken_together(llama, tmp_path, monkeypatch, name, ranks, memory):
+    """The words of all rows together are a valid configuration; those of the rows with two numbers give the second."""
+
+    def dry(given: TrainConfig, outline: Any, block: Any, *, backward: bool, **_: Any) -> dict[str, float]:
+        """So many bytes a token, or a tenth with checkpointing, in place of a dry run."""
+        size = 3e5 * block.input_ids.numel() / (10 if given.training.activation_checkpointing else 1)
+        return dict.fromkeys(DRY, size if backward else size / 10)
+
+    monkeypatch.setattr("humanline.train.preflight.memory.dry_run", dry)
+    estimator, given = Estimator(llama, cuda=True), run_config(**GIVEN[name])
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(given.model_dump(mode="json", exclude_unset=True)))
+    found = suggest(estimator, given, limits(given, ranks), memory * GIB)
+    assert len(found) > 1
+
+    def taken(suggestions: Any) -> TrainConfig:
+        return load_config(recipe, [word.replace('"', "") for one in suggestions for word in one.overrides])
+
+    for number, one in enumerate(found):
+        alone = taken([one])
+        assert estimator.estimate(alone, limits(alone, ranks)).peak == one.alone.peak
+        taken(found[: number + 1])
+        if one.together is not None:
+            both = taken([other for other in found[: number + 1] if other.together is not None])
+            assert estimator.estimate(both, limits(both, ranks)).peak == one.together.peak
+
+
+@pytest.mark.parametrize("batch,ranks,size", [(7, 2, 2), (8, 2, 1), (10, 4, None), (9, 3, 1)])
+def test_no_size_is_suggested_that_processes_cannot_share(tmp_path, monkeypatch, batch, ranks, size):
+    """The smallest passes are those of which each process has as many, as the stream asks; likewise those that fit."""
+    monkeypatch.setattr(changes, "_CHANGES", tuple(one for one in changes._CHANGES if one[0].startswith("more and")))
+    given = run_config(training={"batch_size": batch, "micro_batch_size": None, "precision": "float32"})
+    estimator, work = Estimator(small("llama", 2, tmp_path / "model"), cuda=False), limits(given, ranks)
+    words = [(f"training.micro_batch_size={size}",)] if size else []
+    assert [one.overrides for one in suggest(estimator, given, work, memory=0)] == words
+    memory = estimator.estimate(given, work).peak - 1
+    smaller = smaller_passes(estimator, given, work, memory)
+    assert (smaller is None) == (size is None)
+    for one in [] if smaller is None else [smaller]:
+        found = int(one.overrides[0].split("=")[1])
+        assert -(-batch // found) % ranks == 0
+
+
+def test_no_number_of_gpus_is_told_that_cannot_share_the_passes(llama, monkeypatch):
+    """Of a batch of 12 in passes of 4 there are three, which two GPUs cannot share; of 16 there are four."""
+    monkeypatch.setattr("humanline.train.preflight.memory.dry_run", lambda *_, **__: dict.fromkeys(DRY, float(GIB)))
+    estimator = Estimator(llama, cuda=True)
+    given = {size: run_config(training={"batch_size": size, "micro_batch_size": 4} | FULL) for size in (12, 16)}
+    found = {size: gpus_needed(estimator, one, limits(one), 139 * GIB) for size, one in given.items()}
+    assert found[12] is None and found[16] is not None and found[16][0] == 2
