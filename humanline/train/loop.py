@@ -153,7 +153,7 @@ def _step(run: Run, step: int, started: float) -> None:
     read = torch.cat([summed, grad_norm.reshape(1), *run.data_level.unread(suspects)]).tolist()
     seconds = time.perf_counter() - started
     metrics_now = dict(zip([*sums, "grad_norm"], read, strict=False)) | of_sampler | {"lr": lr, "seconds": seconds}
-    metrics_now["tokens_per_second"] = batch.own_tokens * ranks / seconds
+    metrics_now["tokens_per_second"] = batch.total_length / seconds
     if "log_ratio_rms" in metrics_now:
         metrics_now["log_ratio_rms"] **= 0.5
     run.watch.write({"step": step, **metrics_now})

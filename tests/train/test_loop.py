@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from humanline.train.data.batch import Unit
 from humanline.train.data.render import Renderer
 from humanline.train.data.sequences import TokenSequence
 from humanline.train.data.sets import read_units
-from humanline.train.data.stream import Stream
+from humanline.train.data.stream import StepBatch, Stream
 from humanline.train.loop import train
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.load import load_policy, turn_off_dropout
@@ -473,6 +474,19 @@ class TestStream:
         epochs = [flat[i : i + 48] for i in range(0, len(flat), 48)]
         assert all(len(set(epoch)) == 48 for epoch in epochs) and epochs[0] != epochs[1]
         assert stream.steps(1.0) == 6 and stream.steps(2.0) == 13
+
+    def test_tokens_a_second_are_those_of_the_whole_step(self, toy, tmp_path, monkeypatch):
+        """What is divided by a step's seconds is the count over all ranks, not that of this one times their number."""
+        of_all, count = {}, Stream.step
+
+        def step(stream: Stream, number: int) -> StepBatch:
+            batch = count(stream, number)
+            of_all[number] = batch.own_tokens + 1000
+            return replace(batch, total_length=batch.total_length + 1000)  # of other ranks
+
+        monkeypatch.setattr(Stream, "step", step)
+        rows = steps(run(toy, tmp_path / "run", training={"steps": 2, "batch_size": 8}))
+        assert [row["tokens_per_second"] * row["seconds"] for row in rows] == pytest.approx([of_all[0], of_all[1]])
 
     def test_mismatched_pairs_have_other_prompts(self, toy):
         """KTO's mismatched answers come from another prompt, for odd batches and for the two halves of a pair."""

@@ -38,12 +38,16 @@ from humanline.train.data.units import Units, lengths_of
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """One optimizer step: this rank's micro-batches, and counts over all ranks."""
+    """One optimizer step: this rank's micro-batches, and counts over all ranks.
+
+    `total_tokens` are learned, `total_length` are all of them, prompts included and padding left out.
+    """
 
     micro_batches: tuple[MicroBatch, ...]
     total_micro_batches: int
     total_units: int
     total_tokens: int
+    total_length: int
 
     @property
     def own_tokens(self) -> int:
@@ -250,8 +254,10 @@ class Stream:
             if place % self.ranks in ranks
         ]
         tokens = sum(unit.tokens for unit in units)
+        length = sum(len(sequence.ids) for unit in units for sequence in unit.sequences)
         return [
-            StepBatch(tuple(micro_batches[n :: len(ranks)]), len(cuts), len(units), tokens) for n in range(len(ranks))
+            StepBatch(tuple(micro_batches[n :: len(ranks)]), len(cuts), len(units), tokens, length)
+            for n in range(len(ranks))
         ]
 
     def _micro_batch(

@@ -219,6 +219,7 @@ class TestGroups:
         idle = sum(not micro.rows for micro in micros)
         assert idle < case["ranks"] and (not idle or all(len(micro.rows) <= 1 for micro in micros))
         assert sum(batch.own_tokens for batch in batches) == sum(len(ids) for ids, _, _ in want.values())
+        assert {batch.total_length for batch in batches} == {sum(batch.own_tokens for batch in batches)}
 
     def test_a_step_in_one_pass_keeps_its_order(self):
         """Where one pass has a whole step, its rows are in the order of whole groups: split or not, the same bits."""
@@ -258,3 +259,14 @@ class TestGroups:
         stream_of(units, OBJECTIVES["grpo"], micro_batch_tokens=longest)
         with pytest.raises(ValueError, match=rf"unit \d#\d alone takes {longest} tokens"):
             stream_of(units, OBJECTIVES["grpo"], micro_batch_tokens=longest - 1)
+
+
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_every_rank_knows_the_tokens_of_the_whole_step(kind):
+    """They are those of a single process, though one of two ranks has more of them than the other."""
+    units = units_of(kind, 8)
+    (one,) = stream_of(units, OBJECTIVES[kind]).of_all(0)
+    two = stream_of(units, OBJECTIVES[kind], ranks=2, micro_batch_size=1).of_all(0)
+    assert one.total_length == one.own_tokens == two[0].total_length == two[1].total_length
+    assert two[0].own_tokens + two[1].own_tokens == one.own_tokens
+    assert kind == "grpo" or two[0].own_tokens != two[1].own_tokens  # GRPO's rows are dealt one by one, here evenly

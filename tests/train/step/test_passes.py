@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -13,7 +14,7 @@ from humanline.schedule import BeforeStep
 from humanline.system.files import DamagedError
 from humanline.train.config.objective import BcoObjective, BetaTransform, ClipTransform
 from humanline.train.data.batch import IDLE, Unit, idle_micro_batch, idle_sequence
-from humanline.train.data.stream import FixedBatches, StepBatch
+from humanline.train.data.stream import FixedBatches
 from humanline.train.online.round_log import mismatch
 from humanline.train.run.state import RandomState
 from humanline.train.step.held_out import Evaluator
@@ -107,7 +108,7 @@ def test_idle_passes_add_exactly_nothing():
     nothing = idle_micro_batch(idle, 0, [(IDLE, idle)])
     policy, points = Policy(), []
     for micros in (batch.micro_batches, (*batch.micro_batches, nothing)):
-        own = StepBatch(micros, len(micros), batch.total_units, batch.total_tokens)
+        own = replace(batch, micro_batches=micros, total_micro_batches=len(micros))
         ref = [(0.5 * policy(m.block), 1.5 * policy(m.mismatched)) for m in micros]
         clip = ClipTransform(kind="clip", log_eps_low=-0.1, log_eps_high=0.1)
         points.append(ObjectiveStep(OBJECTIVES["kto"], clip, 0, CPU).look(0, own, ref, policy, alone).reference_point)
