@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -221,12 +222,13 @@ def _demo(folder: Path, how: dict[str, Any]) -> None:
 def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tuple[list[Job], dict[str, Choice]]:
     """Take known runs over; return the runs to make, and, with --chosen, by testbed which cells they are of."""
     from humanline.reproduce.chosen import choose, chosen_jobs
-    from humanline.reproduce.known import check_known, writers_elsewhere
+    from humanline.reproduce.known import check_known
     from humanline.reproduce.suite import kept_results, refuse_other_starts, start_scores
 
     known = {path: _read_known(path) for path in options.known or ()}
     _bring_all(known, jobs, folder)  # first: where start models or pairs are refused no run has been taken over
-    own = check_known(jobs, {f"--known {path}": outcomes for path, outcomes in known.items()}, folder)
+    tables = {f"--known {path}": outcomes for path, outcomes in known.items()}
+    own = Counter(check_known(jobs, tables, folder))
     used = {path: _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
     choices = {}
     if options.chosen is not None:
@@ -237,11 +239,11 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
             choices[name] = choose(mine, found, options.chosen)
         jobs = [job for choice in choices.values() for job in chosen_jobs(choice)]
         _bring_all(known, jobs, folder)
+        own.update(check_known(jobs, tables, folder))
         used = {path: used[path] + _taken(path, outcomes, jobs, folder) for path, outcomes in known.items()}
-    writers_elsewhere(jobs, folder)  # refuses what would be mixed
     for path, count in used.items():
         _show_taken(path, known[path], count, jobs)
-        if differ := own.get(f"--known {path}"):
+        if differ := own[f"--known {path}"]:
             show(f"{differ} of these were run here before, with other numbers, and stay as they are here")
     return jobs, choices
 
@@ -403,8 +405,12 @@ def _foretold(
     bed, starts = jobs[0].testbed, folder / "starts"
     kept = folder / "levels" / bed.name
     elsewhere = writers_elsewhere(jobs, folder)
-    known = [Path(path).parent / "levels.csv" for path in options.known or ()]
-    beside = [one for file in known if elsewhere and file.is_file() for one in read_levels(file)]
+    beside: list[DataLevel] = []
+    for path in options.known or () if elsewhere else ():
+        file = Path(path).parent / "levels.csv"
+        if file.is_file() and any(one.testbed == bed.name for one in _read_known(path)):
+            there = {(one.start, one.draw, one.data) for one in beside}
+            beside += [one for one in read_levels(file) if (one.start, one.draw, one.data) not in there]
     if elsewhere and not beside:
         show(
             f"{bed.name}: what is said of its data is not told: no levels.csv lies beside the table that was taken "

@@ -86,7 +86,7 @@ def given_or_own(reference_point: Float[Tensor, ""] | float | None, z: Float[Ten
     return torch.as_tensor(_checks.finite("reference_point", reference_point), dtype=z.dtype, device=z.device)
 
 
-def _single(reference_point: Tensor) -> Float[Tensor, ""]:
+def _single(reference_point: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:
     """Return a z_0 without gradient; raise unless it is one number, as others would be broadcast over the batch."""
     _checks.same_shape("reference_point", reference_point.shape, "one number", ())
     return reference_point.detach()

@@ -123,11 +123,14 @@ def find_levels(
 
 
 def read_levels(file: Path) -> list[DataLevel]:
-    """Return the levels that `write_foretold` wrote."""
+    """Return the levels that `write_foretold` wrote; raise ValueError for what is no such file."""
     with open(file, encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
     kinds = {"start": int, "draw": int, "level": float, "own": float, "gap": float}
-    return [DataLevel(**{name: kinds.get(name, str)(text) for name, text in row.items()}) for row in rows]
+    try:
+        return [DataLevel(**{name: kinds.get(name, str)(text) for name, text in row.items()}) for row in rows]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file}: no table of levels: {error}") from None
 
 
 def foretold_rows(outcomes: Iterable[Outcome], levels: Iterable[DataLevel]) -> list[dict[str, object]]:

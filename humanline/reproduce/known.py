@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def check_known(jobs: Sequence[Job], tables: Mapping[str, Sequence[Outcome]], fo
     ------
     ValueError
         If two tables, or a table and one that was taken over before, have different numbers of one run; if runs of one
-        start began from different start models; as `of_jobs` does.
+        start began from different start models; as `of_jobs` and `writers_elsewhere` do.
     """
     kept = _kept(folder)
     there = {job: kept[key].split(" ", 1) for job in jobs if (key := key_of(job)) in kept}
@@ -96,6 +96,7 @@ def check_known(jobs: Sequence[Job], tables: Mapping[str, Sequence[Outcome]], fo
                 )
             began.append(outcome)
     refuse_other_starts(began, start_scores(jobs, folder / "starts"))
+    writers_elsewhere(jobs, folder, set(said))
     return dict(own)
 
 
@@ -109,34 +110,45 @@ def _kept(folder: Path) -> dict[str, str]:
     return store.read() if store.path.is_file() else {}
 
 
-def writers_elsewhere(jobs: Sequence[Job], folder: Path) -> set[tuple[str, int]]:
-    """Return on which data, of which start models, runs were taken over that learned from other models' answers.
+def writers_elsewhere(jobs: Sequence[Job], folder: Path, also: Collection[Job] = ()) -> set[tuple[str, str, int]]:
+    """Return of which testbeds, data and start models runs were taken over that learned from other models' answers.
 
     The models that wrote far and better pairs are not kept beside tables, and nothing tells them from those of the same
     seed on another kind of processor.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+    folder : Path
+        Of the suite.
+    also : collection of Job
+        Those whose outcomes are about to be taken over, too.
 
     Raises
     ------
     ValueError
         If other jobs on the same data are still to be run: they would learn from answers of other models.
     """
-    kept, known, missing = _kept(folder), set[tuple[str, int]](), set[tuple[str, int]]()
+    kept = _kept(folder)
+    known, missing = set[tuple[str, str, int]](), set[tuple[str, str, int]]()
     for job in jobs:
         if job.cell.data != "near":
-            maker = kept.get(key_of(job), "").split(" ", 1)[0]
-            {ELSEWHERE: known, "": missing}.get(maker, set()).add((job.cell.data, job.start))
+            maker = ELSEWHERE if job in also else kept.get(key_of(job), "").split(" ", 1)[0]
+            {ELSEWHERE: known, "": missing}.get(maker, set()).add((job.testbed.name, job.cell.data, job.start))
     if both := sorted(known & missing):
-        data, start = both[0]
+        testbed, data, start = both[0]
         raise ValueError(
-            f"some runs on {data} pairs of start model {start} were taken over, and others are to be made: the model "
-            "that wrote these pairs does not lie beside a table, so that they would be other pairs; leave out --all or "
-            "--known"
+            f"some runs on {data} pairs of start model {start} of {testbed} come from a table, and others are to be "
+            "made: the model that wrote these pairs does not lie beside it, so that they would be other pairs; leave "
+            "out --all, or --known with another --out"
         )
     return known
 
 
 def refuse_loss(table: Path, jobs: Sequence[Job], folder: Path) -> None:
     """Raise if a table that is to be written anew has runs that its folder does not keep.
+
+    Runs of a task as it was before are of no use any more, and not counted.
 
     Raises
     ------
@@ -155,11 +167,13 @@ def refuse_loss(table: Path, jobs: Sequence[Job], folder: Path) -> None:
         one
         for one in outcomes
         if one.testbed not in testbeds
-        or one.task != made_by(testbeds[one.testbed])
-        or key_of(Job(testbeds[one.testbed], one.cell, one.start, one.draw)) not in kept
+        or (
+            one.task == made_by(testbeds[one.testbed])
+            and key_of(Job(testbeds[one.testbed], one.cell, one.start, one.draw)) not in kept
+        )
     ]
     if lost:
         raise ValueError(
             f"{table} would be written anew without {len(lost)} of its {len(outcomes)} runs, which {folder / STORE} "
-            f"does not keep: {advice} and name it with --known"
+            f"does not keep: {advice}"
         )

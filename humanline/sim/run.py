@@ -117,7 +117,7 @@ class Run:
     objective : Dpo, Kto, Grpo, or Own (`humanline.sim.own`) with a loss of one's own
     source : Fixed or Rollouts
     schedule : Never, BeforeStep, AfterStep, EachRound or Lag
-        EachRound without its length takes that of the Rollouts; with Fixed it needs one.
+        EachRound without its length takes that of the Rollouts, and has it from then on; with Fixed it needs one.
     transform : ClipRange, BetaRejection, function or None
         A function is called with token log-ratios (R, T) in nats and ``mask=``, bool, and returns as many; not with
         Kto, whose reference point is a mean of transformed log-ratios of other answers.

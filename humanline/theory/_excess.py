@@ -31,16 +31,16 @@ def exp_excess_of(xp: Any, size: Any, rate: Any) -> Any:
     x = rate * size
     near = x > -_NEAR
     small = xp.where(near, size, 0.0)
-    far = xp.where(near, -1.0, xp.where(x < _GONE, _GONE, x))
-    return xp.where(near, small**2 * _series(rate * small, _EXP), (far * xp.exp(far) - xp.expm1(far)) / rate / rate)
+    far, own = xp.where(near, -1.0, xp.where(x < _GONE, _GONE, x)), xp.where(near, -1.0, rate)
+    return xp.where(near, small**2 * _series(rate * small, _EXP), (far * xp.exp(far) - xp.expm1(far)) / own / own)
 
 
 def log_excess_of(xp: Any, size: Any, rate: Any) -> Any:
     """Return ``size**2 log_excess(rate size)`` for size >= 0 and rate > 0, also where the square is too large."""
     x = rate * size
     near = x < _NEAR
-    small, far = xp.where(near, size, 0.0), xp.where(near, 1.0, x)
-    return xp.where(near, small**2 * _series(-rate * small, _LOG), (xp.log1p(far) - far / (1 + far)) / rate / rate)
+    small, far, own = xp.where(near, size, 0.0), xp.where(near, 1.0, x), xp.where(near, 1.0, rate)
+    return xp.where(near, small**2 * _series(-rate * small, _LOG), (xp.log1p(far) - far / (1 + far)) / own / own)
 
 
 def _series(x: Any, coefficients: list[float]) -> Any:

@@ -348,13 +348,13 @@ def _load(config: TrainConfig, data: RunData, processes: Processes, remarks: lis
     check_fused(policy, data.probe, gradient=not sharded)
     if not config.training.dropout and (config.adapter is None or not config.adapter.dropout):
         refuse_random(policy, data.probe)
-    spread: Spread
     if sharded:
         let_go(policy)  # after the checks
-        spread = Shards(policy)
+        spread: Spread = Shards(policy)
     else:
         looks = processes.ranks > 1 or config.adapter is not None
-        spread = Whole(policy, processes.accelerator, unreached=looks and tell_unreached(policy, data.probe, remarks))
+        missed = looks and tell_unreached(policy, data.probe, remarks, processes.meeting.reduce)
+        spread = Whole(policy, processes.accelerator, unreached=missed)
         policy = spread.policy
     spread.wrapped.train()
     optimizer = make_optimizer(spread.rows.values(), config.optimizer, config.training.weights)

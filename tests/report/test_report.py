@@ -430,7 +430,7 @@ def test_no_place_on_this_machine_is_on_a_page(tmp_path):
         ("at (~/runs/one/x.py:3), ~me/x", "at (.../one/x.py:3), .../~me/x"),
         ("in \"/a b/c d/e f\" or '~/a/b c'", "in \".../c d/e f\" or '.../a/b c'"),
         ("file:///a/b/c", ".../b/c"),
-        ("https://host/a/b, 3 tokens/s, and/or, 1 / 2, a/b/c, ./a/b, -1/2", None),
+        ("https://host/a/b, 3 tokens/s, and/or, 1 / 2, a/b/c, ./a/b, -1/2, 3 /4 nats, loss /step.", None),
     ],
 )
 def test_whole_paths_in_messages_are_shortened(text, expected):

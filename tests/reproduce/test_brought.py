@@ -338,7 +338,7 @@ def busy(*_, **__):
 
 @pytest.mark.parametrize("name", COMMITTED)
 def test_committed_start_models_are_of_the_task_as_it_is(name):
-    """Three with their pairs, further ones without, and of the runs in the tables beside them."""
+    """Three with their pairs, further ones without, and of the runs in the tables beside them, as far as there are."""
     own, numbers = {}, {int(folder.name.removeprefix("near-")) for folder in (STARTS / name).iterdir()}
     for number in numbers:
         kept = kept_start(TESTBEDS[name], "near", number, STARTS)
@@ -352,7 +352,8 @@ def test_committed_start_models_are_of_the_task_as_it_is(name):
                 if one.start in own:
                     assert one.start_score == pytest.approx(own[one.start], rel=1e-5)
                     compared.add((table.parent.name, one.start))
-    assert {(name, number) for number in (0, 1, 2)} <= compared  # of others there may be no run yet
+    whole = (STARTS.parent / name / "runs.csv").is_file()  # of others there may be no run yet
+    assert {(name, number) for number in ((0, 1, 2) if whole else (0,))} <= compared
 
 
 @pytest.mark.slow

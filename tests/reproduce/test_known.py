@@ -10,6 +10,7 @@ import pytest
 from humanline.cli import main
 from humanline.reproduce import known, versions
 from humanline.reproduce.cells import core
+from humanline.reproduce.foretold import read_levels
 from humanline.reproduce.known import check_known, refuse_loss, take_over, writers_elsewhere
 from humanline.reproduce.plan import grid_jobs
 from humanline.reproduce.run import Job
@@ -99,9 +100,9 @@ def test_runs_on_data_whose_writer_is_not_kept_are_not_mixed(tmp_path):
     jobs = [Job(bed, core()[0], 0, 0), *(Job(bed, cell, 0, 0) for cell in cells)]
     assert writers_elsewhere(jobs, tmp_path) == set()
     take_over(jobs, [run_of(cells[0], 0.5, 0)], tmp_path)
-    with pytest.raises(ValueError, match="some runs on far pairs of start model 0 were taken over, and others are to"):
+    with pytest.raises(ValueError, match="some runs on far pairs of start model 0 of letters come from a table"):
         writers_elsewhere(jobs, tmp_path)
-    assert writers_elsewhere(jobs[:2], tmp_path) == {("far", 0)}
+    assert writers_elsewhere(jobs[:2], tmp_path) == {("letters", "far", 0)}
     assert check_known(jobs, {"one": [run_of(cells[1], 0.5, 0)]}, tmp_path) == {}
 
 
@@ -179,3 +180,29 @@ def test_a_study_that_keeps_nothing_says_so_when_it_is_stopped(tmp_path, monkeyp
     monkeypatch.setattr("humanline.sim.people.study_people", stopped)
     assert main(["sim", "--people", "--quick", "--quiet", "--out", str(tmp_path)]) == 75
     assert "SIGTERM: nothing is kept; the same command begins anew" in capsys.readouterr().err
+
+
+def test_what_would_be_mixed_is_refused_before_anything_is_kept(tmp_path):
+    """Of one testbed: another one's runs on data of the same name are written by models of its own."""
+    far = replace(core()[0], data="far")
+    jobs = [Job(bed_of(name), cell, 0, 0) for name, cell in (("letters", far), ("instructions", far))]
+    table = {"a table": [run_of(far, 0.5, 0)]}
+    assert check_known(jobs, table, tmp_path) == {}
+    more = [*jobs, Job(bed_of("letters"), replace(far, lr=1e-5), 0, 0)]
+    with pytest.raises(ValueError, match="of letters come from a table, and others are to be made"):
+        check_known(more, table, tmp_path)
+    assert not (tmp_path / STORE).exists()
+
+
+def test_a_table_of_the_task_as_it_was_is_written_anew(tmp_path):
+    """Its runs are of no use any more, and `--known` would refuse them."""
+    write(tmp_path / "runs.csv", [replace(one, task="1-0123456789abcdef") for one in grid()])
+    refuse_loss(tmp_path / "runs.csv", grid_jobs(["letters"], core(), 3, 1), tmp_path)
+
+
+def test_levels_that_are_no_table_are_named(tmp_path):
+    """With the file, whatever is wrong in it."""
+    for text in ("start,draw,data\n0,0,near\n", "start,more\n0,1\n"):
+        (tmp_path / "levels.csv").write_text(text)
+        with pytest.raises(ValueError, match=r"levels\.csv: no table of levels: "):
+            read_levels(tmp_path / "levels.csv")

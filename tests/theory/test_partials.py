@@ -266,3 +266,13 @@ def test_partials_of_outcomes_whose_square_is_too_large(family, dtype, size):
     outcomes = torch.tensor(size, dtype=getattr(torch, dtype))
     found = family(0.5).partials(outcomes)[1]["curvature"]
     assert float(found) == pytest.approx(float(exact), rel=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "curvature"), [("float32", 1e-20), ("float64", 1e-110)])
+def test_partials_of_next_to_no_curvature_have_gradients(dtype, curvature):
+    """Towards 0 the function is linear: the branch that is not taken divides by no square of the curvature."""
+    for family in (ExponentialValue, LogarithmicValue):
+        at = torch.tensor([1.0, 2.0], dtype=getattr(torch, dtype), requires_grad=True)
+        found = family(curvature).partials(at)[1]["curvature"]
+        found.sum().backward()
+        assert found.tolist() == pytest.approx([-0.5, -2.0]) and at.grad.tolist() == pytest.approx([-1.0, -2.0])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from humanline.train.policy.logprobs import LogprobModel
 
@@ -13,7 +14,7 @@ def unreached(policy: LogprobModel, ids: Sequence[int]) -> list[str]:
     """Return the names of trained parameters that get no gradient, from one pass over a few tokens and back.
 
     Such are the factors of adapters whose layer the model goes around, as Gemma 3n does in training mode; in eval mode
-    they are reached. Random numbers are drawn apart, and no gradient is left.
+    they are reached. Random numbers, the host's and CUDA's, are drawn apart, and no gradient is left.
 
     Parameters
     ----------
@@ -36,8 +37,10 @@ def unreached(policy: LogprobModel, ids: Sequence[int]) -> list[str]:
             weight.grad = None
 
 
-def tell_unreached(policy: LogprobModel, ids: Sequence[int], remarks: list[str]) -> bool:
-    """Return whether there are such parameters, and add to remarks which."""
+def tell_unreached(
+    policy: LogprobModel, ids: Sequence[int], remarks: list[str], reduce: Callable[[Tensor, str], Tensor]
+) -> bool:
+    """Return whether there are such parameters in any process, and add to remarks which there are in this one."""
     if names := unreached(policy, ids):
         trained = sum(weight.requires_grad for weight in policy.parameters())
         shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
@@ -45,4 +48,4 @@ def tell_unreached(policy: LogprobModel, ids: Sequence[int], remarks: list[str])
             f"remark: {len(names)} of {trained} trained tensors get no gradient in this model's pass in training mode "
             f"and stay as they are: {shown}"
         )
-    return bool(names)
+    return bool(reduce(torch.tensor(float(bool(names))), "max"))

@@ -82,8 +82,8 @@ class Whole:
         Raises
         ------
         ModelError
-            If a parameter that its first pass had reached has no gradient, with several processes: theirs are then not
-            averaged.
+            If no pass of the step has reached a parameter that a pass on other tokens did, with several processes:
+            their gradients are then not averaged. Each process looks at its own.
         """
         if self._must_reach and (lost := [name for name, weight in self.rows.items() if weight.grad is None]):
             raise ModelError(

@@ -233,7 +233,7 @@ def _changed(config: TrainConfig, workload: Workload, changes: _Changes) -> _Cha
         changed = TrainConfig.model_validate(tree)
     except ValueError:  # not in this configuration
         return None
-    if _is_uneven(changed, workload.ranks):
+    if _is_uneven(changed, workload.ranks) and not _is_uneven(config, workload.ranks):
         return None
     now, then = _a_pass(config, workload), _a_pass(changed, workload)
     return changed, workload if now == then else workload.with_rows(then / now)

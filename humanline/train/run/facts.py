@@ -22,9 +22,11 @@ FORMAT = 1
 _WORDS = ("variant", "transform", "reference", "training", "rounds", "adapter")
 _HASHES = {"train": "training data", "held_out": "held-out data", "distance": "prompts of evaluation.distance"}
 #: A whole path in a sentence: in quotes, or up to what ends a word. The double slash of an address begins none.
+_SIGNS = r"[^\s'\"`<>|:;,()\[\]{}]"
 _PATH = re.compile(
     r"""(?<=')[~/][^'\n]*(?=')|(?<=")[~/][^"\n]*(?=")"""
-    r"""|(?<![\w/.~\\-])(?:file://)?(?:~[\w.-]*)?/(?!/)[^\s'"`<>|:;,()\[\]{}]+"""
+    # A slash and a word alone may be a share, as in "3 /4 nats": a whole path has more of it, or a name with an ending.
+    rf"|(?<![\w/.~\\-])(?:file://)?(?:~[\w.-]*/(?!/)|/(?!/)(?={_SIGNS}*[/.]\w)){_SIGNS}+"
 )
 _LEFT_OUT = {
     "dropped_too_long": "too long",
