@@ -83,8 +83,8 @@ def sliceable_tensors(path: str, outline: Any) -> dict[str, Stored]:
     if wrong := [f"{first_few(names)}, {how}" for names, how in problems if names]:
         raise ModelError(
             f"model {path!r}: its weights cannot be read slice by slice, as training.sharding: full does: "
-            f"{wrong[0]}. transformers may translate them, but only whole ones, and its save_pretrained goes back to the "
-            "names of the files: write the model's state_dict() with safetensors, or set training.sharding: none"
+            f"{wrong[0]}. transformers may translate them, but only whole ones, and its save_pretrained goes back to "
+            "the names of the files: write the model's state_dict() with safetensors, or set training.sharding: none"
         )
     return found
 
