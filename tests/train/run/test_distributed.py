@@ -341,7 +341,10 @@ def go_on_in_turn(toy, tmp_path, chains, also=((), ())) -> None:
             values = {**row, **row.get("held_out", {})}
             for key in values.keys() - {"seconds", "tokens_per_second", "held_out"}:
                 got = {**mine_row, **mine_row.get("held_out", {})}[key]
-                assert got == pytest.approx(values[key], rel=2e-6, abs=2e-6), (name, key)
+                # A gradient moves with the weights, which may differ by 2e-6, times the curvature of the loss.
+                near = 1e-5 if key == "grad_norm" else 2e-6
+                wanted = values[key] if isinstance(values[key], str) else pytest.approx(values[key], rel=near, abs=2e-6)
+                assert got == wanted, (name, key)
 
 
 @pytest.mark.slow
