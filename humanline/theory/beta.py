@@ -217,4 +217,6 @@ def _log_continued(a: Any, b: Any, log_x: Any) -> Any:
             above, below = 1 + coefficient / above, 1 / (1 + coefficient * below)
             change = change * above * below
         log_total += np.log(change)
+    if (abs(change - 1) > 1e-15).any():  # a number that is not at its end would look like any other
+        raise ArithmeticError(f"the tail of a Beta distribution has no end after {m:,} terms: 1 - x is too small")
     return log_total

@@ -81,3 +81,10 @@ def test_a_tail_next_to_1_takes_no_longer_than_another(a, b, log_x):
     found = log_cdf(np.array([a, 3e3]), np.array([b, 2.0]), np.array([log_x, near]))
     assert found[0] == pytest.approx(float(exact), rel=1e-12)
     assert found[1] == log_cdf(3e3, 2.0, near)
+
+
+def test_a_tail_that_comes_to_no_end_is_an_error(monkeypatch):
+    """A sum that was cut off would look like any other number."""
+    monkeypatch.setattr("humanline.theory.beta._FRACTIONS", 10)
+    with pytest.raises(ArithmeticError, match="no end after 10 terms: 1 - x is too small"):
+        log_cdf(2, 1e-300, math.log1p(-1e-5))
