@@ -113,6 +113,11 @@ class BetaTest:
     def log_acceptance_probability(self, log_ratio: ArrayLike) -> Any:
         """Return the log of `acceptance_probability` (nats), of its kind, also where the probability itself underflows.
 
+        Raises
+        ------
+        ArithmeticError
+            If a ratio lies so near its bound, at a shape b next to 0, that a tail has no end after a million terms.
+
         Examples
         --------
         >>> BetaTest(BetaShape(40, 3), 6).log_acceptance_probability([-50.0, 9.0]).round(3).tolist()
@@ -309,6 +314,11 @@ class BetaRejection:
 
     def log_acceptance_probability(self, log_ratio: ArrayLike) -> Any:
         """Return the log of `acceptance_probability` (nats), of its kind, also where the probability itself underflows.
+
+        Raises
+        ------
+        ArithmeticError
+            If a ratio lies so near its bound, at a shape b next to 0, that a tail has no end after a million terms.
 
         Examples
         --------
