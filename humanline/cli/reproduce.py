@@ -7,7 +7,7 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -226,6 +226,8 @@ def _prepared(options: argparse.Namespace, jobs: list[Job], folder: Path) -> tup
     from humanline.reproduce.suite import kept_results, refuse_other_starts, start_scores
 
     known = {path: _read_known(path) for path in options.known or ()}
+    for name in {job.testbed.name for job in jobs} if options.all else ():
+        _levels_known(known, name)  # they are needed once all has run: what is no table of levels is named before
     _bring_all(known, jobs, folder)  # first: where start models or pairs are refused no run has been taken over
     tables = {f"--known {path}": outcomes for path, outcomes in known.items()}
     own = Counter(check_known(jobs, tables, folder))
@@ -398,19 +400,14 @@ def _foretold(
     """Write whether what is said of data foretells a run's end, where runs on several sets were asked for."""
     if not options.all:
         return []
-    from humanline.reproduce.foretold import find_levels, read_levels, write_foretold
+    from humanline.reproduce.foretold import find_levels, write_foretold
     from humanline.reproduce.known import writers_elsewhere
     from humanline.reproduce.suite import refuse_other_starts, start_scores
 
     bed, starts = jobs[0].testbed, folder / "starts"
     kept = folder / "levels" / bed.name
     elsewhere = writers_elsewhere(jobs, folder)
-    beside: list[DataLevel] = []
-    for path in options.known or () if elsewhere else ():
-        file = Path(path).parent / "levels.csv"
-        if file.is_file() and any(one.testbed == bed.name for one in _read_known(path)):
-            there = {(one.start, one.draw, one.data) for one in beside}
-            beside += [one for one in read_levels(file) if (one.start, one.draw, one.data) not in there]
+    beside = _levels_known({path: _read_known(path) for path in options.known or ()}, bed.name) if elsewhere else []
     if elsewhere and not beside:
         show(
             f"{bed.name}: what is said of its data is not told: no levels.csv lies beside the table that was taken "
@@ -426,6 +423,15 @@ def _foretold(
         return levels
 
     return write_foretold(place, outcomes, find)
+
+
+def _levels_known(known: Mapping[str, Sequence[Outcome]], testbed: str) -> list[DataLevel]:
+    """Return what is said of a testbed's data beside the tables that have runs of it."""
+    from humanline.reproduce.foretold import levels_beside
+
+    return levels_beside(
+        Path(path) for path, outcomes in known.items() if any(one.testbed == testbed for one in outcomes)
+    )
 
 
 def _leave_tables(jobs: list[Job], folder: Path, options: argparse.Namespace) -> list[Path]:

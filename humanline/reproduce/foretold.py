@@ -35,6 +35,7 @@ SOURCES: tuple[Source, ...] = ("near", "far", "better")
 QUARTERS = ("quarter 1", "quarter 2", "quarter 3", "quarter 4")
 #: Kinds of sets, and how runs on them are told apart: the cell's data, or its quartile.
 KINDS: dict[str, tuple[str, ...]] = {"quarters of near pairs": QUARTERS, "writers of the pairs": SOURCES}
+LEVELS = "levels.csv"
 YARDSTICKS = ("level", "gap")
 
 
@@ -124,13 +125,23 @@ def find_levels(
 
 def read_levels(file: Path) -> list[DataLevel]:
     """Return the levels that `write_foretold` wrote; raise ValueError for what is no such file."""
-    with open(file, encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
     kinds = {"start": int, "draw": int, "level": float, "own": float, "gap": float}
     try:
+        with open(file, encoding="utf-8", newline="") as lines:
+            rows = list(csv.DictReader(lines))
         return [DataLevel(**{name: kinds.get(name, str)(text) for name, text in row.items()}) for row in rows]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, csv.Error) as error:
         raise ValueError(f"{file}: no table of levels: {error}") from None
+
+
+def levels_beside(tables: Iterable[Path]) -> list[DataLevel]:
+    """Return the levels in the levels.csv beside each of these tables of runs; of what is told twice, the first."""
+    found: dict[tuple[int, int, str], DataLevel] = {}
+    for table in tables:
+        if (file := table.parent / LEVELS).is_file():
+            for one in read_levels(file):
+                found.setdefault((one.start, one.draw, one.data), one)
+    return list(found.values())
 
 
 def foretold_rows(outcomes: Iterable[Outcome], levels: Iterable[DataLevel]) -> list[dict[str, object]]:
@@ -244,7 +255,7 @@ def write_foretold(
     levels = find(sorted({(one.start, one.draw) for one in outcomes if one.cell in wanted}))
     rows = foretold_rows(outcomes, levels)
     make_folder(folder)
-    write_text(folder / "levels.csv", rows_csv([asdict(one) for one in levels]))
+    write_text(folder / LEVELS, rows_csv([asdict(one) for one in levels]))
     write_text(folder / "foretold.csv", rows_csv(rows))
     lines = [
         f"# Does what inspect-data says foretell a run's end? {outcomes[0].testbed}",
@@ -261,7 +272,7 @@ def write_foretold(
         markdown(_said(levels)),
     ]
     write_text(folder / "foretold.md", "\n".join(lines))
-    return [folder / name for name in ("levels.csv", "foretold.csv", "foretold.md")]
+    return [folder / name for name in (LEVELS, "foretold.csv", "foretold.md")]
 
 
 def _both(data: str, objective: Objective) -> list[Cell]:

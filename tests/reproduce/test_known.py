@@ -202,7 +202,17 @@ def test_a_table_of_the_task_as_it_was_is_written_anew(tmp_path):
 
 def test_levels_that_are_no_table_are_named(tmp_path):
     """With the file, whatever is wrong in it."""
-    for text in ("start,draw,data\n0,0,near\n", "start,more\n0,1\n"):
-        (tmp_path / "levels.csv").write_text(text)
+    for text in (b"start,draw,data\n0,0,near\n", b"start,more\n0,1\n", b"start\xff"):
+        (tmp_path / "levels.csv").write_bytes(text)
         with pytest.raises(ValueError, match=r"levels\.csv: no table of levels: "):
             read_levels(tmp_path / "levels.csv")
+
+
+def test_levels_that_are_no_table_are_named_before_anything_runs(tmp_path, capsys):
+    """They are needed at the end: a malformed one was named after hours of runs."""
+    table = write(tmp_path / "runs.csv", grid())
+    (tmp_path / "levels.csv").write_text("start,more\n0,1\n")
+    words = ["reproduce", "letters", "--known", table, "--out", str(tmp_path / "out"), "--quiet"]
+    assert main([*words, "--all"]) == 2 and "levels.csv: no table of levels: " in capsys.readouterr().err
+    assert not (tmp_path / "out" / STORE).exists()
+    assert main(words) == 0  # nothing of the grid alone reads them
