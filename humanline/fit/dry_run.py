@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from humanline.fit.design import design_check
 from humanline.fit.formats import ChoiceFile
 from humanline.fit.identify import fit_faults, same_options
+from humanline.fit.job import Asked
 from humanline.fit.likelihood import Likelihood
-
-if TYPE_CHECKING:
-    from humanline.fit.job import Asked
-
-
-def file_lines(file: ChoiceFile) -> list[str]:
-    """Return what was read from a file, and what was left out."""
-    lines = [f"{file.path.name}: {file.rows} rows in the {file.format} format, SHA-256 {file.sha256[:16]}"]
-    lines += [f"Dropped: {count} rows, {reason}" for reason, count in file.dropped.items() if count]
-    return lines + [f"{note}." for note in file.notes]
 
 
 def dry_run(file: ChoiceFile, asked: Asked) -> tuple[list[str], bool]:
     """Return what a file holds and which parameters its problems can tell, and whether the model can be fitted."""
-    lines, good = file_lines(file), True
+    lines, good = file.told(), True
     for part in file.parts:
         data = part.choices
         likelihood = Likelihood(data, asked.model, reference_point=asked.reference_point, objective=asked.objective)

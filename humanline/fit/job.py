@@ -14,7 +14,6 @@ from humanline import _checks
 from humanline.fit.bootstrap import bootstrap
 from humanline.fit.compare import Comparison, compare_models
 from humanline.fit.curves import Shown
-from humanline.fit.dry_run import file_lines
 from humanline.fit.estimate import fit_prospect
 from humanline.fit.formats import ChoiceFile, Part
 from humanline.fit.model import Model, standard_models
@@ -148,7 +147,7 @@ class FitReport:
 
     def lines(self) -> list[str]:
         """Return everything a person reads, tables first."""
-        lines = [*file_lines(self.file), ""]
+        lines = [*self.file.told(), ""]
         for one in self.parts:
             units = {"problem": "problems", "person": "people"}[resampled(one.errors)]
             how = {

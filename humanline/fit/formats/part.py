@@ -61,3 +61,9 @@ class ChoiceFile:
     dropped: Mapping[str, int]
     notes: tuple[str, ...]
     parts: tuple[Part, ...]
+
+    def told(self) -> list[str]:
+        """Return what was read, and what was left out, in lines to be shown."""
+        lines = [f"{self.path.name}: {self.rows} rows in the {self.format} format, SHA-256 {self.sha256[:16]}"]
+        lines += [f"Dropped: {count} rows, {reason}" for reason, count in self.dropped.items() if count]
+        return lines + [f"{note}." for note in self.notes]
