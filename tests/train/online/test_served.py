@@ -172,6 +172,31 @@ def test_a_server_that_falls_back_to_the_first_weights_is_found(toy, prompts, tm
     assert len(rounds_of(config)) == 3
 
 
+@pytest.mark.parametrize("given", ["echo", pytest.param(None, marks=pytest.mark.slow)])
+def test_a_server_that_is_started_again_in_mid_round_is_found(toy, prompts, tmp_path, given):
+    """Its weights are proved once more when it has sampled; what it gave is put aside, and sampled again."""
+
+    class Restarted(ModelServer):
+        answers = 0  # from the weights of the second round
+
+        def answer(self, body):
+            self.answers += self.updates == 2 and body["temperature"] > 0
+            if self.answers == 12:
+                self.load(toy["model"])
+            return super().answer(body)
+
+    with serving(Restarted(toy["model"], given=given)) as server:
+        config = online(toy, prompts, tmp_path / "run", server.url)
+        with pytest.raises(SamplerError, match=r"has those of policy-\w+ now that it was sampled from.*--resume"):
+            train(config, show_progress=False)
+    assert len(rounds_of(config)) == 1
+    assert [path.name for path in samples_of(config)][1:] == ["samples-rank-0.journal.jsonl.refused-1"]
+    with serving(ModelServer(toy["model"], given=given), server.port) as healthy:
+        train(config, resume=True, show_progress=False)
+        sampled = [one for one in healthy.completions() if one.body.get("temperature") == 1 and "messages" in one.body]
+    assert len(sampled) == 2 * 6 * 4 and [row["server_slope"] > 0.9 for row in rounds_of(config)[1:]] == [True, True]
+
+
 @pytest.mark.slow
 def test_another_model_is_found_at_the_first_round(toy, prompts, tokenizer, tmp_path):
     """Samples of a server that serves another model are put aside, and asked for again from the right one."""

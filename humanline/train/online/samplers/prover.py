@@ -1,4 +1,4 @@
-"""Compare a server's log-probabilities with the policy's, each time that it got new weights; keep the results."""
+"""Compare a server's log-probabilities with the policy's, when it got new weights and when it has sampled from them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from humanline.train.policy.precision import as_kept
 from humanline.train.policy.shard import let_go
 
 STATE, CHECKS = "proof.json", "proof-checks.json"
+_MEANWHILE = "Was it started again meanwhile, or does another run give it weights?"
 KEPT_CHECKS = 4  # versions whose check is kept: of a round, of the next one and of evaluations in between
 
 
@@ -124,7 +125,7 @@ class WrongWeights(SamplerError):
 
 
 class Prover:
-    """Compare the server with the policy on a fixed set of texts, whenever the server has got new weights.
+    """Compare the server with the policy on a fixed set of texts, when it has got new weights and when it has sampled.
 
     The policies that a server may still have are the first one, which a server that ignores new weights keeps and a
     server that was started again has, and the last one that it was proved to have. What is known of them is kept in
@@ -151,6 +152,8 @@ class Prover:
         self.sampler, self.policy, self.config, self.say = sampler, policy, config, say
         self.file, self.checks = folder / STATE, folder / CHECKS
         self._unprovable = False
+        self._silent = ""  # the name of weights of which the server told nothing
+        self._said: tuple[str, Mapping[str, Text], Said] | None = None  # by the policy of texts, under a name
 
     @property
     def is_begun(self) -> bool:
@@ -208,8 +211,14 @@ class Prover:
         state.first = state.last = reading
         self._keep(state)
 
-    def check(self, name: str) -> None:
+    def check(self, name: str, *, sampled: bool = False) -> None:
         """Compare the server with the policy, which it was given under a name.
+
+        Parameters
+        ----------
+        name : str
+        sampled : bool
+            Whether it has been compared under that name before, and sampled from since.
 
         Raises
         ------
@@ -221,15 +230,17 @@ class Prover:
             return
         reading = self._reading(state, name, None)
         if reading is None:
-            self.say(
-                "warning: the server told log-probabilities before and tells none now: nothing proves that it has the "
-                "new weights"
-            )
+            if self._silent != name:
+                self.say(
+                    "warning: the server told log-probabilities before and tells none now: nothing proves that it has "
+                    "the new weights"
+                )
+            self._silent = name
             return
         assert state.first is not None and state.last is not None
         last = state.last if state.last.version != name else state.before
         earlier = [one for one in (last, state.first) if one is not None and one.version != name]
-        verdict = self._compare(reading, earlier)
+        verdict = self._compare(reading, earlier, sampled=sampled)
         if state.last.version == name:
             return
         if verdict == "new":
@@ -240,28 +251,36 @@ class Prover:
         """Return the verdict, slope and difference of the check of a name; empty if there was none."""
         return self._read_checks().get(name, {})
 
-    def _compare(self, reading: Reading, earlier: Sequence[Reading]) -> Verdict:
+    def _compare(self, reading: Reading, earlier: Sequence[Reading], *, sampled: bool = False) -> Verdict:
         """Return the verdict against the first of earlier readings; raise WrongWeights as `check` does."""
         found = [compare(one, reading, exact=reading.rounded is not None) for one in earlier]
         rms = reading.rms()
         where = self.sampler.shown
         for one, (verdict, slope) in zip(earlier, found, strict=True):
             if verdict == "old":
+                told = (
+                    f"what it says of {reading.tokens} given tokens follows the policy's change by {slope}, where 1 is "
+                    "new weights and 0 old ones"
+                )
+                if sampled:
+                    raise WrongWeights(
+                        f"{where} was given the weights {reading.version}, and has those of {one.version} now that it "
+                        f"was sampled from: {told}. {_MEANWHILE}"
+                    )
                 raise WrongWeights(
                     f"{where} was given the weights {reading.version} and took them, to judge by its answer, but it "
-                    f"still has those of {one.version}: what it says of {reading.tokens} given tokens follows the "
-                    f"policy's change by {slope}, where 1 is new weights and 0 old ones; nothing was sampled since. "
+                    f"still has those of {one.version}: {told}; nothing was sampled since. "
                     "See to source.sampling.engine.new_weights and to the server's log"
                 )
         if not rms <= self.config.tolerance:
+            why = "Is another model served, or a quantised one, or do its log-probabilities come after a temperature?"
             raise WrongWeights(
                 f"{where} does not have the weights {reading.version} that it was given: it differs from the policy by "
                 f"{rms:.3g} nats (rms over {reading.tokens} tokens), more than source.sampling.engine.proof.tolerance: "
-                f"{self.config.tolerance:g}. Is another model served, or a quantised one, or do its log-probabilities "
-                "come after a temperature? Else raise the tolerance"
+                f"{self.config.tolerance:g}. {_MEANWHILE if sampled else f'{why} Else raise the tolerance'}"
             )
         verdict, slope = found[0] if found else ("same", None)
-        if verdict == "between":
+        if verdict == "between" and self.facts(reading.version).get("verdict") != verdict:  # once a version
             self.say(
                 f"warning: {where} has neither the weights {reading.version} that it was given nor those of "
                 f"{earlier[0].version}: it follows the policy's change by {slope}, where 1 is new weights and 0 old "
@@ -279,7 +298,9 @@ class Prover:
             texts, told = self._answers(state.prompts)
         if not told:
             return None
-        said = self.policy(texts)
+        if self._said is None or self._said[:2] != (name, texts):
+            self._said = name, texts, self.policy(texts)
+        said = self._said[2]
         return Reading(name, texts, said.policy, told, said.rounded)
 
     @property

@@ -90,7 +90,9 @@ class ServedWeights:
                 remove_folder(older)
 
     def sampled(self, journals: Sequence[Path], contexts: Sequence[Context]) -> None:
-        """Take the texts of the proof from the first samples.
+        """Compare the server with the policy once more; the texts of that are taken from the first samples.
+
+        A server may have been started again while it was sampled from, or given weights by another run.
 
         Raises
         ------
@@ -100,11 +102,14 @@ class ServedWeights:
         self.passes.on_main(lambda: self._sampled(journals, contexts))
 
     def _sampled(self, journals: Sequence[Path], contexts: Sequence[Context]) -> None:
-        if self.proof is None or self.served is None or self.proof.is_begun:
+        if self.proof is None or self.served is None:
             return
         there = [journal for journal in journals if journal.is_file()]
-        rollouts = [one for path in there for one in read_rollouts(path) if served_name(one.policy) == self.served]
         try:
+            if self.proof.is_begun:
+                self.proof.check(self.served, sampled=True)
+                return
+            rollouts = [one for path in there for one in read_rollouts(path) if served_name(one.policy) == self.served]
             self.proof.begin(self.served, rollouts, {context.id: context for context in contexts})
         except WrongWeights as error:
             aside = [str(_put_aside(journal)) for journal in there]
