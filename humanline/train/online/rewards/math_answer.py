@@ -16,7 +16,7 @@ from typing import Any
 from humanline.train.online.rewards.notation import (
     Bases,
     ends_in_variable,
-    has_small_powers,
+    has_signed_powers,
     has_variables,
     has_words_and_digits,
     in_fractions,
@@ -67,7 +67,7 @@ def math_verdict(completion: str, reference: Any) -> Verdict:
         if not answer:
             return Verdict(0.0, reason=f"{UNREAD}: {'no box' if boxed is None else _quoted(boxed)}")
         right = _equal(gold, answer)
-        if not right and (has_small_powers(expected) or has_small_powers(given)):
+        if not right and (has_signed_powers(expected) or has_signed_powers(given)):
             # Not in decimals: math-verify takes these for equal where six places are.
             gold, answer = _read(in_fractions(expected, sure=True), in_fractions(given, sure=False))
             right = _equal(gold, answer)
@@ -126,7 +126,7 @@ def last_box(text: str) -> str | None:
 def _reference_text(reference: Any) -> str | None:
     """Return a text that can be parsed and in which a reference is the answer, or None if it cannot be read."""
     if isinstance(reference, int | float) and not isinstance(reference, bool):
-        reference = str(reference)
+        reference = str(reference).replace("e+", "e")  # no power of Euler's number
     if not isinstance(reference, str) or not reference.strip():
         return None
     boxed = last_box(reference)

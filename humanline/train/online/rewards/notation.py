@@ -2,8 +2,8 @@ r"""Answers in LaTeX, rewritten where math-verify would misread them; nothing he
 
 It takes no answer with a full stop, such as `36.`, or behind `\approx`; it drops the base of a number, so that `52_8`
 equals `52_9`; it takes a letter at the end for a unit, so that `6+9c` is 15; it reads `1e3` as 3 times Euler's number,
-and `1e-3` as 3 less than that; it takes the space in `10\,000` for a product; and it finds no formula in dollar signs
-that has a line end, even inside `\text`.
+and `1e-3` as 3 less than that, `1e+3` as 3 more; it takes the space in `10\,000` for a product; and it finds no formula
+in dollar signs that has a line end, even inside `\text`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _LAST_LINE_END = re.compile(r"(?:\s*(?:\\\\|\\newline(?![A-Za-z])))+\s*(?=\}*\s*
 _BETWEEN_THREES = re.compile(r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9]{3}(?![0-9]))|(?<=[0-9])\s*\\[,;:! ]\s*(?=\\%)")
 _IN_TEXT = re.compile(rf"{_TEXT}\{{[^{{}}]*\}}")
 _POWER_OF_TEN = re.compile(r"(?<![\w.\\])([0-9]+)(?:\.([0-9]+))?e([0-9]{1,3})(?![\w.])")
-_SMALL_POWER = re.compile(r"(?<![\w.\\^_,])(?P<digits>[0-9]+(?:\.[0-9]+)?)e-(?P<power>[0-9]{1,3})(?![\w.])")
+_SIGNED_POWER = re.compile(
+    r"(?<![\w.\\^_,])(?P<digits>[0-9]+(?:\.[0-9]+)?)e(?P<sign>[-+])(?P<power>[0-9]{1,3})(?![\w.])"
+)
 _DECIMAL = re.compile(r"(?<![\w.\\^_,])[0-9]*\.[0-9]+(?![\w.])")
 _COMMANDS = re.compile(rf"{_TEXT}\{{[^{{}}]*\}}|\\[A-Za-z]+")
 # Their arguments are names, and no text that stands in an answer by itself.
@@ -57,15 +59,20 @@ def tidy(text: str) -> str:
 
 
 def _written_out(match: re.Match[str]) -> str:
-    whole, decimals, exponent = match[1], match[2] or "", int(match[3])
+    return _times_ten(f"{match[1]}.{match[2] or ''}", int(match[3]))
+
+
+def _times_ten(digits: str, exponent: int) -> str:
+    """Return a decimal number times a power of ten, written out."""
+    whole, _, decimals = digits.partition(".")
     if len(decimals) <= exponent:
         return whole + decimals + "0" * (exponent - len(decimals))
     return f"{whole}{decimals[:exponent]}.{decimals[exponent:]}"
 
 
-def has_small_powers(text: str) -> bool:
-    """Return whether a text holds what may be a negative power of ten, as `1e-3`."""
-    return _SMALL_POWER.search(text) is not None
+def has_signed_powers(text: str) -> bool:
+    """Return whether a text holds what may be a power of ten with a sign, as `1e-3` or `1e+5`."""
+    return _SIGNED_POWER.search(text) is not None
 
 
 def has_words_and_digits(text: str) -> bool:
@@ -88,9 +95,11 @@ def in_fractions(text: str, *, sure: bool) -> str:
         digits, power = match["digits"], match["power"]
         if sure and digits != "1" and "." not in digits and not power.startswith("0"):
             return match[0]
+        if match["sign"] == "+":
+            return _times_ten(digits, int(power))
         return _fraction(digits, int(power))
 
-    return _DECIMAL.sub(lambda match: _fraction(match[0], 0), _SMALL_POWER.sub(one, text))
+    return _DECIMAL.sub(lambda match: _fraction(match[0], 0), _SIGNED_POWER.sub(one, text))
 
 
 def _fraction(digits: str, power: int) -> str:
