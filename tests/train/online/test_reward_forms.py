@@ -47,6 +47,9 @@ def everything(prompts, completions, completion_ids, log_metric, log_extra=None,
         file.write(json.dumps([prompts, completions, completion_ids, kwargs]) + "\\n")
     return [len(ids) for ids in completion_ids]
 
+def tokens(completions, completion_ids=None, **kwargs):
+    return [None if completion_ids is None else float(len(ids)) for ids in completion_ids or [None]]
+
 def of_math(completions, task, **kwargs):
     return [1.0 if one == "math" else None for one in task]
 
@@ -117,6 +120,17 @@ def scores(config, *rollouts):
     with build_scorer(config) as scorer:
         found = {(index, number): score for index, number, score in scorer.score(rollouts)}
     return [found[item] for item in sorted(found)]
+
+
+def test_a_text_alone_has_no_token_ids_that_a_function_could_count():
+    """Preferences and answers from elsewhere: what needs ids says so, what can do without is given none."""
+    told, alone = Completion("abc", (1, 2), "end"), Completion("abc", (), "end")
+    rollout = Rollout("a", (Message("user", "hi", plain=True),), (told, alone))
+    known, unknown = scores(scoring("tokens"), rollout)
+    assert known.value == 2 and (unknown.value, unknown.status) == (None, "not_scored")
+    known, unknown = scores(scoring("everything"), rollout)
+    assert known.value == 2 and unknown.value is None
+    assert "it is a text alone, and theirs:everything needs its completion_ids" in unknown.reason
 
 
 # ---------------------------------------------------------------------------------------------------------------------

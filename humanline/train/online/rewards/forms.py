@@ -96,6 +96,10 @@ class Taken:
             return list(self.columns)
         return list(dict.fromkeys([*self.columns, *(n for n in self.found["needed"] if n not in (*LISTS, *LOGS))]))
 
+    def needed_lists(self) -> list[str]:
+        """Return the lists without which a function of TRL's form cannot be called."""
+        return [name for name in LISTS if name in self.found["needed"]]
+
     def takes(self, name: str) -> bool:
         """Return whether it can be given a keyword."""
         return self.found["rest"] or name in self.found["names"]

@@ -17,6 +17,8 @@ from humanline.train.online.rewards.forms import LISTS, LOGS, FormError, Taken, 
 from humanline.train.online.rewards.verdict import LONGEST_COMPLETION, Verdict
 from humanline.train.online.types import Completion, Rollout
 
+_IDS = "completion_ids"  # of `LISTS`
+
 
 def how_called(rewards: Sequence[Reward], functions: Mapping[str, Any]) -> dict[int, Taken | str]:
     """Return, by the number of each function reward, how it is called, or what is wrong with it.
@@ -77,6 +79,8 @@ def task_of(
                 return _without(rollout, missing[0])
             columns = {name: rollout.extra[name] for name in called.given(rollout.extra)}
             if called.form == "trl":
+                if not completion.ids and _IDS in called.needed_lists():
+                    return Verdict(None, "error", f"it is a text alone, and {reward.call} needs its {_IDS}")
                 return _in_lists(reward.call, rollout, completion, columns, called)
             return {
                 "kind": "function",
@@ -99,6 +103,8 @@ def _in_lists(
     else:
         prompt, answer = messages_of(rollout), [{"role": "assistant", "content": completion.text}]
     entries = dict(zip(LISTS, (prompt, answer, list(completion.ids)), strict=True))
+    if not completion.ids:  # of a text from elsewhere they are not known
+        del entries[_IDS]
     keywords = {name: [entry] for name, entry in entries.items() if called.takes(name)}
     keywords |= {name: [value] for name, value in columns.items()}
     logs = [name for name in LOGS if called.takes(name)]
