@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 OWN_CODE, REWARD_CODE = "own code", "code of rewards"  # what tables call their files
 REWARD_MODEL = "reward model"  # and those of a model that scores
+REWARD_REVISION = "revision of reward model"  # and that of one on the hub
 _LOOKED_AT = 100_000  # steps of a run that are asked for ahead; later ones when their time comes
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, WithJsonSchema, model_validator
 
 from humanline.schedule import PositiveInt
 from humanline.system.hosts import host_of, refuse_host, refuse_network
@@ -314,6 +314,17 @@ class ModelReward(_Reward):
     """What it is kept and computed in."""
     between_rounds: Literal["device", "host"] = "device"
     """Where it waits while the policy trains; host memory leaves the device to the policy, for a copy either way."""
+
+    _revision: str | None = PrivateAttr(default=None)
+
+    @property
+    def revision(self) -> str | None:
+        """Return the commit at which a model on the hub is loaded; None: the newest."""
+        return self._revision
+
+    def settle(self, revision: str) -> None:
+        """Have a model on the hub loaded at a commit from now on: a run scores with one revision of it."""
+        self._revision = revision
 
 
 class FunctionReward(OwnCodeSection, _Reward):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from humanline import recipes
@@ -10,6 +11,7 @@ from humanline.train.data.reach import ask_hub, is_out_of_reach
 from humanline.train.policy.errors import ModelError
 
 HUB = "hub:"
+MAIN = "main"  # the revision that is taken where none is named
 
 
 def is_at_hand(name: str) -> bool:
@@ -72,13 +74,18 @@ def refuse_out_of_reach(name: str, what: str) -> None:
         ) from answer
 
 
-def fetch_settings(name: str, what: str) -> None:
+def fetch_settings(name: str, what: str) -> str:
     """Have the config.json of a model in the cache of the hub, of the revision that loading the model will take.
 
     Parameters
     ----------
     name, what : str
         As in `refuse_out_of_reach`.
+
+    Returns
+    -------
+    str
+        The commit of that revision.
 
     Raises
     ------
@@ -89,7 +96,7 @@ def fetch_settings(name: str, what: str) -> None:
 
     refuse_out_of_reach(name, what)
     try:
-        hf_hub_download(name, "config.json")
+        return Path(hf_hub_download(name, "config.json")).parent.name
     except Exception as error:  # of whatever kind the client has
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{what} cannot be loaded: {type(error).__name__}: {reason}") from error

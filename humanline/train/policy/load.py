@@ -18,7 +18,7 @@ from humanline.system.paths import PathError, absolute_utf8, made_by
 from humanline.train.policy.adapter import adapter_base
 from humanline.train.policy.attention import keep_softcap
 from humanline.train.policy.errors import ModelError
-from humanline.train.policy.hub import HUB, refuse_out_of_reach
+from humanline.train.policy.hub import HUB, MAIN, refuse_out_of_reach
 from humanline.train.policy.logprobs import LogprobModel
 from humanline.train.policy.model_limits import refuse_endless
 from humanline.train.policy.weight_files import (
@@ -228,8 +228,8 @@ def _settings(path: str) -> Any:
     return settings
 
 
-def load_settings(path: str, what: str) -> Any:
-    """Load the configuration of a model, with `what` as its name in messages.
+def load_settings(path: str, what: str, revision: str = MAIN) -> Any:
+    """Load the configuration of a model, with `what` as its name in messages; of one on the hub at a revision.
 
     Raises
     ------
@@ -239,30 +239,31 @@ def load_settings(path: str, what: str) -> Any:
     from transformers import AutoConfig
 
     name, local = source(path)
-    _refuse_endless(name, local, what)
+    _refuse_endless(name, local, what, revision)
     with loading(what):
-        return AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+        return AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False, revision=revision)
 
 
-def _refuse_endless(name: str, local: bool, what: str) -> None:
+def _refuse_endless(name: str, local: bool, what: str, revision: str) -> None:
     """Refuse what `refuse_endless` does; config.json is read for that once, while it is the same, for all callers."""
     stat = (Path(name) / "config.json").stat() if local else None
-    refuse_endless(_written_settings(name, what, stat and (stat.st_ino, stat.st_size, stat.st_mtime_ns)), what)
+    file = stat and (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    refuse_endless(_written_settings(name, what, file, revision), what)
 
 
 @functools.lru_cache(maxsize=4)
-def _written_settings(name: str, what: str, file: tuple[int, ...] | None) -> Any:
+def _written_settings(name: str, what: str, file: tuple[int, ...] | None, revision: str) -> Any:
     """Read a model's config.json; `file` tells one in a folder from what it was before, and is None on the hub."""
     from transformers import PretrainedConfig
 
     if file is None:
         refuse_out_of_reach(name, what)
     with loading(what):
-        return PretrainedConfig.get_config_dict(name, local_files_only=file is not None)[0]
+        return PretrainedConfig.get_config_dict(name, local_files_only=file is not None, revision=revision)[0]
 
 
-def load_tokenizer(path: str) -> Any:
-    """Load the tokenizer of a model (`load_weights`) alone.
+def load_tokenizer(path: str, revision: str = MAIN) -> Any:
+    """Load the tokenizer of a model (`load_weights`) alone; of one on the hub at a revision.
 
     Raises
     ------
@@ -272,9 +273,11 @@ def load_tokenizer(path: str) -> Any:
     from transformers import AutoTokenizer
 
     name, local = source(path)
-    _refuse_endless(name, local, f"model {path!r}")  # which the library reads, too
+    _refuse_endless(name, local, f"model {path!r}", revision)  # which the library reads, too
     with loading(f"model {path!r}: its tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, local_files_only=local, trust_remote_code=False, revision=revision
+        )
     if not isinstance(tokenizer.model_max_length, int | float):
         raise ModelError(
             f"model {path!r}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}, no number"

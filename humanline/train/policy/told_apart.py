@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from humanline.train.config import TrainConfig
-from humanline.train.config.own_schedule import REWARD_MODEL
+from humanline.train.config.own_schedule import REWARD_MODEL, REWARD_REVISION
+from humanline.train.config.rounds import ModelReward
 from humanline.train.policy.errors import ModelError
-from humanline.train.policy.hub import HUB
+from humanline.train.policy.hub import HUB, fetch_settings
 
 _TOLD = (".safetensors", ".json", ".model", ".txt", ".jinja")  # a card, or what somebody puts beside it, tells nothing
 _PIECES, _PIECE = 16, 4096  # how many bytes of a file are read: 20 files of 5 GB take some milliseconds
@@ -76,8 +78,44 @@ def _digest(files: Iterable[Path]) -> str:
 def reward_models(config: TrainConfig) -> dict[str, str]:
     """Return digests of the models that score a run's answers, by what tables call them; raise as `model_digest`.
 
-    Of those in folders: a name on the hub is told by itself, and its page may change while its weights do not.
+    Of those in folders; those on the hub have `reward_revisions`.
     """
-    rewards = () if config.rounds is None else config.rounds.scoring.rewards
-    models = [one.model for one in rewards if one.kind == "model" and not one.model.startswith(HUB)]
+    models = [one.model for one in _scoring(config) if not one.model.startswith(HUB)]
     return {f"{REWARD_MODEL}: {model}": model_digest(model) for model in models}
+
+
+def reward_revisions(
+    config: TrainConfig, begun: Mapping[str, Any], texts: Callable[[str], list[str]]
+) -> dict[str, str]:
+    """Return the commits of the models on the hub that score a run's answers, at which they are loaded from now on.
+
+    A run goes on with those that it began with, whatever the hub has by now: their pages change more often than their
+    weights, and nobody can put an earlier one back.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    begun : mapping
+        The facts that the run began with; empty of one that begins.
+    texts : callable
+        Returns a text of each process, by rank; all of them take the main one's commits.
+
+    Raises
+    ------
+    ModelError
+        If the hub does not give a model.
+    """
+    found = {}
+    for one in _scoring(config):
+        if one.model.startswith(HUB):
+            what = f"{REWARD_REVISION}: {one.model}"
+            mine = begun.get(what) or fetch_settings(one.model.removeprefix(HUB), f"reward model {one.model!r}")
+            found[what] = texts(mine)[0]
+            one.settle(found[what])
+    return found
+
+
+def _scoring(config: TrainConfig) -> list[ModelReward]:
+    """Return the models that score a run's answers."""
+    rewards = () if config.rounds is None else config.rounds.scoring.rewards
+    return [one for one in rewards if isinstance(one, ModelReward)]

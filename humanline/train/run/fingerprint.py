@@ -16,7 +16,13 @@ from humanline.system.terminal import HIDDEN, redacted
 from humanline.train.config import TrainConfig
 from humanline.train.config.data import DataConfig
 from humanline.train.config.objective import OBJECTIVES
-from humanline.train.config.own_schedule import REWARD_CODE, REWARD_MODEL, own_sources, reward_sources
+from humanline.train.config.own_schedule import (
+    REWARD_CODE,
+    REWARD_MODEL,
+    REWARD_REVISION,
+    own_sources,
+    reward_sources,
+)
 from humanline.train.config.rounds import EARLIER
 from humanline.train.config.secrets import hidden, settings_digest
 from humanline.train.run.processes import Processes, Reduce
@@ -172,7 +178,8 @@ def run_facts(
 
 def comparable(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of now that those of a run, as it wrote them, can tell: earlier versions kept fewer."""
-    untold = tuple(kind for kind in (REWARD_CODE, REWARD_MODEL) if not any(name.startswith(kind) for name in then))
+    later = (REWARD_CODE, REWARD_MODEL, REWARD_REVISION)
+    untold = tuple(kind for kind in later if not any(name.startswith(kind) for name in then))
     return {name: one for name, one in now.items() if not name.startswith(untold)}
 
 

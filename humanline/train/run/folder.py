@@ -137,15 +137,17 @@ class RunFolder:
                 "Use the values of then, or start a new run in another folder."
             )
 
+    def began(self) -> dict[str, Any]:
+        """Return the facts that a resumed run began with; none of an earlier version's, or before they are written."""
+        return _facts_in(self.start) if self.resume else {}
+
     def refuse_other_code(self, now: dict[str, str]) -> None:
         """Raise OutputError, with a table, if files of the user's own are not those that the run began with.
 
         What is finished is not what they would make. Data and start weights are not read again for that.
         """
-        try:
-            begun = json.loads(self.start.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return  # of an earlier version
+        if not (begun := self.began()):
+            return
         before = {name: digest for name, digest in begun.items() if name.startswith((OWN_CODE, REWARD_CODE))}
         table = differences(before, comparable(begun, now))
         if table:
@@ -162,10 +164,8 @@ class RunFolder:
         now : dict
             Those facts of `run_facts` that are known without the weights.
         """
-        try:
-            begun = json.loads(self.start.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return  # of an earlier version, or killed before it was written
+        if not (begun := self.began()):
+            return
         there = {name: one for name, one in comparable(begun, now).items() if name in begun}
         table = differences({name: begun[name] for name in there}, there)
         if table:
@@ -347,3 +347,11 @@ class RunFolder:
             return False
         names = {item.name for item in self.path.iterdir()}
         return any(map(is_lock, names)) or {"config.json", "metrics.jsonl"} <= names
+
+
+def _facts_in(file: Path) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts

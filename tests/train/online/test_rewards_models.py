@@ -7,9 +7,13 @@ import itertools
 import json
 import math
 import os
+import pickle
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
@@ -22,15 +26,19 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from humanline.system.stop import StopRequested
 from humanline.train.config.rounds import ModelReward, ScoringConfig
 from humanline.train.data.messages import Message
+from humanline.train.loop import train
 from humanline.train.online.rewards.check import RewardError, check_scoring
 from humanline.train.online.rewards.models import RewardModel
 from humanline.train.online.rewards.scorer import build_scorer
 from humanline.train.online.types import Completion, Rollout
 from humanline.train.policy.errors import ModelError
 from tests.helpers.chat_templates import ASK, CALLING, RESULT, THINKING, TOOL, with_template
+from tests.helpers.rounds import online, round_files
 
+FIRST, SECOND = "a" * 40, "b" * 40  # commits
 TEXTS = ["yes", "no, never", "a longer answer with more words in it", "", "x" * 60, "Grüße 🙂", "yes\n"]
 # Outputs of a tiny random model in float32 are of order 1; two orders of summation differ by some 1e-7 of that.
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -110,6 +118,65 @@ def folder(tokenizer, tmp_path_factory):
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
+
+
+@pytest.fixture
+def hub(folder, tmp_path, monkeypatch):
+    """The cache of the hub with two revisions of a reward model; what is called sets the newest one."""
+    repository = tmp_path / "cache" / "models--org--judge"
+    for name in (FIRST, SECOND):
+        shutil.copytree(folder, repository / "snapshots" / name)
+    weights = repository / "snapshots" / SECOND / "model.safetensors"
+    save_file({name: -one for name, one in load_file(weights).items()}, weights, metadata={"format": "pt"})
+    (repository / "refs").mkdir()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return (repository / "refs" / "main").write_text
+
+
+def test_a_model_of_the_hub_is_loaded_at_its_revision(hub, folder):
+    """The newest where none is named; its name in the cache of scores is that of the revision."""
+    first, newest = reward("hub:org/judge"), reward("hub:org/judge")
+    first.settle(FIRST)
+    hub(SECOND)
+    models = [RewardModel(one, "cpu") for one in (first, pickle.loads(pickle.dumps(first)), newest)]
+    texts = [conversation("yes"), conversation("no, never")]
+    here = values(RewardModel(reward(folder), "cpu"), texts)
+    assert values(models[0], texts) == values(models[1], texts) == here != values(models[2], texts)
+    assert models[0].identity == models[1].identity != models[2].identity
+
+
+def test_a_run_that_goes_on_scores_with_the_revision_that_it_began_with(hub, toy, tmp_path):
+    """Its rounds are, to the byte, those of a run that the hub has no newer revision for."""
+    rounds = {"contexts_per_round": 4, "samples": 4, "count": 2, "steps": 1, "score_margin": 0.0}
+    scoring = {"rewards": [{"kind": "model", "model": "hub:org/judge", "precision": "float32"}]}
+    small = {"training": {"batch_size": 2, "micro_batch_size": 4}, "checkpoint": {"every": 1, "minutes": None}}
+    whole, stopped = (
+        online(toy, toy["prompts"], tmp_path / name, rounds=rounds, scoring=scoring, **small) for name in ("a", "b")
+    )
+    hub(FIRST)
+    train(whole, show_progress=False)
+    with pytest.raises(StopRequested):
+        train(stopped, stop=StopAfter(Path(stopped.output) / "metrics.jsonl"), show_progress=False)
+    hub(SECOND)
+    train(stopped, resume=True, show_progress=False)
+    assert round_files(stopped.output) == round_files(whole.output)
+    begun = json.loads((Path(stopped.output) / "start.json").read_text())
+    assert begun["revision of reward model: hub:org/judge"] == FIRST
+
+
+class StopAfter:
+    """A StopSignal that is asked to stop once a step is in the log."""
+
+    def __init__(self, metrics: Path) -> None:
+        self.metrics = metrics
+
+    def hold(self) -> None:
+        """Do nothing."""
+
+    @property
+    def requested(self) -> str | None:
+        return "SIGTERM" if self.metrics.exists() and '"step":' in self.metrics.read_text() else None
 
 
 def test_what_cannot_be_scored_has_a_status(folder):

@@ -19,6 +19,7 @@ from humanline.train.online.rewards.cache import content_key
 from humanline.train.online.rewards.verdict import Verdict, described, shown
 from humanline.train.policy.attention import keep_softcap
 from humanline.train.policy.errors import ModelError
+from humanline.train.policy.hub import HUB, MAIN, fetch_settings
 from humanline.train.policy.load import TYPES, load_settings, load_tokenizer, loading, refuse_incomplete, source
 from humanline.train.policy.weight_files import refuse_files_elsewhere
 
@@ -43,10 +44,11 @@ class RewardModel:
 
     def __init__(self, reward: ModelReward, device: Any) -> None:
         self._reward = reward
-        self._tokenizer = reward_tokenizer(reward.model)
+        self._revision = _revision_of(reward)
+        self._tokenizer = reward_tokenizer(reward.model, self._revision)
         self._template = ChatTemplate(self._tokenizer)
         self._prompt_end = _prompt_end(reward.model, self._tokenizer) if reward.head == "armorm" else []
-        self._model = _load(reward).eval().requires_grad_(False)
+        self._model = _load(reward, self._revision).eval().requires_grad_(False)
         self._device = device
         if reward.between_rounds == "device":
             self._model.to(device)
@@ -62,7 +64,7 @@ class RewardModel:
     def identity(self) -> str:
         """Return a key that differs from those of other models and of earlier states of its folder, for a cache."""
         name, local = source(self._reward.model)
-        files: list[Any] = [getattr(self._model.config, "_commit_hash", None)]
+        files: list[Any] = [self._revision]
         if local:
             facts = [(path.name, path.stat()) for path in sorted(Path(name).iterdir()) if path.is_file()]
             files = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in facts]
@@ -178,9 +180,9 @@ def left_out(template: ChatTemplate, turns: Messages, given: Given) -> str:
     return shown(f"the reward model's template does not write {', '.join(lost)}") if lost else ""
 
 
-def reward_tokenizer(path: str) -> Any:
+def reward_tokenizer(path: str, revision: str = MAIN) -> Any:
     """Load a reward model's tokenizer; raise ModelError if it has no chat template, or one that writes the day."""
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, revision)
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             f"reward model {path!r}: its tokenizer has no chat template, so how it reads a conversation is not known; "
@@ -205,7 +207,7 @@ def refuse_wrong_head(reward: ModelReward, settings: Any) -> None:
         raise ModelError(f"reward model {reward.model!r}: ArmoRM is a llama, but this is a {settings.model_type}")
 
 
-def reward_settings(path: str) -> Any:
+def reward_settings(path: str, revision: str = MAIN) -> Any:
     """Load a reward model's configuration (of transformers); raise ModelError if there is none.
 
     Also if it, or an index beside it, names weights that are not in the model's folder (`refuse_files_elsewhere`).
@@ -213,16 +215,23 @@ def reward_settings(path: str) -> Any:
     name, local = source(path)
     if local:
         refuse_files_elsewhere(name)
-    return load_settings(path, f"reward model {path!r}")
+    return load_settings(path, f"reward model {path!r}", revision)
 
 
-def _load(reward: ModelReward) -> Any:
+def _revision_of(reward: ModelReward) -> str:
+    """Return the commit at which a model on the hub is loaded: that of a run, else the newest, for all of its files."""
+    if not reward.model.startswith(HUB):
+        return MAIN
+    return reward.revision or fetch_settings(reward.model.removeprefix(HUB), f"reward model {reward.model!r}")
+
+
+def _load(reward: ModelReward, revision: str) -> Any:
     import_transformers()
     from transformers import AutoModelForSequenceClassification
 
     name, local = source(reward.model)
-    refuse_wrong_head(reward, reward_settings(reward.model))
-    options: dict[str, Any] = {"dtype": TYPES[reward.precision], "local_files_only": local}
+    refuse_wrong_head(reward, reward_settings(reward.model, revision))
+    options: dict[str, Any] = {"dtype": TYPES[reward.precision], "local_files_only": local, "revision": revision}
     options["ignore_mismatched_sizes"] = True  # which are refused below, by name
     with loading(f"reward model {reward.model!r}"):
         if reward.head == "armorm":
