@@ -60,10 +60,15 @@ class Loaded:
 
     @property
     def digest(self) -> str:
-        """Return one digest of all files: of one file its SHA-256; empty where there is none."""
-        if len(self.sources) < 2:
-            return next(iter(self.sources.values()), "")
-        return hashlib.sha256(repr(sorted(self.sources.items())).encode()).hexdigest()
+        """Return one digest of all files (`one_digest`)."""
+        return one_digest(self.sources)
+
+
+def one_digest(sources: Mapping[str, str]) -> str:
+    """Return one digest of the files of a function: of one file its SHA-256; empty where there is none."""
+    if len(sources) < 2:
+        return next(iter(sources.values()), "")
+    return hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()
 
 
 def load_call(call: str, beside: str | None = None) -> Loaded:

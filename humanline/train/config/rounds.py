@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, WithJsonSche
 
 from humanline.schedule import PositiveInt
 from humanline.system.hosts import host_of, refuse_host, refuse_network
+from humanline.system.own_code import digests_of, one_digest
 from humanline.train.config.base import (
     IN_FLOAT32,
     Call,
@@ -339,6 +340,17 @@ class FunctionReward(OwnCodeSection, _Reward):
     """Its form: ours takes one answer and returns a number; trl takes keyword lists (prompts, completions,
     completion_ids, columns) of one entry each and returns a list of a number, or None where it scores nothing; default:
     as the names of its parameters tell."""
+
+    _source: str | None = PrivateAttr(default=None)
+
+    @property
+    def source(self) -> str | None:
+        """Return a digest of the files that the function was made of when a run began; None outside of one."""
+        return self._source
+
+    def settle(self) -> None:
+        """Note what files the function is made of: a run scores with one text of them."""
+        self._source = one_digest(digests_of(self.call, self.beside)) or None
 
 
 Reward = Annotated[

@@ -329,6 +329,10 @@ def make_rounds(
     def make_stream(units: Sequence[Unit], seed: int) -> Stream:
         return training_stream(config, units, renderer, rank=processes.rank, ranks=processes.ranks, seed=seed)
 
+    assert config.rounds is not None
+    for reward in config.rounds.scoring.rewards:
+        if reward.kind == "function":
+            reward.settle()
     stages = make_stages(
         config, policy, adapter, renderer, folder, processes, say=progress.say, progress=progress.working
     )

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from humanline.system import terminal
-from humanline.train.config.rounds import EnvironmentConfig
+from humanline.train.config.rounds import EnvironmentConfig, ScoringConfig
 from humanline.train.online.rewards.environment import worker_environment
-from humanline.train.online.rewards.pool import Pool, PoolError
+from humanline.train.online.rewards.pool import Pool, PoolError, make_pool
 from tests.conftest import ROOT
 from tests.helpers.processes import alive, gone
 
@@ -432,6 +432,41 @@ def test_workers_that_cannot_start_are_an_error(here):
     (here / "deadly.py").write_text("import os\nos._exit(9)\n")
     pool = Pool(2, seconds=1, memory=256, functions=["deadly:f"])
     with pytest.raises(PoolError, match=r"exited with 9; they import deadly:f"):
+        pool.functions()
+    pool.close()
+
+
+def test_code_that_changes_meanwhile_scores_nothing(here):
+    """A worker in a killed one's place imports anew: of another text, or none, no answer is scored, nor by a second."""
+    file, names = here / "reward_functions.py", ["reward_functions:loop", "reward_functions:length"]
+    pool = Pool(1, seconds=1, memory=256, first_seconds=1, functions=names)
+    assert results(pool, [call("length")])[0].value == 3
+    file.write_text(FUNCTIONS.replace("len(completion)", "2 * len(completion)"))
+    assert results(pool, [call("length"), call("loop")])[0].value == 3  # by the worker that is there
+    for text in (file.read_text(), "an error"):
+        file.write_text(text)
+        with pytest.raises(PoolError, match=r"the code of reward_functions:loop has changed .* put the code of then"):
+            results(pool, [call("length")])
+    file.write_text(FUNCTIONS)
+    assert results(pool, [call("length", "other")])[0].value == 5
+    pool.close()
+
+
+def test_a_run_scores_with_the_code_that_it_began_with(here):
+    """Noted when it begins, of all files: hours may pass until its first answers are scored."""
+    file = here / "theirs.py"
+    file.write_text("import more\n\ndef f(prompt, completion):\n    return more.one\n")
+    (here / "more.py").write_text("one = 1.0")
+    (here / "json.py").unlink()
+    config = ScoringConfig.model_validate({"rewards": [{"kind": "function", "call": "theirs:f"}]})
+    reward = config.rewards[0]
+    reward.settle()
+    pool = make_pool(config, {reward.call: reward.source})
+    assert pool.functions()["theirs:f"]["source"] == reward.source
+    pool.close()
+    (here / "more.py").write_text("one = 2.0")
+    pool = make_pool(config, {reward.call: reward.source})
+    with pytest.raises(PoolError, match="the code of theirs:f has changed"):
         pool.functions()
     pool.close()
 

@@ -63,6 +63,8 @@ class Pool:
         Whether tasks will need math-verify.
     environment : mapping, optional
         Of the workers; default: this process's, less what looks like a secret (`worker_environment`).
+    sources : mapping, optional
+        Digests of callables' files that all workers must find; default, for each: those that the first one finds.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Pool:
         beside: str | None = None,
         math: bool = False,
         environment: Mapping[str, str] | None = None,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         self._size, self._seconds, self._first_seconds = workers, seconds, max(first_seconds, seconds)
         self._setup = {"memory": memory, "functions": list(functions), "beside": beside, "math": math}
@@ -84,6 +87,7 @@ class Pool:
         self._slowest: dict[str, float] = {}  # seconds of those that returned
         self._workers: list[_Worker] = []
         self._functions: dict[str, Any] | None = None
+        self._sources = dict(sources or {})
         self._failed_starts = 0
         self._running = False
 
@@ -115,7 +119,7 @@ class Pool:
         Raises
         ------
         PoolError
-            If workers do not start three times in a row.
+            If workers do not start three times in a row, or one finds other code than the first one did.
         RuntimeError
             If another `run` of this pool is under way.
         """
@@ -197,6 +201,7 @@ class Pool:
 
     def _replied(self, worker: _Worker, reply: Any) -> list[tuple[int, Verdict]]:
         if not worker.ready:
+            self._refuse_other_code(worker, reply)
             self._functions = reply
             self._failed_starts = 0
             worker.begin()
@@ -218,6 +223,20 @@ class Pool:
             self._drop(worker)
         # Workers do not know the secrets of the recipe, and a function may tell of what it was given.
         return [(task, verdict._replace(reason=redact(verdict.reason)) if verdict.reason else verdict)]
+
+    def _refuse_other_code(self, worker: _Worker, functions: Mapping[str, Any]) -> None:
+        """Raise PoolError if a worker, which imports callables when it starts, has found other code than expected."""
+        for call, facts in functions.items():
+            known, now = self._sources.get(call), None if isinstance(facts, str) else facts["source"]
+            if known is not None and now != known:
+                self._drop(worker)
+                what = f"; now it {facts}" if isinstance(facts, str) else ""
+                raise PoolError(
+                    f"the code of {call} has changed since this began, and answers would be scored by two versions of "
+                    f"it{what}. What is scored is kept: put the code of then back, and go on; or begin anew"
+                )
+            if now is not None:
+                self._sources[call] = now
 
     def _died(self, worker: _Worker) -> list[tuple[int, Verdict]]:
         task, started = worker.task, worker.ready
@@ -243,8 +262,8 @@ class Pool:
         return worker.end()
 
 
-def make_pool(config: ScoringConfig) -> Pool:
-    """Return the workers, not started yet, that a configuration's rewards need."""
+def make_pool(config: ScoringConfig, sources: Mapping[str, str] | None = None) -> Pool:
+    """Return the workers, not started yet, that a configuration's rewards need; `sources` as `Pool` takes them."""
     own = [reward for reward in config.rewards if isinstance(reward, FunctionReward)]
     return Pool(
         config.workers,
@@ -255,6 +274,7 @@ def make_pool(config: ScoringConfig) -> Pool:
         beside=own[0].beside if own else None,
         math=any(reward.kind == "math" for reward in config.rewards),
         environment=worker_environment(config.environment)[0],
+        sources=sources,
     )
 
 

@@ -24,7 +24,12 @@ Item = tuple[int, int]  # a rollout's index and a completion's number
 
 
 def build_scorer(
-    config: ScoringConfig, *, cache: Path | None = None, others: Iterable[Path] = (), device: Any = "cpu"
+    config: ScoringConfig,
+    *,
+    cache: Path | None = None,
+    others: Iterable[Path] = (),
+    device: Any = "cpu",
+    sources: Mapping[str, str] | None = None,
 ) -> RewardScorer:
     """Make a scorer (`humanline.train.online.types.Scorer`) of a configuration's rewards.
 
@@ -38,6 +43,8 @@ def build_scorer(
         Such files of other processes, whose values count too.
     device
         Torch device on which reward models compute.
+    sources : mapping, optional
+        As `Pool` takes them.
 
     Raises
     ------
@@ -46,7 +53,7 @@ def build_scorer(
     OSError
         If the cache cannot be opened.
     """
-    return RewardScorer(config, cache=cache, others=others, device=device)
+    return RewardScorer(config, cache=cache, others=others, device=device, sources=sources)
 
 
 def reward_names(rewards: Sequence[Reward]) -> list[str]:
@@ -62,7 +69,15 @@ def reward_names(rewards: Sequence[Reward]) -> list[str]:
 class RewardScorer:
     """Scores as the weighted sum of rewards; see `build_scorer`. Close it, or use it in a `with` statement."""
 
-    def __init__(self, config: ScoringConfig, *, cache: Path | None, others: Iterable[Path], device: Any) -> None:
+    def __init__(
+        self,
+        config: ScoringConfig,
+        *,
+        cache: Path | None,
+        others: Iterable[Path],
+        device: Any,
+        sources: Mapping[str, str] | None,
+    ) -> None:
         self._config = config
         self._names = reward_names(config.rewards)
         self._calls = any(isinstance(reward, FunctionReward) for reward in config.rewards)
@@ -74,7 +89,7 @@ class RewardScorer:
 
                 self._models[number] = RewardModel(reward, device)
         self._cache = ScoreCache(cache, others)
-        self._pool = make_pool(config)
+        self._pool = make_pool(config, sources)
 
     def __enter__(self) -> RewardScorer:
         return self

@@ -144,7 +144,9 @@ def make_stages(
 
     def make_scorer() -> Scorer:
         others = [path for path in sorted(folder.glob("cache-rank-*.jsonl")) if path != cache]
-        return build_scorer(scoring, cache=cache, others=others, device=processes.device)
+        called = [reward for reward in scoring.rewards if reward.kind == "function"]
+        sources = {reward.call: reward.source for reward in called if reward.source is not None}
+        return build_scorer(scoring, cache=cache, others=others, device=processes.device, sources=sources)
 
     sampler: Any = make_sampler(config, policy.model, renderer, processes, say)
 
