@@ -215,9 +215,10 @@ def test_a_text_gets_its_own_tokens_and_the_end_token_only_if_it_ended(renderer,
         assert got.logprobs is None
 
 
-def test_a_blank_answer_is_an_end_token(renderer, tokenizer):
-    """A model that ends at once has said something: the end token."""
-    got = one(renderer, told(""))
+@pytest.mark.parametrize("content", ["", None])
+def test_a_blank_answer_is_an_end_token(renderer, tokenizer, content):
+    """A model that ends at once has said something: the end token; SGLang's content is null then."""
+    got = one(renderer, told(content))
     assert (got.text, got.ids, got.finish) == ("", (tokenizer.eos_token_id,), "end")
 
 
@@ -349,7 +350,9 @@ BAD = {
     "no JSON": (b"<html>\x1b[31m oops", r"no JSON: <html>\\x1b\[31m oops"),
     "no object": ([1], r"without choices: \[1\]"),
     "no choices": ({"choices": []}, "without choices"),
-    "no text": ({"choices": [told(None)]}, "no text"),
+    "no text": ({"choices": [told(1)]}, "no text"),
+    "no content": ({"choices": [{"message": {"role": "assistant"}, "finish_reason": "stop"}]}, "no text"),
+    "cut before it began": ({"choices": [told(None, "length")]}, "no text"),
     "half a character": (b'{"choices": [{"text": "\\ud800", "finish_reason": "stop"}]}', "no text"),
     "filtered": ({"choices": [told("x", "content_filter")]}, "broke off .*content_filter"),
     "not finished": ({"choices": [told("x", None)]}, "broke off .*null"),

@@ -97,9 +97,11 @@ def _read(choice: dict[str, Any], config: SamplingConfig) -> Answer:
             "sampled is not known. Start it without its reasoning and tool parsers, or set "
             "source.sampling.engine.endpoint: completions"
         )
+    reason = choice.get("finish_reason")
+    if isinstance(message, dict) and "content" in message and text is None and reason == "stop":
+        text = ""  # so SGLang tells an answer that ended at once
     if not isinstance(text, str) or not _encodes(text):
         raise BadAnswer(f"a completion that is no text: {quoted(choice)}")
-    reason = choice.get("finish_reason")
     if reason not in ("stop", "length"):
         raise BadAnswer(f"a completion that broke off (finish_reason {quoted(reason)})")
     ids = _ids(choice)
