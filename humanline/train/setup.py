@@ -45,7 +45,7 @@ from humanline.train.policy.optimizer import make_optimizer
 from humanline.train.policy.reached import tell_unreached
 from humanline.train.policy.shard import Shards, leave_alone, let_go
 from humanline.train.policy.spread import Spread, Whole
-from humanline.train.policy.told_apart import reward_models, reward_revisions
+from humanline.train.policy.told_apart import settle_reward_models
 from humanline.train.preflight.disk import bytes_written
 from humanline.train.preflight.exhausted import Known, explaining
 from humanline.train.preflight.fits import refuse_unfit
@@ -222,7 +222,7 @@ def _set_up(
     trained = _load(config, given.data, processes, given.remarks)
     RandomState(processes.device, config.seed).begin(processes.rank)
     hashes = {"template": given.model.renderer.template_hash, **given.data.hashes(config.objective)}
-    hashes |= reward_models(config) | reward_revisions(config, folder.began(), processes.meeting.texts)
+    hashes |= settle_reward_models(config, folder.began(), processes.meeting.texts)
     fingerprints = run_facts(config, given.model.tokenizer, trained.policy, hashes, processes)
     steps, observe = (given.steps, None) if trial is None else (min(given.steps, trial.steps), trial.observe)
     objective = ObjectiveStep(config.objective, config.transform, config.seed, processes.device, observe)

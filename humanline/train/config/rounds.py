@@ -320,11 +320,11 @@ class ModelReward(_Reward):
 
     @property
     def revision(self) -> str | None:
-        """Return the commit at which a model on the hub is loaded; None: the newest."""
+        """Return the commit at which a model on the hub is loaded, or a digest of a folder; None outside of a run."""
         return self._revision
 
     def settle(self, revision: str) -> None:
-        """Have a model on the hub loaded at a commit from now on: a run scores with one revision of it."""
+        """Note the commit or the digest that a run scores with from now on."""
         self._revision = revision
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from humanline.train.config import TrainConfig
 from humanline.train.config.own_schedule import REWARD_MODEL, REWARD_REVISION
-from humanline.train.config.rounds import ModelReward
+from humanline.train.config.rounds import ModelReward, ScoringConfig
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.hub import HUB, fetch_settings
 
@@ -76,21 +76,21 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 def reward_models(config: TrainConfig) -> dict[str, str]:
-    """Return digests of the models that score a run's answers, by what tables call them; raise as `model_digest`.
+    """Return digests of the models in folders that score a run's answers, by what tables call them.
 
-    Of those in folders; those on the hub have `reward_revisions`.
+    Raise as `model_digest` does.
     """
     models = [one.model for one in _scoring(config) if not one.model.startswith(HUB)]
     return {f"{REWARD_MODEL}: {model}": model_digest(model) for model in models}
 
 
-def reward_revisions(
+def settle_reward_models(
     config: TrainConfig, begun: Mapping[str, Any], texts: Callable[[str], list[str]]
 ) -> dict[str, str]:
-    """Return the commits of the models on the hub that score a run's answers, at which they are loaded from now on.
+    """Return what the models are that score a run's answers, by what tables call them; no other is loaded from now on.
 
-    A run goes on with those that it began with, whatever the hub has by now: their pages change more often than their
-    weights, and nobody can put an earlier one back.
+    Of those in folders the digest. Of those on the hub the commit: a run goes on with the one that it began with,
+    whatever the hub has by now, since pages change more often than weights, and nobody can put an earlier one back.
 
     Parameters
     ----------
@@ -103,16 +103,28 @@ def reward_revisions(
     Raises
     ------
     ModelError
-        If the hub does not give a model.
+        If there is no such folder, or the hub does not give a model.
     """
-    found = {}
+    found = reward_models(config)
     for one in _scoring(config):
+        what = f"{REWARD_MODEL}: {one.model}"
         if one.model.startswith(HUB):
             what = f"{REWARD_REVISION}: {one.model}"
             mine = begun.get(what) or fetch_settings(one.model.removeprefix(HUB), f"reward model {one.model!r}")
             found[what] = texts(mine)[0]
-            one.settle(found[what])
+        one.settle(found[what])
     return found
+
+
+def refuse_changed_rewards(scoring: ScoringConfig) -> None:
+    """Raise ModelError if a model in a folder is another than the one that a run has settled on."""
+    models = [one for one in scoring.rewards if isinstance(one, ModelReward) and not one.model.startswith(HUB)]
+    for one in models:
+        if one.revision not in (None, model_digest(one.model)):
+            raise ModelError(
+                f"reward model {one.model!r} has changed since the run began, of which it is part: put that of then "
+                "back, and add --resume to the same command; or start a new run in another folder"
+            )
 
 
 def _scoring(config: TrainConfig) -> list[ModelReward]:

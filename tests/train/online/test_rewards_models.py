@@ -33,6 +33,7 @@ from humanline.train.loop import train
 from humanline.train.online.rewards.check import RewardError, check_scoring
 from humanline.train.online.rewards.models import RewardModel
 from humanline.train.online.rewards.scorer import build_scorer
+from humanline.train.online.stages import RoundStages
 from humanline.train.online.types import Completion, Rollout
 from humanline.train.policy.errors import ModelError
 from tests.helpers.chat_templates import ASK, CALLING, RESULT, THINKING, TOOL, with_template
@@ -163,6 +164,28 @@ def test_a_run_that_goes_on_scores_with_the_revision_that_it_began_with(hub, toy
     assert round_files(stopped.output) == round_files(whole.output)
     begun = json.loads((Path(stopped.output) / "start.json").read_text())
     assert begun["revision of reward model: hub:org/judge"] == FIRST
+
+
+def test_a_model_that_is_replaced_before_its_first_answers_scores_none(folder, toy, tmp_path, monkeypatch):
+    """It is told when a run begins, and loaded when there is something to score."""
+    judge = shutil.copytree(folder, tmp_path / "judge")
+    rounds = {"contexts_per_round": 8, "samples": 2, "count": 1, "steps": 1}
+    config = online(
+        toy,
+        toy["prompts"],
+        tmp_path / "run",
+        rounds=rounds,
+        scoring={"rewards": [{"kind": "model", "model": str(judge)}]},
+    )
+
+    def sample(self, *given, before=RoundStages.sample):
+        before(self, *given)
+        weights = judge / "model.safetensors"
+        save_file({name: -one for name, one in load_file(weights).items()}, weights, metadata={"format": "pt"})
+
+    monkeypatch.setattr(RoundStages, "sample", sample)
+    with pytest.raises(ModelError, match=r"judge' has changed since the run began"):
+        train(config, show_progress=False)
 
 
 class StopAfter:

@@ -7,7 +7,15 @@ import shutil
 import pytest
 
 from humanline.train.config.own_schedule import REWARD_MODEL
-from humanline.train.policy.told_apart import glance, model_digest, reward_models, weights_digest
+from humanline.train.policy.errors import ModelError
+from humanline.train.policy.told_apart import (
+    glance,
+    model_digest,
+    refuse_changed_rewards,
+    reward_models,
+    settle_reward_models,
+    weights_digest,
+)
 from humanline.train.run.fingerprint import comparable
 from tests.helpers.rounds import SCORED, online
 
@@ -57,8 +65,12 @@ def test_a_reward_model_that_is_replaced_is_another_run(model, toy, tmp_path):
     config = online(toy, toy["prompts"], tmp_path / "run", scoring=scoring)
     before = reward_models(config)
     assert list(before) == [f"{REWARD_MODEL}: {model}"]
+    assert settle_reward_models(config, {}, lambda text: [text]) == before
+    refuse_changed_rewards(config.rounds.scoring)
     change(model / "model.safetensors", -1)
     now = reward_models(config)
     assert now != before
+    with pytest.raises(ModelError, match="has changed since the run began"):
+        refuse_changed_rewards(config.rounds.scoring)
     assert comparable({"data": "x"}, {"data": "x", **now}) == {"data": "x"}
     assert comparable({"data": "x", **before}, {"data": "x", **now}) == {"data": "x", **now}

@@ -17,6 +17,7 @@ from humanline.train.online.trainable import Trainable, vocabulary_of
 from humanline.train.online.types import Sampler, Scorer
 from humanline.train.policy.load import TYPES
 from humanline.train.policy.precision import narrowed
+from humanline.train.policy.told_apart import refuse_changed_rewards
 from humanline.train.run.processes import Processes
 from humanline.train.run.shares import is_shard
 
@@ -144,6 +145,7 @@ def make_stages(
 
     def make_scorer() -> Scorer:
         others = [path for path in sorted(folder.glob("cache-rank-*.jsonl")) if path != cache]
+        refuse_changed_rewards(scoring)  # as hours may pass between the beginning and the first answers
         called = [reward for reward in scoring.rewards if reward.kind == "function"]
         sources = {reward.call: reward.source for reward in called if reward.source is not None}
         return build_scorer(scoring, cache=cache, others=others, device=processes.device, sources=sources)
