@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -123,7 +125,7 @@ def rejection_marks(
         ``detached`` and ``above_bound``: a token may have both.
     """
     ratio = log_ratio.detach()
-    over = (ratio.exp() > rejection.policy_ratio_bound) | ((-ratio).exp() > rejection.ref_ratio_bound)
+    over = (ratio > math.log(rejection.policy_ratio_bound)) | (-ratio > math.log(rejection.ref_ratio_bound))
     kept = rejection.keeps(ratio, policy_draws, ref_draws)
     return {"detached": ~kept & mask, "above_bound": over & mask}
 

@@ -439,7 +439,7 @@ class BetaTransform(Section):
 
     def build(self, policy_max: float = math.nan, ref_max: float = math.nan) -> BetaRejection:
         """Return the theory's object, with `batch_max` bounds taken from the given largest ratios."""
-        smallest = 1 + 1e-6  # right after a sync every ratio is 1, and a bound has to exceed 1
+        smallest = math.nextafter(1.0, 2.0)  # right after a sync every ratio is 1, and a bound has to exceed 1
         return BetaRejection(
             policy=BetaShape(self.policy.a, self.policy.b),
             ref=BetaShape(self.ref.a, self.ref.b),

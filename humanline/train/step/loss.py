@@ -9,6 +9,7 @@ the objective's section says (`config/objective.py`).
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ class StepFacts:
 # name which of its tokens the transform has acted on, (R, T - 1) bool.
 Observe = Callable[[int, MicroBatch, Tensor, Mapping[str, Tensor]], None]
 Losses = tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]
+_LARGEST = 709.0  # nats; a ratio beyond e to it is above any bound that a float holds
 
 
 class UnitLoss(ABC):
@@ -294,8 +296,13 @@ class ObjectiveStep:
         return point
 
     def _largest_ratios(self, answers: list[Float[Tensor, "_ _"]], reduce: Reduce) -> tuple[float, float]:
-        largest = torch.stack([torch.stack([one.max(), (-one).max()]) for one in answers]).amax(0)
-        policy_max, ref_max = reduce(largest, "max").exp().tolist()
+        """Return the largest ratios of a step both ways, as doubles: rounded, one would lie beside its own bound.
+
+        A log-ratio that is not finite gives no bound: before the step is over its loss is refused, with its example.
+        """
+        found = [one.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for one in answers]
+        largest = torch.stack([torch.stack([one.max(), (-one).max()]) for one in found]).amax(0)
+        policy_max, ref_max = (math.exp(min(log, _LARGEST)) for log in reduce(largest, "max").tolist())
         return policy_max, ref_max
 
 
