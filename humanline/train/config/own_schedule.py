@@ -6,7 +6,6 @@ needs follow from it.
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -53,7 +52,14 @@ class FunctionSchedule(OwnPart):
         return found
 
     def copies_before_update(self, step: int) -> bool:
-        """Return whether a reference model takes over theta_step after the loss and before update `step`."""
+        """Return whether a reference model takes over theta_step after the loss and before update `step`.
+
+        Raises
+        ------
+        OwnCodeError
+            If it did not have the weights that the step's losses want: nothing is updated by them.
+        """
+        self._refuse_lost(step)
         return self.snapshot(step + 1) == step != self.snapshot(step)
 
     def copies_after_update(self, step: int) -> bool:
@@ -76,13 +82,8 @@ class FunctionSchedule(OwnPart):
             raise OwnCodeError(f"reference.schedule: {self.call} does not return the same twice for the same step")
         if storage == "model":
             self.snapshot(len(asked))  # after the last update it is asked whether the second model follows
-            for step, (before, now) in enumerate(itertools.pairwise(first)):
-                if now not in (before, step, step + 1):
-                    raise OwnCodeError(
-                        f"reference.schedule: {self.call} goes from {before} to {now} at step {step + 1}, and a second "
-                        f"model (reference.storage: model) no longer has the weights of step {now} then; set "
-                        "reference.storage: score_ahead, which scores with them in time"
-                    )
+            for step in asked:
+                self._refuse_lost(step)
 
     def longest_window(self, steps: int) -> int:
         """Return the most steps whose log-probabilities wait, of a run or a round of so many steps."""
@@ -93,6 +94,16 @@ class FunctionSchedule(OwnPart):
                 end += 1
             most = max(most, end - step)
         return most
+
+    def _refuse_lost(self, step: int) -> None:
+        """Raise OwnCodeError if a second model no longer has the weights of a step's snapshot."""
+        before, now = self.snapshot(max(0, step - 1)), self.snapshot(step)
+        if now not in (before, step - 1, step):
+            raise OwnCodeError(
+                f"reference.schedule: {self.call} goes from {before} to {now} at step {step}, and a second model "
+                f"(reference.storage: model) no longer has the weights of step {now} then; set "
+                "reference.storage: score_ahead, which scores with them in time"
+            )
 
     def _asked(self, step: int) -> int:
         try:

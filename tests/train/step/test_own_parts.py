@@ -25,6 +25,7 @@ from humanline.train.loop import train
 from humanline.train.online.rewards.pool import make_pool
 from humanline.train.preflight.validate import NotReadyError, validate
 from humanline.train.run.checkpoint import CheckpointError
+from humanline.train.run.metrics import read_metrics
 from humanline.train.step.own_check import check_own_parts
 from tests.conftest import ROOT
 from tests.helpers.cases import StopAt
@@ -324,6 +325,16 @@ def test_a_table_for_a_second_model_has_an_entry_behind_the_last_step(toy, own):
     assert check_own_parts(made, CPU)
     with pytest.raises(OwnCodeError, match=r"mine:f\(8\) raised IndexError"):
         check_own_parts(beside(own, config(toy, own / "run", reference=mine | {"storage": "model"})), CPU)
+
+
+def test_what_a_second_model_lost_is_told_at_a_step_that_nobody_asked_for_ahead(toy, own, tmp_path, monkeypatch):
+    """In a run by epochs, or a very long one, it had gone on against older weights than the schedule names."""
+    monkeypatch.setattr("humanline.train.config.own_schedule._LOOKED_AT", 3)
+    late = write(own, "mine", "def f(step):\n    return 0 if step < 5 else step - 3")
+    made = beside(own, config(toy, tmp_path / "run", reference={"schedule": late, "storage": "model"}))
+    with pytest.raises(OwnCodeError, match=r"mine:f goes from 0 to 2 at step 5, .* no longer has the weights of"):
+        train(made, show_progress=False)
+    assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("name", ["random", "datasets", "torch"])
