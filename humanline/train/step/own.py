@@ -22,7 +22,9 @@ from humanline.train.run.metrics import KINDS
 NOT_GIVEN = ("denominator", "reference_point", "kl_log_ratio")  # what losses of the house get besides
 # Names that a row of metrics has already, and those by which rows of other kinds are told.
 TAKEN = frozenset({"step", "loss", "grad_norm", "lr", "seconds", "tokens_per_second", "log_ratio_rms", "transformed"})
-TAKEN |= {"kind", *KINDS}
+TAKEN |= {"clipped_low", "clipped_high", "detached", "above_bound"}
+TAKEN |= {f"{what}_{how}" for what in ("sampler_mismatch", "staleness") for how in ("rms", "max")}
+TAKEN |= {"kind", "updates", *KINDS}
 
 
 @contextlib.contextmanager

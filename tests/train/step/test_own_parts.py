@@ -26,12 +26,13 @@ from humanline.train.online.rewards.pool import make_pool
 from humanline.train.preflight.validate import NotReadyError, validate
 from humanline.train.run.checkpoint import CheckpointError
 from humanline.train.run.metrics import read_metrics
+from humanline.train.step.own import TAKEN
 from humanline.train.step.own_check import check_own_parts
 from tests.conftest import ROOT
 from tests.helpers.cases import StopAt
 from tests.helpers.kills import KILLED, result_of
 from tests.helpers.rounds import online
-from tests.helpers.support import CLIP, config, run, same, steps, weights, without_timing
+from tests.helpers.support import CLIP, REJECT, config, run, same, steps, weights, without_timing
 
 PAGE = (ROOT / "docs/own-parts.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
@@ -272,6 +273,8 @@ WRONG_LOSSES = {
     "an error": ("1 / 0", r"raised ZeroDivisionError: division by zero \(mine.py, line 4\)"),
     "metrics of another shape": ("-gain, {'a': gain.mean()}", r"metric a of shape \(\)"),
     "a metric's name": ("-gain, {'loss': gain}", "names a metric 'loss'"),
+    "the share of a clip": ("-gain, {'clipped_low': gain}", "names a metric 'clipped_low'"),
+    "what a round says": ("-gain, {'staleness_rms': gain}", "names a metric 'staleness_rms'"),
 }
 
 
@@ -282,6 +285,14 @@ def test_a_loss_that_cannot_be_trained_with_is_refused(toy, own, which):
     made = beside(own, config(toy, own / "run", write(own, "mine", LOSS + body)))
     with pytest.raises(OwnCodeError, match=f"^objective: mine:f .*({said})"):
         check_own_parts(made, CPU)
+
+
+def test_no_metric_of_a_run_can_be_taken(toy, own, tmp_path):
+    """A loss that names a metric of the house had its own numbers replaced, or passed for those of a clip."""
+    for number, transform in enumerate((CLIP, REJECT, SOFT)):
+        made = beside(own, config(toy, tmp_path / str(number), HINGE, transform=transform, training__steps=1))
+        (row,) = steps(train(made, show_progress=False))
+        assert row.keys() - TAKEN == {"gain", "satisfied"}
 
 
 SIGNATURES = {
