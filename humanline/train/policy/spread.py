@@ -82,14 +82,18 @@ class Whole:
         Raises
         ------
         ModelError
-            If no pass of the step has reached a parameter that a pass on other tokens did, with several processes:
-            their gradients are then not averaged. Each process looks at its own.
+            If the last pass of the step, with which gradients travel, has not reached a parameter that a pass on other
+            tokens did, with several processes: theirs are then not averaged, whatever earlier passes have reached.
+            Each process looks at its own.
         """
-        if self._must_reach and (lost := [name for name, weight in self.rows.items() if weight.grad is None]):
-            raise ModelError(
-                f"{len(lost)} trained tensors got no gradient in this step, {lost[0]} among them, so that processes "
-                "would go on with gradients of their own: set training.sharding: full, or train in one process"
-            )
+        if self._must_reach:
+            try:
+                self.wrapped._check_reducer_finalized()
+            except RuntimeError as error:
+                raise ModelError(
+                    "the last pass of this step has not reached trained tensors that other passes reach, so that "
+                    "processes would go on with gradients of their own: train in one process"
+                ) from error
         norm: Tensor = self.accelerator.clip_grad_norm_(self.policy.parameters(), limit)
         return norm
 

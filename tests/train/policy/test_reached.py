@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,6 +13,7 @@ from humanline.system.files import DamagedError
 from humanline.system.stop import StopRequested
 from humanline.train.loop import train
 from humanline.train.policy.errors import ModelError
+from humanline.train.policy.spread import Whole
 from humanline.train.run.state import OptimizerState, RandomState
 from humanline.train.setup import set_up
 from tests.helpers.support import config
@@ -114,14 +117,63 @@ def test_two_processes_are_one(around, tmp_path, server):
     assert all((first[name] - second[name]).abs().max() < 1e-6 for name in first)
 
 
-def test_a_gradient_that_is_missing_later_ends_the_run_of_several_processes(toy, tmp_path):
-    """A parameter that the first pass reached and a step does not would leave them with gradients of their own."""
+class Forking(torch.nn.Module):
+    """A pass that goes through a second layer or around it, as tokens may decide."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+    def forward(self, row, through):
+        return self.second(self.first(row)) if through else self.first(row)
+
+
+class OfSeveral:
+    """What a spread asks of an accelerator, with torch's own averaging, over a group of one process."""
+
+    num_processes, ddp_handler = 2, None
+
+    def prepare(self, policy):
+        unused = self.ddp_handler is not None and self.ddp_handler.find_unused_parameters
+        return torch.nn.parallel.DistributedDataParallel(policy, find_unused_parameters=unused)
+
+    def unwrap_model(self, wrapped):
+        return wrapped.module
+
+    def no_sync(self, wrapped):
+        return wrapped.no_sync()
+
+    def clip_grad_norm_(self, parameters, limit):
+        return torch.nn.utils.clip_grad_norm_(parameters, limit)
+
+
+@pytest.fixture
+def group():
+    """A group of one process."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("passes", list(itertools.product((True, False), repeat=2)))
+def test_a_gradient_that_does_not_travel_ends_the_run_of_several_processes(group, passes):
+    """What the last pass of a step does not reach is not averaged, also where an earlier pass of the step did."""
+    for unreached in (False, True):
+        spread = Whole(Forking(), OfSeveral(), unreached=unreached)
+        for number, through in enumerate(passes):
+            with spread.accumulating(last=number == 1):
+                spread.wrapped(torch.ones(1, 2), through).sum().backward()
+        if unreached or passes[-1]:
+            assert float(spread.clip(1.0)) > 0
+        else:
+            with pytest.raises(ModelError, match=r"not reached trained tensors .* in one process$"):
+                spread.clip(1.0)
+
+
+def test_one_process_alone_has_nobody_to_wait_for(toy, tmp_path):
+    """It takes whatever gradients there are."""
     with set_up(config(toy, tmp_path / "run", training=TRAINING), show_progress=False) as run:
-        spread = run.trained.spread
-        assert float(spread.clip(1.0)) == 0.0  # one process alone has nobody to wait for
-        spread._must_reach = True
-        with pytest.raises(ModelError, match=r"trained tensors got no gradient in this step, .* train in one process"):
-            spread.clip(1.0)
+        assert float(run.trained.spread.clip(1.0)) == 0.0
 
 
 def test_each_process_draws_dropout_of_its_own():
