@@ -334,7 +334,8 @@ def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> No
     ------
     ModelError
         If the tokenizer has no end token, a token id exceeds the embedding, max_length exceeds what the model was built
-        for, or the output head is missing or of an unknown kind; all that apply are named.
+        for, or the positions from which on its rotary embedding is another for all rows of a pass that has one as long,
+        or the output head is missing or of an unknown kind; all that apply are named.
     """
     problems = []
     if tokenizer is not None:
@@ -346,12 +347,30 @@ def refuse_misfits(path: str, model: Any, tokenizer: Any, max_length: int) -> No
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and max_length > longest:
         problems.append(f"data.max_length {max_length} exceeds the {longest} positions of the model {path!r}")
+    switch = _rope_switch(model)
+    if switch is not None and max_length > switch:
+        problems.append(
+            f"data.max_length {max_length} exceeds the {switch} positions beyond which {path!r} takes another rotary "
+            "embedding (longrope), for all rows of a pass in which one is longer: what a row gets would depend on the "
+            f"rows beside it; set data.max_length to at most {switch}"
+        )
     try:
         LogprobModel(model)
     except ModelError as error:
         problems.append(str(error))
     if problems:
         raise ModelError("\n".join(problems))
+
+
+def _rope_switch(model: Any) -> int | None:
+    """Return the positions up to which a model's rotary embedding is one, where the longest row of a pass says which.
+
+    None where rows have no part in that.
+    """
+    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [rope, *(one for one in rope.values() if isinstance(one, dict))]  # of all layers, or of each kind
+    switches = [one.get("original_max_position_embeddings") for one in kinds if one.get("rope_type") == "longrope"]
+    return min((one for one in switches if isinstance(one, int)), default=None)
 
 
 def refuse_missing_weights(path: str, outline: Any) -> None:
