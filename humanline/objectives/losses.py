@@ -49,7 +49,8 @@ def nll_loss(
     Raises
     ------
     ValueError
-        If shapes differ, the mask is not bool, or the denominator is not > 0 or not one number (as in all losses).
+        If shapes differ, the mask is not bool, or the denominator is a plain number that is not > 0 or a tensor that is
+        not one number; the sign of a tensor is not checked (as in all losses).
 
     Notes
     -----
