@@ -21,12 +21,13 @@ def refuse(number: int):
 
 
 def held(folder: Path, number: int = 1, *, seconds_ago: float = 0.0, **changes) -> Path:
-    """The lock of a process of another machine, or of what `changes` say."""
+    """The lock of a process of another machine, or of what `changes` say; there whole at once, as a real one is."""
     row = {"host": "elsewhere", "process": 7, "boot": "b", "namespace": "n", "started": "1"}
-    path = folder / f"run.lock.{number}"
-    path.write_text(json.dumps(row | {"nonce": "x" * 32, "renewals": 0, "free": False} | changes))
+    path, partial = folder / f"run.lock.{number}", folder / ".run.lock.theirs.partial"
+    partial.write_text(json.dumps(row | {"nonce": "x" * 32, "renewals": 0, "free": False} | changes))
     then = time.time() - seconds_ago
-    os.utime(path, (then, then))
+    os.utime(partial, (then, then))
+    partial.rename(path)
     return path
 
 

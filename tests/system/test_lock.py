@@ -35,6 +35,21 @@ def take(folder: Path, *, wait: bool = True) -> tuple[FolderLock, list[str]]:
     return one, said
 
 
+def test_the_tests_locks_of_others_are_there_whole_at_once(tmp_path, monkeypatch):
+    """Whoever looks while one is made sees none, or one with its holder: a thread may be looking all the time."""
+    seen, write = [], Path.write_text
+
+    def look(path, text):
+        path.touch()
+        seen.append(FolderLock(tmp_path)._highest())
+        write(path, text)
+        seen.append(FolderLock(tmp_path)._highest())
+
+    monkeypatch.setattr(Path, "write_text", look)
+    held(tmp_path, 2)
+    assert seen == [None, None] and FolderLock(tmp_path)._highest().holder.host == "elsewhere"
+
+
 class TestTaking:
     @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("before", ["nothing", "free", "dead", "old format", "no links"])
