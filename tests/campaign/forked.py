@@ -53,21 +53,33 @@ class Outcome:
     left: int = 0
 
 
+@dataclass(frozen=True)
+class _Given:
+    """What a process holds before it does anything, since it was forked, in MiB and as the two functions measure."""
+
+    resident: float = 0.0
+    own_part: float = 0.0
+
+
 def adopt_orphans(adopt: bool = True) -> None:
     """Make processes whose parent has ended children of this one, so that none goes unseen."""
     ctypes.CDLL(None).prctl(_SUBREAPER, int(adopt), 0, 0, 0)
 
 
 def run(command: Command, folder: Path, *, fresh: bool = False, seconds: float = SECONDS, mib: float = MIB) -> Outcome:
-    """Run a command in a folder and return what came of it; `seconds` and `mib` (with all its children) end it."""
+    """Run a command in a folder and return what came of it; `seconds` and `mib` (with all its children) end it.
+
+    What a forked process shares with this one counts for nothing: this one may hold any amount.
+    """
     with tempfile.TemporaryDirectory() as words:
         out, err = Path(words, "out"), Path(words, "err")
         out.touch()  # before a kill that comes at once
         err.touch()
         before = children(os.getpid())
+        given = _Given() if fresh else _Given(_resident(os.getpid()), _own_part(os.getpid()) / 2)
         started = time.monotonic()
         pid = (_begin if fresh else _fork)(command, folder, out, err)
-        code, over, peak = _watch(pid, command, started, seconds + _START * fresh, mib, fresh)
+        code, over, peak = _watch(pid, command, started, seconds + _START * fresh, mib, fresh, given)
         took = time.monotonic() - started
         left = _reap(before)
         texts = [path.read_text(encoding="utf-8", errors="surrogateescape") for path in (out, err)]
@@ -75,17 +87,17 @@ def run(command: Command, folder: Path, *, fresh: bool = False, seconds: float =
 
 
 def _watch(
-    pid: int, command: Command, started: float, seconds: float, mib: float, fresh: bool
+    pid: int, command: Command, started: float, seconds: float, mib: float, fresh: bool, given: _Given
 ) -> tuple[int, str | None, float]:
     peak, over, pause = 0.0, None, 0.002
     while True:
         done, status, usage = os.wait4(pid, os.WNOHANG)
         if done:
-            return os.waitstatus_to_exitcode(status), over, max(peak, usage.ru_maxrss / 1024)
+            return os.waitstatus_to_exitcode(status), over, max(peak, usage.ru_maxrss / 1024 - given.resident)
         now = time.monotonic() - started
         held = sum(map(_resident, _tree(pid)))
         if held > mib:  # a process that has just been forked seems to hold all that it still shares with its parent
-            held = sum(map(_own_part, _tree(pid)))
+            held = sum(map(_own_part, _tree(pid))) - given.own_part
         peak = max(peak, held)
         if over is None and (now > seconds or peak > mib):
             over = f"more than {seconds:g} s" if now > seconds else f"more than {mib:g} MiB"

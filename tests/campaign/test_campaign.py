@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.forked import Command, adopt_orphans, no_network, run
+from tests.campaign.forked import Command, _own_part, adopt_orphans, no_network, run
 from tests.campaign.stage import faults
 from tests.conftest import ROOT
 
@@ -49,6 +49,11 @@ def prints(text: str, code: int = 0) -> int:
 
 def hangs() -> int:
     time.sleep(60)
+    return 0
+
+
+def rests() -> int:
+    time.sleep(0.5)
     return 0
 
 
@@ -116,6 +121,14 @@ def test_what_may_never_be_is_found(tmp_path, orphans, work, found):
     assert len(complaints) == len(found), complaints
     for complaint, words in zip(complaints, found, strict=True):
         assert words in complaint
+
+
+def test_what_a_forked_process_shares_with_its_parent_is_not_its_own(tmp_path):
+    """A command that takes next to nothing is fine by a limit far below what the process holds that forks it."""
+    held = _own_part(os.getpid())
+    assert held > 100
+    outcome = run(Command(work=rests), tmp_path, mib=held / 4)
+    assert outcome.over is None
 
 
 def test_the_network_is_out_of_reach_and_noted(tmp_path):
