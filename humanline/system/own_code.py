@@ -198,13 +198,23 @@ def _spec(name: str) -> ModuleSpec | None:
     spec: ModuleSpec | None = None
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:end]), path)
+        spec = _found(".".join(parts[:end]), path)
         if spec is None:
             return None
         path = spec.submodule_search_locations
         if path is None and end < len(parts):
             return None
     return spec
+
+
+def _found(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Ask all who find modules, the folders first: what is installed to be edited may have a finder of its own."""
+    for finder in (PathFinder, *sys.meta_path):
+        find: Any = getattr(finder, "find_spec", None)
+        spec: ModuleSpec | None = None if find is None else find(name, path)
+        if spec is not None:
+            return spec
+    return None
 
 
 def is_installed(path: Path) -> bool:

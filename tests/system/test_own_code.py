@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import sys
 
 import pytest
 
-from humanline.system.own_code import OwnCodeError, load_call
+from humanline.system.own_code import OwnCodeError, digests_of, load_call
 
 
 @pytest.fixture
@@ -78,6 +79,31 @@ def test_sources_are_the_files_of_ones_own_wherever_they_are_imported(here):
         }.items()
     }
     assert found.function() == 3 and len(found.digest) == 64
+
+
+def test_files_of_a_package_that_is_installed_to_be_edited_count(here, monkeypatch):
+    """`pip install -e` of a folder with its package at the top leaves a finder, and no entry of the path."""
+    package = here / "project" / "own_edited"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "rewards.py").write_text("from own_edited.more import value\ndef f(): return value\n")
+    (package / "more.py").write_text("value = 1\n")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            parent, _, rest = name.partition(".")
+            place = package / (f"{rest}.py" if rest else "__init__.py")
+            if parent == "own_edited" and place.is_file():
+                return importlib.util.spec_from_file_location(name, place)
+            return None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    found = digests_of("own_edited.rewards:f")
+    assert found.keys() == {"own_edited", "own_edited.rewards", "own_edited.more"}
+    assert load_call("own_edited.rewards:f").sources == found
+    (package / "more.py").write_text("value = 2\n")
+    assert digests_of("own_edited.rewards:f") != found and load_call("own_edited.rewards:f").function() == 2
 
 
 def test_one_file_alone_has_its_own_digest(here):
