@@ -29,6 +29,10 @@ _CHUNK = 1 << 20  # bytes
 KINDS = {"step": "train", "held_out": "look", "round": "sample", "broke": "break"}
 
 
+class MetricsError(ValueError):
+    """A metrics file with a line that is no row."""
+
+
 class MetricsLog:
     """Append one JSON line after another; a reader always finds whole lines, also where a write has failed.
 
@@ -181,10 +185,13 @@ def _same(path: Path, file: int) -> bool:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a metrics file, each with its `kind`."""
-    with open(path, encoding="utf-8") as lines:
-        for line in lines:
-            yield with_kind(json.loads(line))
+    """Yield the rows of a metrics file, each with its `kind`; raise MetricsError, with the line, if one is damaged."""
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            row = read_object(line)
+            if not row:
+                raise MetricsError(f"{path}:{number}: is no row of metrics, but damaged or changed; remove that line")
+            yield with_kind(row)
 
 
 def with_kind(row: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from humanline.system import lock
 from humanline.system.lock import LockLostError
 from humanline.train.loop import train
 from humanline.train.run.folder import RunFolder
+from humanline.train.run.metrics import MetricsError
+from humanline.train.run.result import RunResult
 from tests.helpers.kills import KILLED, result_of
 from tests.helpers.locks import held, names, waiting_clock
 from tests.helpers.support import config
@@ -164,3 +166,12 @@ def test_a_run_that_lost_its_folder_ends_before_it_writes(toy, tmp_path, monkeyp
         assert kept == (["step-00000002"] if every else []) and not (output / "final").exists()
         assert (output / "metrics.jsonl").read_text().count('"step"') == (3 if noticed else 4 if every else 6)
         assert "run.lock.2" in names(output)
+
+
+@pytest.mark.parametrize("line", [b'{"kind": "tr', b"\xff\n", b"[1]\n", b"\n"])
+def test_a_finished_run_with_a_damaged_line_of_metrics_says_which(tmp_path, line):
+    """Read in Python or by --resume, it is bad input, named by file and line, and no fault of the program."""
+    folder = RunFolder(tmp_path, resume=True)
+    folder.metrics.write_bytes(b'{"updates": 0, "held_out": {"loss": 1.0}}\n' + line)
+    with pytest.raises(MetricsError, match=r"metrics\.jsonl:2: is no row of metrics"):
+        RunResult.read(folder)
