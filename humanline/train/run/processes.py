@@ -56,8 +56,12 @@ MARGIN = timedelta(minutes=10)  # so that the watch, which says who it was, come
 
 
 def computing_limit(stall_minutes: float) -> timedelta:
-    """Return how long a process waits inside a collective of computing: ten minutes more than the watch allows."""
-    return timedelta(minutes=stall_minutes) + MARGIN if stall_minutes else _FOR_EVER
+    """Return how long a process waits inside a collective of computing: ten minutes more than the watch allows.
+
+    It is a year at most: torch counts in nanoseconds, of which there is no number for a few centuries.
+    """
+    asked = stall_minutes and min(stall_minutes, _FOR_EVER / timedelta(minutes=1))
+    return min(timedelta(minutes=asked) + MARGIN, _FOR_EVER) if asked else _FOR_EVER
 
 
 def start_accelerator(*, stall_minutes: float = 0.0) -> Any:

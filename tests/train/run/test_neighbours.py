@@ -252,6 +252,12 @@ def test_the_watch_speaks_before_a_collective_gives_up():
     assert computing_limit(60).total_seconds() == 70 * 60 and computing_limit(0.0).days >= 365
 
 
+@pytest.mark.parametrize("minutes", [6e5, 1e9, 1e13, 3e38])
+def test_a_wait_of_centuries_is_one_of_a_year(minutes):
+    """A limit that is meant as none is no more than torch can count in nanoseconds."""
+    assert computing_limit(minutes) == computing_limit(0.0)
+
+
 @pytest.mark.slow
 def test_a_long_save_is_no_long_collective(toy, tmp_path, pairs, whole):
     """The main process saves for longer than a collective of computing may take: the other one waits for it."""
