@@ -207,6 +207,12 @@ def test_a_first_call_may_import(here):
     assert verdicts == [(float(n), "ok", "") for n in range(1, 9)]
 
 
+@pytest.mark.parametrize("seconds", [1e7, 1e10, 3e38])
+def test_a_limit_that_is_meant_as_none_is_taken(here, seconds):
+    """More seconds than the system's clocks take leave an item all its time, and do not end the run."""
+    assert in_pool([call("length")], seconds=seconds, first_seconds=seconds) == [(3.0, "ok", "")]
+
+
 def test_an_import_that_never_ends_ends(here):
     """Three first calls get the longer limit, those after them the limit of any item."""
     verdicts = in_pool([call("imports_for_ever")] * 5, workers=1, seconds=0.1, first_seconds=0.4)

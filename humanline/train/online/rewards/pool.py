@@ -29,6 +29,7 @@ from humanline.train.online.rewards.verdict import NOT_SCORED, Verdict
 _START = 300.0  # seconds for a worker to import what it needs: torch on a busy network disk takes long
 _FAILED_STARTS = 3
 _LONGEST_REPLY = 2**16
+_LONGEST_WAIT = 3600.0  # seconds of one look at the workers: the system's clocks take no limit of many days
 _LAST = 15.0  # seconds for a keeper to end
 _PROGRAM = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
@@ -174,8 +175,7 @@ class Pool:
                 if worker.unsent:
                     selector.register(worker.input, selectors.EVENT_WRITE, worker)
             nearest = min((worker.deadline for worker in self._workers), default=math.inf)
-            limit = None if nearest == math.inf else max(0.0, nearest - time.monotonic())
-            events = selector.select(limit)
+            events = selector.select(min(_LONGEST_WAIT, max(0.0, nearest - time.monotonic())))
         done = []
         for key, _ in events:
             worker = key.data

@@ -26,6 +26,7 @@ from humanline.train.online.rewards.forms import described_signature
 from humanline.train.online.rewards.verdict import NOT_SCORED, Verdict, described
 
 _GRACE = 2.0  # seconds beyond an item's limit after which the kernel ends a worker whose parent does not
+_LONGEST = 1e9  # seconds, of which the kernel takes no more than three centuries
 _MIB = 2**20
 
 
@@ -165,7 +166,7 @@ def _entry_of(returned: Any, at: int, count: int) -> Verdict:
 def _arm(seconds: float) -> None:
     """Set a timer by which the kernel ends this process, whatever it does; 0 takes it back."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, _LONGEST))
 
 
 def _die_with_parent(lifeline: int) -> None:
