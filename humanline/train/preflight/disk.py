@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from humanline.system.disk import in_words, nearest
 from humanline.system.files import SPARE, OutputError
 from humanline.train.config import TrainConfig
+from humanline.train.config.rounds import SamplingConfig
 
 if TYPE_CHECKING:
     from humanline.train.data.batch import Unit
@@ -144,8 +145,8 @@ def _of_rounds(config: TrainConfig, steps: int, weights: int, prompts: int) -> i
     completions = rounds.samples * rounds.contexts_per_round * number
     copies = 2 * (rounds.sampling.engine.kind == "server") + rounds.overlap  # the served ones and those before them
     answers = 2 * prompts * config.evaluation.samples  # are there twice as a look ends, and removed after it
-    looks = (_A_TOKEN * config.asking.max_tokens + _A_SCORE) * answers
-    return (_A_TOKEN * rounds.sampling.max_tokens + _A_SCORE) * completions + copies * weights + looks
+    looks = (_longest_answer(config, config.asking) + _A_SCORE) * answers
+    return (_longest_answer(config, rounds.sampling) + _A_SCORE) * completions + copies * weights + looks
 
 
 def _of_distance(config: TrainConfig) -> int:
@@ -153,7 +154,12 @@ def _of_distance(config: TrainConfig) -> int:
     if distance is None:
         return 0
     answers = 3 * distance.limit * distance.samples  # the start's, and the policy's of a look, twice as that ends
-    return _A_TOKEN * config.travelling.max_tokens * answers
+    return _longest_answer(config, config.travelling) * answers
+
+
+def _longest_answer(config: TrainConfig, sampling: SamplingConfig) -> int:
+    """Return the bytes of the longest answer that there can be, behind a prompt of one token."""
+    return _A_TOKEN * min(sampling.max_tokens, max(1, config.data.max_length - 1))
 
 
 def _logprob_bytes(batch: StepBatch) -> int:

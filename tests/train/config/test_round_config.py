@@ -216,3 +216,18 @@ def test_where_the_reference_comes_from_is_told(toy, tmp_path):
     ]:
         given = tiny_run(toy, tmp_path / "run", reference=reference, adapter=adapter)
         assert wanted in describe_reference(given) and (wanted == ahead) == (given.window_steps(8) > 0)
+
+
+def test_no_answer_is_counted_longer_than_it_can_be(toy, tmp_path, capsys):
+    """data.max_length goes before max_tokens: one that is meant as no limit does not fill the disk by itself."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"{i} + 1"}) + "\n" for i in range(40)))
+    said = []
+    for longest in (63, 10**12):
+        distance = {"prompts": toy["prompts"], "max_tokens": longest}
+        data = {"train": str(path), "eval": str(path), "max_length": 64}
+        given = tree(model=toy["model"], output=str(tmp_path / "run"), data=data)
+        given |= {"source": source(max_tokens=longest), "evaluation": {"distance": distance}}
+        validate(TrainConfig.model_validate(given))
+        said.append(next(line for line in capsys.readouterr().out.splitlines() if "of samples, scores" in line))
+    assert said[0] == said[1]
