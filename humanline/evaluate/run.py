@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -261,7 +262,7 @@ def prompts_of(path: str) -> str:
 
 def whose(model: Path) -> tuple[str, int | None]:
     """Return name and seed of a model: those of its run for the `final` of one."""
-    model = model.expanduser()
+    model = Path(os.path.abspath(model.expanduser()))  # so that "final" and "." have a name and a parent with one
     run = model.parent / "config.json"
     if model.name == "final" and run.is_file():
         try:

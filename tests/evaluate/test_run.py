@@ -288,6 +288,16 @@ def test_what_a_run_has_left_is_evaluated_under_its_name(recipe, tmp_path, adapt
         assert read_evaluation("start").items != found.items
 
 
+@pytest.mark.parametrize(("at", "model"), [("run", "final"), ("run/final", "."), ("run/final", "../../run/final/")])
+def test_a_model_has_the_name_of_its_run_wherever_it_is_named_from(tmp_path, monkeypatch, at, model):
+    """`final` and `.` stand for folders whose names and parents' names are not written there."""
+    (tmp_path / "run" / "final").mkdir(parents=True)
+    (tmp_path / "run" / "config.json").write_text('{"seed": 7}')
+    monkeypatch.chdir(tmp_path / at)
+    assert evaluating.whose(Path(model)) == ("run", 7)
+    assert evaluating.whose(Path("hub:org/tiny")) == ("tiny", None)
+
+
 def test_a_server_answers(recipe, tmp_path):
     """It is given the model's weights, asked under the settings of the section, and its answers are scored."""
 
