@@ -129,7 +129,7 @@ def as_rounds(config: TrainConfig, prompts: str | None, samples: str | None = No
             "nothing says how answers are scored: set evaluation.scoring, for example "
             "evaluation.scoring='{rewards: [{kind: math}]}'"
         )
-    path = prompts or config.data.eval or samples
+    path = next((one for one in (prompts, config.data.eval, samples) if one is not None), None)
     if path is None:
         raise EvaluationError("there are no prompts to ask: give --prompts FILE, or set data.eval")
     # What rounds forbid, one sample or temperature 0, would leave nothing to learn from; it can be evaluated.
