@@ -113,7 +113,10 @@ def _written(config: TrainConfig, rows: Any, held_out: Any, model: Any, tokenize
 
 
 def _rows_written(folder: Path, name: str, given: Any, said: str) -> Path:
-    """Write rows, and return their file: JSON lines, or of a `datasets.Dataset` parquet, which keeps its types."""
+    """Write rows, and return their file: JSON lines, or of a `datasets.Dataset` parquet, which keeps its types.
+
+    Of one whose format shows other rows than it holds (`with_transform`, or some columns) those that are shown.
+    """
     if isinstance(given, str | bytes | Mapping):
         raise GivenError(f"{said}: expected a list of dicts, or a datasets.Dataset; got {type(given).__name__}")
     lines = []
@@ -128,7 +131,7 @@ def _rows_written(folder: Path, name: str, given: Any, said: str) -> Path:
     if not lines:
         raise GivenError(f"{said} has no rows; an iterator can be gone through only once")
     digest = hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGITS]
-    if not hasattr(given, "to_parquet"):
+    if not hasattr(given, "to_parquet") or _shows_others(given):
         path = folder / f"{name}-{digest}.jsonl"
         write_text(path, "".join(lines))
         return path
@@ -138,6 +141,12 @@ def _rows_written(folder: Path, name: str, given: Any, said: str) -> Path:
         given.to_parquet(str(partial))
     os.replace(partial, path)
     return path
+
+
+def _shows_others(given: Any) -> bool:
+    """Return whether the format of a `datasets.Dataset` shows other rows than those that it holds, and would write."""
+    shown = getattr(given, "format", None)  # none of one that streams
+    return shown is not None and (shown["type"] is not None or set(shown["columns"]) != set(given.column_names))
 
 
 def _model_written(folder: Path, model: Any, tokenizer: Any) -> Path:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import humanline.train
 from humanline.system.stop import StopRequested
 from humanline.train.config import TrainConfig
-from humanline.train.given import GivenError, train
+from humanline.train.given import GivenError, _rows_written, train
 from tests.conftest import ROOT
 from tests.helpers.cases import StopAt
 from tests.helpers.support import config, run, same, steps, weights, without_timing
@@ -62,6 +62,18 @@ def test_rows_and_a_model_object_train_as_their_files_do(toy, tmp_path, rows, st
     assert [row["updates"] for row in found.metrics("look")] == [0, 4] and len(found.metrics()) == 6
     with pytest.raises(ValueError, match="kind must be one of"):
         found.metrics("step")
+
+
+def test_rows_are_those_that_a_dataset_shows(tmp_path):
+    """A transform, and columns left out by the format, are in what is written, as they are in a program's own loop."""
+    datasets = pytest.importorskip("datasets")
+    held = datasets.Dataset.from_list([{"prompt": "a", "completion": "b", "label": True}])
+    spelt = held.with_transform(lambda rows: rows | {"completion": [text.upper() for text in rows["completion"]]})
+    fewer = held.with_format(columns=["prompt", "completion"])
+    for shown, row in ((spelt, held[0] | {"completion": "B"}), (fewer, {"prompt": "a", "completion": "b"})):
+        (found,) = _rows_written(tmp_path, "rows", shown, "rows").read_text(encoding="utf-8").splitlines()
+        assert json.loads(found) == shown[0] == row
+    assert _rows_written(tmp_path, "rows", held, "rows").suffix == ".parquet"
 
 
 def test_a_run_goes_on_only_from_the_same_rows_and_model(toy, tmp_path, rows, start):
