@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from humanline.evaluate.records import NAME, EvaluationError, in_full, prompt_digest, read_evaluation
 from humanline.train.online.ledger import each_line
@@ -27,6 +27,8 @@ class Answers:
     seed : int or None
     scoring : dict or None
         How they were scored, where an evaluation beside them says it.
+    columns : tuple of str
+        Of their prompts, what they were scored against or asked with, where an evaluation beside them says it.
     rollouts : list of Rollout
     scores : list of list of Score, or None
         None where the file has none.
@@ -36,6 +38,7 @@ class Answers:
     name: str
     seed: int | None
     scoring: dict[str, object] | None
+    columns: tuple[str, ...]
     rollouts: list[Rollout]
     scores: list[list[Score]] | None
 
@@ -58,19 +61,20 @@ def read_answers(path: str) -> Answers:
         If there is no such file, it has no rows, a prompt's id is there twice or has no answer.
     """
     file = in_full(path)
-    name, seed, scoring = file.stem, None, None
+    name, seed, settings = file.stem, None, dict[str, Any]()
     if file.is_dir():
         folder = file
         file = next((folder / one for one in (SCORED, SAMPLES) if (folder / one).is_file()), folder / SCORED)
         name = folder.name
         if (folder / NAME).is_file():
             evaluation = read_evaluation(folder)
-            name, seed, scoring = evaluation.name, evaluation.seed, evaluation.settings.get("scoring")
+            name, seed, settings = evaluation.name, evaluation.seed, dict(evaluation.settings)
     if not file.is_file():
         raise EvaluationError(f"{path!r} is no file of answers, and no folder of `humanline evaluate` that has one")
     rollouts = read_each_once(file)
     scored = all("scores" in row for row in each_line(file, whole=True))
-    return Answers(file, name, seed, scoring, rollouts, read_scores(file, rollouts) if scored else None)
+    scores = read_scores(file, rollouts) if scored else None
+    return Answers(file, name, seed, settings.get("scoring"), tuple(settings.get("columns", ())), rollouts, scores)
 
 
 def read_each_once(file: Path) -> list[Rollout]:

@@ -81,6 +81,8 @@ def win_rate(
     ours, theirs = read_answers(model), read_answers(baseline)
     joined = join(ours, theirs)
     rule = _rule(ours, theirs, judge)
+    if judge is None:
+        _refuse_other_columns(ours, theirs, joined)
     unknown = [str(one.file) for one in (ours, theirs) if judge is None and one.scoring is None]
     against = digest_of_answers(theirs, [one.baseline for one in joined])
     settings = {
@@ -151,6 +153,17 @@ def _rule(ours: Answers, theirs: Answers, judge: JudgeConfig | None) -> dict[str
     if ours.scoring is None or theirs.scoring is None:
         return {"kind": "scores", "of": parts[0] or parts[1], "scored": "not known"}
     return {"kind": "scores", "of": parts[0] or parts[1], **ours.scoring}
+
+
+def _refuse_other_columns(ours: Answers, theirs: Answers, joined: Sequence[Joined]) -> None:
+    """Raise EvaluationError if both answers to a prompt were scored against, or asked with, other columns of it."""
+    for one in joined:
+        mine, other = ours.rollouts[one.model].extra, theirs.rollouts[one.baseline].extra
+        if differ := [name for name in {*ours.columns, *theirs.columns} if mine.get(name) != other.get(name)]:
+            raise EvaluationError(
+                f"{ours.file} and {theirs.file}: {one.id!r} has another {', '.join(sorted(differ))} in each, which "
+                "answers were scored against or asked with; only scores of the same can be compared"
+            )
 
 
 @contextlib.contextmanager

@@ -499,6 +499,29 @@ def test_folders_of_evaluations_tell_name_seed_and_scoring(files, capsys):
     assert "were not scored alike: rewards" in capsys.readouterr().err
 
 
+def test_answers_scored_against_other_references_are_refused(files, capsys):
+    """A reference of one prompt that was mended between two evaluations is named; other columns may differ."""
+    for name, reference, note in (("a", "1", ""), ("b", "1", "other"), ("c", "2", "")):
+        write_answers(
+            f"{name}.jsonl",
+            {str(n): ["1"] for n in range(4)},
+            extra={str(n): {"answer": reference if n == 3 else "0", "note": note} for n in range(4)},
+            scores={str(n): [{"value": 1.0, "status": "ok", "parts": {"math": 1.0}}] for n in range(4)},
+        )
+        Path(name).mkdir()
+        Path(f"{name}.jsonl").rename(f"{name}/scored.jsonl")
+        settings = {"sampling": "given", "columns": {"answer": name}, "scoring": {"rewards": "math"}}
+        write_evaluation(
+            Path(name, "evaluation.json"), Evaluation(name, 0, settings, (Item("0", "", (1.0,), ("ok",)),))
+        )
+    assert main(["win-rate", "a", "--against", "b", "--out", "out", "--quiet"]) == 0
+    assert main(["win-rate", "a", "--against", "c", "--out", "other", "--quiet"]) == 2
+    assert "'3' has another answer in each" in capsys.readouterr().err
+    with serving(lambda asked: says("Verdict: tie")) as server:  # a judge is shown no reference
+        words = ("win-rate", "a", "--against", "c", "--judge", judge_file(server.url), "--out", "other", "--quiet")
+        assert main(list(words)) == 0
+
+
 def test_a_conversation_is_shown_turn_by_turn(files):
     """All turns of a prompt stand in the question, under their roles."""
     for name in ("ours.jsonl", "theirs.jsonl"):
