@@ -20,6 +20,7 @@ from humanline.system.stop import StopSignal
 from humanline.system.terminal import show
 from humanline.train.config import TrainConfig
 from humanline.train.data.rows import SetReader
+from humanline.train.data.shapes import INSTRUCTING
 from humanline.train.online.commands import Progress, Say, sample, score
 from humanline.train.online.stages import read_rollouts, read_scores
 from humanline.train.online.types import Rollout
@@ -141,7 +142,9 @@ def _asked_of(config: TrainConfig, rollouts: list[Rollout]) -> list[Rollout]:
                 f"{rollout.id!r} has answers that were scored, and is no row of {config.data.train}, whose rows are "
                 f"called {next(iter(prompts), 'nothing')} and so on"
             )
-        if rollout.prompt[-1].content != prompts[rollout.id][-1].content:
+        own = prompts[rollout.id]
+        before, asked = rollout.prompt[: -len(own)], rollout.prompt[-len(own) :]
+        if asked != own or any(turn.role not in INSTRUCTING for turn in before):  # of source.sampling.system_prompt
             raise EvaluationError(
                 f"{rollout.id}: the answers that were scored are to another prompt than that row of "
                 f"{config.data.train} holds"

@@ -161,6 +161,32 @@ def test_scored_answers_are_to_the_prompts_of_the_recipe_each_once(recipe, capsy
     assert "kept 10 of 48 rows; 38 left: no answers in part.jsonl" in capsys.readouterr().err
 
 
+def test_scored_answers_are_to_all_turns_of_a_prompt(recipe, capsys):
+    """Conversations that end alike are other prompts; a system prompt that sampling has put before one is none."""
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "go on"},
+    ]
+    Path("prompts.jsonl").write_text(json.dumps({"prompt": turns}) + "\n")
+    answer = {"text": "x", "ids": [], "finish": "end", "logprobs": None}
+    values = [{"value": float(n), "status": "ok", "parts": {}} for n in range(2)]
+
+    def look(name: str, prompt: list[dict]) -> int:
+        row = {"id": "prompts.jsonl:1", "policy": "p", "prompt": prompt, "extra": {}}
+        Path(name).write_text(json.dumps(row | {"completions": [answer, answer], "scores": values}) + "\n")
+        return main(["inspect-data", recipe, "--scored", name])
+
+    assert look("same.jsonl", turns) == 0
+    assert look("instructed.jsonl", [{"role": "system", "content": "s"}, *turns]) == 0
+    for name, prompt in (
+        ("other.jsonl", [{"role": "user", "content": "c"}, *turns[1:]]),
+        ("more.jsonl", turns[:2] + turns),
+    ):
+        assert look(name, prompt) == 2
+        assert "to another prompt than that row of prompts.jsonl holds" in capsys.readouterr().err
+
+
 def test_what_makes_no_sense_of_prompts_is_refused(recipe, capsys):
     for words, message in [
         ([], "give --out FOLDER"),
