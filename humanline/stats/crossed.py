@@ -86,6 +86,7 @@ def mean_squares(differences: ArrayLike) -> tuple[float, float, float]:
     items, seeds = table.shape
     if min(items, seeds) < 2:
         raise _checks.fail("differences", "have at least two items and two seeds", table.shape)
+    table = table - table[0, 0]  # so that equal numbers, whose rounded mean may miss them, have squares of 0
     mean, of_item, of_seed = table.mean(), table.mean(1, keepdims=True), table.mean(0, keepdims=True)
     rest = table - of_item - of_seed + mean
     return (

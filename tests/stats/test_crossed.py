@@ -27,6 +27,14 @@ def test_mean_squares_are_those_of_two_one_way_tables():
     assert of_items * 5 + of_seeds * 3 + rest * 15 == pytest.approx(whole, rel=1e-12)
 
 
+@pytest.mark.parametrize("value", [0.1, 0.7, -0.35, 1e9 + 0.1])
+def test_equal_differences_have_an_error_of_exactly_zero(value):
+    """As means of equal numbers do: what rounding leaves is no error that is known."""
+    for items, seeds in ((2, 3), (7, 3), (11, 11)):
+        found = crossed_estimate(np.full((items, seeds), value))
+        assert (found.mean, found.error) == (value, 0.0)
+
+
 def test_the_error_is_that_of_the_way_that_counts():
     """Without rest, and with equal seeds, the error is that over items."""
     of_items = np.array([0.3, -0.1, 0.5, 0.2])
