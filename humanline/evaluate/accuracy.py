@@ -91,6 +91,8 @@ def evaluate_preferences(
         }
     else:
         rule = {"kind": "implicit", "reference": reference, "max_length": config.data.max_length}
+        if config.training.temperature != 1:
+            rule |= {"temperature": config.training.temperature}
         files = {"files": files_at_hand(config.model), "of reference": files_at_hand(reference)}
         plan |= rule | {"model": config.model} | files
     with held_folder(folder, flat(plan), say):

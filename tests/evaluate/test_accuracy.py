@@ -92,6 +92,18 @@ def test_pairs_with_other_answers_are_not_compared(recipe, changed, capsys, refe
     assert "were not evaluated alike: answers" in capsys.readouterr().err
 
 
+def test_ratings_at_another_temperature_are_not_compared(recipe, toy, changed, capsys):
+    """training.temperature divides logits, and so what log-ratios come to; evaluations at 1 do not speak of it."""
+    pairs = write([{"prompt": "p", "chosen": "1 2", "rejected": "3"}, {"prompt": "q"} | FIXED])
+    for name, words in (("a", ()), ("b", ("training.temperature=0.5",)), ("c", ("training.temperature=0.5",))):
+        named = ("--preferences", pairs, "--reference", changed, "--out", name, "--name", name)
+        assert run(recipe, *words, *named) == 0
+    assert "temperature" not in read_evaluation("a").settings["scoring"]
+    assert main(["compare", "b", "c"]) == 0
+    assert main(["compare", "a", "b"]) == 2
+    assert "were not evaluated alike: scoring.temperature: not said and 0.5" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("reference", [[], ["--reference", "changed"]], ids=["reward", "implicit"])
 def test_rows_that_are_dropped_are_counted(recipe, changed, capsys, reference):
     """And named, and again where answers and scores are there already."""
