@@ -478,6 +478,18 @@ def test_files_scored_by_different_rewards_are_refused(files, capsys):
     assert "was scored by model and" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("value", "status"), [(None, "ok"), (0.5, "timeout")])
+def test_a_score_is_there_where_its_status_says_so(files, value, status, capsys):
+    """Of a file from elsewhere too: else the evaluation would be one that no comparison reads."""
+    scored("ours.jsonl", [[0.5]] * N)
+    scored("theirs.jsonl", [[0.2]] * N)
+    rows = read_lines(Path("theirs.jsonl"))
+    rows[3]["scores"][0] |= {"value": value, "status": status}
+    Path("theirs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run() == 2
+    assert "theirs.jsonl: no rows of scores" in capsys.readouterr().err
+
+
 def test_folders_of_evaluations_tell_name_seed_and_scoring(files, capsys):
     """Name and seed go into the result; answers that were scored in different ways are not held against each other."""
 

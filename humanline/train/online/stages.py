@@ -167,6 +167,10 @@ def _score_of(row: Mapping[str, Any]) -> Score:
     value = row["value"]
     if value is not None and (isinstance(value, bool) or not math.isfinite(value)):
         raise ValueError(f"a score must be a finite number or null; got {value}")
+    if (value is None) == (row["status"] == "ok"):
+        raise ValueError(
+            f"a score must be a number where its status is ok, and null elsewhere; got {value} with {row['status']!r}"
+        )
     return Score(row["value"], row["status"], row["parts"], row.get("reason", ""))
 
 
