@@ -129,10 +129,11 @@ def inspect_data(
     probed = None
     if planned is not None:
         probed = run_probe(config, units, picked, planned, stop=stop, progress=progress("steps"))
-    data = config.data
+    data, divisor = config.data, config.training.temperature
+    divided = "" if divisor == 1 else f", logits divided by {divisor:g}"
     found = Inspection(
         model=config.model,
-        how=f"template {data.template}, at most {data.max_length} tokens, too long: {data.too_long}",
+        how=f"template {data.template}, at most {data.max_length} tokens, too long: {data.too_long}{divided}",
         facts=facts,
         names=tuple(units.names[row] for row in picked),
         scores=_row_scores(units, picked, keys, book),

@@ -36,7 +36,7 @@ class Inspection:
     ----------
     model : str
     how : str
-        Template and limits that rows were read with.
+        Template and limits that rows were read with, and what logits were divided by if not by 1.
     facts : FileFacts
     names : tuple of str
         Of the rows that were scored.

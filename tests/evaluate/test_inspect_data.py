@@ -16,6 +16,7 @@ import torch
 
 from humanline.cli import main
 from humanline.evaluate.inspect_run import config_of_file, inspect_data
+from humanline.evaluate.inspection import describe
 from humanline.evaluate.model_files import files_of
 from humanline.evaluate.score_rows import ScoreBook, key_of, passes_of, score_plan
 from humanline.train.online.ledger import LedgerError
@@ -321,6 +322,14 @@ def test_rows_with_labels_and_answers_alone(toy, tmp_path):
     one.write_text(Path(toy["pairs"]).read_text().splitlines(keepends=True)[0])
     alone = look(toy, tmp_path / "b", data__train=str(one))
     assert alone.quartiles is None and alone.levels()["pair"].nats.error == float("inf")
+
+
+def test_levels_at_another_temperature_say_so(toy, tmp_path):
+    """training.temperature divides logits, and so makes other levels of the same rows and model."""
+    as_is, flat = look(toy, tmp_path / "a", rows=5), look(toy, tmp_path / "b", rows=5, training__temperature=4.0)
+    assert as_is.verdict.level.mean != flat.verdict.level.mean
+    assert "logits divided by 4" in flat.how and any("logits divided by 4" in line for line in describe(flat))
+    assert "divided" not in as_is.how
 
 
 def test_what_cannot_be_inspected_leaves_nothing(toy, tmp_path, capsys, monkeypatch):
