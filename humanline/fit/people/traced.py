@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from humanline.fit.model import EQUIVALENTS
+from humanline.fit.model import EQUIVALENTS, Model
 from humanline.fit.people.own import OwnLikelihoods
 
 
@@ -15,7 +15,8 @@ def traced_likelihood(own: OwnLikelihoods) -> Callable[[Any], Any]:
     """Return the function from straight coordinates (P, K), a JAX array, to log-likelihoods (P,).
 
     With a power as value function straight coordinates are those of outcomes counted in their typical size, so that
-    the outcomes are, and nothing is shifted. Beyond a bound a parameter has the value of the bound.
+    the outcomes are, and a fixed sensitivity or loss aversion is turned into that. Beyond a bound a parameter has the
+    value of the bound.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ def traced_likelihood(own: OwnLikelihoods) -> Callable[[Any], Any]:
         free = {}
         for k, name in enumerate(own.names):
             free[name] = jnp.exp(inside[:, k]) if everyone.specs[name].scale == "log" else inside[:, k]
-        values = model.complete(free, choices.kind)
+        values = _in_sizes(model, free, choices.kind, size)
 
         def of(index: Any) -> tuple[Any, Any, Any]:
             return model.families({name: each[index] if np.ndim(each) else each for name, each in values.items()})
@@ -82,6 +83,20 @@ def traced_likelihood(own: OwnLikelihoods) -> Callable[[Any], Any]:
         )
 
     return likelihood
+
+
+def _in_sizes(model: Model, straight: dict[str, Any], kind: str, size: float) -> dict[str, Any]:
+    """Return the values of all parameters where outcomes are counted in `size`, from straight ones of the free ones.
+
+    Fixed values, and those of other names, are of outcomes as they are, as is what equals a free one.
+    """
+    curvatures = model.complete(straight, kind)  # the same in both
+    powers = {"loss_aversion": curvatures["loss_curvature"] - curvatures["curvature"]}
+    if kind != EQUIVALENTS and not model.contextual:
+        powers["sensitivity"] = curvatures["curvature"]
+    free = {name: each * size ** -powers[name] if name in powers else each for name, each in straight.items()}
+    values = model.complete(free, kind)
+    return {name: each * size ** powers[name] if name in powers else each for name, each in values.items()}
 
 
 def _utilities(

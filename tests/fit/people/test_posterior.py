@@ -56,7 +56,14 @@ OTHERS = {
     "separable, own curvatures": Model(weights="separable", equal={}),
     "contextual": Model(contextual=True, equal={}),
 }
-EACH = {f"{value} {gain}": Model(value=value, gain=gain) for value in VALUES for gain in CAPACITIES} | OTHERS
+#: Values that are fixed, or those of other names, are of outcomes as they are, in whatever size those are counted.
+HELD = {
+    "fixed loss aversion, own curvatures": Model(equal={}, fixed={"loss_aversion": 2.0}),
+    "fixed loss aversion and one curvature": Model(equal={}, fixed={"loss_aversion": 2.0, "loss_curvature": 0.8}),
+    "one value for two": Model(equal={"loss.gamma": "loss_aversion"}),
+}
+FAMILIES = {f"{value} {gain}": Model(value=value, gain=gain) for value in VALUES for gain in CAPACITIES}
+EACH = FAMILIES | OTHERS | HELD | {"fixed sensitivity": Model(fixed={"sensitivity": 0.2})}
 
 
 @needs_bayes
@@ -92,7 +99,7 @@ def test_traced_likelihoods_are_those_of_all_fits(kind, monkeypatch):
         data, models = Choices.between(first, second, rng.integers(0, 2, people * number), **settings), EACH
     else:
         data = Choices.equivalents(first, rng.normal(5, 20, people * number), **settings)
-        models = {"usual": Model(), "own curvatures": Model(equal={})}
+        models = {"usual": Model(), "own curvatures": Model(equal={}), **HELD}
     with jax.enable_x64(True):
         for title, model in models.items():
             own = OwnLikelihoods(data, model)
