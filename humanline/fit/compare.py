@@ -330,15 +330,16 @@ def _dispersion(fits: Any) -> float:
 
 
 def _criteria(fit: Fit, dispersion: float) -> tuple[float, float]:
-    """Return AIC and BIC; with least squares those of normal errors."""
-    number, responses = len(fit.names), float(fit.choices.trials.sum())
+    """Return AIC and BIC; with least squares those of normal errors of shares, with variances as 1/n of n choices."""
+    number, choices = len(fit.names), float(fit.choices.trials.sum())
     if fit.likelihood.objective == "least squares":
-        fitted = responses * math.log(fit.squared_error) if fit.squared_error > 0 else -math.inf
-        return fitted + 2 * (number + 1), fitted + math.log(responses) * (number + 1)
+        shares = len(fit.choices)
+        fitted = shares * math.log(fit.squared_error) if fit.squared_error > 0 else -math.inf
+        return fitted + 2 * (number + 1), fitted + math.log(shares) * (number + 1)
     if not 0 < dispersion < math.inf:  # all rates were foretold exactly, or one could not be at all
         return math.nan, math.nan
     fitted = -2 * fit.log_likelihood / dispersion
-    return fitted + 2 * number, fitted + math.log(responses) * number
+    return fitted + 2 * number, fitted + math.log(choices) * number
 
 
 def loss_name(comparison: Comparison) -> str:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import humanline.fit.compare as compare
 from humanline.fit import (
@@ -18,13 +19,14 @@ from humanline.fit import (
     expected_utility,
     expected_value,
     fit_prospect,
+    simulate_choices,
     standard_models,
 )
 from humanline.fit.folds import cross_validate, fold_of, units_of
 from humanline.fit.formats import read_choices
 from humanline.fit.shown import comparison_lines
 from tests.conftest import ROOT
-from tests.helpers.choices import answered, problems
+from tests.helpers.choices import TRUTH, answered, problems
 from tests.helpers.pages import tables
 
 #: Titles of models that docs/fitting.md tells of.
@@ -179,6 +181,24 @@ def test_least_squares_have_criteria_of_normal_errors():
     row = found.rows[0]
     assert row.aic == pytest.approx(160 * math.log(row.fit.squared_error) + 4)
     assert row.bic == pytest.approx(160 * math.log(row.fit.squared_error) + 2 * math.log(160))
+
+
+def test_least_squares_of_counts_have_as_many_normal_errors_as_shares():
+    """Of counts AIC and BIC differ between models as scipy's normal law of variance s^2 / n for each share says.
+
+    A share of 500 choices is one number with an error of its own, not 500 of them.
+    """
+    data = simulate_choices(Model(), problems(np.random.default_rng(3), 40), values=TRUTH, n=500, kind="counts", seed=1)
+    found = compare_models(data, FEW, folds=4, starts=2, objective="least squares")
+    share, n, theirs = data.response / data.trials, data.trials, []
+    for row in found.rows:
+        off = share - row.fit.predicted()
+        spread = np.sqrt(np.mean(n * off**2) / n)
+        numbers = len(row.fit.names) + 1
+        least = -2 * stats.norm(0, spread).logpdf(off).sum()
+        theirs.append((least + 2 * numbers, least + math.log(40) * numbers))
+    mine = np.array([(row.aic, row.bic) for row in found.rows])
+    assert np.diff(mine, axis=0) == pytest.approx(np.diff(theirs, axis=0), rel=1e-9)
 
 
 def test_models_that_these_data_do_not_determine_are_named():
