@@ -25,6 +25,7 @@ from humanline.theory import (
     accepted_law,
     implied_capacity,
 )
+from humanline.theory.capacity.tversky_kahneman import MONOTONE_GAMMA
 from humanline.theory.clip_distances import ClipDistances, clip_distances
 from humanline.theory.normal_ratios import (
     CUT,
@@ -46,6 +47,8 @@ _CLIP_ATOMS = 2400
 #: Ends of ranges that are tried, in spreads.
 _ENDS = np.append(np.arange(41) / 10, math.inf)
 _PROPOSALS = ("ref", "policy")
+#: Where the search for the nearest capacity of Tversky and Kahneman looks first: a convex one may need a large gamma.
+_GAMMAS = np.geomspace(MONOTONE_GAMMA * (1 + 1e-12), 100.0, 200)
 
 
 def map_to_rejection(
@@ -163,9 +166,9 @@ def gamma_of(capacity: Capacity) -> tuple[float, str]:
     def difference(gamma: float) -> float:
         return float(np.abs(TverskyKahneman(gamma)(prob) - perceived).max())
 
-    starts = np.linspace(0.3, 2.0, 35)
-    near = starts[int(np.argmin([difference(gamma) for gamma in starts]))]
-    found = minimize_scalar(difference, bounds=(max(near - 0.05, 0.28), near + 0.05), method="bounded")
+    near = int(np.argmin([difference(gamma) for gamma in _GAMMAS]))
+    ends = _GAMMAS[max(near - 1, 0)], _GAMMAS[min(near + 1, len(_GAMMAS) - 1)]
+    found = minimize_scalar(difference, bounds=ends, method="bounded")
     words = "of the nearest capacity of Tversky and Kahneman, since this family begins with no exponent"
     return float(found.x), f"{words} (largest difference {float(found.fun):.3f})"
 

@@ -178,6 +178,15 @@ def test_where_gamma_comes_from():
         assert "nearest capacity of Tversky and Kahneman" in source and f"{min(errors):.3f}" in source
 
 
+@pytest.mark.parametrize("capacity", [Prelec(1.0, 8.0), ExponentialPower(3.0, 1.0)])
+def test_the_gamma_of_a_convex_capacity_is_large(capacity):
+    """Of a capacity that keeps below the diagonal the nearest of 1992 has a gamma of 3 to 9: a grid finds it."""
+    p, grid = np.linspace(0.001, 0.999, 999), np.linspace(0.28, 20, 2000)
+    errors = [np.abs(omega(p, each) - capacity(p)).max() for each in grid]
+    gamma, source = gamma_of(capacity)
+    assert 2.5 < gamma == pytest.approx(grid[np.argmin(errors)], abs=0.02) and f"{min(errors):.3f}" in source
+
+
 def test_a_fit_says_what_stays_with_money():
     """Curvature, sensitivity and loss aversion are named with their values; gamma's interval goes with its test."""
     fit = fit_prospect(answered(1, 150, 6), starts=1)
