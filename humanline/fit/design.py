@@ -219,7 +219,7 @@ def design_check(
     n : number >= 0, or (P,) array
         Choices of each problem, of all people together, who are taken to be alike.
     kind : str, optional
-        "equivalents" for certainty equivalents.
+        "equivalents" for certainty equivalents; the default with problems, or a fit, of that kind.
     reference_point : float, optional
         That of the fit, or 0.
 
@@ -250,7 +250,7 @@ def design_check(
     model = Model() if model is None else model
     own = model.likelihood if isinstance(model, Fit) else None
     zero = (own.reference_point if own is not None else 0.0) if reference_point is None else reference_point
-    empty = as_problems(problems, kind)
+    empty = as_problems(problems, kind, model)
     likelihood = Likelihood(empty, own.model if own is not None else model, reference_point=zero)  # type: ignore[arg-type]
     if values is None and own is None:
         coordinates = starting_points(likelihood, 1, seed=0)[0]

@@ -80,7 +80,7 @@ def simulate_choices(
     """
     given = given_values(model, values)
     own = model.likelihood if isinstance(model, Fit) else None
-    empty = as_problems(own.choices if problems is None and own is not None else problems, kind)
+    empty = as_problems(own.choices if problems is None and own is not None else problems, kind, model)
     kind = (EQUIVALENTS if empty.kind == EQUIVALENTS else "choices") if kind is None else kind
     _checks.one_of("kind", kind, KINDS)
     own_model = model.model if isinstance(model, Fit) else model
@@ -125,8 +125,14 @@ def given_values(model: Model | Fit, values: Mapping[str, Any] | None) -> dict[s
     raise _checks.fail("values", f"be given with a model: {', '.join(model.free())}", values)
 
 
-def as_problems(problems: Any, kind: str | None = None) -> Choices:
-    """Return problems as Choices with one response each that says nothing: a share of 1/2, or an equivalent of 0."""
+def as_problems(problems: Any, kind: str | None, model: Model | Fit) -> Choices:
+    """Return problems as Choices with one response each that says nothing: a share of 1/2, or an equivalent of 0.
+
+    Where no kind is named, a fit of certainty equivalents takes prospects for what it is of.
+    """
+    of_equivalents = isinstance(model, Fit) and model.choices.kind == EQUIVALENTS
+    if kind is None and of_equivalents and not isinstance(problems, Choices):
+        kind = EQUIVALENTS
     if problems is None:
         raise _checks.fail("problems", "be given with a model", problems)
     if isinstance(problems, Choices):

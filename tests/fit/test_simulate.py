@@ -83,6 +83,20 @@ def test_equivalents_are_the_models_with_normal_errors():
     assert (np.abs(rows.var(1) - 9) < bound * 9 * math.sqrt(2 / 4000)).all()
 
 
+def test_a_fit_of_equivalents_takes_prospects_for_what_it_is_of():
+    """New prospects for a fit of certainty equivalents need no kind: to be simulated, and to be planned with."""
+    prospects = OPTIONS[0]
+    model = Model(gain="identity", loss="identity")
+    values = {"curvature": 0.8, "loss_aversion": 1.8, "noise": 3.0}
+    fit = fit_prospect(simulate_choices(model, prospects, values=values, n=9, kind="equivalents"), model, starts=1)
+    fewer = prospects[0][:5], prospects[1][:5]
+    made, named = simulate_choices(fit, fewer), simulate_choices(fit, fewer, kind="equivalents")
+    assert made.kind == "equivalents" and made.problems == 5 and (made.response == named.response).all()
+    assert design_check(prospects, fit).standard_errors["noise"] == pytest.approx(
+        fit.estimates["noise"] / math.sqrt(80)
+    )
+
+
 def test_the_same_seed_gives_the_same_responses():
     """Twice the same, with another seed others; n may differ by problem."""
     first, again, other = (simulate_choices(Model(), OPTIONS, values=TRUTH, n=5, seed=seed) for seed in (7, 7, 8))
