@@ -240,17 +240,16 @@ def _made(cls: Any, sides: Any, response: Any, kind: str, trials: Any, problem: 
         given = np.asarray(response, dtype=np.float64)
     except (TypeError, ValueError):
         raise _checks.fail("response", "hold one number for each response", response) from None
-    index = np.arange(number) if problem is None else np.asarray(problem, dtype=np.int64)
-    _checks.same_shape("response", given.shape, "problem", index.shape)
+    place = np.arange(number, dtype=np.float64) if problem is None else _places(problem)
+    _checks.same_shape("response", given.shape, "problem", place.shape)
     if (kind == "counts") != (trials is not None):
         rule = "be given with counts" if trials is None else f"be left out with {kind}; of counts they are the choices"
         raise _checks.fail("trials", rule, trials)
     of = np.ones(given.shape) if trials is None else np.broadcast_to(np.asarray(trials, dtype=np.float64), given.shape)
     faults = response_faults(given, of, kind)
-    faults += [
-        Fault(int(at), "problem", f"be in 0 .. {number - 1}", int(index[at]))
-        for at in np.flatnonzero((index < 0) | (index >= number))
-    ]
+    good = (place >= 0) & (place < number) & (np.floor(place) == place)
+    rule = f"be a whole number in 0 .. {number - 1}"
+    faults += [Fault(int(at), "problem", rule, float(place[at])) for at in np.flatnonzero(~good)]
     if not len(given):
         faults.append(Fault(None, "response", "be there at least once", "nothing"))
     people, number_of = (np.array(["everyone"]), np.zeros(len(given), np.int64))
@@ -264,7 +263,17 @@ def _made(cls: Any, sides: Any, response: Any, kind: str, trials: Any, problem: 
     if faults:
         raise DataError("responses", faults, unit="response")
     named = tuple(range(number)) if names is None else tuple(names)
-    return cls(outcomes, probs, start, index, given, of, kind, number_of, named, tuple(people.tolist()))
+    return cls(
+        outcomes, probs, start, place.astype(np.int64), given, of, kind, number_of, named, tuple(people.tolist())
+    )
+
+
+def _places(problem: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray(problem, dtype=np.float64)
+    except (TypeError, ValueError):
+        rule = "say by number, counted from 0, which problem each response is to; names go into problem_names"
+        raise _checks.fail("problem", rule, problem) from None
 
 
 def response_faults(response: NDArray[np.float64], trials: NDArray[np.float64], kind: str) -> list[Fault]:

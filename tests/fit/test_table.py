@@ -177,6 +177,19 @@ def test_choices_that_cannot_be():
         Choices.between(first, second, [4], kind="counts")
 
 
+@pytest.mark.parametrize("problem", [[0.5, 1.5], [0, np.nan], [None, 1], [0, -1], [0, 2], [2**64, 0]])
+def test_a_problem_is_a_whole_number(problem):
+    """A response to no problem of those given is a fault; .5 is not taken for 0."""
+    with pytest.raises(DataError, match=r"problem must be a whole number in 0 \.\. 1; got "):
+        Choices.between(([[1.0]] * 2, [[1.0]] * 2), ([[2.0]] * 2, [[1.0]] * 2), [0, 1], problem=problem)
+
+
+def test_names_of_problems_are_no_numbers_of_them():
+    """Names in place of numbers are refused with a word on where they go."""
+    with pytest.raises(ValueError, match=r"problem must say by number, .* names go into problem_names"):
+        Choices.between(([[1.0]] * 2, [[1.0]] * 2), ([[2.0]] * 2, [[1.0]] * 2), [0, 1], problem=["a", "b"])
+
+
 def test_parts_and_resamples_of_choices():
     """A part keeps its responses' problems; repeats stay; people and problems are renumbered unless asked not to."""
     data = answered(1, 20, 3)
