@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from benchmarks.runs import (
 from humanline.sim.run import simulate
 from humanline.train.loop import train
 from humanline.train.run.metrics import read_metrics
+from tests.conftest import ROOT
 
 
 def test_a_constant_ratio_has_no_width():
@@ -347,3 +349,13 @@ def test_the_command_writes_rows_and_the_machine(tmp_path, capsys):
         if name in ("equality", "large"):
             bits = [row for row in tree["rows"] if row["target"].endswith("== 0")]
             assert bits and all(row["met"] for row in bits)
+
+
+def test_the_page_says_how_many_rounds_its_ratios_are_of():
+    """docs/speed.md has the rounds of the committed results: of steps, of log-probabilities, of TRL's trainers."""
+    text = " ".join((ROOT / "docs" / "speed.md").read_text(encoding="utf-8").split())
+    found = re.search(r"\((\d+) alternating rounds\), log-probabilities \((\d+)\), TRL's trainers [^(]*\((\d+)\)", text)
+    assert found is not None
+    results = [ROOT / "benchmarks" / "results" / f"{name}-cpu.json" for name in ("steps", "logprobs", "trl")]
+    rounds = [json.loads(path.read_text(encoding="utf-8"))["settings"]["rounds"] for path in results]
+    assert [int(number) for number in found.groups()] == rounds
