@@ -105,7 +105,10 @@ class Likelihood:
     # ---- predictions ------------------------------------------------------------------------------------------------
 
     def predicted(self, coordinates: ArrayLike) -> Array:
-        """Return the probability that the second is chosen, or the certainty equivalent, for each response: (M,)."""
+        """Return the probability that the second is chosen, or the certainty equivalent, for each response: (M,).
+
+        That is infinite where the utility lies beyond all values, as it may with separable weights.
+        """
         return np.asarray(self._predictions(coordinates, derivatives=False).mean[self._place])
 
     def rows(self, coordinates: ArrayLike) -> Array:
@@ -323,20 +326,21 @@ class Likelihood:
         from humanline.fit.prepared import at_groups
 
         own = value if self._group is None else at_groups(value, self._group)
-        sure = np.asarray(own.inverse(utilities))
+        # Separable weights may sum to more than 1: a utility beyond all values is that of no outcome, however large.
+        sure = np.asarray(own.inverse(np.clip(utilities, *own.range)))
         by_sure = by_noise = None
         if columns is not None:
             number = len(self.names)
             by_sure, by_noise = np.zeros((len(sure), number)), np.zeros((len(sure), number))
-            _, direct = own.partials(sure)
-            with np.errstate(divide="ignore"):
-                slope = np.asarray(own.derivative(sure))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                direct, slope = own.partials(sure)[1], np.asarray(own.derivative(sure))
+            good = np.isfinite(slope) & (slope > 0)
             for name, (k, chain) in columns.items():
                 if name == "noise":
                     by_noise[:, k] += chain
                 else:
                     moved = found.get(name, 0.0) - direct.get(name, 0.0)
-                    by_sure[:, k] += np.where(np.isfinite(slope) & (slope > 0), moved / slope, 0.0) * chain
+                    by_sure[:, k] += np.divide(moved, slope, out=np.zeros_like(sure), where=good) * chain
         return Prediction.of_equivalents(sure, values["noise"], by_sure, by_noise)
 
 

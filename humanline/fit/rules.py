@@ -97,7 +97,8 @@ def _equivalent_terms(found: Prediction, response: Array) -> Terms:
     if found.of_second is None or found.of_first is None:
         return Terms(value)
     noise = found.noise[:, None]
-    score = off[:, None] / noise * found.of_second + (off**2 - 1)[:, None] / noise * found.of_first
+    with np.errstate(invalid="ignore"):  # of an infinite equivalent, which no climb steps to
+        score = off[:, None] / noise * found.of_second + (off**2 - 1)[:, None] / noise * found.of_first
     return Terms(value, score, np.stack([found.of_second / noise, math.sqrt(2) * found.of_first / noise], axis=1))
 
 

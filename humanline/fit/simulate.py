@@ -103,6 +103,10 @@ def simulate_choices(
     with np.errstate(divide="ignore"):  # a lapse rate of 0 has the logarithm -inf
         coordinates = likelihood.coordinates(given)
     predicted = likelihood.predicted(coordinates)
+    rule = (
+        "give finite certainty equivalents: with separable weights a utility may lie beyond the values of all outcomes"
+    )
+    _checks.no_element("values", rule, ~np.isfinite(predicted), predicted)
     rng = np.random.default_rng(seed)
     if kind == "counts":
         response = rng.binomial(laid.trials.astype(np.int64), predicted).astype(np.float64)

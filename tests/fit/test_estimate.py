@@ -241,6 +241,34 @@ def test_other_responses():
             fit.rows(other)
 
 
+def test_separable_equivalents_of_bounded_values_are_those_of_another_optimiser():
+    """Where weights sum to more than 1 a utility may have no sure outcome: no climb ends there, nor ends at one.
+
+    The oracle: powers of probabilities, ``sure = -ln(1 - c u) / c``, infinite where ``c u >= 1``, and Nelder-Mead.
+    """
+    rng = np.random.default_rng(0)
+    z, p = rng.uniform(1, 100, (60, 3)), rng.dirichlet([1, 1, 1], 60)
+
+    def sure(curvature, exponent):
+        share = (p**exponent * -np.expm1(-curvature * z)).sum(1)
+        return -np.log1p(-share) / curvature if share.max() < 1 else np.full(60, math.inf)
+
+    given = sure(0.02, 1.05) + rng.normal(0, 3, 60)
+
+    def worse(at):
+        curvature, exponent, noise = np.exp(at)
+        off = given - sure(curvature, exponent)
+        return (off**2).sum() / (2 * noise**2) + len(z) * (math.log(noise) + math.log(2 * math.pi) / 2)
+
+    best = minimize(worse, np.log([0.01, 1.1, 5]), method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
+    model = Model(value="exponential", gain="power", loss="identity", weights="separable", fixed={"loss_aversion": 1})
+    fit = fit_prospect(Choices.equivalents((z, p), given), model, starts=5)
+    start = starting_points(fit.likelihood, 1, 0)[0]
+    assert not np.isfinite(fit.likelihood.value(start + np.array([5, -1, 0])))  # such places are there
+    assert fit.log_likelihood == pytest.approx(-best.fun, rel=1e-9)
+    assert list(fit.estimates.values()) == pytest.approx(np.exp(best.x), rel=1e-4)
+
+
 def test_a_fit_that_does_not_converge_is_an_error(data, monkeypatch):
     """Where no start comes to an optimum nothing is returned."""
     from humanline.fit import optimum, straight

@@ -83,6 +83,14 @@ def test_equivalents_are_the_models_with_normal_errors():
     assert (np.abs(rows.var(1) - 9) < bound * 9 * math.sqrt(2 / 4000)).all()
 
 
+def test_equivalents_that_no_outcome_has_are_refused():
+    """Separable weights of 1.7 together and values that level off: no sure outcome is as good as such a prospect."""
+    model = Model(value="exponential", gain="power", loss="identity", weights="separable", fixed={"loss_aversion": 1})
+    values = {"curvature": 1.0, "gain.exponent": 0.2, "noise": 1.0}
+    with pytest.raises(ValueError, match="values must give finite certainty equivalents"):
+        simulate_choices(model, ([[50.0, 40.0]], [[0.5, 0.5]]), values=values, kind="equivalents")
+
+
 def test_a_fit_of_equivalents_takes_prospects_for_what_it_is_of():
     """New prospects for a fit of certainty equivalents need no kind: to be simulated, and to be planned with."""
     prospects = OPTIONS[0]
