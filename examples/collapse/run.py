@@ -81,7 +81,8 @@ def online(objective: dict[str, Any], lr: float, rounds: int, **more: Any) -> di
 
 
 DPO, KTO, GRPO = {"kind": "dpo", "beta": 0.1}, {"kind": "kto"}, {"kind": "grpo"}
-NLL = {"train": "start-train.jsonl", "eval": "start-held-out.jsonl", "max_length": 48}
+BEGUN = "starts/letters/near-0"  # where `start` makes the start model, beside the rows it is trained on
+NLL = {"train": f"{BEGUN}/train.jsonl", "eval": f"{BEGUN}/held-out.jsonl", "max_length": 48}
 
 
 def sound(seed: int, turn: int, *, rounds: int) -> Iterable[Job]:
@@ -137,8 +138,8 @@ def jobs(name: str) -> list[Job]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Make the start model, run what is missing, judge, and write the tables."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the start model, run what is missing, judge, and write the tables; return 1 if a run failed, else 0."""
     parser = argparse.ArgumentParser(description="How often training.collapse speaks of sound and of broken runs.")
     parser.add_argument("--set", choices=SETS, action="append", help="which runs (default: all)")
     parser.add_argument("--work", type=Path, default=HERE / "work", help="folder for models and metrics")
@@ -159,6 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.again:
         warm_up(work / "start" / "final")
     results = {"first": [], "second": []} if not (file := options.results / "results.json").is_file() else read(file)
+    failed = 0
     for name in options.set or SETS:
         found = []
         for job in jobs(name):
@@ -171,11 +173,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 found.append(judge(job, folder))
                 print(f"{name}: {json.dumps(found[-1])}", flush=True)
             else:
-                print(f"{name}: {job.name} has failed: {folder.with_suffix('.log')}", flush=True)
+                failed += 1
+                print(f"{name}: {job.name} has no outcome: see {folder}.log", flush=True)
         results[name] = found
+    if failed:
+        print(f"Runs without an outcome: {failed}. Nothing is written: counts without them would be others")
+        return 1
     if not options.only:
         file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         (options.results / "results.md").write_text(page(results), encoding="utf-8")
+    return 0
 
 
 def read(file: Path) -> Any:
@@ -363,4 +370,4 @@ def page(results: dict[str, list[dict[str, Any]]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
