@@ -79,7 +79,8 @@ def fit_prospect(
     NotConverged
         If no start came to an optimum.
     ValueError
-        If there is no start, or `start_from` names what is not free or gives a value that cannot be.
+        If there is no start, `start_from` names what is not free or gives a value that cannot be, or the model has a
+        part that such responses have no use for (`Likelihood`).
     TypeError
         If `model` is none.
 

@@ -36,6 +36,13 @@ class Likelihood:
     by_person : bool
         Give each person coordinates of their own: coordinates are (people, K), and results have that first axis.
 
+    Raises
+    ------
+    ValueError
+        If the objective is none or not one of such responses, or the model has a part that these have no use for: a
+        rule of choice other than logit, contextual utility, lapses or a sensitivity where they are certainty
+        equivalents, a noise where they are not.
+
     Attributes
     ----------
     names : tuple of str
@@ -63,6 +70,9 @@ class Likelihood:
             raise _checks.fail(
                 "objective", "be likelihood with certainty equivalents, whose errors are normal", objective
             )
+        if unused := model.unused(choices.kind):
+            rule = f"ask nothing that {choices.kind} have no use for"
+            raise _checks.fail("model", rule, ", ".join(unused))
         self.choices, self.model, self.objective = choices, model, objective
         self.reference_point, self.by_person = reference_point, by_person
         self.specs = model.parameters(choices.kind)

@@ -165,6 +165,15 @@ class Model:
             if name not in self.equal and name not in self.fixed and (name != "lapse" or self.lapse)
         )
 
+    def unused(self, kind: str = "choices") -> tuple[str, ...]:
+        """Return what was asked of the model that a kind of responses has no use for, such as a rule of choice."""
+        own = self.parameters(kind)
+        found = [name for name in (*self.fixed, *self.equal) if name not in own]
+        if kind == EQUIVALENTS:
+            asked = {"rule": self.rule != RULES[0], "contextual": self.contextual, "lapse": self.lapse}
+            found = [*(name for name, given in asked.items() if given), *found]
+        return tuple(dict.fromkeys(found))
+
     def complete(self, free: Mapping[str, Any], kind: str = "choices") -> dict[str, Any]:
         """Return the values of all parameters from those of the free ones."""
         given = {"lapse": 0.0, **self.fixed, **free}

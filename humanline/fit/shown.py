@@ -100,6 +100,7 @@ def _title(fit: Fit) -> str:
         return model.name[0].upper() + model.name[1:]
     families = model.gain if model.gain == model.loss_family else f"{model.gain} (gains), {model.loss_family} (losses)"
     how = [model.rule, *(["contextual"] if model.contextual else []), *(["lapses"] if model.lapse else [])]
+    how = ["normal errors"] if fit.choices.kind == "equivalents" else how
     return f"{model.weights.capitalize()} prospect theory: {model.value} value, {families}; {', '.join(how)}"
 
 

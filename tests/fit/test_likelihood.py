@@ -205,3 +205,21 @@ def test_one_capacity_for_both_sides():
     assert model.families(values)[1] == model.families(values)[2]
     fixed = {"gain.gamma": 0.2, "loss.gamma": 0.2}
     assert Model(non_monotone=True, fixed=fixed).fixed == fixed
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "named"),
+    [
+        ("equivalents", {"rule": "probit", "contextual": True, "lapse": True}, "rule, contextual, lapse"),
+        ("equivalents", {"fixed": {"sensitivity": 2.0, "lapse": 0.1}}, "sensitivity, lapse"),
+        ("choices", {"fixed": {"noise": 3.0}}, "noise"),
+    ],
+)
+def test_what_responses_have_no_use_for_is_refused(kind, asked, named):
+    """A rule of choice changes nothing of certainty equivalents, nor a noise of choices: neither is passed over."""
+    first, second = problems(np.random.default_rng(0), 5)
+    data = (
+        Choices.equivalents(first, np.zeros(5)) if kind == "equivalents" else Choices.between(first, second, [0.0] * 5)
+    )
+    with pytest.raises(ValueError, match=f"model must ask nothing that {kind} have no use for; got '{named}'"):
+        Likelihood(data, Model(**asked))
