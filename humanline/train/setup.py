@@ -20,7 +20,8 @@ from humanline.system.log import kept_log
 from humanline.system.progress import ReadingProgress, RunProgress
 from humanline.system.stop import StopSignal
 from humanline.train.config import TrainConfig
-from humanline.train.config.own_schedule import AnySchedule, own_digests
+from humanline.train.config.own_schedule import AnySchedule
+from humanline.train.config.own_sources import own_digests
 from humanline.train.config.secrets import written
 from humanline.train.data.pack import pack, unpack
 from humanline.train.data.render import Renderer
@@ -423,9 +424,8 @@ def _references(
             return SecondModel(batches.schedule(schedule), trained.policy, trained.spread)
         if trained.adapter is not None and schedule.kind == "never":
             return BaseModel(trained.logprobs_of, trained.adapter.off)
-        snapshots = batches.schedule(schedule)
         return LogprobsAhead(
-            snapshots,
+            batches.schedule(schedule),
             trained.logprobs_of,
             batches,
             processes.device,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from humanline.train.config import TrainConfig
-from humanline.train.config.own_schedule import own_parts
+from humanline.train.config.own_sources import own_parts
 from humanline.train.run.metrics import read_metrics
 from tests.helpers.processes import Answering, free_port
 from tests.helpers.support import without_timing

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from humanline.train.config import TrainConfig
-from humanline.train.config.own_schedule import REWARD_MODEL, REWARD_REVISION
+from humanline.train.config.own_sources import REWARD_MODEL, REWARD_REVISION
 from humanline.train.config.rounds import ModelReward, ScoringConfig
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.hub import HUB, fetch_settings

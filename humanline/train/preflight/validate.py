@@ -329,7 +329,7 @@ def _look_at_output(config: TrainConfig, findings: _Findings) -> bool | None:
 
 def _look_at_start(config: TrainConfig, renderer: Renderer, data: RunData, findings: _Findings) -> None:
     """See whether data, template and code are those that the run in the output folder began with."""
-    from humanline.train.config.own_schedule import own_digests
+    from humanline.train.config.own_sources import own_digests
     from humanline.train.policy.told_apart import reward_models
     from humanline.train.run.fingerprint import tokenizer_hash
     from humanline.train.run.folder import RunFolder

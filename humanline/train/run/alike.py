@@ -22,7 +22,7 @@ from humanline.system.own_code import OwnCodeError
 from humanline.system.paths import absolute
 from humanline.system.terminal import shorten
 from humanline.train.config import TrainConfig
-from humanline.train.config.own_schedule import own_sources, reward_sources
+from humanline.train.config.own_sources import own_sources, reward_sources
 from humanline.train.config.secrets import settings_digest
 from humanline.train.run.fingerprint import flat, software
 from humanline.train.run.processes import Processes

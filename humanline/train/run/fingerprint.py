@@ -16,7 +16,7 @@ from humanline.system.terminal import HIDDEN, redacted
 from humanline.train.config import TrainConfig
 from humanline.train.config.data import DataConfig
 from humanline.train.config.objective import OBJECTIVES
-from humanline.train.config.own_schedule import (
+from humanline.train.config.own_sources import (
     REWARD_CODE,
     REWARD_MODEL,
     REWARD_REVISION,

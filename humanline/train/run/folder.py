@@ -39,7 +39,7 @@ from humanline.system.files import (
 from humanline.system.folders import sweep, verify_folder
 from humanline.system.lock import FolderLock, LockHeldError, LockLostError, is_lock
 from humanline.system.log import BEGUN, LOG, RESUMED, RUN_LOG
-from humanline.train.config.own_schedule import OWN_CODE, REWARD_CODE
+from humanline.train.config.own_sources import OWN_CODE, REWARD_CODE
 from humanline.train.run.card import card_files
 from humanline.train.run.facts import facts_of
 from humanline.train.run.fingerprint import comparable, differences, same_settings, software

@@ -17,7 +17,8 @@ from torch import Tensor
 from humanline.system.own_code import OwnCodeError
 from humanline.train.config import TrainConfig
 from humanline.train.config.base import OwnPart
-from humanline.train.config.own_schedule import FunctionSchedule, own_parts
+from humanline.train.config.own_schedule import FunctionSchedule
+from humanline.train.config.own_sources import own_parts
 from humanline.train.step.own import NOT_GIVEN, OwnLoss, OwnTransform
 
 _ROWS, _TOKENS, _PADDING = 4, 5, 3

@@ -13,7 +13,7 @@ import pytest
 
 from humanline.system.files import OutputError
 from humanline.system.stop import StopRequested
-from humanline.train.config.own_schedule import reward_sources
+from humanline.train.config.own_sources import reward_sources
 from humanline.train.config.rounds import ScoringConfig
 from humanline.train.data.messages import Message
 from humanline.train.loop import train

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from humanline.train.config.own_schedule import REWARD_MODEL
+from humanline.train.config.own_sources import REWARD_MODEL
 from humanline.train.policy.errors import ModelError
 from humanline.train.policy.told_apart import (
     glance,
