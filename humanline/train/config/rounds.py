@@ -270,7 +270,10 @@ class _Reward(Section):
 
 
 class MathReward(_Reward):
-    """1 if the answer's value is that of the reference (math-verify), else 0."""
+    """1 if the answer's value is that of the reference (math-verify), else 0.
+
+    Units that are written as text are left out: 5 cm is as good as 5 m.
+    """
 
     kind: Literal["math"] = "math"
     answer: NonEmpty = "answer"
