@@ -277,6 +277,11 @@ def _bytes(parts: Mapping[str, Stateful | OfEach]) -> int:
     return sum(tensor.nbytes for _, tensor in _tensors(parts))
 
 
+def fingerprints_in(folder: Path) -> dict[str, Any]:
+    """Return the fingerprints of the run that made a checkpoint."""
+    return dict(_facts(folder)["fingerprints"])
+
+
 def _facts(folder: Path) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads((folder / _STATE).read_text(encoding="utf-8"))
     return facts

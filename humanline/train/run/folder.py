@@ -43,6 +43,7 @@ from humanline.train.config.own_sources import OWN_CODE, REWARD_CODE
 from humanline.train.run.card import card_files
 from humanline.train.run.facts import facts_of
 from humanline.train.run.fingerprint import comparable, differences, same_settings, software
+from humanline.train.run.found import told_by_newest
 from humanline.train.run.metrics import MetricsLog, lenient_rows, read_object
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)  # what a lock is refused with where nothing can be written
@@ -138,8 +139,11 @@ class RunFolder:
             )
 
     def began(self) -> dict[str, Any]:
-        """Return the facts that a resumed run began with; none of an earlier version's, or before they are written."""
-        return _facts_in(self.start) if self.resume else {}
+        """Return the facts that a resumed run began with; none before they are written.
+
+        What an earlier version did not write down then is that of the newest checkpoint, as far as that tells it.
+        """
+        return told_by_newest(self.checkpoints) | _facts_in(self.start) if self.resume else {}
 
     def refuse_other_code(self, now: dict[str, str]) -> None:
         """Raise OutputError, with a table, if files of the user's own are not those that the run began with.

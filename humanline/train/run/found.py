@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from humanline.system.files import DamagedError
-from humanline.train.run.checkpoint import CheckpointError, Contents
+from humanline.train.run.checkpoint import CheckpointError, Contents, fingerprints_in
 
 _AGAIN = 10**6  # checkpoints after the same number of updates that can be told apart
 _STEP = re.compile(r"step-(\d{8,})(?:\.(\d{6}))?")
@@ -36,6 +38,14 @@ def newest(folder: Path, contents: Contents, say: Callable[[str], None]) -> int:
     if skipped:
         raise CheckpointError("\n".join([f"no checkpoint in {folder} is whole:", *skipped]))
     return 0
+
+
+def told_by_newest(folder: Path) -> dict[str, Any]:
+    """Return the fingerprints in the newest checkpoint of a folder, whole or not; none where they cannot be read."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # taking it up says what is wrong
+        for one in reversed(checkpoints_in(folder)):
+            return fingerprints_in(one)
+    return {}
 
 
 def put_aside_newer(taken: Path) -> None:

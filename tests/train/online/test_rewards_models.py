@@ -166,6 +166,26 @@ def test_a_run_that_goes_on_scores_with_the_revision_that_it_began_with(hub, toy
     assert begun["revision of reward model: hub:org/judge"] == FIRST
 
 
+def test_a_run_of_an_earlier_version_keeps_to_the_revision_that_it_first_goes_on_with(hub, toy, tmp_path, monkeypatch):
+    """It wrote none down when it began: checkpoints made since then have it, and no other can be put back."""
+    rounds = {"contexts_per_round": 4, "samples": 4, "count": 3, "steps": 1, "score_margin": 0.0}
+    scoring = {"rewards": [{"kind": "model", "model": "hub:org/judge", "precision": "float32"}]}
+    small = {"training": {"batch_size": 2, "micro_batch_size": 4}, "checkpoint": {"every": 1, "minutes": None}}
+    config = online(toy, toy["prompts"], tmp_path / "run", rounds=rounds, scoring=scoring, **small)
+    metrics = Path(config.output) / "metrics.jsonl"
+    hub(FIRST)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("humanline.train.setup.settle_reward_models", lambda *given: {})
+        with pytest.raises(StopRequested):
+            train(config, stop=StopAfter(metrics), show_progress=False)
+    assert "revision of reward model" not in (Path(config.output) / "start.json").read_text()
+    with pytest.raises(StopRequested):
+        train(config, resume=True, stop=StopAfter(metrics, steps=2), show_progress=False)
+    hub(SECOND)
+    train(config, resume=True, show_progress=False)
+    assert config.rounds.scoring.rewards[0].revision == FIRST
+
+
 def test_a_model_that_is_replaced_before_its_first_answers_scores_none(folder, toy, tmp_path, monkeypatch):
     """It is told when a run begins, and loaded when there is something to score."""
     judge = shutil.copytree(folder, tmp_path / "judge")
@@ -189,17 +209,18 @@ def test_a_model_that_is_replaced_before_its_first_answers_scores_none(folder, t
 
 
 class StopAfter:
-    """A StopSignal that is asked to stop once a step is in the log."""
+    """A StopSignal that is asked to stop once so many steps are in the log."""
 
-    def __init__(self, metrics: Path) -> None:
-        self.metrics = metrics
+    def __init__(self, metrics: Path, steps: int = 1) -> None:
+        self.metrics, self.steps = metrics, steps
 
     def hold(self) -> None:
         """Do nothing."""
 
     @property
     def requested(self) -> str | None:
-        return "SIGTERM" if self.metrics.exists() and '"step":' in self.metrics.read_text() else None
+        steps = self.metrics.read_text().count('"step":') if self.metrics.exists() else 0
+        return "SIGTERM" if steps >= self.steps else None
 
 
 def test_what_cannot_be_scored_has_a_status(folder):
