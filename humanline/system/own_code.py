@@ -163,12 +163,15 @@ def _own_files(module: str) -> dict[str, Path]:
 
 
 def _refuse_library(name: str, path: Path) -> None:
-    """Raise OwnCodeError if a file of the user's own has the name of a library, in whose place others would get it."""
+    """Raise OwnCodeError if a file of the user's own has the name of a library, in whose place others would get it.
+
+    A library that a finder of its own finds, and no folder, is itself what others get: it is installed to be edited.
+    """
     top = name.partition(".")[0]
     others = top in sys.stdlib_module_names or top in _LATER
     there = getattr(sys.modules.get(top), "__file__", None)
     loaded = there is not None and is_installed(Path(there).resolve())
-    if not is_installed(path) and (others or loaded):
+    if not is_installed(path) and (others or loaded) and PathFinder.find_spec(top) is not None:
         raise OwnCodeError(
             f"cannot be imported: {path} has the name of a library, and would take its place everywhere; rename it"
         )

@@ -106,6 +106,28 @@ def test_files_of_a_package_that_is_installed_to_be_edited_count(here, monkeypat
     assert digests_of("own_edited.rewards:f") != found and load_call("own_edited.rewards:f").function() == 2
 
 
+def test_a_library_that_is_installed_to_be_edited_takes_nobodys_place(here, monkeypatch):
+    """Its finder is asked behind the folders, so that it is what all get; a file of its name is refused still."""
+    place = here / "project" / "bitsandbytes" / "__init__.py"
+    place.parent.mkdir(parents=True)
+    place.write_text("value = 3\n")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return importlib.util.spec_from_file_location(name, place) if name == "bitsandbytes" else None
+
+    (here / "own_user.py").write_text("import bitsandbytes\ndef f(): return bitsandbytes.value\n")
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if "site-packages" not in one])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    monkeypatch.delitem(sys.modules, "bitsandbytes", raising=False)
+    found = load_call("own_user:f")
+    assert found.function() == 3 and found.sources.keys() == {"own_user", "bitsandbytes"}
+    (here / "bitsandbytes.py").write_text("value = 4\n")
+    with pytest.raises(OwnCodeError, match="has the name of a library"):
+        load_call("own_user:f")
+
+
 def test_one_file_alone_has_its_own_digest(here):
     """What a cache of verdicts knows a function's file by is the file's SHA-256."""
     (here / "own_one.py").write_text("def f(): pass\n")
