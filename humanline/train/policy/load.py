@@ -369,7 +369,10 @@ def _rope_switch(model: Any) -> int | None:
     """
     rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
     kinds = [rope, *(one for one in rope.values() if isinstance(one, dict))]  # of all layers, or of each kind
-    switches = [one.get("original_max_position_embeddings") for one in kinds if one.get("rope_type") == "longrope"]
+    switching = [
+        one for one in kinds if one.get("rope_type") == "longrope" and one.get("short_factor") != one.get("long_factor")
+    ]
+    switches = [one.get("original_max_position_embeddings") for one in switching]
     return min((one for one in switches if isinstance(one, int)), default=None)
 
 

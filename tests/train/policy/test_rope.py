@@ -46,6 +46,21 @@ def test_beyond_it_a_row_is_another_beside_a_long_one(switching):
     assert (alone - wide[:, :19]).abs().max() > 0.1
 
 
+def test_the_same_factors_on_both_sides_are_no_switch():
+    """MiniCPM has such: a row is the same beside any other, so that there is nothing to refuse."""
+    torch.manual_seed(0)
+    same = LONG | {"short_factor": LONG["long_factor"]}
+    settings = Phi3Config(**SHAPE, rope_parameters=same, original_max_position_embeddings=32, initializer_range=0.3)
+    made = AutoModelForCausalLM.from_config(settings).eval()
+    refuse_misfits("a", made, None, 256)
+    policy, row = LogprobModel(made), torch.arange(1, 21)[None]
+    mask = torch.ones((1, 19), dtype=torch.bool)
+    with torch.no_grad():
+        alone = policy(row, mask)
+        wide = policy(torch.nn.functional.pad(row, (0, 20)), torch.nn.functional.pad(mask, (0, 20)))
+    assert (alone - wide[:, :19]).abs().max() < 1e-5
+
+
 def test_other_embeddings_have_no_such_limit():
     """Neither one that is the same for all positions, nor one for each kind of layers."""
     kinds = {"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6}}
